@@ -1,0 +1,98 @@
+package idempotency
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+)
+
+// maxPooled bounds what a buffer may keep while it lies in the pool.
+const maxPooled = 2 << 20
+
+// buffers holds the buffers of request and response bodies.
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
+
+// buffer is a byte slice that goes back to the pool. It belongs to one request from getBuffer to free.
+type buffer struct{ b []byte }
+
+func getBuffer() *buffer { return buffers.Get().(*buffer) }
+
+func (b *buffer) free() {
+	if cap(b.b) > maxPooled {
+		return
+	}
+	b.b = b.b[:0]
+	buffers.Put(b)
+}
+
+// grow makes room for n more bytes.
+func (b *buffer) grow(n int) {
+	if free := cap(b.b) - len(b.b); free < n {
+		b.b = append(make([]byte, 0, len(b.b)+n), b.b...)
+	}
+}
+
+const smallestRead = 512
+
+// readBody reads the whole body into the buffer. A body of more than limit bytes is refused, if possible before it
+// is read.
+func (b *buffer) readBody(r *http.Request, limit int64) error {
+	if r.ContentLength > limit {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrBodyTooLarge, r.ContentLength, limit)
+	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil
+	}
+	// One byte more than announced, so that the read that meets the end needs no growth.
+	b.grow(int(max(r.ContentLength+1, smallestRead)))
+	for {
+		n, err := r.Body.Read(b.b[len(b.b):cap(b.b)])
+		b.b = b.b[:len(b.b)+n]
+		if int64(len(b.b)) > limit {
+			return fmt.Errorf("%w: over %d bytes", ErrBodyTooLarge, limit)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			return fmt.Errorf("%w: %w", ErrBodyTooLarge, err)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrBodyInvalid, err)
+		}
+		if len(b.b) == cap(b.b) {
+			b.grow(cap(b.b))
+		}
+	}
+}
+
+// bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer
+// belongs to another request by then, and a goroutine that the handler left behind must not see it.
+type bodyReader struct {
+	mu     sync.Mutex
+	unread []byte
+	closed bool
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if len(r.unread) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
+	return n, nil
+}
+
+func (r *bodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread, r.closed = nil, true
+	return nil
+}

@@ -1,0 +1,147 @@
+package idempotency
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Fingerprint is a digest of what a request asks for. A key that comes back with another fingerprint was reused.
+type Fingerprint [sha256.Size]byte
+
+// String returns f in hexadecimal.
+func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
+
+// FingerprintFunc computes the fingerprint of a request, whose body has been read and is not retained. An error is
+// answered with 400, body-invalid. It is called by many goroutines at once.
+//
+// Method, path and user need not be a part of it: they are a part of the [Key]. Fields that change from one attempt
+// to the next, such as trace headers, must not be.
+type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
+
+// FingerprintRaw is the default: the SHA-256 of query, media type (without parameters) and body, as sent.
+func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
+	h := newHasher(r)
+	defer h.free()
+	h.part(body)
+	return h.sum(), nil
+}
+
+// FingerprintJSON takes two JSON bodies for the same if they differ in white space, in the order of members or in how
+// strings and fractions are written: it hashes the canonical form of RFC 8785, except that integers keep every digit
+// instead of being rounded to 53 bits. An object with the same name twice is refused, since its meaning depends on who
+// reads it. Bodies of other media types are hashed as [FingerprintRaw] does.
+func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
+	media := mediaType(r)
+	if media != "application/json" && !strings.HasSuffix(media, "+json") {
+		return FingerprintRaw(r, body)
+	}
+	value := jsontext.Value(bytes.Clone(body))
+	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+	}
+	return FingerprintRaw(r, value)
+}
+
+// FingerprintMultipart takes two multipart bodies for the same if they differ in their boundary only, which clients
+// choose anew each time they build the form. Bodies of other media types are hashed as [FingerprintRaw] does.
+func FingerprintMultipart(r *http.Request, body []byte) (Fingerprint, error) {
+	if !strings.HasPrefix(mediaType(r), "multipart/") {
+		return FingerprintRaw(r, body)
+	}
+	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return Fingerprint{}, fmt.Errorf("media type: %w", err)
+	}
+	h := newHasher(r)
+	defer h.free()
+	parts := multipart.NewReader(bytes.NewReader(body), params["boundary"])
+	for {
+		part, err := parts.NextRawPart()
+		if err == io.EOF {
+			return h.sum(), nil
+		}
+		if err != nil {
+			return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
+		}
+		if err := h.multipart(part); err != nil {
+			return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
+		}
+	}
+}
+
+// hasher is a SHA-256 over parts that each carry their length, so that no byte can move from one to the next.
+type hasher struct {
+	hash    hash.Hash
+	scratch []byte // what is passed to the hash, or read from it, would escape if it were a local variable
+}
+
+var hashers = sync.Pool{New: func() any { return &hasher{hash: sha256.New()} }}
+
+func newHasher(r *http.Request) *hasher {
+	h := hashers.Get().(*hasher)
+	h.hash.Reset()
+	h.text(r.URL.RawQuery)
+	h.text(mediaType(r))
+	return h
+}
+
+func (h *hasher) free() { hashers.Put(h) }
+
+func (h *hasher) part(b []byte) {
+	h.scratch = binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(b)))
+	h.hash.Write(h.scratch)
+	h.hash.Write(b)
+}
+
+func (h *hasher) text(s string) {
+	h.scratch = binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(s)))
+	h.scratch = append(h.scratch, s...)
+	h.hash.Write(h.scratch)
+}
+
+func (h *hasher) multipart(part *multipart.Part) error {
+	names := make([]string, 0, len(part.Header))
+	for name := range part.Header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	h.text("part")
+	for _, name := range names {
+		for _, value := range part.Header[name] {
+			h.text(name)
+			h.text(value)
+		}
+	}
+	content, err := io.ReadAll(part)
+	if err != nil {
+		return err
+	}
+	h.text("content")
+	h.part(content)
+	return nil
+}
+
+func (h *hasher) sum() Fingerprint {
+	h.scratch = h.hash.Sum(h.scratch[:0])
+	return Fingerprint(h.scratch)
+}
+
+// mediaType returns the type and subtype in lower case, without the parameters: a charset or boundary that a client
+// writes differently the second time does not make another request.
+func mediaType(r *http.Request) string {
+	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(media))
+}

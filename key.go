@@ -1,0 +1,139 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Key says which operation a request belongs to. Two requests belong to the same operation if all three parts are
+// equal, so the same ID from another user or for another endpoint is another operation.
+//
+// A Key does not print its parts, because they may be personal or guessable: it formats and logs as the first bytes
+// of its digest.
+type Key struct {
+	User     string // as the [UserFunc] names the caller
+	Endpoint string // as Options.Endpoint names it: "POST /payments"
+	ID       string // what the client sent
+}
+
+// Digest returns the SHA-256 of the three parts, each preceded by its length, so that no two keys run into one
+// another whatever characters they hold. Stores use it as their key: its size is fixed and no byte of it is the
+// client's choice.
+func (k Key) Digest() [sha256.Size]byte {
+	var space [512]byte // on the stack, and enough for all but the longest keys
+	b := append(space[:0], "idempotency/key/1"...)
+	for _, part := range [...]string{k.User, k.Endpoint, k.ID} {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
+		b = append(b, part...)
+	}
+	return sha256.Sum256(b)
+}
+
+// String returns a short pseudonym of the key for logs: the first 8 bytes of its digest in hexadecimal.
+func (k Key) String() string {
+	d := k.Digest()
+	return hex.EncodeToString(d[:8])
+}
+
+// GoString keeps the parts of the key out of %#v.
+func (k Key) GoString() string { return "idempotency.Key(" + k.String() + ")" }
+
+// LogValue keeps the parts of the key out of structured logs.
+func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
+
+const maxKeyLength = 255
+
+// parseKey returns the key in the values of the header, and whether there is one. One key is written in either of
+// two forms: bare, as the SDKs of payment providers send it, or as an RFC 9651 string, as
+// draft-ietf-httpapi-idempotency-key-header asks.
+func parseKey(values []string) (id string, ok bool, err error) {
+	if len(values) == 0 {
+		return "", false, nil
+	}
+	if len(values) > 1 {
+		return "", false, fmt.Errorf("%w: the header was sent %d times", ErrKeyInvalid, len(values))
+	}
+	id = values[0]
+	if strings.HasPrefix(id, `"`) {
+		id, err = unquoteKey(id)
+	} else if strings.ContainsAny(id, `",;\`) {
+		// In these the two forms, or two header lines that a proxy has joined, could be mistaken for one another.
+		err = fmt.Errorf(`%w: a key with ", \, comma or semicolon must be sent as a quoted string`, ErrKeyInvalid)
+	}
+	if err != nil {
+		return "", false, err
+	}
+	if err := checkKey(id); err != nil {
+		return "", false, err
+	}
+	return id, true, nil
+}
+
+// unquoteKey decodes a string of RFC 9651, section 3.3.3. The draft defines no parameters, so none are accepted.
+func unquoteKey(s string) (string, error) {
+	malformed := fmt.Errorf("%w: not a well-formed quoted string", ErrKeyInvalid)
+	if len(s) < 2 || s[len(s)-1] != '"' {
+		return "", malformed
+	}
+	s = s[1 : len(s)-1]
+	if !strings.ContainsAny(s, `"\`) {
+		return s, nil
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '\\' && i+1 < len(s) && (s[i+1] == '"' || s[i+1] == '\\') {
+			i++
+			c = s[i]
+		} else if c == '"' || c == '\\' {
+			return "", malformed
+		}
+		b = append(b, c)
+	}
+	return string(b), nil
+}
+
+func checkKey(id string) error {
+	if len(id) == 0 || len(id) > maxKeyLength {
+		return fmt.Errorf("%w: a key has 1 to %d characters", ErrKeyInvalid, maxKeyLength)
+	}
+	for i := 0; i < len(id); i++ {
+		if id[i] < 0x21 || id[i] > 0x7E {
+			return fmt.Errorf("%w: a key has visible ASCII characters only", ErrKeyInvalid)
+		}
+	}
+	return nil
+}
+
+// ValidateUUID is a ready Options.ValidateKey: it accepts UUIDs in their usual form of 36 characters only.
+func ValidateUUID(id string) error {
+	if len(id) != 36 {
+		return fmt.Errorf("a UUID has 36 characters, not %d", len(id))
+	}
+	return uuid.Validate(id)
+}
+
+// endpoint is the default of Options.Endpoint: the method and the escaped path that the client asked for. It is
+// read from the request line, which StripPrefix and rewriting middleware leave alone.
+func endpoint(r *http.Request) string {
+	return r.Method + " " + requestPath(r)
+}
+
+func requestPath(r *http.Request) string {
+	if strings.HasPrefix(r.RequestURI, "/") {
+		path, _, _ := strings.Cut(r.RequestURI, "?")
+		return path
+	}
+	if u, err := url.ParseRequestURI(r.RequestURI); err == nil { // the absolute form, as proxies send it
+		return u.EscapedPath()
+	}
+	return r.URL.EscapedPath()
+}

@@ -1,0 +1,105 @@
+package idempotency
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Outcome says what became of a request.
+type Outcome string
+
+// The outcomes. Each request that carries a key, or should have, has exactly one.
+const (
+	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
+	OutcomeReplayed      Outcome = "replayed"          // answered from the store
+	OutcomeReleased      Outcome = "released"          // ran, and may be tried again: not storable, an error, a panic
+	OutcomeAbandoned     Outcome = "abandoned"         // panicked, and Refuse keeps it from being tried again
+	OutcomeInProgress    Outcome = "in-progress"       // refused: another attempt is running
+	OutcomeKeyReused     Outcome = "key-reused"        // refused: the key came with another request before
+	OutcomeNotReplayable Outcome = "not-replayable"    // refused: ran before, but its answer was not kept
+	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted
+	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
+	OutcomeUnavailable   Outcome = "store-unavailable" // refused: no claim could be had from the store
+	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
+	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store did not take the answer
+	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
+	OutcomeClaimLost     Outcome = "claim-lost"        // ran, but another attempt had taken over: its answer counts
+	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
+)
+
+// Event is what an [Observer] is told about a request.
+type Event struct {
+	Outcome Outcome
+
+	// Key prints and logs as a pseudonym. It is zero if the request was rejected before it had one.
+	Key Key
+
+	// Operation and Attempt are zero if the request was rejected, or the store did not answer.
+	Operation uuid.UUID
+	Attempt   int
+
+	// Status is that of the handler's answer; zero if there is none, as after a panic.
+	Status int
+
+	// Total is the time from the call to the event, Waited the part of it that was spent waiting for another attempt
+	// to end, and Work the part that the handler ran.
+	Total, Waited, Work time.Duration
+
+	// Err is the reason of a refusal or of what went wrong, else nil.
+	Err error
+}
+
+// Observer is told of each request once, when its outcome is certain; mostly before the answer is sent. It is called
+// by many goroutines at once and holds up the request.
+type Observer func(context.Context, Event)
+
+// logged says at which level an outcome is logged. Those that are part of normal operation are not.
+var logged = map[Outcome]slog.Level{
+	OutcomeUnavailable: slog.LevelError,
+	OutcomeUnprotected: slog.LevelError,
+	OutcomeUnrecorded:  slog.LevelError,
+	OutcomeRestored:    slog.LevelWarn,
+	OutcomeClaimLost:   slog.LevelWarn,
+	OutcomeRolledBack:  slog.LevelWarn,
+}
+
+// reporter tells observer and logger of outcomes.
+type reporter struct {
+	observer Observer
+	logger   *slog.Logger
+}
+
+// now returns the time if anybody will be told of it.
+func (p *reporter) now() time.Time {
+	if p.observer == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+func (p *reporter) since(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
+}
+
+func (p *reporter) report(ctx context.Context, e Event) {
+	if p.observer != nil {
+		p.observer(ctx, e)
+	}
+	level, ok := logged[e.Outcome]
+	if !ok {
+		return
+	}
+	logger := p.logger
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
+		slog.String("operation", e.Operation.String()), slog.Int("attempt", e.Attempt),
+		slog.Int("status", e.Status), slog.Any("error", e.Err))
+}

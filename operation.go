@@ -1,0 +1,43 @@
+package idempotency
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+)
+
+// Operation is what a handler may know of the operation that it carries out.
+type Operation struct {
+	// Key is what the operation is deduplicated by.
+	Key Key
+
+	// ID is the same for every attempt at the operation, across crashes and machines. A handler that stores it with
+	// its effect, under a unique constraint, can find the effect of an earlier attempt.
+	ID uuid.UUID
+
+	// Attempt is 1 for the first attempt and grows with each further one. A resource that remembers the largest
+	// number it has seen for an ID can refuse an attempt that was overtaken (fencing).
+	Attempt int
+}
+
+// DownstreamKey derives a key to pass on to another system, such as a payment provider's Idempotency-Key, an object
+// name or a deduplication ID: the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
+// attempt at the operation gets the same key, and each name another one.
+func (o Operation) DownstreamKey(name string) string {
+	return uuid.NewSHA1(o.ID, []byte(name)).String()
+}
+
+// FromContext returns the operation that the handler was called for. It returns false where no key protects the call.
+func FromContext(ctx context.Context) (Operation, bool) {
+	o, ok := ctx.Value(operationKey{}).(*Operation)
+	if !ok {
+		return Operation{}, false
+	}
+	return *o, true
+}
+
+type operationKey struct{}
+
+func contextWithOperation(ctx context.Context, o *Operation) context.Context {
+	return context.WithValue(ctx, operationKey{}, o)
+}

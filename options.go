@@ -1,0 +1,226 @@
+package idempotency
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Abandoned says what to do with an operation whose owner disappeared: its lease lapsed without an answer, and nobody
+// can say how far it came. No choice gives exactly once for effects outside of the store; a transactional store
+// does not need one.
+type Abandoned int
+
+const (
+	// ReExecute takes over: the next request with the key runs the handler again, with the same operation ID and the
+	// next attempt number. At least once.
+	ReExecute Abandoned = iota
+
+	// Refuse answers every further request with outcome-unknown until the record expires. At most once.
+	Refuse
+)
+
+// Options are the settings of a [Middleware]. The zero value of each field is its default.
+type Options struct {
+	// Header is the name of the request header with the key. Empty means Idempotency-Key.
+	Header string
+
+	// Methods are the guarded methods; requests with others pass untouched, with or without a key. Nil means POST
+	// and PATCH.
+	Methods []string
+
+	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass
+	// untouched and unprotected.
+	Required bool
+
+	// ValidateKey may refuse keys beyond the check of their syntax, for instance [ValidateUUID]; with key-invalid.
+	ValidateKey func(id string) error
+
+	// Endpoint names what the key is valid for. Nil means the method and the escaped path that the client asked for,
+	// before any StripPrefix: "POST /payments".
+	Endpoint func(*http.Request) string
+
+	// Fingerprint tells requests apart that reuse a key. Nil means [FingerprintRaw]; [FingerprintJSON] and
+	// [FingerprintMultipart] are ready alternatives.
+	Fingerprint FingerprintFunc
+
+	// MaxBody is the most bytes that the body of a guarded request may have; a larger one is refused with
+	// body-too-large. It is held in memory while the request is served. Zero means 1 MiB.
+	MaxBody int64
+
+	// MaxResponse is the most bytes of body that are stored. The client gets a larger answer whole, but a retry gets
+	// not-replayable and does not run the handler again. Zero means 1 MiB.
+	MaxResponse int64
+
+	// Storable tells, by its status code, whether an answer ends the operation. If not, the client gets it as it is
+	// and may try again with the same key. Nil means [DefaultStorable].
+	Storable func(status int) bool
+
+	// OmitHeaders are response fields that must not rest in a store, such as Set-Cookie. The first client gets them,
+	// a replay does not.
+	OmitHeaders []string
+
+	// ReuseStatus is the status code of key-reused. Zero means 409;
+	// draft-ietf-httpapi-idempotency-key-header-07 has 422.
+	ReuseStatus int
+
+	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. A client may then have
+	// seen an answer, or a part of it, that a crash keeps from being stored. By default the answer is stored before
+	// its first byte is sent. It has no effect with a transactional store.
+	Stream bool
+
+	// ErrorHandler answers refused requests. Nil means [WriteProblem].
+	ErrorHandler func(http.ResponseWriter, *http.Request, *Error)
+
+	// The others are as in RunnerOptions.
+
+	TTL          time.Duration
+	Lease        time.Duration
+	Wait         time.Duration
+	Abandoned    Abandoned
+	StoreTimeout time.Duration
+	FailOpen     bool
+	Observer     Observer
+	Logger       *slog.Logger
+}
+
+// RunnerOptions are the settings of a [Runner]. The zero value of each field is its default.
+type RunnerOptions struct {
+	// TTL is how long an answer is kept, counted from its completion. A later request with the key is a new
+	// operation. Zero means 24 hours. It must not be shorter than Lease.
+	TTL time.Duration
+
+	// Lease is how long a claim outlives its owner: an operation whose process dies is blocked for so long. It is
+	// renewed while the handler runs, however long that takes. Zero means 60 seconds.
+	Lease time.Duration
+
+	// Wait is how long a request waits for another attempt with its key to end, to be answered with what came of it.
+	// Zero means not at all: it is refused with in-progress at once.
+	Wait time.Duration
+
+	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].
+	Abandoned Abandoned
+
+	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, but no more than Lease.
+	StoreTimeout time.Duration
+
+	// FailOpen runs the handler without protection when no claim can be had because the store does not work. By
+	// default such requests are refused with store-unavailable. A record that cannot be read is refused either way.
+	FailOpen bool
+
+	// Observer is told of every outcome.
+	Observer Observer
+
+	// Logger is told of what should not happen: a store that fails, a claim that was lost. Nil means slog.Default().
+	// Keys are logged as pseudonyms.
+	Logger *slog.Logger
+}
+
+// DefaultStorable stores what a handler decided, and not what says that it did not get to decide: every status below
+// 500 except 401, 408, 425 and 429.
+func DefaultStorable(status int) bool {
+	switch status {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status < 500
+}
+
+const (
+	defaultHeader = "Idempotency-Key"
+	defaultLimit  = 1 << 20
+)
+
+// withDefaults returns the options with every default in place, sharing no memory with o.
+func (o Options) withDefaults() Options {
+	o.Header = http.CanonicalHeaderKey(cmp.Or(o.Header, defaultHeader))
+	if o.Methods == nil {
+		o.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	o.Methods = slices.Clone(o.Methods)
+	o.OmitHeaders = slices.Clone(o.OmitHeaders)
+	if o.Endpoint == nil {
+		o.Endpoint = endpoint
+	}
+	if o.Fingerprint == nil {
+		o.Fingerprint = FingerprintRaw
+	}
+	o.MaxBody = cmp.Or(o.MaxBody, defaultLimit)
+	o.MaxResponse = cmp.Or(o.MaxResponse, defaultLimit)
+	if o.Storable == nil {
+		o.Storable = DefaultStorable
+	}
+	o.ReuseStatus = cmp.Or(o.ReuseStatus, http.StatusConflict)
+	if o.ErrorHandler == nil {
+		o.ErrorHandler = WriteProblem
+	}
+	return o
+}
+
+// validate returns every fault of options that have their defaults.
+func (o Options) validate() error {
+	var faults faults
+	faults.check(isToken(o.Header), "Header %q is not a field name", o.Header)
+	faults.check(len(o.Methods) > 0, "Methods is empty: nothing would be guarded")
+	for _, method := range o.Methods {
+		faults.check(isToken(method), "Methods: %q is not a method", method)
+	}
+	for _, name := range o.OmitHeaders {
+		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
+	}
+	faults.check(o.MaxBody > 0, "MaxBody %d is negative", o.MaxBody)
+	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
+	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
+	return errors.Join(faults...)
+}
+
+func (o Options) runner() RunnerOptions {
+	return RunnerOptions{
+		TTL: o.TTL, Lease: o.Lease, Wait: o.Wait, Abandoned: o.Abandoned, StoreTimeout: o.StoreTimeout,
+		FailOpen: o.FailOpen, Observer: o.Observer, Logger: o.Logger,
+	}
+}
+
+func (o RunnerOptions) withDefaults() RunnerOptions {
+	o.TTL = cmp.Or(o.TTL, 24*time.Hour)
+	o.Lease = cmp.Or(o.Lease, time.Minute)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, min(5*time.Second, o.Lease))
+	return o
+}
+
+func (o RunnerOptions) validate() error {
+	var faults faults
+	faults.check(o.Lease >= time.Millisecond, "Lease %v is shorter than a millisecond", o.Lease)
+	faults.check(o.TTL >= o.Lease, "TTL %v is shorter than Lease %v", o.TTL, o.Lease)
+	faults.check(o.Wait >= 0, "Wait %v is negative", o.Wait)
+	faults.check(o.StoreTimeout > 0, "StoreTimeout %v is negative", o.StoreTimeout)
+	faults.check(o.StoreTimeout <= o.Lease, "StoreTimeout %v is longer than Lease %v", o.StoreTimeout, o.Lease)
+	faults.check(o.Abandoned == ReExecute || o.Abandoned == Refuse, "Abandoned %d is unknown", o.Abandoned)
+	return errors.Join(faults...)
+}
+
+// faults collects what is wrong with a configuration, to report it all at once.
+type faults []error
+
+func (f *faults) check(ok bool, format string, args ...any) {
+	if !ok {
+		*f = append(*f, fmt.Errorf("idempotency: "+format, args...))
+	}
+}
+
+// isToken reports whether s is a token of RFC 9110, section 5.6.2, as field names and methods are.
+func isToken(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		alphanumeric := '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+		if !alphanumeric && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return s != ""
+}

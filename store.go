@@ -1,0 +1,102 @@
+package idempotency
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
+//
+// A Store is safe for concurrent use. An error means that the outcome is unknown, not that nothing happened: the
+// backend failed, or did not answer in time. That a key is held by somebody else is a result, never an error.
+// A Store neither retains nor modifies the memory of what it is given (the body of a [Response] lives in a pooled
+// buffer), and what it returns is never modified by either side.
+//
+// Package idempotencytest checks an implementation against this contract.
+type Store interface {
+	// Begin claims key for a new attempt in one atomic step.
+	//
+	// The caller owns the operation if and only if claim is non-nil; record then describes the caller's attempt.
+	// Otherwise record is the one that holds the key: completed, running, or abandoned. A key is claimed if
+	//
+	//   - there is no record, or the record has outlived its TTL: a new operation, attempt 1; or
+	//   - the record was released: the same operation, the next attempt; or
+	//   - the lease of the record has lapsed and attempt.TakeOver is set: likewise;
+	//
+	// and, in the last two cases, attempt.Fingerprint equals that of the record. A completed record is never claimed.
+	//
+	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
+	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull].
+	Begin(ctx context.Context, key Key, attempt Attempt) (record Record, claim Claim, err error)
+}
+
+// Claim is the right to run one attempt and to settle its record. It is made by [Store.Begin], carries the secret
+// token by which the store recognises its owner, and is used by one goroutine at a time.
+//
+// Each call may be repeated with the same arguments when its outcome is unknown; a repetition of what has already
+// taken effect succeeds and changes nothing.
+type Claim interface {
+	// Context returns ctx with what the store offers to the handler, for instance a transaction.
+	Context(ctx context.Context) context.Context
+
+	// Extend lets the lease run for lease from now, and the record live at least as long. It does so too when the
+	// lease had lapsed, as long as nobody else has claimed the key. [ErrClaimLost] says that somebody else has, or
+	// that the claim was settled; [ErrRestored] that the store had forgotten the record and has made it again.
+	Extend(ctx context.Context, lease time.Duration) error
+
+	// Complete stores the response of the operation for ttl from now, and ends the claim.
+	//
+	//   - [ErrClaimLost]: somebody else has claimed the key since; their record is untouched.
+	//   - [ErrRestored]: the response is stored, but the store had forgotten the claim in the meantime.
+	//   - [ErrRolledBack]: from a transactional store; the effects of the attempt were undone with the record, or
+	//     the fate of the commit could not be found out. The response must not be sent.
+	//
+	// A store that has no room for the body stores the response with Omitted set rather than none.
+	Complete(ctx context.Context, resp Response, ttl time.Duration) error
+
+	// Release ends the claim without a response, so that the same request may be tried again at once. The record
+	// stays, with its operation, attempt number and fingerprint. A transactional store rolls back.
+	// [ErrClaimLost] says that the record is somebody else's by now, is completed, or is gone.
+	Release(ctx context.Context) error
+}
+
+// Attempt is what the caller of [Store.Begin] asks for.
+type Attempt struct {
+	// Fingerprint identifies the content of the request.
+	Fingerprint Fingerprint
+
+	// Lease is how long the claim holds unless it is extended. It is positive.
+	Lease time.Duration
+
+	// TTL is how long the record is kept from now if the attempt is never completed. The store keeps it no shorter
+	// than Lease.
+	TTL time.Duration
+
+	// TakeOver allows to claim a record whose owner let the lease lapse, as after a crash.
+	TakeOver bool
+}
+
+// Record is the state of one operation.
+type Record struct {
+	// Operation is the same for every attempt at the operation.
+	Operation uuid.UUID
+
+	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
+	Attempt int
+
+	// Fingerprint is that of the first attempt. It is zero if the store cannot tell while an attempt runs.
+	Fingerprint Fingerprint
+
+	// Created is when the first attempt began, by the store's clock.
+	Created time.Time
+
+	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero says that nobody is running
+	// the operation; but in the record of one's own claim it says that the claim has no lease to renew: it holds
+	// until it is settled, and its effects are bound to Complete.
+	LeaseLeft time.Duration
+
+	// Response is nil until the operation is completed. It is shared: nobody modifies it.
+	Response *Response
+}
