@@ -1,0 +1,29 @@
+-- Common to all scripts: each is appended to this file.
+--
+-- A record is one string. Its first line is the head below; a completed record goes on with the stored form of the
+-- response. Times are milliseconds of Redis' own clock.
+--
+--   idempotency/1 running lease=1763712060000 token=5f.. attempt=1 operation=0d.. fingerprint=9c.. created=1763712000000
+--
+-- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
+-- claim; no script writes over a record of another token.
+
+local HEAD = '^idempotency/1 (%l+) lease=(%d+) token=(%x+) attempt=(%d+) ' ..
+  'operation=([%x-]+) fingerprint=(%x+) created=(%d+)\n'
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function head(state, lease, token, attempt, operation, fingerprint, created)
+  return string.format('idempotency/1 %s lease=%.0f token=%s attempt=%d operation=%s fingerprint=%s created=%.0f\n',
+    state, lease, token, tonumber(attempt), operation, fingerprint, tonumber(created))
+end
+
+-- read returns the first line of the record and what it says. There is no line if there is no record, and nothing
+-- else if it is not one of ours.
+local function read(key)
+  local line = redis.call('GETRANGE', key, 0, 511)
+  return line, string.match(line, HEAD)
+end
