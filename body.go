@@ -56,7 +56,7 @@ func (b *buffer) readBody(r *http.Request, limit int64) error {
 		if err == io.EOF {
 			return nil
 		}
-		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // for a limit of outer middleware
 			return fmt.Errorf("%w: %w", ErrBodyTooLarge, err)
 		}
 		if err != nil {

@@ -38,6 +38,7 @@ func (p passing) has(h http.Header, name string) bool {
 	if len(h[name]) == 0 {
 		return false
 	}
+	name = strings.TrimPrefix(name, http.TrailerPrefix)
 	return p[name] || p[textproto.CanonicalMIMEHeaderKey(name)] || namedByConnection(h, name)
 }
 
@@ -56,22 +57,13 @@ func namedByConnection(h http.Header, name string) bool {
 // changed has its values, a field that was deleted has nil. Fields that only the first client gets are left out.
 func (p passing) difference(before, after http.Header) http.Header {
 	diff := make(http.Header, len(after))
-	count := 0
-	for _, values := range after {
-		count += len(values)
-	}
-	slab := make([]string, 0, count)
-	for name, values := range after {
+	values := newSlab(after)
+	for name, vs := range after {
 		old, existed := before[name]
-		if existed && slices.Equal(old, values) || p.has(after, name) {
+		if existed && slices.Equal(old, vs) || p.has(after, name) {
 			continue
 		}
-		if len(values) == 0 {
-			diff[name] = nil
-			continue
-		}
-		slab = append(slab, values...)
-		diff[name] = slab[len(slab)-len(values) : len(slab) : len(slab)]
+		diff[name] = values.copy(vs)
 	}
 	for name := range before {
 		if _, kept := after[name]; !kept {
@@ -79,6 +71,14 @@ func (p passing) difference(before, after http.Header) http.Header {
 		}
 	}
 	return diff
+}
+
+// strip returns h without the fields that only the first client gets.
+func (p passing) strip(h http.Header) http.Header {
+	if len(p.pick(h)) == 0 {
+		return h
+	}
+	return p.difference(nil, h)
 }
 
 // pick returns the fields of h that only the first client gets.
@@ -93,4 +93,43 @@ func (p passing) pick(h http.Header) http.Header {
 		}
 	}
 	return picked
+}
+
+// replayMarker is the field that tells a replay from a first answer.
+const replayMarker = "Idempotent-Replayed"
+
+// setFields sets the fields of src in dst, as copies because outer middleware may change what it finds in dst; and the
+// marker if it is a replay.
+func setFields(dst, src http.Header, replayed bool) {
+	if len(src) == 0 && !replayed {
+		return
+	}
+	values := newSlab(src)
+	for name, vs := range src {
+		dst[name] = values.copy(vs)
+	}
+	if replayed {
+		dst[replayMarker] = values.copy([]string{"true"})
+	}
+}
+
+// slab is one piece of memory for all values of a header.
+type slab []string
+
+// newSlab has room for the values of h and one more.
+func newSlab(h http.Header) slab {
+	n := 1
+	for _, values := range h {
+		n += len(values)
+	}
+	return make(slab, 0, n)
+}
+
+// copy returns a copy of values that cannot grow into its neighbours; nil for none.
+func (s *slab) copy(values []string) []string {
+	if len(values) == 0 {
+		return nil
+	}
+	*s = append(*s, values...)
+	return (*s)[len(*s)-len(values) : len(*s) : len(*s)]
 }

@@ -8,9 +8,6 @@ import (
 	"slices"
 )
 
-// replayed marks an answer that comes from the store.
-const replayed = "Idempotent-Replayed"
-
 // UserFunc names the caller of a request: whatever identifies the account that authentication has established. Keys
 // of different users never meet. An error or an empty name refuses the request with user-unknown.
 type UserFunc func(*http.Request) (string, error)
@@ -77,20 +74,27 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	if err != nil {
 		return m.reject(r, key, fmt.Errorf("%w: %w", ErrBodyInvalid, err))
 	}
-	call := call{m: m, next: next, w: w, r: r, body: body}
-	defer call.close()
-	res, err := m.runner.run(r.Context(), key, fp, call.work)
+	adm, err := m.runner.admit(r.Context(), key, fp)
 	switch {
-	case res.replayed:
-		w.Header()[replayed] = []string{"true"}
-		res.response.send(w, r)
-	case err == nil || errors.Is(err, errNotStorable):
-		call.recorder.send(call.response)
-	case call.recorder.live:
-		// The answer began to go out before its claim was lost; there is nothing to add to it.
+	case err != nil:
+		return err
+	case adm.replay != nil:
+		adm.replay.send(w, true)
+		return nil
 	default:
+		return m.execute(next, w, r, body, adm)
+	}
+}
+
+// execute answers a request by running the handler.
+func (m *Middleware) execute(next http.Handler, w http.ResponseWriter, r *http.Request, body *buffer, adm admission) error {
+	c := &call{m: m, next: next, w: w, r: r, body: body}
+	defer c.close()
+	_, err := m.runner.execute(r.Context(), adm, c.work)
+	if err != nil && !errors.Is(err, errNotStorable) && !c.recorder.live {
 		return err
 	}
+	c.recorder.send(c.response) // if the claim was lost after it went live, there is nothing to add
 	return nil
 }
 
@@ -151,7 +155,7 @@ type call struct {
 
 // work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
 func (c *call) work(ctx context.Context, a *attempt) (Response, error) {
-	c.record(ctx, a)
+	c.record(a)
 	r := c.r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
 		c.reader.unread = c.body.b
@@ -170,11 +174,12 @@ func (c *call) work(ctx context.Context, a *attempt) (Response, error) {
 	case int64(len(resp.Body)) > c.m.opts.MaxResponse:
 		resp.Body, resp.Omitted = nil, true
 	}
+	resp.Trailer = c.m.passing.strip(resp.Trailer)
 	return resp, nil
 }
 
 // record sets up the recorder of an attempt.
-func (c *call) record(ctx context.Context, a *attempt) {
+func (c *call) record(a *attempt) {
 	c.recorder = recorder{
 		w: c.w, r: c.r, header: c.w.Header().Clone(), body: getBuffer(),
 		passing: c.m.passing, limit: c.m.opts.MaxResponse,
@@ -187,7 +192,7 @@ func (c *call) record(ctx context.Context, a *attempt) {
 		if a == nil || c.m.opts.Stream || !c.m.opts.Storable(resp.Status) {
 			return nil
 		}
-		return a.complete(ctx, resp)
+		return a.complete(resp)
 	}
 }
 

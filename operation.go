@@ -36,8 +36,5 @@ func FromContext(ctx context.Context) (Operation, bool) {
 	return *o, true
 }
 
+// operationKey is what an attempt answers to as a context.
 type operationKey struct{}
-
-func contextWithOperation(ctx context.Context, o *Operation) context.Context {
-	return context.WithValue(ctx, operationKey{}, o)
-}

@@ -75,6 +75,9 @@ func (rec *recorder) writeHeader(status int) {
 	rec.momentary = rec.passing.pick(rec.header)
 	rec.response.Status = status
 	rec.response.Header = rec.passing.difference(rec.w.Header(), rec.header)
+	if rec.declared <= rec.limit {
+		rec.body.grow(int(rec.declared))
+	}
 }
 
 // inform sends an informational response with the header as the handler has set it so far.
@@ -161,7 +164,7 @@ func (rec *recorder) goLive() {
 	rec.sniff()
 	rec.live = true
 	maps.Copy(rec.w.Header(), rec.momentary)
-	rec.response.sendHeader(rec.w)
+	rec.response.sendHeader(rec.w, false)
 	_, _ = rec.w.Write(rec.body.b)
 }
 
@@ -221,6 +224,9 @@ func (rec *recorder) finish() (resp Response, whole bool) {
 	if !rec.response.Omitted {
 		rec.response.Body = rec.body.b
 	}
+	if !rec.live && !rec.response.Omitted && rec.declared < 0 && rec.r.Method != http.MethodHead && rec.response.sized() {
+		rec.response.Header["Content-Length"] = []string{strconv.Itoa(len(rec.body.b))}
+	}
 	short := rec.declared > rec.written && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
 }
@@ -242,44 +248,39 @@ func (rec *recorder) send(resp Response) {
 		return
 	}
 	maps.Copy(rec.w.Header(), rec.momentary)
-	resp.send(rec.w, rec.r)
+	resp.send(rec.w, false)
 }
 
 // send writes the response to a client. Every answer goes through here, the first as well as its replays: that is
 // what makes them equal.
-func (resp Response) send(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
-	_, declared := resp.Header["Content-Length"]
-	if !declared && bodyAllowed(resp.Status) && r.Method != http.MethodHead && !resp.hasTrailer() {
-		h["Content-Length"] = []string{strconv.Itoa(len(resp.Body))}
-	}
-	resp.sendHeader(w)
+func (resp Response) send(w http.ResponseWriter, replayed bool) {
+	resp.sendHeader(w, replayed)
 	if len(resp.Body) > 0 {
 		_, _ = w.Write(resp.Body) // a client that has left gets the answer when it retries
 	}
 	resp.sendTrailer(w)
 }
 
-func (resp Response) sendHeader(w http.ResponseWriter) {
-	maps.Copy(w.Header(), resp.Header)
+func (resp Response) sendHeader(w http.ResponseWriter, replayed bool) {
+	setFields(w.Header(), resp.Header, replayed)
 	w.WriteHeader(resp.Status)
 }
 
 func (resp Response) sendTrailer(w http.ResponseWriter) {
-	maps.Copy(w.Header(), resp.Trailer)
+	setFields(w.Header(), resp.Trailer, false)
 }
 
-// hasTrailer reports whether the body has to be chunked, because a trailer follows it or was announced.
-func (resp Response) hasTrailer() bool {
-	if len(resp.Trailer) > 0 || len(resp.Header["Trailer"]) > 0 {
-		return true
+// sized reports whether the length of the body is sent before it: where there is a body, and no trailer behind it.
+func (resp Response) sized() bool {
+	if !bodyAllowed(resp.Status) || len(resp.Trailer) > 0 || len(resp.Header["Trailer"]) > 0 {
+		return false
 	}
 	for name := range resp.Header {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // trailers returns the trailer fields in the header that a handler has left behind, in the two forms of net/http:

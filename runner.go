@@ -46,44 +46,69 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		r.events.report(ctx, Event{Outcome: OutcomeRejected, Err: err})
 		return Response{}, false, refuse(err)
 	}
-	res, err := r.run(ctx, key, sha256.Sum256(payload), func(ctx context.Context, _ *attempt) (Response, error) {
+	adm, err := r.admit(ctx, key, sha256.Sum256(payload))
+	if err != nil {
+		return Response{}, false, err
+	}
+	if adm.replay != nil {
+		return adm.replay.Clone(), true, nil
+	}
+	resp, err = r.execute(ctx, adm, func(ctx context.Context, _ *attempt) (Response, error) {
 		resp, err := work(ctx)
-		return resp.Clone(), err // what is stored and what is returned must not be work's to change
+		return resp.Clone(), err // what is stored must not be work's to change
 	})
-	return res.response.Clone(), res.replayed, err
+	return resp.Clone(), false, err
 }
 
-// work is what run runs. It may complete the attempt by itself.
-type work func(context.Context, *attempt) (Response, error)
-
-// result is the outcome of run. The response may be shared with others.
-type result struct {
-	response Response
-	replayed bool
+// admission is a request that the store has not refused: it is either answered or executed.
+type admission struct {
+	key    Key
+	held   held
+	replay *Response // the answer; nil: to be executed
+	err    error     // why the execution is not protected
+	began  time.Time // zero if nobody is to be told of the duration
+	waited time.Duration
 }
 
-// run does what Do says, without copying responses.
-func (r *Runner) run(ctx context.Context, key Key, fp Fingerprint, work work) (result, error) {
-	began := r.events.now()
-	event := Event{Key: key}
-	defer func() {
-		event.Total = r.events.since(began)
-		r.events.report(ctx, event)
-	}()
-
-	held, err := r.claim(ctx, key, fp, &event)
-	event.Operation, event.Attempt = held.record.Operation, held.record.Attempt
+// admit asks the store what is to be done.
+func (r *Runner) admit(ctx context.Context, key Key, fp Fingerprint) (admission, error) {
+	adm := admission{key: key, began: r.events.now()}
+	var err error
+	adm.held, adm.waited, err = r.claim(ctx, key, fp)
 	switch {
 	case err != nil && r.opts.FailOpen && !errors.Is(err, ErrRecordInvalid):
-		event.Outcome, event.Err = OutcomeUnprotected, err
-		return r.unprotected(ctx, work, &event)
+		adm.err = err
+		return adm, nil
 	case err != nil:
-		event.Outcome, event.Err = OutcomeUnavailable, err
-		return result{}, refuse(err)
-	case held.claim == nil:
-		return r.answer(held.record, fp, &event)
+		r.report(ctx, adm, Event{Outcome: OutcomeUnavailable, Err: err})
+		return adm, refuse(err)
+	case adm.held.claim != nil:
+		return adm, nil
 	}
-	return r.execute(ctx, held, work, &event)
+	adm.replay = adm.held.record.Response
+	if err := judge(adm.held.record, fp); err != nil {
+		return adm, r.refuse(ctx, adm, err)
+	}
+	r.report(ctx, adm, Event{Outcome: OutcomeReplayed, Status: adm.replay.Status})
+	return adm, nil
+}
+
+// refuse reports and returns that another record holds the key.
+func (r *Runner) refuse(ctx context.Context, adm admission, err error) error {
+	event, refusal := Event{Outcome: refusals[err], Err: err}, refuse(err)
+	if err == ErrNotReplayable {
+		event.Status, refusal.OriginalStatus = adm.replay.Status, adm.replay.Status
+	}
+	r.report(ctx, adm, event)
+	return refusal
+}
+
+// report completes the event with what is known of the request.
+func (r *Runner) report(ctx context.Context, adm admission, event Event) {
+	event.Key = adm.key
+	event.Operation, event.Attempt = adm.held.record.Operation, adm.held.record.Attempt
+	event.Total, event.Waited = r.events.since(adm.began), adm.waited
+	r.events.report(ctx, event)
 }
 
 // held is the answer of the store to Begin, and a time before which the lease did not begin.
@@ -93,11 +118,14 @@ type held struct {
 	since  time.Time
 }
 
-// begin asks the store once. It does not stop when the request ends: a claim must not be left behind by a client that
-// hung up while the store was answering.
+// begin asks the store once.
 func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint) (held, error) {
-	ctx, cancel := r.detached(ctx)
-	defer cancel()
+	if _, ok := r.store.(*MemoryStore); !ok { // which never waits, and so needs no deadline
+		step := new(step)
+		step.begin(ctx, r.opts.StoreTimeout)
+		defer step.end()
+		ctx = step
+	}
 	since := time.Now()
 	record, claim, err := r.store.Begin(ctx, key, Attempt{
 		Fingerprint: fp,
@@ -106,11 +134,6 @@ func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint) (held, erro
 		TakeOver:    r.opts.Abandoned == ReExecute,
 	})
 	return held{record, claim, since}, err
-}
-
-// detached returns a context for a step of the store, which ends by its own deadline and not with the request.
-func (r *Runner) detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), r.opts.StoreTimeout)
 }
 
 // judge says what a record that holds the key means for a request with fingerprint fp: nil that its response is the
@@ -135,140 +158,4 @@ var refusals = map[error]Outcome{
 	ErrNotReplayable:  OutcomeNotReplayable,
 	ErrInProgress:     OutcomeInProgress,
 	ErrOutcomeUnknown: OutcomeUnknown,
-}
-
-// answer answers from a record that holds the key.
-func (r *Runner) answer(rec Record, fp Fingerprint, event *Event) (result, error) {
-	err := judge(rec, fp)
-	if err == nil {
-		event.Outcome, event.Status = OutcomeReplayed, rec.Response.Status
-		return result{response: *rec.Response, replayed: true}, nil
-	}
-	event.Outcome, event.Err = refusals[err], err
-	refusal := refuse(err)
-	if rec.Response != nil && err == ErrNotReplayable {
-		event.Status, refusal.OriginalStatus = rec.Response.Status, rec.Response.Status
-	}
-	return result{}, refusal
-}
-
-func (r *Runner) unprotected(ctx context.Context, work work, event *Event) (result, error) {
-	began := r.events.now()
-	resp, err := work(ctx, nil)
-	event.Status, event.Work = resp.Status, r.events.since(began)
-	return result{response: resp}, err
-}
-
-// execute runs work for the owner of a claim, and settles the claim whatever work does.
-func (r *Runner) execute(ctx context.Context, held held, work work, event *Event) (result, error) {
-	if held.record.LeaseLeft > 0 && time.Since(held.since) >= r.opts.Lease {
-		event.Outcome, event.Err = OutcomeClaimLost, ErrClaimLost // the store took longer to answer than the lease lasts
-		return result{}, refuse(ErrClaimLost)
-	}
-	op := Operation{Key: event.Key, ID: held.record.Operation, Attempt: held.record.Attempt}
-	ctx, cancel := context.WithCancelCause(contextWithOperation(held.claim.Context(ctx), &op))
-	defer cancel(nil)
-
-	a := &attempt{runner: r, claim: held.claim, event: event, leased: held.record.LeaseLeft > 0}
-	a.keeper = keeper{ctx: ctx, claim: held.claim, lease: r.opts.Lease, timeout: r.opts.StoreTimeout, lost: cancel}
-	if a.leased {
-		a.keeper.start(held.since)
-	}
-	defer a.settle(ctx) // also when work panics or calls runtime.Goexit, neither of which it stops
-
-	began := r.events.now()
-	resp, err := work(ctx, a)
-	a.returned = true
-	event.Status, event.Work = resp.Status, r.events.since(began)
-	if err == nil && !a.settled {
-		err = a.complete(ctx, resp)
-	}
-	if err != nil && event.Err == nil {
-		event.Err = err
-	}
-	return result{response: resp}, err
-}
-
-// attempt is the execution of an operation by the owner of its claim.
-type attempt struct {
-	runner   *Runner
-	claim    Claim
-	event    *Event
-	leased   bool // the claim has a lease; else its effects are bound to Complete
-	keeper   keeper
-	returned bool // work came to its end
-	settled  bool // the claim has ended, or must not be touched any more
-}
-
-// complete stores the response. It returns nil if the response may be sent. That includes that the store failed: the
-// effects exist, so the answer is true, and the claim is kept until its lease lapses rather than released.
-func (a *attempt) complete(ctx context.Context, resp Response) error {
-	a.end()
-	ctx, cancel := a.runner.detached(ctx)
-	defer cancel()
-	err := retry(ctx, func() error { return a.claim.Complete(ctx, resp, a.runner.opts.TTL) })
-	if err == nil && a.keeper.restored {
-		err = ErrRestored
-	}
-	a.event.Err = err
-	switch {
-	case err == nil:
-		a.event.Outcome = OutcomeExecuted
-	case errors.Is(err, ErrRestored):
-		a.event.Outcome = OutcomeRestored
-	case errors.Is(err, ErrClaimLost):
-		a.event.Outcome = OutcomeClaimLost
-		return refuse(err)
-	case errors.Is(err, ErrRolledBack):
-		a.event.Outcome = OutcomeRolledBack
-		return refuse(err)
-	default:
-		a.event.Outcome = OutcomeUnrecorded
-	}
-	return nil
-}
-
-// end stops the renewals, after which nothing but one last step of the store is left to do.
-func (a *attempt) end() {
-	a.keeper.stop()
-	a.settled = true
-}
-
-// settle ends a claim that was not completed, so that the operation may be tried again. If the store fails, the lease
-// lapses by itself.
-func (a *attempt) settle(ctx context.Context) {
-	defer a.runner.waiters.wake(a.event.Key)
-	if a.settled {
-		return
-	}
-	a.end()
-	if !a.returned && a.leased && a.runner.opts.Abandoned == Refuse {
-		// Nobody can say how far a handler came that panicked: it is left to lapse, as after a crash.
-		a.event.Outcome = OutcomeAbandoned
-		return
-	}
-	a.event.Outcome = OutcomeReleased
-	ctx, cancel := a.runner.detached(ctx)
-	defer cancel()
-	if err := a.claim.Release(ctx); err != nil {
-		a.event.Err = errors.Join(a.event.Err, err)
-	}
-}
-
-// retry repeats a step of the store that may be repeated until its outcome is known or ctx is done.
-func retry(ctx context.Context, step func() error) error {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := step()
-		if err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) ||
-			errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid) {
-			return err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return err
-		}
-	}
 }

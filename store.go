@@ -11,8 +11,8 @@ import (
 //
 // A Store is safe for concurrent use. An error means that the outcome is unknown, not that nothing happened: the
 // backend failed, or did not answer in time. That a key is held by somebody else is a result, never an error.
-// A Store neither retains nor modifies the memory of what it is given (the body of a [Response] lives in a pooled
-// buffer), and what it returns is never modified by either side.
+// A Store does not retain the body of a [Response] that it is given, which lives in a pooled buffer. Nothing else that
+// goes in or out is ever modified, by either side.
 //
 // Package idempotencytest checks an implementation against this contract.
 type Store interface {

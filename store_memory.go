@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"hash/maphash"
@@ -120,7 +121,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record
 	e.released = false
 	e.lease = now + attempt.Lease
 	sh.enqueue(e, now, max(attempt.TTL, attempt.Lease))
-	return e.record(s, now), newMemoryClaim(s, e), nil
+	return e.record(s, now), &memoryClaim{s, e, e.token}, nil
 }
 
 func (e *entry) claimable(attempt Attempt, now time.Duration) bool {
@@ -247,16 +248,11 @@ func (q *queue) remove(e *entry) {
 	e.queue, e.prev, e.next = nil, nil, nil
 }
 
-// memoryClaim remembers the record as it was claimed, to make it again if it has expired.
+// memoryClaim implements Claim. The entry is its own as long as the token is, also when it has expired and was removed.
 type memoryClaim struct {
-	store   *MemoryStore
-	claimed entry
-}
-
-func newMemoryClaim(s *MemoryStore, e *entry) *memoryClaim {
-	c := &memoryClaim{store: s, claimed: *e}
-	c.claimed.queue, c.claimed.prev, c.claimed.next = nil, nil, nil
-	return c
+	store *MemoryStore
+	entry *entry
+	token uint64
 }
 
 // Context implements [Claim].
@@ -278,7 +274,7 @@ func (c *memoryClaim) Extend(_ context.Context, lease time.Duration) error {
 
 // Complete implements [Claim].
 func (c *memoryClaim) Complete(_ context.Context, resp Response, ttl time.Duration) error {
-	resp = resp.Clone()
+	resp.Body = bytes.Clone(resp.Body)
 	return c.restoring(func(sh *shard, e *entry, now time.Duration) error {
 		if e.released {
 			return ErrClaimLost
@@ -306,38 +302,33 @@ func (s *MemoryStore) respond(sh *shard, e *entry, resp *Response, now time.Dura
 	}
 }
 
-// restoring calls step with the record of the claim. If the record has expired, it is made again.
+// restoring calls step with the entry of the claim. If the entry has expired, it is added again.
 func (c *memoryClaim) restoring(step func(*shard, *entry, time.Duration) error) error {
-	s := c.store
-	sh := s.lock(c.claimed.key)
+	s, e := c.store, c.entry
+	sh := s.lock(e.key)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	e := s.find(sh, c.claimed.key, now)
-	switch {
-	case e == nil:
-		e := c.claimed
-		if !s.insert(sh, &e, now) {
-			return ErrStoreFull
-		}
-		if err := step(sh, &e, now); err != nil {
-			return err
-		}
-		return ErrRestored
-	case e.token != c.claimed.token:
+	current := s.find(sh, e.key, now)
+	if e.token != c.token || current != nil && current != e {
 		return ErrClaimLost
-	default:
+	}
+	if current == e {
 		return step(sh, e, now)
 	}
+	if !s.insert(sh, e, now) {
+		return ErrStoreFull
+	}
+	sh.enqueue(e, now, 0)
+	return cmp.Or(step(sh, e, now), ErrRestored)
 }
 
 // Release implements [Claim].
 func (c *memoryClaim) Release(context.Context) error {
-	s := c.store
-	sh := s.lock(c.claimed.key)
+	s, e := c.store, c.entry
+	sh := s.lock(e.key)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	e := s.find(sh, c.claimed.key, now)
-	if e == nil || e.token != c.claimed.token || e.response != nil {
+	if s.find(sh, e.key, now) != e || e.token != c.token || e.response != nil {
 		return ErrClaimLost
 	}
 	e.released, e.lease = true, now

@@ -36,19 +36,19 @@ type RedisStore struct {
 // NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
 // NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
-// Deadlines hold if the client has ContextTimeoutEnabled. For a *redis.Client, the store uses the connections and the
-// hooks that the client has by now with settings of its own, in which it is; for a cluster client, set it.
+// Deadlines hold if the client has ContextTimeoutEnabled: set it. Of a *redis.Client without it, the store uses the
+// connections with settings of its own, in which it is set, but without the hooks that were added to the client.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
 }
 
-// withDeadlines returns a client that ends by the deadline of the context, and leaves it to the store to try again.
+// withDeadlines returns a client that ends by the deadline of the context, if possible.
 func withDeadlines(client redis.Cmdable) redis.Cmdable {
 	c, ok := client.(*redis.Client)
-	if !ok {
+	if !ok || c.Options().ContextTimeoutEnabled {
 		return client
 	}
-	own := c.WithTimeout(c.Options().ReadTimeout) // a shallow copy: same connections, options of its own
+	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
 	own.Options().WriteTimeout = c.Options().WriteTimeout
 	own.Options().ContextTimeoutEnabled = true
 	own.Options().MaxRetries = 0

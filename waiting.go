@@ -51,25 +51,28 @@ func (w *waiters) leave(key Key, p *poll, found *Record) {
 }
 
 // wake lets the poll for key look at once.
-func (w *waiters) wake(key Key) {
+func (r *Runner) wake(key Key) {
+	if r.opts.Wait == 0 {
+		return
+	}
+	w := &r.waiters
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.polls[key]; p != nil {
 		select {
 		case p.woken <- struct{}{}:
-		default:
+		default: // it will look anyway
 		}
 	}
 }
 
-// claim begins an attempt, and if another one is running waits for it to end.
-func (r *Runner) claim(ctx context.Context, key Key, fp Fingerprint, event *Event) (held, error) {
-	h, err := r.begin(ctx, key, fp)
+// claim begins an attempt. If another one is running, it waits for that to end and says for how long.
+func (r *Runner) claim(ctx context.Context, key Key, fp Fingerprint) (h held, waited time.Duration, err error) {
+	h, err = r.begin(ctx, key, fp)
 	if r.opts.Wait == 0 || !h.running(fp, err) {
-		return h, err
+		return h, 0, err
 	}
-	began := r.events.now()
-	defer func() { event.Waited = r.events.since(began) }()
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Wait)
 	defer cancel()
 	for h.running(fp, err) && ctx.Err() == nil {
@@ -80,7 +83,7 @@ func (r *Runner) claim(ctx context.Context, key Key, fp Fingerprint, event *Even
 			h = p.follow(ctx, h)
 		}
 	}
-	return h, err
+	return h, time.Since(began), err
 }
 
 // running reports whether the key is held by an attempt of the same request that goes on.
@@ -93,7 +96,7 @@ func (r *Runner) lead(ctx context.Context, p *poll, h held, key Key, fp Fingerpr
 	var found *Record
 	defer func() { r.waiters.leave(key, p, found) }()
 	for pause := firstPause; h.running(fp, err); pause = min(2*pause, lastPause) {
-		if !p.sleep(ctx, pause+rand.N(pause/4)) {
+		if !sleep(ctx, pause+rand.N(pause/4), p.woken) {
 			return h, nil
 		}
 		h, err = r.begin(ctx, key, fp)
@@ -104,14 +107,14 @@ func (r *Runner) lead(ctx context.Context, p *poll, h held, key Key, fp Fingerpr
 	return h, err
 }
 
-// sleep reports whether it slept for d or was woken, rather than ended by ctx.
-func (p *poll) sleep(ctx context.Context, d time.Duration) bool {
+// sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
+func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-p.woken:
+	case <-woken:
 		return true
 	case <-ctx.Done():
 		return false
