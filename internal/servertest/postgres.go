@@ -1,0 +1,153 @@
+//go:build unix
+
+package servertest
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Database is a PostgreSQL server with an empty database.
+type Database struct{ *Server }
+
+// StartPostgres starts a PostgreSQL server. The settings, such as "max_connections=20", outrank its configuration.
+// Unless they say otherwise fsync is off: only a crash of the machine could tell the difference. The error wraps
+// [exec.ErrNotFound] if there is no PostgreSQL on this machine.
+func StartPostgres(settings ...string) (*Database, error) {
+	inst, err := ownInstallation()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir(inst.owner)
+	if err != nil {
+		return nil, err
+	}
+	db := &Database{&Server{dir: dir, abort: syscall.SIGQUIT, command: func(dir string, port int) *exec.Cmd {
+		args := []string{"-D", dataDir(dir), "-p", strconv.Itoa(port)}
+		own := []string{"listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off"}
+		for _, setting := range append(own, settings...) {
+			args = append(args, "-c", setting)
+		}
+		return inst.command(filepath.Join(inst.bin, "postgres"), args...)
+	}}}
+	err = run(inst.command("cp", "-Rp", inst.template, dataDir(dir)))
+	if err == nil {
+		err = db.start()
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// Postgres starts a PostgreSQL server as [StartPostgres] does, for the duration of the test. See [Require].
+func Postgres(t testing.TB, settings ...string) *Database {
+	t.Helper()
+	db, err := StartPostgres(settings...)
+	Require(t, err)
+	t.Cleanup(db.Close)
+	return db
+}
+
+// URL returns what a superuser connects to the database with.
+func (db *Database) URL() string {
+	return "postgres://postgres@" + db.Addr() + "/postgres?sslmode=disable"
+}
+
+// Stop ends the server in order, as an administrator would: sessions are told, transactions are rolled back. Restart
+// starts it again.
+func (db *Database) Stop() { db.end(syscall.SIGINT) }
+
+// Standby starts the server again as a standby that waits for its primary for ever: it answers, but refuses to write.
+func (db *Database) Standby() error {
+	db.Stop()
+	if err := os.WriteFile(filepath.Join(dataDir(db.dir), "standby.signal"), nil, 0o644); err != nil {
+		return err
+	}
+	return db.Restart()
+}
+
+func dataDir(dir string) string { return filepath.Join(dir, "data") }
+
+// installation is the PostgreSQL of this machine.
+type installation struct {
+	bin      string              // the directory of its programs
+	owner    *syscall.Credential // who runs it; nil: who runs this process
+	template string              // the files of a server that was never started
+}
+
+// ownInstallation looks for PostgreSQL and makes the template: a copy of it is much faster than initdb.
+var ownInstallation = sync.OnceValues(func() (inst installation, err error) {
+	if inst.bin, err = postgresBin(); err != nil {
+		return inst, err
+	}
+	if inst.owner, err = postgresOwner(); err != nil {
+		return inst, err
+	}
+	if inst.template, err = newDir(inst.owner); err != nil {
+		return inst, err
+	}
+	return inst, run(inst.command(filepath.Join(inst.bin, "initdb"), "-D", inst.template, "-U", "postgres",
+		"--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"))
+})
+
+// command makes a command that runs as the owner. Its messages are in English.
+func (inst installation) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: inst.owner}
+	return cmd
+}
+
+func run(cmd *exec.Cmd) error {
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
+	}
+	return nil
+}
+
+// postgresBin looks in the PATH, and then where Debian has it.
+func postgresBin() (string, error) {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		path, err = filepath.EvalSymlinks(path)
+		return filepath.Dir(path), err
+	}
+	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // fails only for a bad pattern
+	if len(bins) == 0 {
+		return "", fmt.Errorf("PostgreSQL: %w", exec.ErrNotFound)
+	}
+	return slices.MaxFunc(bins, func(a, b string) int { return cmp.Compare(version(a), version(b)) }), nil
+}
+
+func version(bin string) float64 {
+	v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(bin)), 64)
+	return v
+}
+
+// postgresOwner returns another user instead of root, whom PostgreSQL refuses to run for.
+func postgresOwner() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return nil, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
+}

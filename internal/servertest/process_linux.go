@@ -1,0 +1,29 @@
+package servertest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// signalOrphan has the kernel send sig to the process when the thread that started it ends.
+func signalOrphan(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
+
+// children returns the ids of the running children of a process.
+func children(pid int) (ids []int) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // fails only for a bad pattern
+	for _, name := range stats {
+		// "42 (name) S 1 ...": id, name, state, parent. The name may contain anything.
+		stat, _ := os.ReadFile(name) // fails if the process has just ended
+		var id, parent int
+		var state string
+		_, _ = fmt.Sscan(string(stat), &id)
+		_, _ = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
+		if parent == pid {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}

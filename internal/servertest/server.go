@@ -1,0 +1,96 @@
+//go:build unix
+
+// Package servertest starts private Redis and PostgreSQL servers for tests and examples, and puts a [Proxy] between
+// them and their clients that breaks connections at chosen messages.
+//
+// The servers listen on loopback only and keep their files in temporary directories. A server that nobody closes ends
+// with the process that started it, and the directories go then at the latest, even if that process is killed. (Only
+// Linux ends the servers of a killed process; elsewhere they have to be closed.)
+package servertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// Server is the process of a server with a port and a directory of its own. Its methods must not be called at the
+// same time, apart from Addr.
+type Server struct {
+	dir     string
+	port    int
+	command func(dir string, port int) *exec.Cmd
+	abort   syscall.Signal // ends the server at once; what it does not save is not asked for
+	process *process
+	resume  func() // nil unless the server is paused
+}
+
+// Addr returns the host and port of the server. They do not change.
+func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+
+// Crash ends the server without any chance to save something: Redis by SIGKILL, PostgreSQL by an immediate shutdown.
+// When it returns, all processes of the server are gone.
+func (s *Server) Crash() { s.end(s.abort) }
+
+// Restart starts the server again with the same address and files; if it runs, it crashes before.
+func (s *Server) Restart() (err error) {
+	s.Crash()
+	s.process, err = launch(s.command(s.dir, s.port), s.abort)
+	return err
+}
+
+// Pause stops all processes of the server as they are: its connections stay open, but nobody answers.
+func (s *Server) Pause() (err error) {
+	s.Resume()
+	process := s.process.cmd.Process
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("pausing %s: %w", s.Addr(), err)
+	}
+	// The list is complete: a process that was told to stop starts no further ones.
+	resume := []string{"kill", "-CONT", strconv.Itoa(process.Pid)}
+	for _, child := range children(process.Pid) {
+		_ = syscall.Kill(child, syscall.SIGSTOP) // fails if it has just ended
+		resume = append(resume, strconv.Itoa(child))
+	}
+	s.resume, err = afterwards(resume...)
+	return err
+}
+
+// Resume ends a pause.
+func (s *Server) Resume() {
+	if s.resume != nil {
+		s.resume()
+		s.resume = nil
+	}
+}
+
+// Close ends the server and removes its directory.
+func (s *Server) Close() {
+	s.Crash()
+	_ = os.RemoveAll(s.dir)
+}
+
+func (s *Server) end(sig os.Signal) {
+	s.Resume()
+	if s.process != nil {
+		s.process.end(sig)
+	}
+}
+
+// start starts the server on a port that nobody else uses.
+func (s *Server) start() (err error) {
+	for range 5 {
+		s.port = randomPort()
+		if err = s.Restart(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// randomPort returns a port below those that the kernel gives to outgoing connections, for none of them to take it
+// while the server is down. So is the bus port of a Redis Cluster, which is 10000 above.
+func randomPort() int { return 10000 + rand.IntN(12000) }
