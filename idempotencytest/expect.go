@@ -1,0 +1,132 @@
+package idempotencytest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// succeeds checks the error of a step.
+func (t *trial) succeeds(step string, err error) {
+	if err != nil {
+		t.failf("%s: %w", step, err)
+	}
+}
+
+// succeedsLate checks the error of a step that may have come after the record expired.
+func (t *trial) succeedsLate(step string, err error) {
+	if !errors.Is(err, idempotency.ErrRestored) {
+		t.succeeds(step, err)
+	}
+}
+
+// says checks that a step returned a certain error.
+func (t *trial) says(step string, err, want error) {
+	if !errors.Is(err, want) {
+		t.failf("%s returned %q, want %q", step, fmt.Sprint(err), want)
+	}
+}
+
+// loses checks that each step of own says that the claim is lost.
+func (t *trial) loses(own answer) {
+	t.says("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
+	t.says("Complete", own.claim.Complete(t.ctx, receipt("of the old owner"), short), idempotency.ErrClaimLost)
+	t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+}
+
+// describes checks that a record is that of the attempt of own.
+func (t *trial) describes(seen, own answer) {
+	switch {
+	case seen.Operation != own.Operation:
+		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
+	case seen.Attempt != own.Attempt:
+		t.failf("the record is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
+	case seen.Fingerprint != own.Fingerprint:
+		t.failf("the record has fingerprint %v, not that of the first attempt, %v", seen.Fingerprint, own.Fingerprint)
+	case seen.Created.Sub(own.Created).Abs() > resolution:
+		t.failf("the operation was created at %v, not at %v", seen.Created, own.Created)
+	}
+}
+
+// runs checks that nobody can claim the key while own runs.
+func (t *trial) runs(own answer) {
+	t.runsAs(t.refused(request), own)
+	t.runsAs(t.refused(takingOver(request)), own)
+}
+
+// runsAs checks what somebody else was told while own runs.
+func (t *trial) runsAs(seen, own answer) {
+	switch {
+	case seen.Response != nil:
+		t.failf("the record of an attempt that runs has a response")
+	case seen.LeaseLeft <= 0:
+		t.failf("the record of an attempt that runs has a lease of %v left", seen.LeaseLeft)
+	case t.kind == leased:
+		t.describes(seen, own)
+		t.leaseRuns(seen, own)
+	case seen.Operation != uuid.Nil && seen.Operation != own.Operation:
+		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
+	case seen.Fingerprint != idempotency.Fingerprint{} && seen.Fingerprint != own.Fingerprint:
+		t.failf("the record has fingerprint %v, not %v", seen.Fingerprint, own.Fingerprint)
+	}
+}
+
+// leaseRuns checks what a record says of the lease of own, as far as the time between question and answer allows.
+func (t *trial) leaseRuns(seen, own answer) {
+	age := seen.answered.Sub(own.asked)
+	if left := seen.LeaseLeft; left <= 0 || left > own.lease+resolution || left < own.lease-age-resolution {
+		t.failf("of a lease of %v, claimed no longer than %v ago, %v are left", own.lease, age, left)
+	}
+}
+
+// isAbandoned checks that a record says that nobody runs the operation of own, and that it is not completed.
+func (t *trial) isAbandoned(seen, own answer) {
+	t.describes(seen, own)
+	if seen.LeaseLeft != 0 || seen.Response != nil {
+		t.failf("the record is not that of an attempt that has ended without a response: %s", show(seen))
+	}
+}
+
+// isNew checks that own is the first attempt at another operation than before.
+func (t *trial) isNew(own, before answer) {
+	if own.Operation == before.Operation || own.Attempt != 1 {
+		t.failf("the claim is not for a new operation: %s", show(own))
+	}
+}
+
+// replays checks that the key stays with the response of own, whoever asks and however often.
+func (t *trial) replays(own answer, resp idempotency.Response) {
+	for _, a := range []idempotency.Attempt{request, takingOver(request), another, takingOver(another)} {
+		t.isResponse(t.refused(a), own, resp)
+	}
+}
+
+// isResponse checks that a record has the response of own.
+func (t *trial) isResponse(seen, own answer, resp idempotency.Response) {
+	t.describes(seen, own)
+	switch {
+	case seen.Response == nil:
+		t.failf("the record has no response: %s", show(seen))
+	case seen.LeaseLeft != 0:
+		t.failf("the record of a completed operation has a lease of %v left", seen.LeaseLeft)
+	}
+	if diff := difference(*seen.Response, resp); diff != "" {
+		t.failf("the response is not what was completed: %s", diff)
+	}
+}
+
+// notEarly checks that what seen shows did not happen before span was over, which began after since.
+func (t *trial) notEarly(event string, since time.Time, span time.Duration, seen answer) {
+	if took := seen.answered.Sub(since); took < span-resolution {
+		t.failf("%s after %v instead of %v", event, took, span)
+	}
+}
+
+func show(a answer) string {
+	return fmt.Sprintf("attempt %d at %v, created %v, lease left %v, completed %t",
+		a.Attempt, a.Operation, a.Created, a.LeaseLeft, a.Response != nil)
+}

@@ -1,0 +1,137 @@
+package idempotencytest
+
+import (
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var expiryCases = []testCase{{
+	name: "completed record expires",
+	rule: "A completed record expires with its TTL, however often it is read; then the key is a new operation's.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		completed := time.Now()
+		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("short-lived"), short))
+		var next answer
+		t.until("the completed record expires", func() bool {
+			next = t.begin(another)
+			if next.claim == nil {
+				t.isResponse(next, own, receipt("short-lived"))
+			}
+			return next.claim != nil
+		})
+		t.notEarly("the completed record expired", completed, short, next)
+		t.isNew(next, own)
+		t.complete(next, receipt("new"))
+		t.replays(next, receipt("new"))
+	},
+}, {
+	name: "retention of a response",
+	rule: "The TTL of a response counts from its completion, not from the claim.",
+	check: func(t *trial) {
+		own := t.claim(lasting(request, short, short))
+		t.succeedsLate("Complete", own.claim.Complete(t.ctx, receipt("long-lived"), long))
+		t.throughout(own.answered.Add(short), func() { t.replays(own, receipt("long-lived")) })
+	},
+}, {
+	name: "unfinished record expires",
+	rule: "A record that is never completed expires with the TTL of its attempt; then the key is free for every request.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.forgotten()
+		next := t.claim(another)
+		t.isNew(next, own)
+	},
+}, {
+	name: "released record expires",
+	rule: "A released record expires with the TTL of its attempt; then the key is free for every request.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(lasting(request, short, short))
+		_ = own.claim.Release(t.ctx) // may come too late, which does no harm here
+		var next answer
+		t.until("the released record expires", func() bool {
+			next = t.begin(another)
+			return next.claim != nil
+		})
+		t.notEarly("the released record expired", own.asked, short, next)
+		t.isNew(next, own)
+	},
+}, {
+	name: "TTL shorter than the lease",
+	rule: "A record is kept no shorter than its lease.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(lasting(request, long, short))
+		t.throughout(own.answered.Add(short), func() { t.runs(own) })
+	},
+}, {
+	name: "Extend prolongs the record",
+	rule: "Extend lets the record live at least as long as the lease.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(lasting(request, short, short))
+		end := own.answered.Add(short)
+		own.lease, own.asked = long, time.Now()
+		t.succeedsLate("Extend", own.claim.Extend(t.ctx, long))
+		t.throughout(end, func() { t.runs(own) })
+	},
+}, {
+	name: "Extend keeps the TTL",
+	rule: "Extend does not shorten the life of the record.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.extend(t.claim(request), short)
+		t.throughout(own.answered.Add(short), func() { t.describes(t.refused(another), own) })
+	},
+}, {
+	name: "TTL of the next attempt",
+	rule: "The TTL of an attempt counts from its claim, not from the first attempt's.",
+	only: leased,
+	check: func(t *trial) {
+		for span := short; ; span *= 2 {
+			t := t.at(freshKey())
+			first := t.claim(lasting(request, span, span))
+			_ = first.claim.Release(t.ctx)
+			second := t.claim(request)
+			if second.Operation != first.Operation {
+				t.notEarly("the record expired", first.asked, span, second)
+				continue // the store answers more slowly than the record lives
+			}
+			t.throughout(first.answered.Add(span), func() { t.runs(second) })
+			return
+		}
+	},
+}, {
+	name: "Complete restores",
+	rule: "Complete stores the response although the record is gone, and says ErrRestored.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.forgotten()
+		t.says("Complete", own.claim.Complete(t.ctx, receipt("restored"), long), idempotency.ErrRestored)
+		t.replays(own, receipt("restored"))
+	},
+}, {
+	name: "Extend restores",
+	rule: "Extend makes the record again that is gone, so that the key is held again, and says ErrRestored.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.forgotten()
+		own.lease, own.asked = long, time.Now()
+		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
+		t.runs(own)
+		t.complete(own, receipt("restored"))
+		t.replays(own, receipt("restored"))
+	},
+}, {
+	name: "Release of a forgotten record",
+	rule: "Release says ErrClaimLost when the record is gone, and leaves the key free.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.forgotten()
+		t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		next := t.claim(another)
+		t.isNew(next, own)
+	},
+}}

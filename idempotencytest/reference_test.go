@@ -1,0 +1,412 @@
+package idempotencytest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// reference is a leased store, and keeps the contract unless bug names one of the faults in its code.
+type reference struct {
+	bug     string
+	mu      sync.Mutex
+	entries map[idempotency.Key]*entry
+}
+
+func newReference(bug string) *reference {
+	return &reference{bug: bug, entries: make(map[idempotency.Key]*entry)}
+}
+
+func (r *reference) has(bug string) bool { return r.bug == bug }
+
+// entry is a record with LeaseLeft unset.
+type entry struct {
+	idempotency.Record
+	owner      *referenceClaim // of the last claim
+	released   bool
+	lease, ttl time.Time // their ends
+	retention  time.Duration
+}
+
+func (r *reference) record(e *entry, now time.Time) idempotency.Record {
+	rec := e.Record
+	rec.LeaseLeft = max(0, e.lease.Sub(now))
+	if rec.Response != nil {
+		clone := rec.Response.Clone()
+		rec.Response = &clone
+	}
+	return rec
+}
+
+func (r *reference) Begin(
+	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+) (idempotency.Record, idempotency.Claim, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	e := r.find(key, now)
+	if e != nil && !r.claimable(e, a, now) {
+		if r.has("held key is an error") && e.lease.After(now) {
+			return idempotency.Record{}, nil, idempotency.ErrInProgress
+		}
+		return r.record(e, now), nil, nil
+	}
+	if r.races(e) {
+		r.pause()
+	}
+	if e == nil {
+		e = &entry{Record: idempotency.Record{Operation: uuid.New(), Fingerprint: a.Fingerprint, Created: now}}
+		if r.has("operation is named after its key") {
+			e.Operation = uuid.NewSHA1(uuid.Nil, []byte(key.String()))
+		}
+		r.entries[key] = e
+	}
+	if ctx.Err() != nil && r.has("cancelled Begin claims for ever") {
+		e.lease, e.ttl = now.Add(time.Hour), now.Add(time.Hour)
+		return idempotency.Record{}, nil, ctx.Err()
+	}
+	if ctx.Err() != nil && r.has("cancelled Begin says nothing") {
+		delete(r.entries, key)
+		return idempotency.Record{}, nil, nil
+	}
+	ttl := a.TTL
+	if !r.has("TTL shorter than the lease") {
+		ttl = max(a.TTL, a.Lease)
+	}
+	if e.Attempt == 0 || !r.has("TTL counts from the first attempt") {
+		e.ttl = now.Add(ttl)
+	}
+	if e.Attempt == 0 || !r.has("takeover keeps the attempt number") || e.released {
+		e.Attempt++
+	}
+	e.lease = now.Add(a.Lease)
+	e.released = false
+	e.owner = &referenceClaim{store: r, key: key}
+	e.owner.claimed = *e
+	own := r.record(e, now)
+	if r.has("own lease is not told") {
+		own.LeaseLeft = 0
+	}
+	return own, e.owner, nil
+}
+
+// pause gives way between two steps that should be one.
+func (r *reference) pause() {
+	r.mu.Unlock()
+	time.Sleep(time.Millisecond)
+	r.mu.Lock()
+}
+
+// races reports whether the claim of e, which is nil for a new one, is taken without the lock.
+func (r *reference) races(e *entry) bool {
+	switch {
+	case e == nil:
+		return r.has("get, then set")
+	case e.released:
+		return r.has("get a released record, then set")
+	default:
+		return r.has("get a lapsed record, then set")
+	}
+}
+
+func (r *reference) find(key idempotency.Key, now time.Time) *entry {
+	e := r.entries[key]
+	switch {
+	case e == nil:
+		return nil
+	case r.has("unfinished records stay") && e.Response == nil && !e.released,
+		r.has("released records stay") && e.released,
+		r.has("completed records stay") && e.Response != nil:
+		return e
+	case r.has("reading prolongs the record") && e.Response != nil && e.ttl.After(now):
+		e.ttl = now.Add(e.retention)
+	case r.has("completed records expire early") && e.Response != nil && now.After(e.ttl.Add(-e.retention/2)),
+		r.has("unfinished records expire early") && e.Response == nil && now.After(e.ttl.Add(-short/2)),
+		r.has("released records expire early") && e.released && now.After(e.ttl.Add(-short/2)),
+		r.has("release forgets the operation") && e.released,
+		!e.ttl.After(now):
+		delete(r.entries, key)
+		return nil
+	}
+	return e
+}
+
+func (r *reference) claimable(e *entry, a idempotency.Attempt, now time.Time) bool {
+	lapsed := !e.lease.After(now)
+	if r.has("takeover heeds the first lease only") {
+		lapsed = !e.owner.claimed.lease.After(now)
+	}
+	switch {
+	case e.Response != nil:
+		return r.has("completed record is taken over") && a.TakeOver && lapsed ||
+			r.has("completed record is claimed by another request") && a.Fingerprint != e.Fingerprint
+	case a.Fingerprint != e.Fingerprint:
+		return r.has("another request claims what was released") && e.released ||
+			r.has("another request takes over") && a.TakeOver && lapsed
+	case e.released:
+		return !r.has("released record needs a takeover") || a.TakeOver && lapsed
+	case r.has("takeover needs no leave"):
+		return lapsed
+	case r.has("takeover needs no lapse"):
+		return a.TakeOver
+	case r.has("lapse is not noticed"):
+		return false
+	default:
+		return lapsed && a.TakeOver
+	}
+}
+
+type referenceClaim struct {
+	store   *reference
+	key     idempotency.Key
+	claimed entry
+}
+
+func (c *referenceClaim) Context(ctx context.Context) context.Context {
+	switch {
+	case c.store.has("context without values"):
+		bare, cancel := context.WithCancelCause(context.Background())
+		context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+		return bare
+	case c.store.has("context without end"):
+		return context.WithoutCancel(ctx)
+	case c.store.has("context with a cause of its own"):
+		other, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		context.AfterFunc(ctx, cancel)
+		return other
+	}
+	return ctx
+}
+
+func (c *referenceClaim) Extend(_ context.Context, lease time.Duration) error {
+	return c.step("Extend", func(e *entry, now time.Time) error {
+		has := c.store.has
+		switch {
+		case has("Extend does nothing"):
+			return nil
+		case e.Response != nil && has("Extend cuts the retention"):
+			e.ttl = now.Add(lease)
+			return idempotency.ErrClaimLost
+		case e.Response != nil && has("Extend of a completed record succeeds"):
+			return nil
+		case e.released && has("Extend brings a released record back"):
+			e.released = false
+		case e.Response != nil || e.released:
+			return idempotency.ErrClaimLost
+		case !e.lease.After(now) && has("Extend refuses a lapsed lease"):
+			return idempotency.ErrClaimLost
+		}
+		if has("Extend adds to the lease") {
+			lease += e.lease.Sub(now)
+		}
+		e.lease = now.Add(lease)
+		if e.ttl.Before(e.lease) && !has("Extend leaves the TTL") || has("Extend cuts the TTL") {
+			e.ttl = e.lease
+		}
+		return nil
+	})
+}
+
+func (c *referenceClaim) Complete(_ context.Context, resp idempotency.Response, ttl time.Duration) error {
+	return c.step("Complete", func(e *entry, now time.Time) error {
+		has := c.store.has
+		switch {
+		case e.released && !has("released claim is completed"):
+			return idempotency.ErrClaimLost
+		case !e.lease.After(now) && e.Response == nil && has("Complete refuses a lapsed lease"):
+			return idempotency.ErrClaimLost
+		case e.Response != nil && has("repeated Complete is refused"):
+			return idempotency.ErrClaimLost
+		case e.Response != nil && !has("last response wins"):
+			return nil
+		}
+		if has("response is modified") {
+			defer slices.Reverse(resp.Body) // the caller's
+		}
+		if e.Response != nil || !has("body memory is retained") {
+			resp = resp.Clone()
+		}
+		if has("Complete checks, then writes") {
+			c.store.pause()
+		}
+		e.Response = &resp
+		if !has("lease outlives completion") {
+			e.lease = now
+		}
+		e.retention = ttl
+		if !has("retention counts from the claim") {
+			e.ttl = now.Add(ttl)
+		}
+		return nil
+	})
+}
+
+func (c *referenceClaim) Release(context.Context) error {
+	return c.step("Release", func(e *entry, now time.Time) error {
+		has := c.store.has
+		switch {
+		case e.Response != nil && has("Release undoes completion"):
+			e.Response = nil
+			return idempotency.ErrClaimLost
+		case e.Response != nil && !has("Release after Complete succeeds"),
+			e.released && has("repeated Release is refused"),
+			!e.lease.After(now) && !e.released && has("Release refuses a lapsed lease"):
+			return idempotency.ErrClaimLost
+		case e.Response != nil, has("Release does nothing"):
+			return nil
+		}
+		e.lease, e.released = now, true
+		return nil
+	})
+}
+
+// step does a step of the claim if its record is still its own, or can be made again.
+func (c *referenceClaim) step(name string, do func(*entry, time.Time) error) error {
+	r := c.store
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	e := r.find(c.key, now)
+	switch {
+	case e != nil && c.owns(name, e):
+		return do(e, now)
+	case e != nil && r.has(name+" acts, then checks"):
+		_ = do(e, now)
+		return idempotency.ErrClaimLost
+	case e != nil, name == "Release" && !r.has("Release restores"), r.has(name + " does not restore"):
+		return idempotency.ErrClaimLost
+	}
+	restored := c.claimed
+	restored.owner = c
+	r.entries[c.key] = &restored
+	if r.has("lease is not restored") && name == "Extend" {
+		delete(r.entries, c.key)
+	}
+	if err := do(&restored, now); err != nil || r.has("restoring is not reported") {
+		return err
+	}
+	return idempotency.ErrRestored
+}
+
+func (c *referenceClaim) owns(step string, e *entry) bool {
+	r := c.store
+	return e.owner == c || r.has(step+" is not fenced") ||
+		r.has("fenced by operation") && e.Operation == c.claimed.Operation ||
+		r.has("fenced by attempt number") && e.Attempt == c.claimed.Attempt ||
+		r.has("not fenced after a release") && e.released
+}
+
+// transactions is a transactional store: a lock for each claim, and a row for each response. A claim holds one of the
+// connections, of which there are no more than the documentation of Run asks for.
+type transactions struct {
+	bug   string
+	conns chan struct{}
+	mu    sync.Mutex
+	locks map[idempotency.Key]*transaction
+	rows  map[idempotency.Key]*transaction
+}
+
+func newTransactions(bug string) *transactions {
+	return &transactions{
+		bug:   bug,
+		conns: make(chan struct{}, 4),
+		locks: make(map[idempotency.Key]*transaction),
+		rows:  make(map[idempotency.Key]*transaction),
+	}
+}
+
+func (s *transactions) Begin(
+	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+) (_ idempotency.Record, claim idempotency.Claim, _ error) {
+	select {
+	case s.conns <- struct{}{}:
+	case <-ctx.Done():
+		return idempotency.Record{}, nil, ctx.Err()
+	}
+	defer func() {
+		if claim == nil {
+			<-s.conns
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if row := s.rows[key]; row != nil && row.expires.After(now) {
+		return row.record, nil, nil
+	}
+	if lock := s.locks[key]; lock != nil && !(s.bug == "transaction ends with the lease" && lock.lease.Before(now)) {
+		if s.bug == "running transaction seems abandoned" {
+			return idempotency.Record{}, nil, nil
+		}
+		return idempotency.Record{LeaseLeft: time.Second}, nil, nil
+	}
+	tx := &transaction{store: s, key: key, lease: now.Add(a.Lease), record: idempotency.Record{
+		Operation: uuid.New(), Attempt: 1, Fingerprint: a.Fingerprint, Created: now}}
+	s.locks[key] = tx
+	return tx.record, tx, nil
+}
+
+type transaction struct {
+	store   *transactions
+	key     idempotency.Key
+	record  idempotency.Record
+	lease   time.Time
+	expires time.Time
+}
+
+func (tx *transaction) Context(ctx context.Context) context.Context { return ctx }
+
+func (tx *transaction) Extend(context.Context, time.Duration) error {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locks[tx.key] != tx || s.bug == "transaction cannot be extended" {
+		return idempotency.ErrClaimLost
+	}
+	return nil
+}
+
+func (tx *transaction) Complete(_ context.Context, resp idempotency.Response, ttl time.Duration) error {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.rows[tx.key] == tx:
+		return nil
+	case s.locks[tx.key] != tx && s.bug != "rolled back transaction commits":
+		return idempotency.ErrRolledBack
+	}
+	resp = resp.Clone()
+	tx.record.Response, tx.expires = &resp, time.Now().Add(ttl)
+	s.rows[tx.key] = tx
+	tx.end()
+	return nil
+}
+
+func (tx *transaction) Release(context.Context) error {
+	s := tx.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rows[tx.key] == tx {
+		return idempotency.ErrClaimLost
+	}
+	tx.end()
+	return nil
+}
+
+// end gives the lock and the connection back.
+func (tx *transaction) end() {
+	s := tx.store
+	if s.locks[tx.key] == tx {
+		<-s.conns
+		delete(s.locks, tx.key)
+		if s.bug == "rollback keeps the lock" {
+			s.locks[tx.key] = new(transaction)
+		}
+	}
+}

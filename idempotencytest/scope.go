@@ -1,0 +1,59 @@
+package idempotencytest
+
+import (
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var scopeCases = []testCase{{
+	name: "distinct keys",
+	rule: "Keys that differ in any part name different operations, whatever their characters and however long.",
+	check: func(t *trial) {
+		keys := confusableKeys(uuid.NewString())
+		owns := make([]answer, len(keys))
+		for i, key := range keys {
+			owns[i] = t.at(key).claim(request)
+			t.complete(owns[i], receipt(key.String()))
+		}
+		for i, key := range keys {
+			t.isResponse(t.at(key).refused(request), owns[i], receipt(key.String()))
+		}
+	},
+}}
+
+// confusableKeys returns keys that are all different, and that no other call returns.
+func confusableKeys(nonce string) []idempotency.Key {
+	const user, endpoint, id = "user", "POST /", "id"
+	var keys []idempotency.Key
+	add := func(user, endpoint, id string) {
+		keys = append(keys, idempotency.Key{User: nonce + user, Endpoint: endpoint, ID: id})
+	}
+
+	// One part differs, by little.
+	for _, part := range []string{
+		"", "a", "A", "a ", " a", "a\x00", "\x00a", "a\n", "a\r\n", "0", "00", "*", "?", "%", "_", "%61", `\`, `\\`, "'", `"`,
+		"{a}", "{b}", "\u00e9", "e\u0301", "\u00c5", "\u212b", "\ufffd", "\xff", "\xfe",
+	} {
+		add(part, endpoint, id)
+		add(user, part, id)
+		add(user, endpoint, part)
+	}
+	for _, length := range []int{255, 10_000} {
+		for _, end := range []string{"", "a", "b"} {
+			add(strings.Repeat("x", length)+end, endpoint, id)
+		}
+	}
+	add(user, endpoint, strings.Repeat("x", 254)+"a")
+	add(user, endpoint, strings.Repeat("x", 254)+"b")
+
+	// The parts run into one another, with every delimiter that a store may put between them.
+	for _, d := range []string{"", ":", "/", "|", ",", ";", "-", "_", ".", "#", "\x00", "\x1f", "\n", "\r\n", "{", "}"} {
+		add(d+"ab", "c"+d+"d", "e"+d)
+		add(d+"a", "b"+d+"c"+d+"d", "e"+d)
+		add(d+"a", "b"+d+"c", "d"+d+"e"+d)
+	}
+	return keys
+}

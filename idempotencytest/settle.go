@@ -1,0 +1,78 @@
+package idempotencytest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var settleCases = []testCase{{
+	name: "repeated Complete",
+	rule: "A repeated Complete succeeds and changes nothing.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		for range 3 {
+			t.complete(own, receipt("sent twice"))
+		}
+		t.replays(own, receipt("sent twice"))
+	},
+}, {
+	name: "second response",
+	rule: "A response that was completed stays, even if its owner completes with another one.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.complete(own, receipt("first"))
+		_ = own.claim.Complete(t.ctx, receipt("second"), long) // no repetition: what it returns is open
+		t.replays(own, receipt("first"))
+	},
+}, {
+	name: "repeated Release",
+	rule: "A repeated Release succeeds and changes nothing.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		for range 3 {
+			t.release(own)
+		}
+		t.runs(t.claim(request))
+	},
+}, {
+	name: "Release after Complete",
+	rule: "Release cannot undo what was completed: ErrClaimLost, and the response stays.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.complete(own, receipt("kept"))
+		t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		t.replays(own, receipt("kept"))
+	},
+}, {
+	name: "Complete after Release",
+	rule: "What was released cannot be completed: ErrClaimLost or ErrRolledBack, and the key stays free.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.release(own)
+		err := own.claim.Complete(t.ctx, receipt("too late"), long)
+		if !errors.Is(err, idempotency.ErrRolledBack) {
+			t.says("Complete", err, idempotency.ErrClaimLost)
+		}
+		t.runs(t.claim(request))
+	},
+}, {
+	name: "Extend after Complete",
+	rule: "Extend changes nothing after Complete: ErrClaimLost, and the response stays for as long as it was given.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.complete(own, receipt("kept"))
+		t.says("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
+		t.throughout(time.Now().Add(short), func() { t.replays(own, receipt("kept")) })
+	},
+}, {
+	name: "Extend after Release",
+	rule: "Extend does not bring a released claim back: ErrClaimLost, and the key stays free.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.release(own)
+		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+		t.runs(t.claim(request))
+	},
+}}

@@ -1,0 +1,253 @@
+package idempotencytest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+const (
+	short    = 80 * time.Millisecond // ends while a check waits for it
+	long     = 10 * time.Minute      // outlives every check
+	timeout  = 2 * time.Minute       // for a check
+	patience = 30 * time.Second      // for what must happen after short
+	grace    = 5 * time.Second       // for settling the claims of a check
+
+	// resolution is by how much the clocks of the store and of the suite may round.
+	resolution = 10 * time.Millisecond
+)
+
+// Two requests, asked with attempts that outlive the check.
+var (
+	request = idempotency.Attempt{Fingerprint: sha256.Sum256([]byte("request")), Lease: long, TTL: long}
+	another = idempotency.Attempt{Fingerprint: sha256.Sum256([]byte("another")), Lease: long, TTL: long}
+)
+
+func takingOver(a idempotency.Attempt) idempotency.Attempt {
+	a.TakeOver = true
+	return a
+}
+
+func lasting(a idempotency.Attempt, lease, ttl time.Duration) idempotency.Attempt {
+	a.Lease, a.TTL = lease, ttl
+	return a
+}
+
+func freshKey() idempotency.Key {
+	return idempotency.Key{User: "user " + uuid.NewString(), Endpoint: "POST /payments", ID: uuid.NewString()}
+}
+
+// session is a check under way.
+type session struct {
+	ctx    context.Context
+	store  idempotency.Store
+	kind   kind
+	claims []idempotency.Claim // all that were granted
+	err    error               // what broke the rule
+}
+
+// trial is what a check works with: the store under test and a fresh key. Its methods end the check when the store
+// does not do as they say.
+type trial struct {
+	*session
+	key idempotency.Key
+}
+
+func (t *trial) at(key idempotency.Key) *trial { return &trial{t.session, key} }
+
+// failf ends the check, which runs in a goroutine of its own, as FailNow of package testing ends a test.
+func (t *trial) failf(format string, args ...any) {
+	t.err = fmt.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// settle gives back what the store holds for claims that are still open.
+func (t *trial) settle() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), grace)
+	defer cancel()
+	for _, claim := range t.claims {
+		_ = claim.Release(ctx) // of most the check itself has seen the end
+	}
+}
+
+// answer is what Begin returned, to which attempt and when.
+type answer struct {
+	idempotency.Record
+	claim           idempotency.Claim
+	lease           time.Duration
+	asked, answered time.Time
+}
+
+func (t *trial) ask(a idempotency.Attempt) (answer, error) {
+	asked := time.Now()
+	record, claim, err := t.store.Begin(t.ctx, t.key, a)
+	return answer{record, claim, a.Lease, asked, time.Now()}, err
+}
+
+func (t *trial) begin(a idempotency.Attempt) answer {
+	got, err := t.ask(a)
+	t.succeeds("Begin", err)
+	if got.claim != nil {
+		t.claims = append(t.claims, got.claim)
+	}
+	return got
+}
+
+// claim begins an attempt that must be granted.
+func (t *trial) claim(a idempotency.Attempt) answer {
+	own := t.begin(a)
+	switch {
+	case own.claim == nil:
+		t.failf("the key was not claimed: %s", show(own))
+	case own.Operation == uuid.Nil:
+		t.failf("the record of the claim names no operation")
+	case own.Attempt < 1:
+		t.failf("the record of the claim has attempt number %d", own.Attempt)
+	case own.Fingerprint != a.Fingerprint:
+		t.failf("the record of the claim has fingerprint %v, not that of its request, %v", own.Fingerprint, a.Fingerprint)
+	case own.Response != nil:
+		t.failf("the record of the claim has a response")
+	case t.kind == leased:
+		t.leaseRuns(own, own)
+	case own.LeaseLeft != 0:
+		t.failf("the claim has a lease, unlike the first one in this store")
+	}
+	return own
+}
+
+// refused begins an attempt that must not be granted.
+func (t *trial) refused(a idempotency.Attempt) answer {
+	seen := t.begin(a)
+	if seen.claim != nil {
+		t.failf("the key was claimed: %s", show(seen))
+	}
+	return seen
+}
+
+// next claims the next attempt at the operation of own.
+func (t *trial) next(own answer, a idempotency.Attempt) answer {
+	next := t.claim(a)
+	own.Attempt++
+	t.describes(next, own)
+	return next
+}
+
+// race lets a crowd begin at once on each of the keys, one caller of which must be granted the claim.
+func (t *trial) race(a idempotency.Attempt, keys ...idempotency.Key) []answer {
+	const callers = 32
+	answers, errs := make([]answer, callers*len(keys)), make([]error, callers*len(keys))
+	start := make(chan struct{})
+	var crowd sync.WaitGroup
+	for i := range answers {
+		crowd.Go(func() {
+			<-start
+			answers[i], errs[i] = t.at(keys[i%len(keys)]).ask(a)
+		})
+	}
+	close(start)
+	crowd.Wait()
+
+	winners, granted := make([]answer, len(keys)), make([]int, len(keys))
+	for i, got := range answers {
+		if got.claim != nil {
+			t.claims = append(t.claims, got.claim)
+			winners[i%len(keys)] = got
+			granted[i%len(keys)]++
+		}
+	}
+	for i, got := range answers {
+		t.succeeds("Begin", errs[i])
+		if n := granted[i%len(keys)]; n != 1 {
+			t.failf("%d of %d concurrent calls were granted the claim", n, callers)
+		}
+		if got.claim == nil {
+			t.runsAs(got, winners[i%len(keys)])
+		}
+	}
+	return winners
+}
+
+func (t *trial) complete(own answer, resp idempotency.Response) {
+	t.succeeds("Complete", own.claim.Complete(t.ctx, resp, long))
+}
+
+func (t *trial) release(own answer) {
+	t.succeeds("Release", own.claim.Release(t.ctx))
+}
+
+// extend returns own with its new lease.
+func (t *trial) extend(own answer, lease time.Duration) answer {
+	own.lease, own.asked = lease, time.Now()
+	t.succeeds("Extend", own.claim.Extend(t.ctx, lease))
+	own.answered = time.Now()
+	return own
+}
+
+// lapsed claims the key, and returns when the lease has run out.
+func (t *trial) lapsed() answer {
+	own := t.claim(lasting(request, short, long))
+	t.until("the lease lapses", func() bool {
+		seen := t.refused(request)
+		if seen.LeaseLeft > 0 {
+			return false
+		}
+		t.notEarly("the lease lapsed", own.asked, short, seen)
+		return true
+	})
+	return own
+}
+
+// overtaken returns an attempt and the one that took its claim over.
+func (t *trial) overtaken() (old, successor answer) {
+	old = t.lapsed()
+	return old, t.next(old, takingOver(request))
+}
+
+// forgotten claims the key, and returns when the record has expired although nobody has asked for it since.
+func (t *trial) forgotten() answer {
+	fleeting := lasting(request, short, short)
+	own := t.claim(fleeting)
+	later := t.at(freshKey()) // what was claimed later expires later
+	canary := later.claim(fleeting)
+	t.until("the record of an unfinished attempt expires", func() bool {
+		seen := later.begin(request)
+		if seen.claim == nil {
+			return false
+		}
+		t.notEarly("the record expired", canary.asked, short, seen)
+		return true
+	})
+	return own
+}
+
+// until waits for an event.
+func (t *trial) until(event string, happened func() bool) {
+	for start := time.Now(); !happened(); t.pause() {
+		if time.Since(start) > patience {
+			t.failf("%s: not within %v", event, patience)
+		}
+	}
+}
+
+// throughout repeats check until it has passed with a start after end.
+func (t *trial) throughout(end time.Time, check func()) {
+	for over := false; !over; t.pause() {
+		over = time.Now().After(end)
+		check()
+	}
+}
+
+func (t *trial) pause() {
+	select {
+	case <-time.After(5 * time.Millisecond):
+	case <-t.ctx.Done():
+		t.failf("the check has run out of time: %w", t.ctx.Err())
+	}
+}
