@@ -1,0 +1,123 @@
+package idempotency_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// A client that retries: one key for each request, the same one in each attempt at it.
+func ExampleTransport() {
+	provider := newProvider()
+	defer provider.Close()
+	provider.loseAnswers = 2
+
+	client := &http.Client{Transport: &idempotency.Transport{
+		Observer: func(e idempotency.TransportEvent) {
+			fmt.Printf("attempt %d: status %d, again: %t\n", e.Attempt, e.Status, e.Pause > 0)
+		},
+	}}
+	resp, err := client.Post(provider.URL+"/payments", "text/plain", strings.NewReader("4200"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer resp.Body.Close()
+	fmt.Println("charges:", provider.charges)
+	// Output:
+	// attempt 1: status 0, again: true
+	// attempt 2: status 0, again: true
+	// attempt 3: status 201, again: false
+	// charges: 1
+}
+
+// A client that may be restarted stores the key with the order before it sends the order for the first time.
+// The program examples/client does so with a file, and is killed in between.
+func ExampleWithKey() {
+	provider := newProvider()
+	defer provider.Close()
+	client := &http.Client{Transport: &idempotency.Transport{}}
+
+	orders := map[string]string{} // stands for a table: the key of each order
+	if _, known := orders["order-1"]; !known {
+		orders["order-1"] = "2f1c9d0e-58f4-4d3c-9f0e-7f6f0a3f6a11" // uuid.NewString()
+	}
+
+	for _, run := range []string{"first run", "after a restart"} {
+		ctx := idempotency.WithKey(context.Background(), orders["order-1"])
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, provider.URL+"/payments", strings.NewReader("4200"))
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp.Body.Close()
+		fmt.Println(run, resp.Status, resp.Header["Idempotent-Replayed"])
+	}
+	fmt.Println("charges:", provider.charges)
+	// Output:
+	// first run 201 Created []
+	// after a restart 201 Created [true]
+	// charges: 1
+}
+
+// A message that is delivered twice is worked on once, and has one result.
+func ExampleDoJSON() {
+	runner, err := idempotency.NewRunner(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	type receipt struct{ Amount, Number int }
+	number := 0
+
+	for range 2 {
+		message := idempotency.Key{User: "billing", Endpoint: "orders", ID: "1700000000000-0"}
+		result, replayed, err := idempotency.DoJSON(context.Background(), runner, message, []byte("4200"),
+			func(context.Context) (receipt, error) {
+				number++
+				return receipt{Amount: 4200, Number: number}, nil
+			})
+		fmt.Println(result, replayed, err)
+	}
+	// Output:
+	// {4200 1} false <nil>
+	// {4200 1} true <nil>
+}
+
+// provider is a payment provider that counts its charges.
+type provider struct {
+	*httptest.Server
+	charges     int
+	loseAnswers int
+}
+
+func newProvider() *provider {
+	idem, err := idempotency.New(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	p := new(provider)
+	charge := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		p.charges++
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "charged")
+	}))
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.loseAnswers > 0 {
+			p.loseAnswers--
+			charge.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		charge.ServeHTTP(w, r)
+	}))
+	return p
+}

@@ -1,0 +1,915 @@
+package idempotency_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// arrival is a request as a server got it.
+type arrival struct {
+	method, path, body string
+	keys               []string
+}
+
+// arrivals keeps every request that reaches a server.
+type arrivals struct {
+	mu  sync.Mutex
+	all []arrival
+}
+
+func (a *arrivals) add(r *http.Request) (n int) {
+	body, _ := io.ReadAll(r.Body)
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, arrival{r.Method, r.URL.Path, string(body), r.Header["Idempotency-Key"]})
+	return len(a.all)
+}
+
+// record puts a in front of next, which is told the number of the request.
+func (a *arrivals) record(next func(http.ResponseWriter, *http.Request, int)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next(w, r, a.add(r)) })
+}
+
+func (a *arrivals) list() []arrival {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]arrival(nil), a.all...)
+}
+
+// requireOneKey checks that n requests arrived, with one and the same key, and returns the key.
+func (a *arrivals) requireOneKey(t *testing.T, n int) string {
+	t.Helper()
+	all := a.list()
+	require.Len(t, all, n)
+	require.Len(t, all[0].keys, 1)
+	for _, got := range all {
+		require.Equal(t, all[0].keys, got.keys)
+	}
+	return all[0].keys[0]
+}
+
+// attempts keeps what a Transport says of its attempts.
+type attempts struct {
+	mu  sync.Mutex
+	all []idempotency.TransportEvent
+}
+
+func (a *attempts) observe(e idempotency.TransportEvent) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, e)
+}
+
+func (a *attempts) list() []idempotency.TransportEvent {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return append([]idempotency.TransportEvent(nil), a.all...)
+}
+
+// baseFunc is a base without a network.
+type baseFunc func(*http.Request) (*http.Response, error)
+
+func (f baseFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// replying returns a base that answers with status and header.
+func replying(status int, header http.Header) baseFunc {
+	return func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: status, Header: header, Body: http.NoBody}, nil
+	}
+}
+
+// impatient is a Transport that does not wait long, on the connections of server.
+func impatient(server *httptest.Server) *idempotency.Transport {
+	return &idempotency.Transport{
+		Base: server.Client().Transport, MinDelay: time.Millisecond, MaxDelay: 2 * time.Millisecond,
+		MaxRetryAfter: 3 * time.Millisecond,
+	}
+}
+
+func newPost(t *testing.T, target, body string) *http.Request {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
+	require.NoError(t, err)
+	return r
+}
+
+// do sends r by way of rt, follows redirects, and reads the whole answer.
+func do(rt http.RoundTripper, r *http.Request) answer {
+	resp, err := (&http.Client{Transport: rt}).Do(r)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, string(body), err}
+}
+
+func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
+	t.Parallel()
+	const again, final = 2, 1
+	tests := []struct {
+		status int
+		header string
+		sent   int
+	}{
+		{200, "", final}, {201, "", final}, {400, "", final}, {401, "", final}, {404, "", final}, {408, "", final},
+		{409, "", final}, {409, "Retry-After: 1", again}, {409, "Idempotent-Replayed: true", final}, {413, "", final},
+		{422, "", final}, {422, "Retry-After: 1", final}, {425, "", again}, {429, "", again}, {500, "", again},
+		{500, "Idempotent-Replayed: true", final}, {501, "", final}, {502, "", again}, {503, "", again},
+		{503, "Idempotent-Replayed: true", final}, {504, "", again}, {505, "", final},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprint(tt.status, " ", tt.header), func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+				if n > 1 {
+					w.WriteHeader(http.StatusAccepted)
+				} else {
+					name, value, _ := strings.Cut(tt.header, ": ")
+					w.Header().Set(name, value)
+					w.WriteHeader(tt.status)
+				}
+				fmt.Fprintf(w, "answer %d", n)
+			}), false)
+			a := do(impatient(server), newPost(t, server.URL, "order 1"))
+
+			require.NoError(t, a.err)
+			want := answer{status: tt.status, body: "answer 1"}
+			if tt.sent == again {
+				want = answer{status: http.StatusAccepted, body: "answer 2"}
+			}
+			require.Equal(t, want, answer{status: a.status, body: a.body})
+			key := got.requireOneKey(t, tt.sent)
+			require.Equal(t, uuid.Version(4), uuid.MustParse(key).Version())
+			for _, got := range got.list() {
+				require.Equal(t, "order 1", got.body)
+			}
+		})
+	}
+}
+
+func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	svc := setup{opts: idempotency.Options{MaxResponse: 4}, outer: func(next http.Handler) http.Handler {
+		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
+	}}.serve(t, echo)
+	ctx := idempotency.WithKey(t.Context(), "k")
+
+	require.Equal(t, 201, do(impatient(svc.server), newPost(t, svc.server.URL, "too long").WithContext(ctx)).status)
+	again := do(impatient(svc.server), newPost(t, svc.server.URL, "too long").WithContext(ctx))
+	requireProblem(t, again, 409, "not-replayable")
+	reused := do(impatient(svc.server), newPost(t, svc.server.URL, "another").WithContext(ctx))
+	requireProblem(t, reused, 409, "key-reused")
+	got.requireOneKey(t, 3)
+}
+
+func TestTransportKey(t *testing.T) {
+	t.Parallel()
+	const random = "a random UUID"
+	own := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
+	tests := []struct {
+		name      string
+		method    string
+		transport idempotency.Transport
+		header    http.Header
+		context   string
+		want      []string
+		sent      int // where each answer is 503
+	}{
+		{name: "POST", method: "POST", want: []string{random}, sent: 4},
+		{name: "PATCH", method: "PATCH", want: []string{random}, sent: 4},
+		{name: "GET", method: "GET", sent: 1},
+		{name: "PUT", method: "PUT", sent: 1},
+		{name: "DELETE", method: "DELETE", sent: 1},
+		{name: "of the context", method: "POST", context: "k-1", want: []string{"k-1"}, sent: 4},
+		{name: "of the context, GET", method: "GET", context: "k-1", sent: 1},
+		{name: "of the context, needs quotes", method: "POST", context: `a,"b\`, want: []string{`"a,\"b\\"`}, sent: 4},
+		{name: "of the context, looks quoted", method: "POST", context: `"a"`, want: []string{`"\"a\""`}, sent: 4},
+		{name: "quoted", method: "POST", context: "k-1", transport: idempotency.Transport{Quoted: true},
+			want: []string{`"k-1"`}, sent: 4},
+		{name: "the caller's", method: "POST", header: own("mine"), context: "k-1", want: []string{"mine"}, sent: 4},
+		{name: "the caller's, kept as it is", method: "POST", header: own("mine", "two"),
+			want: []string{"mine", "two"}, sent: 4},
+		{name: "the caller's, PUT", method: "PUT", header: own("mine"), want: []string{"mine"}, sent: 4},
+		{name: "none by the convention of net/http", method: "POST", header: own(), context: "k-1", sent: 1},
+		{name: "set to nothing", method: "POST", header: own(""), want: []string{""}, sent: 1},
+		{name: "excluded", method: "POST", context: "k-1", sent: 1, transport: idempotency.Transport{
+			Exclude: func(r *http.Request) bool { return r.URL.Hostname() == "127.0.0.1" }}},
+		{name: "another host excluded", method: "POST", context: "k-1", want: []string{"k-1"}, sent: 4,
+			transport: idempotency.Transport{
+				Exclude: func(r *http.Request) bool { return r.URL.Hostname() == "example.com" }}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}), false)
+			ctx := t.Context()
+			if tt.context != "" {
+				ctx = idempotency.WithKey(ctx, tt.context)
+			}
+			r := newPost(t, server.URL, "order 1").WithContext(ctx)
+			r.Method, r.Header["Idempotency-Key"] = tt.method, tt.header["Idempotency-Key"]
+			if tt.header == nil {
+				delete(r.Header, "Idempotency-Key")
+			}
+			before := r.Header.Clone()
+			transport := impatient(server)
+			transport.Exclude, transport.Quoted = tt.transport.Exclude, tt.transport.Quoted
+
+			require.Equal(t, 503, do(transport, r).status)
+			require.Equal(t, before, r.Header, "the caller's request was changed")
+			require.Len(t, got.list(), tt.sent)
+			for i, a := range got.list() {
+				if i == 0 && len(tt.want) == 1 && tt.want[0] == random {
+					require.Len(t, a.keys, 1)
+					require.NoError(t, idempotency.ValidateUUID(a.keys[0]))
+					tt.want = a.keys
+				}
+				require.Equal(t, tt.want, a.keys)
+			}
+		})
+	}
+}
+
+func TestTransportTakesARequestWithoutAHeader(t *testing.T) {
+	t.Parallel()
+	r := &http.Request{Method: http.MethodPost}
+	_, err := (&idempotency.Transport{Base: baseFunc(func(sent *http.Request) (*http.Response, error) {
+		require.NoError(t, idempotency.ValidateUUID(sent.Header.Get("Idempotency-Key")))
+		return replying(200, nil)(sent)
+	})}).RoundTrip(r)
+	require.NoError(t, err)
+	require.Nil(t, r.Header)
+}
+
+func TestTransportMakesANewKeyForEachRequest(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) {}), false)
+	r := newPost(t, server.URL, "order 1")
+	require.NoError(t, do(impatient(server), r).err)
+	require.NoError(t, do(impatient(server), newPost(t, server.URL, "order 1")).err)
+	require.NotEqual(t, got.list()[0].keys, got.list()[1].keys)
+}
+
+func TestTransportHeaderOfAnotherName(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{Header: "X-Request-Key", Required: true}}.serve(t, echo)
+	transport := impatient(svc.server)
+	transport.Header = "x-request-key"
+	require.Equal(t, 201, do(transport, newPost(t, svc.server.URL, "order 1")).status)
+}
+
+func TestTransportKeyReadsTheSameOnTheServer(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		_, _ = io.WriteString(w, op.Key.ID)
+	})
+	for _, key := range []string{"k-1", `"`, `""`, `"k-1"`, `\`, `a\"b`, ",", ";", "a,b;c", strings.Repeat(`"`, 255)} {
+		for _, quoted := range []bool{false, true} {
+			transport := impatient(svc.server)
+			transport.Quoted = quoted
+			a := do(transport, newPost(t, svc.server.URL, "").WithContext(idempotency.WithKey(t.Context(), key)))
+			require.Equal(t, key, a.body)
+		}
+	}
+	require.EqualValues(t, 10, svc.runs.Load(), "bare and quoted are one key")
+}
+
+// requestBody is a body that knows whether it was closed.
+type requestBody struct {
+	io.Reader
+	closed atomic.Bool
+}
+
+func (b *requestBody) Close() error {
+	b.closed.Store(true)
+	return nil
+}
+
+func TestTransportRefusesAnInvalidKeyOfTheContext(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "a b", "é", strings.Repeat("k", 256)} {
+		b := &requestBody{Reader: strings.NewReader("order 1")}
+		r := newPost(t, "http://service.test", "").WithContext(idempotency.WithKey(t.Context(), key))
+		r.Body = b
+		a := do(&idempotency.Transport{Base: baseFunc(func(*http.Request) (*http.Response, error) {
+			panic("sent")
+		})}, r)
+		require.ErrorIs(t, a.err, idempotency.ErrKeyInvalid, "key %q", key)
+		require.True(t, b.closed.Load())
+	}
+}
+
+func TestTransportHandsBackTheLastAnswer(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ max, sent int }{{0, 4}, {1, 1}, {3, 3}} {
+		var got arrivals
+		var seen attempts
+		server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintf(w, "answer %d", n)
+		}), false)
+		transport := impatient(server)
+		transport.MaxAttempts, transport.Observer = tt.max, seen.observe
+
+		a := do(transport, newPost(t, server.URL, "order 1"))
+		require.NoError(t, a.err)
+		require.Equal(t, answer{status: 503, body: fmt.Sprint("answer ", tt.sent)}, answer{status: a.status, body: a.body})
+		key := got.requireOneKey(t, tt.sent)
+		require.Len(t, seen.list(), tt.sent)
+		for i, e := range seen.list() {
+			require.Equal(t, i+1, e.Attempt)
+			require.Equal(t, 503, e.Status)
+			require.NoError(t, e.Err)
+			require.Equal(t, key, e.Request.Header.Get("Idempotency-Key"))
+			require.Equal(t, i+1 < tt.sent, e.Pause > 0)
+		}
+	}
+}
+
+func TestTransportErrorTellsAttemptsAndKey(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(nil)
+	server.Close() // so that nobody listens there
+	transport, seen := impatient(server), attempts{}
+	transport.Observer, transport.Quoted = seen.observe, true
+	a := do(transport, newPost(t, server.URL, "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1")))
+
+	failure, ok := errors.AsType[*idempotency.TransportError](a.err)
+	require.True(t, ok)
+	require.Equal(t, 4, failure.Attempts)
+	require.Equal(t, "k-1", failure.Key)
+	require.ErrorContains(t, a.err, "after 4 attempt(s): "+failure.Err.Error())
+	_, ok = errors.AsType[*net.OpError](a.err)
+	require.True(t, ok, "the network's error is gone: %v", a.err)
+	require.Len(t, seen.list(), 4)
+	for _, e := range seen.list() {
+		require.Error(t, e.Err)
+		require.Zero(t, e.Status)
+	}
+}
+
+func TestTransportErrorIsATimeoutIfItsCauseIs(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{context.DeadlineExceeded, io.EOF} {
+		transport := idempotency.Transport{MaxAttempts: 1, Base: baseFunc(func(*http.Request) (*http.Response, error) {
+			return nil, cause
+		})}
+		failure, ok := errors.AsType[*url.Error](do(&transport, newPost(t, "http://service.test", "")).err)
+		require.True(t, ok)
+		require.Equal(t, cause == context.DeadlineExceeded, failure.Timeout())
+	}
+}
+
+func TestTransportSendsOnceWhatItCannotSendAgain(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }), false)
+	r := newPost(t, server.URL, "order 1")
+	r.GetBody = nil
+	b := &requestBody{Reader: strings.NewReader("order 1")}
+	r.Body = b
+	a := do(impatient(server), r)
+
+	failure, ok := errors.AsType[*idempotency.TransportError](a.err)
+	require.True(t, ok)
+	require.Equal(t, 1, failure.Attempts)
+	require.Equal(t, got.requireOneKey(t, 1), failure.Key, "the caller may send it again")
+	require.True(t, b.closed.Load())
+}
+
+func TestTransportReportsABodyThatCannotBeHadAgain(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("file is gone")
+	r := newPost(t, "http://service.test", "order 1")
+	r.GetBody = func() (io.ReadCloser, error) { return nil, gone }
+	transport := idempotency.Transport{MinDelay: 1, Base: replying(503, nil)}
+	_, err := transport.RoundTrip(r)
+	failure, ok := errors.AsType[*idempotency.TransportError](err)
+	require.True(t, ok)
+	require.Equal(t, 1, failure.Attempts)
+	require.ErrorIs(t, err, gone)
+}
+
+func TestTransportTrustsNoUnknownCertificate(t *testing.T) {
+	t.Parallel()
+	server := listen(t, http.NotFoundHandler(), true)
+	base := server.Client().Transport.(*http.Transport).Clone()
+	base.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13}
+	transport := impatient(server)
+	transport.Base = base
+	failure, ok := errors.AsType[*idempotency.TransportError](do(transport, newPost(t, server.URL, "order 1")).err)
+	require.True(t, ok)
+	require.Equal(t, 1, failure.Attempts)
+}
+
+// lose lets the first answers of a guarded handler get lost in the way that lost names.
+func lose(lost string, times int, got *arrivals) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+			if n > times {
+				next.ServeHTTP(w, r)
+				return
+			}
+			if lost != "before the handler ran" {
+				next.ServeHTTP(httptest.NewRecorder(), r)
+			}
+			part, cut := map[string]string{
+				"in the status line": "HTTP/1.1 201 Cre",
+				"in the header":      "HTTP/1.1 201 Created\r\nContent-Length: 7\r\n",
+				"in the body":        "HTTP/1.1 201 Created\r\nContent-Length: 7\r\n\r\nord",
+			}[lost]
+			if !cut {
+				panic(http.ErrAbortHandler)
+			}
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				panic(err)
+			}
+			_, _ = io.WriteString(conn, part)
+			_ = conn.Close()
+		})
+	}
+}
+
+func TestLostAnswersTakeEffectOnce(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []string{
+		"before the handler ran", "before the answer began", "in the status line", "in the header",
+	} {
+		t.Run(lost, func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			svc := setup{outer: lose(lost, 3, &got)}.serve(t, echo)
+			a := do(impatient(svc.server), newPost(t, svc.server.URL+"/payments", "order 1"))
+
+			require.NoError(t, a.err)
+			require.Equal(t, answer{status: 201, body: "order 1"}, answer{status: a.status, body: a.body})
+			require.Equal(t, lost != "before the handler ran", a.replayed())
+			require.EqualValues(t, 1, svc.runs.Load())
+			got.requireOneKey(t, 4)
+		})
+	}
+}
+
+func TestAnswerCutInItsBodyIsTheCallersToAskForAgain(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	svc := setup{outer: lose("in the body", 1, &got)}.serve(t, echo)
+	r := newPost(t, svc.server.URL+"/payments", "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
+
+	a := do(impatient(svc.server), r)
+	require.ErrorIs(t, a.err, io.ErrUnexpectedEOF)
+	got.requireOneKey(t, 1)
+
+	r.Body, _ = r.GetBody()
+	a = do(impatient(svc.server), r)
+	require.True(t, a.replayed())
+	require.Equal(t, "order 1", a.body)
+	require.EqualValues(t, 1, svc.runs.Load())
+	got.requireOneKey(t, 2)
+}
+
+// net/http sends a request that has an Idempotency-Key again by itself, if the connection was used before and dies
+// before the answer begins.
+func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 2 { // the connection was kept alive by the first request
+				next.ServeHTTP(httptest.NewRecorder(), r)
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+		})
+	}}.serve(t, echo)
+	var seen attempts
+	transport := impatient(svc.server)
+	transport.MaxAttempts, transport.Observer = 1, seen.observe
+
+	require.NoError(t, do(transport, newPost(t, svc.server.URL+"/payments", "order 1")).err)
+	a := do(transport, newPost(t, svc.server.URL+"/payments", "order 2"))
+	require.NoError(t, a.err)
+	require.True(t, a.replayed())
+	require.Equal(t, "order 2", a.body)
+
+	all := got.list()
+	require.Len(t, all, 3, "net/http did not send again")
+	require.Equal(t, all[1], all[2])
+	require.Len(t, seen.list(), 2, "one attempt for each request")
+	require.EqualValues(t, 2, svc.runs.Load())
+}
+
+func TestConnectionClosedWhileIdleIsReplaced(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
+	}}.serve(t, echo)
+	for n := range 20 {
+		a := do(impatient(svc.server), newPost(t, svc.server.URL+"/payments", fmt.Sprint("order ", n)))
+		require.NoError(t, a.err)
+		require.Equal(t, fmt.Sprint("order ", n), a.body)
+		svc.server.CloseClientConnections() // which races with the next request
+	}
+	require.EqualValues(t, 20, svc.runs.Load())
+}
+
+func TestSlowAnswerIsWaitedForInFurtherAttempts(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	conflict := sync.OnceFunc(func() { close(release) })
+	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		echo(w, r)
+	})
+	base := svc.server.Client().Transport.(*http.Transport)
+	base.ResponseHeaderTimeout = 100 * time.Millisecond
+	transport := impatient(svc.server)
+	transport.MaxAttempts = 1000
+	var timeouts atomic.Int64
+	transport.Observer = func(e idempotency.TransportEvent) {
+		if e.Err != nil {
+			timeouts.Add(1)
+		}
+		if e.Status == http.StatusConflict {
+			conflict()
+		}
+	}
+	a := do(transport, newPost(t, svc.server.URL+"/payments", "order 1"))
+
+	require.NoError(t, a.err)
+	require.True(t, a.replayed())
+	require.Equal(t, "order 1", a.body)
+	require.Positive(t, timeouts.Load())
+	require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeInProgress)
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		status int
+		method string
+		lands  string
+		keyed  bool
+	}{
+		{301, "POST", "GET", false}, {302, "POST", "GET", false}, {303, "POST", "GET", false},
+		{307, "POST", "POST", true}, {308, "POST", "POST", true}, {307, "PATCH", "PATCH", true},
+	}
+	for _, tt := range tests {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d %s http2=%t", tt.status, tt.method, http2), func(t *testing.T) {
+				t.Parallel()
+				var got arrivals
+				server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+					switch {
+					case n%2 == 1: // of each hop
+						w.WriteHeader(http.StatusServiceUnavailable)
+					case r.URL.Path != "/3":
+						next := "/" + string(r.URL.Path[1]+1)
+						http.Redirect(w, r, next, tt.status)
+					}
+				}), http2)
+				transport, oauth := impatient(server), impatient(server).Base
+				transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+					r = r.Clone(r.Context()) // as an oauth2.Transport does
+					r.Header.Set("Authorization", "Bearer token")
+					return oauth.RoundTrip(r)
+				})
+				r := newPost(t, server.URL+"/1", "order 1")
+				r.Method = tt.method
+				a := do(transport, r)
+				require.NoError(t, a.err)
+				all := got.list()
+				if !tt.keyed {
+					require.Equal(t, 503, a.status, "a GET is sent once")
+					require.Len(t, all, 3)
+					require.Equal(t, arrival{method: "GET", path: "/2"}, all[2])
+					return
+				}
+				require.Equal(t, 200, a.status)
+				key := got.requireOneKey(t, 6)
+				require.Equal(t, arrival{tt.lands, "/3", "order 1", []string{key}}, all[5])
+			})
+		}
+	}
+}
+
+func TestRedirectTakesTheKeyOfTheContextAlong(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.serve(t, echo)
+	var got arrivals
+	front := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
+		http.Redirect(w, r, svc.server.URL+"/payments", http.StatusTemporaryRedirect)
+	}), false)
+	r := newPost(t, front.URL, "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
+	require.Equal(t, 201, do(impatient(front), r).status)
+	require.Equal(t, "k-1", got.requireOneKey(t, 1))
+	require.True(t, svc.post("k-1", "order 1").replayed())
+}
+
+func TestRedirectFromAnExcludedHostMakesAKey(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+		if n == 1 {
+			http.Redirect(w, r, "/guarded", http.StatusPermanentRedirect)
+		}
+	}), false)
+	transport := impatient(server)
+	transport.Exclude = func(r *http.Request) bool { return r.URL.Path == "/plain" }
+	require.Equal(t, 200, do(transport, newPost(t, server.URL+"/plain", "order 1")).status)
+	require.Empty(t, got.list()[0].keys)
+	require.Len(t, got.list()[1].keys, 1)
+}
+
+// pauses sends a request that is never answered for good and returns how long each pause was.
+func pauses(t *testing.T, transport idempotency.Transport) []time.Duration {
+	t.Helper()
+	var pauses []time.Duration
+	began := time.Now()
+	sent := 0
+	base := transport.Base
+	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+		if sent++; sent > 1 {
+			pauses = append(pauses, time.Since(began))
+		}
+		began = time.Now()
+		return base.RoundTrip(r)
+	})
+	_, _ = transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
+	return pauses
+}
+
+func TestPausesGrowAndVary(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		varied := make(map[time.Duration]bool)
+		for range 20 {
+			got := pauses(t, idempotency.Transport{Base: replying(503, nil)})
+			require.Len(t, got, 3)
+			for i, middle := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second} {
+				require.InDelta(t, middle, got[i], float64(middle/2+1))
+			}
+			varied[got[0]] = true
+		}
+		require.Greater(t, len(varied), 10)
+	})
+}
+
+func TestPausesHaveALimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		longest := time.Duration(0)
+		for _, pause := range pauses(t, idempotency.Transport{Base: replying(503, nil), MaxAttempts: 100}) {
+			require.LessOrEqual(t, pause, 12*time.Second)
+			longest = max(longest, pause)
+		}
+		require.Greater(t, longest, 8*time.Second)
+		for _, pause := range pauses(t, idempotency.Transport{Base: replying(503, nil), MaxDelay: 2}) {
+			require.LessOrEqual(t, pause, 3*time.Nanosecond)
+		}
+	})
+}
+
+func TestRetryAfterIsHeeded(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		value     string
+		date      time.Duration // from now, instead of value
+		limit     time.Duration
+		low, high time.Duration
+	}{
+		{value: "7", low: 7 * time.Second, high: 7 * time.Second},
+		{date: 9 * time.Second, low: 9 * time.Second, high: 9 * time.Second},
+		{value: "7", limit: 3 * time.Second, low: 3 * time.Second, high: 3 * time.Second},
+		{date: time.Hour, limit: 3 * time.Second, low: 3 * time.Second, high: 3 * time.Second},
+		{value: "3600", low: time.Minute, high: time.Minute},
+		{value: "99999999999999999999999", low: time.Minute, high: time.Minute},
+		// In these the pause that grows and varies is the longer one.
+		{value: "0", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
+		{value: "-5", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
+		{value: "soon", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
+		{date: -time.Hour, low: 250 * time.Millisecond, high: 751 * time.Millisecond},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for _, tt := range tests {
+			if tt.date != 0 {
+				tt.value = time.Now().Truncate(time.Second).Add(tt.date).UTC().Format(http.TimeFormat)
+				tt.low -= time.Since(time.Now().Truncate(time.Second))
+			}
+			got := pauses(t, idempotency.Transport{MaxAttempts: 2, MaxRetryAfter: tt.limit,
+				Base: replying(503, http.Header{"Retry-After": {tt.value}})})
+			require.Len(t, got, 1)
+			require.GreaterOrEqual(t, got[0], tt.low, "Retry-After: %s", tt.value)
+			require.LessOrEqual(t, got[0], tt.high, "Retry-After: %s", tt.value)
+		}
+	})
+}
+
+func TestContextEndsAPause(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("connection lost")
+	for name, base := range map[string]baseFunc{
+		"after an answer":       replying(503, http.Header{"Retry-After": {"30"}}),
+		"after a network error": func(*http.Request) (*http.Response, error) { return nil, lost },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				shutdown := errors.New("shutting down")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				time.AfterFunc(10*time.Second, func() { cancel(shutdown) })
+				began := time.Now()
+				transport := idempotency.Transport{Base: base, MinDelay: 30 * time.Second, MaxDelay: 30 * time.Second}
+				_, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
+
+				require.Equal(t, 10*time.Second, time.Since(began))
+				require.ErrorIs(t, err, shutdown)
+				failure, ok := errors.AsType[*idempotency.TransportError](err)
+				require.True(t, ok)
+				require.Equal(t, 1, failure.Attempts)
+				if name == "after a network error" {
+					require.ErrorIs(t, err, lost)
+				}
+			})
+		})
+	}
+}
+
+func TestDeadlineWithinAPauseEndsItBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		transport := idempotency.Transport{Base: replying(503, http.Header{"Retry-After": {"11"}})}
+		began := time.Now()
+		resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
+		require.NoError(t, err)
+		require.Equal(t, 503, resp.StatusCode)
+		require.Zero(t, time.Since(began))
+	})
+}
+
+func TestAttemptThatTheCallerEndedIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	var seen attempts
+	ctx, cancel := context.WithCancel(t.Context())
+	var got arrivals
+	server := listen(t, got.record(func(_ http.ResponseWriter, r *http.Request, _ int) {
+		cancel()
+		<-r.Context().Done()
+	}), false)
+	transport := impatient(server)
+	transport.Observer = seen.observe
+	a := do(transport, newPost(t, server.URL, "order 1").WithContext(ctx))
+	require.ErrorIs(t, a.err, context.Canceled)
+	require.Len(t, seen.list(), 1)
+	require.Zero(t, seen.list()[0].Pause)
+}
+
+func TestClientTimeoutBoundsAllAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var seen attempts
+		client := http.Client{Timeout: 20 * time.Second, Transport: &idempotency.Transport{
+			MaxAttempts: 1000, Base: replying(503, nil), Observer: seen.observe,
+		}}
+		began := time.Now()
+		resp, err := client.Do(newPost(t, "http://service.test", "order 1"))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, 503, resp.StatusCode)
+		require.LessOrEqual(t, time.Since(began), 20*time.Second)
+		require.Greater(t, len(seen.list()), 3)
+	})
+}
+
+// endless is a body without end.
+type endless struct {
+	requestBody
+	read int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read += len(p)
+	return len(p), nil
+}
+
+func TestAnswerOfARepeatedAttemptIsReadToABoundAndClosed(t *testing.T) {
+	t.Parallel()
+	unwanted := new(endless)
+	transport := idempotency.Transport{MaxAttempts: 2, MinDelay: 1}
+	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+		if unwanted.read > 0 {
+			return replying(200, nil)(r)
+		}
+		return &http.Response{StatusCode: 503, Body: unwanted}, nil
+	})
+	resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
+	require.NoError(t, err)
+	require.Equal(t, 200, resp.StatusCode)
+	require.True(t, unwanted.closed.Load())
+	require.Less(t, unwanted.read, 1<<20)
+}
+
+func TestAttemptsShareAConnection(t *testing.T) {
+	t.Parallel()
+	var remotes sync.Map
+	var got arrivals
+	server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+		remotes.Store(r.RemoteAddr, true)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
+	}), false)
+	require.Equal(t, 503, do(impatient(server), newPost(t, server.URL, "order 1")).status)
+	require.Len(t, got.list(), 4)
+	connections := 0
+	remotes.Range(func(any, any) bool { connections++; return true })
+	require.Equal(t, 1, connections)
+}
+
+func TestOneTransportForManyRequests(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	seen := make(map[string]int)
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			seen[r.Header.Get("Idempotency-Key")]++
+			n := seen[r.Header.Get("Idempotency-Key")]
+			mu.Unlock()
+			if n == 1 {
+				next.ServeHTTP(httptest.NewRecorder(), r)
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+		})
+	}}.serve(t, echo)
+	transport := impatient(svc.server)
+	const requests = 32
+	var wg sync.WaitGroup
+	for n := range requests {
+		wg.Go(func() {
+			a := do(transport, newPost(t, svc.server.URL+"/payments", fmt.Sprint("order ", n)))
+			assert.NoError(t, a.err)
+			assert.Equal(t, fmt.Sprint("order ", n), a.body)
+			assert.True(t, a.replayed())
+		})
+	}
+	wg.Wait()
+	require.Len(t, seen, requests)
+	require.EqualValues(t, requests, svc.runs.Load())
+}
+
+func TestZeroTransportUsesTheDefaultTransport(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) {}), false)
+	require.Equal(t, 200, do(new(idempotency.Transport), newPost(t, server.URL, "order 1")).status)
+	got.requireOneKey(t, 1)
+}
+
+func TestIdleConnectionsAreClosedInTheBase(t *testing.T) {
+	t.Parallel()
+	base := &idle{}
+	(&http.Client{Transport: &idempotency.Transport{Base: base}}).CloseIdleConnections()
+	require.True(t, base.closed)
+	(&http.Client{Transport: &idempotency.Transport{Base: replying(200, nil)}}).CloseIdleConnections()
+}
+
+type idle struct {
+	http.RoundTripper
+	closed bool
+}
+
+func (i *idle) CloseIdleConnections() { i.closed = true }
