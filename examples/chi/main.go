@@ -1,0 +1,39 @@
+// Chi mounts the middleware on routes of a chi router in the three usual ways. It ends with the line
+//
+//	operations: 3, requests: 9, charges: 3
+package main
+
+import (
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+func main() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
+	demo.Check(err)
+	var shop demo.Shop
+
+	r := chi.NewRouter()
+	r.Use(middleware.Recoverer, demo.Authenticate) // authentication goes outside
+
+	// On one route.
+	r.With(idem.Handler).Method("POST", "/payments", &shop)
+
+	// On a group of routes.
+	r.Group(func(r chi.Router) {
+		r.Use(idem.Handler)
+		r.Method("POST", "/refunds", &shop)
+	})
+
+	// On a router of its own. The key is bound to the path that the client asked for, /v1/payouts.
+	r.Route("/v1", func(r chi.Router) {
+		r.Use(idem.Handler)
+		r.Method("POST", "/payouts", &shop)
+	})
+
+	shop.Visit(r, "/payments", "/refunds", "/v1/payouts")
+}

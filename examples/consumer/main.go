@@ -1,0 +1,111 @@
+// Consumer reads a Redis stream with a consumer group, from the Redis at REDIS_ADDR or else an embedded one. Its worker
+// is a process that is killed twice at the worst moments, and started again. Each message takes effect once.
+//
+// A stream delivers at least once. A message that was recorded but not acknowledged, as after the second kill, is
+// answered from the record. A message whose effect exists but is not recorded, as after the first kill, is worked on
+// again: no lease can prevent that. Its operation has kept its ID, and the ID is a unique key of the effect, so the
+// second attempt finds the effect of the first. It ends with the line
+//
+//	20 messages, 22 tries, 21 executions, 20 effects
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+const messages = 20
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if stream := os.Getenv("STREAM"); stream != "" {
+		newWorker(stream, os.Getenv("REDIS_ADDR")).work(ctx)
+		return
+	}
+
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" {
+		embedded, err := miniredis.Run()
+		demo.Check(err)
+		defer embedded.Close()
+		addr = embedded.Addr()
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	stream := "payments-" + uuid.NewString()
+	demo.Check(client.XGroupCreateMkStream(ctx, stream, group, "0").Err())
+	for amount := range messages {
+		demo.Check(client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: []any{"amount", amount}}).Err())
+	}
+
+	runWorker(ctx, addr, stream, halt{place: "effect exists, not recorded", amount: 6})
+	runWorker(ctx, addr, stream, halt{place: "recorded, not acknowledged", amount: 13})
+	runWorker(ctx, addr, stream, halt{})
+
+	verdict := count(ctx, client, stream)
+	fmt.Println(verdict)
+	if verdict != "20 messages, 22 tries, 21 executions, 20 effects" {
+		log.Fatal("this is broken")
+	}
+}
+
+// runWorker runs a worker to its end, or kills it where it halts.
+func runWorker(ctx context.Context, addr, stream string, halt halt) {
+	program, err := os.Executable()
+	demo.Check(err)
+	worker := exec.CommandContext(ctx, program)
+	worker.Env = append(os.Environ(), "REDIS_ADDR="+addr, "STREAM="+stream, "HALT="+halt.String())
+	worker.Stderr = os.Stderr
+	output, err := worker.StdoutPipe()
+	demo.Check(err)
+	demo.Check(worker.Start())
+
+	halted := bufio.NewScanner(output).Scan()
+	if halted {
+		demo.Check(worker.Process.Kill())
+	}
+	err = worker.Wait()
+	if halted != (halt.place != "") || halted != (err != nil) {
+		log.Fatalf("this is broken: the worker did not halt at %s: %v", halt, err)
+	}
+	if halted {
+		fmt.Println("worker killed at message", halt)
+	} else {
+		fmt.Println("worker came to its end")
+	}
+}
+
+// count says what became of the messages, and removes what the example has left in Redis except for the records, which
+// expire.
+func count(ctx context.Context, client *redis.Client, stream string) string {
+	defer client.Del(ctx, stream, effects(stream), stream+":tries", stream+":executions")
+	pending, err := client.XPending(ctx, stream, group).Result()
+	demo.Check(err)
+	tries, err := client.Get(ctx, stream+":tries").Int()
+	demo.Check(err)
+	executions, err := client.Get(ctx, stream+":executions").Int()
+	demo.Check(err)
+	ledger, err := client.HVals(ctx, effects(stream)).Result()
+	demo.Check(err)
+	distinct := make(map[string]bool)
+	for _, message := range ledger {
+		distinct[message] = true
+	}
+	if pending.Count != 0 || len(distinct) != len(ledger) {
+		log.Fatalf("this is broken: %d messages pending, %d effects of %d messages",
+			pending.Count, len(ledger), len(distinct))
+	}
+	return fmt.Sprintf("%d messages, %d tries, %d executions, %d effects", messages, tries, executions, len(ledger))
+}

@@ -1,0 +1,90 @@
+package examples_test
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each example is a program that runs and stops by itself. Its documentation says with which line it ends.
+func TestExamplesDoWhatTheySay(t *testing.T) {
+	t.Parallel()
+	for _, name := range examples(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			promised := lastLine.FindStringSubmatch(documentation(t, name))
+			require.NotNil(t, promised)
+			printed := lines(run(t, name))
+			require.Equal(t, promised[1], printed[len(printed)-1])
+		})
+	}
+}
+
+var lastLine = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
+
+// The README shows what the quickstart prints. Only what is random, and the date, may differ.
+func TestReadmeShowsTheQuickstart(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(readme), "$ go run ./examples/quickstart\n")
+	require.True(t, found)
+	shown, _, found = strings.Cut(shown, "```")
+	require.True(t, found)
+	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
+}
+
+var (
+	date = regexp.MustCompile(`Date: .*`)
+	id   = regexp.MustCompile(`[A-Z2-7]{26}`)
+)
+
+func shape(output string) string {
+	return id.ReplaceAllString(date.ReplaceAllString(output, "Date: (now)"), "(random)")
+}
+
+// examples lists the directories with a program.
+func examples(t *testing.T) (names []string) {
+	t.Helper()
+	programs, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	require.NotEmpty(t, programs)
+	for _, program := range programs {
+		names = append(names, filepath.Dir(program))
+	}
+	return names
+}
+
+func documentation(t *testing.T, name string) string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(name, "main.go"), nil, parser.ParseComments)
+	require.NoError(t, err)
+	return file.Doc.Text()
+}
+
+// run runs an example to its end, which must be a success, and returns what it prints.
+func run(t *testing.T, name string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "run", "./"+name)
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	output, err := cmd.Output()
+	require.NoError(t, err, "%s%s", output, complaints.String())
+	return string(output)
+}
+
+// lines returns the lines of a text, without the space around them and around the text.
+func lines(text string) []string {
+	all := strings.Split(strings.TrimSpace(text), "\n")
+	for i := range all {
+		all[i] = strings.TrimSpace(all[i])
+	}
+	return all
+}

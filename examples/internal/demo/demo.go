@@ -1,0 +1,125 @@
+// Package demo is what the examples have in common: authentication, a handler worth guarding, and a client that tries
+// again.
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"reflect"
+	"strings"
+	"sync/atomic"
+)
+
+type userKey struct{}
+
+// Authenticate stands for the authentication of a service. It goes outside of the idempotency middleware.
+func Authenticate(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, ok := r.BasicAuth()
+		if !ok || password != "secret" {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+	})
+}
+
+// User returns the user whom Authenticate has let in.
+func User(r *http.Request) (string, error) {
+	user, ok := r.Context().Value(userKey{}).(string)
+	if !ok {
+		return "", errors.New("not authenticated")
+	}
+	return user, nil
+}
+
+// Shop is a handler that charges a card each time it runs.
+type Shop struct{ charges atomic.Int64 }
+
+func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.charges.Add(1)
+	id := rand.Text()
+	w.Header().Set("Location", r.URL.Path+"/"+id)
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprintf(w, "charge %s", id)
+}
+
+// Visit serves handler and sends three requests with one key to each path that leads to the shop: the first, a retry,
+// and one that reuses the key for something else. It ends the program if an answer is not what it should be.
+func (s *Shop) Visit(handler http.Handler, paths ...string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	Check(err)
+	server := &http.Server{Handler: handler}
+	go server.Serve(listener)
+
+	for _, path := range paths {
+		url := "http://" + listener.Addr().String() + path
+		key := rand.Text()
+		fmt.Println("POST", path)
+		first := send(url, key, "4200")
+		first.print("first")
+		retry := send(url, key, "4200")
+		retry.print("retry")
+		reuse := send(url, key, "9900")
+		reuse.print("reuse")
+
+		expect(first.status == http.StatusCreated && !first.replayed, "the first request is executed")
+		expect(retry.replayed && retry.equals(first), "a retry gets the same answer")
+		expect(reuse.status == http.StatusConflict && strings.Contains(reuse.body, "key-reused"), "a reuse is refused")
+	}
+	expect(s.charges.Load() == int64(len(paths)), "each operation is executed once")
+	Check(server.Shutdown(context.Background()))
+	fmt.Printf("operations: %d, requests: %d, charges: %d\n", len(paths), 3*len(paths), s.charges.Load())
+}
+
+// answer is what a client makes of a response.
+type answer struct {
+	status   int
+	header   http.Header // without the marker and the date
+	replayed bool
+	body     string
+}
+
+func send(url, key, amount string) answer {
+	req, err := http.NewRequest("POST", url, strings.NewReader(amount))
+	Check(err)
+	req.SetBasicAuth("alice", "secret")
+	req.Header.Set("Idempotency-Key", key)
+	resp, err := http.DefaultClient.Do(req)
+	Check(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	Check(err)
+
+	replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+	resp.Header.Del("Idempotent-Replayed")
+	resp.Header.Del("Date")
+	return answer{resp.StatusCode, resp.Header, replayed, string(body)}
+}
+
+func (a answer) equals(b answer) bool {
+	return a.status == b.status && a.body == b.body && reflect.DeepEqual(a.header, b.header)
+}
+
+func (a answer) print(what string) {
+	fmt.Printf("  %s  %d, replayed: %-5t  %s\n", what, a.status, a.replayed, a.body)
+}
+
+func expect(ok bool, promise string) {
+	if !ok {
+		log.Fatalf("this is broken: %s", promise)
+	}
+}
+
+// Check ends the program if there is an error.
+func Check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
