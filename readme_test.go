@@ -1,0 +1,55 @@
+package idempotency_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"testing"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("example_*test.go")
+	require.NoError(t, err)
+	var examples string
+	for _, file := range files {
+		examples += unindented(read(t, file))
+	}
+	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "README.md"), -1)
+	require.NotEmpty(t, snippets)
+	for _, snippet := range snippets {
+		require.Contains(t, examples, "\n"+unindented(snippet[1]))
+	}
+}
+
+// The type of a problem is a URL that leads to its row in the README.
+func TestReadmeHasAnAnchorForEveryProblem(t *testing.T) {
+	t.Parallel()
+	codes := regexp.MustCompile(`Code: "(.*?)"`).FindAllStringSubmatch(read(t, "errors.go"), -1)
+	require.NotEmpty(t, codes)
+	for _, code := range codes {
+		require.Regexp(t, `<a name="`+code[1]+`"></a>.*\d{3} .`+code[1], read(t, "README.md"))
+	}
+}
+
+func TestReadmeListsEveryOption(t *testing.T) {
+	t.Parallel()
+	for _, option := range reflect.VisibleFields(reflect.TypeFor[idempotency.Options]()) {
+		require.Contains(t, read(t, "README.md"), "\n| `"+option.Name+"` |")
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func unindented(code string) string {
+	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")
+}
