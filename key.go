@@ -46,6 +46,9 @@ func (k Key) String() string {
 // GoString keeps the parts of the key out of %#v.
 func (k Key) GoString() string { return "idempotency.Key(" + k.String() + ")" }
 
+// MarshalText keeps the parts of the key out of JSON. There is no way back.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // LogValue keeps the parts of the key out of structured logs.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 

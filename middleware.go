@@ -91,7 +91,7 @@ func (m *Middleware) execute(next http.Handler, w http.ResponseWriter, r *http.R
 	c := &call{m: m, next: next, w: w, r: r, body: body}
 	defer c.close()
 	_, err := m.runner.execute(r.Context(), adm, c.work)
-	if err != nil && !errors.Is(err, errNotStorable) && !c.recorder.live {
+	if err != nil && err != errNotStorable && !c.recorder.live { // errNotStorable comes wrapped if the claim was lost
 		return err
 	}
 	c.recorder.send(c.response) // if the claim was lost after it went live, there is nothing to add

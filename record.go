@@ -51,26 +51,28 @@ func cloneHeader(h http.Header) http.Header {
 
 // The stored form of a response is text as far as its body is text, so that an operator can read it in the store:
 //
-//	response/1 201 crc=1a2b3c4d header=2 trailer=0 body=8
+//	response/1 crc=1a2b3c4d 201 header=2 trailer=0 body=8
 //	Content-Type: application/json
 //	X-Suppressed
 //
 //	{"id":1}
 //
 // One line a value, a line without a colon for a field with none. Backslash, CR and LF are escaped (and the colon in
-// names), everything else stands as it is. The checksum (CRC-32C) covers all that follows the first line. A body
-// that was not kept is written as body=omitted.
+// names), everything else stands as it is. The checksum (CRC-32C) covers all that follows it. A body that was not kept
+// is written as body=omitted.
 const responseMagic = "response/1 "
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendBinary appends the stored form of r to b. It never fails; it implements [encoding.BinaryAppender].
 func (r Response) AppendBinary(b []byte) ([]byte, error) {
-	b = append(b, responseMagic...)
-	b = strconv.AppendInt(b, int64(r.Status), 10)
-	b = append(b, " crc="...)
+	b = append(b, responseMagic+"crc="...)
 	sum := len(b)
-	b = append(b, "00000000 header="...)
+	b = append(b, "00000000"...)
+	start := len(b)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, int64(r.Status), 10)
+	b = append(b, " header="...)
 	b = strconv.AppendInt(b, int64(countLines(r.Header)), 10)
 	b = append(b, " trailer="...)
 	b = strconv.AppendInt(b, int64(countLines(r.Trailer)), 10)
@@ -81,17 +83,18 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
 		b = append(b, '\n')
 	}
-	start := len(b)
 	b = appendFields(b, r.Header)
 	b = appendFields(b, r.Trailer)
 	b = append(b, '\n')
 	if !r.Omitted {
 		b = append(b, r.Body...)
 	}
-	var crc [4]byte
-	binary.BigEndian.PutUint32(crc[:], crc32.Checksum(b[start:], castagnoli))
-	hex.Encode(b[sum:], crc[:])
+	copy(b[sum:], checksum(b[start:]))
 	return b, nil
+}
+
+func checksum(b []byte) string {
+	return hex.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli)))
 }
 
 // MarshalBinary returns the stored form of r.
@@ -194,15 +197,16 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 	if magic := line.next(""); magic+" " != responseMagic {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
-	status := line.number("")
 	crc := line.next("crc=")
+	summed := len(responseMagic) + len("crc=") + len(crc)
+	if !line.ok || crc != checksum(data[summed:]) {
+		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
+	}
+	status := line.number("")
 	headerLines, trailerLines := line.number("header="), line.number("trailer=")
 	size := line.next("body=")
-	if !line.ok || line.rest != "" {
+	if !line.ok || line.rest != "" || headerLines > len(rest) || trailerLines > len(rest) {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
-	}
-	if sum, err := strconv.ParseUint(crc, 16, 32); err != nil || uint32(sum) != crc32.Checksum(rest, castagnoli) {
-		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}
 	fields, body, ok := cutLines(rest, headerLines+trailerLines)
 	if !ok || size != "omitted" && size != strconv.Itoa(len(body)) {

@@ -38,7 +38,8 @@ type recorder struct {
 	response   Response    // Status and Header as of WriteHeader
 	momentary  http.Header // fields as of WriteHeader that only the first client gets
 	declared   int64       // Content-Length as of WriteHeader, or -1
-	written    int64       // by the handler, kept or not
+	written    int64       // by the handler, accepted or not
+	accepted   int64       // of that, what does not exceed declared
 	undeclared bool        // the Content-Type is to be found by sniffing
 	live       bool
 	refused    error // by outgrown
@@ -54,9 +55,6 @@ func (rec *recorder) Header() http.Header { return rec.header }
 
 // WriteHeader records status and header as they are now. Informational responses are sent and not recorded.
 func (rec *recorder) WriteHeader(status int) {
-	if status < 100 || status > 999 {
-		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
-	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.writeHeader(status)
@@ -66,6 +64,8 @@ func (rec *recorder) writeHeader(status int) {
 	switch {
 	case rec.closed || rec.response.Status != 0:
 		return
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
 	case status < 200 && status != http.StatusSwitchingProtocols:
 		rec.inform(status)
 		return
@@ -75,6 +75,9 @@ func (rec *recorder) writeHeader(status int) {
 	rec.momentary = rec.passing.pick(rec.header)
 	rec.response.Status = status
 	rec.response.Header = rec.passing.difference(rec.w.Header(), rec.header)
+	if _, set := rec.header["Content-Type"]; !set && rec.r.ProtoMajor == 1 && rec.header.Get("Transfer-Encoding") != "" {
+		rec.response.Header["Content-Type"] = nil // net/http does not sniff now, and must not when this field is gone
+	}
 	if rec.declared <= rec.limit {
 		rec.body.grow(int(rec.declared))
 	}
@@ -134,6 +137,7 @@ func (rec *recorder) accept(n int) error {
 	if rec.declared >= 0 && rec.written > rec.declared {
 		return http.ErrContentLength
 	}
+	rec.accepted += int64(n)
 	return nil
 }
 
@@ -185,6 +189,10 @@ func (rec *recorder) FlushError() error {
 		return http.ErrHandlerTimeout
 	}
 	rec.writeHeader(http.StatusOK)
+	if rec.undeclared && len(rec.body.b) == 0 {
+		rec.response.Header["Content-Type"] = nil // there is nothing to sniff, and net/http adds none later
+	}
+	rec.sniff()
 	if rec.stream && !rec.live {
 		rec.goLive()
 	}
@@ -227,7 +235,7 @@ func (rec *recorder) finish() (resp Response, whole bool) {
 	if !rec.live && !rec.response.Omitted && rec.declared < 0 && rec.r.Method != http.MethodHead && rec.response.sized() {
 		rec.response.Header["Content-Length"] = []string{strconv.Itoa(len(rec.body.b))}
 	}
-	short := rec.declared > rec.written && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
+	short := rec.declared > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
 }
 

@@ -101,8 +101,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 	if err != nil {
 		return Record{}, nil, err
 	}
-	now, value, _ := strings.Cut(reply, "\n")
-	held, err := parseRedisRecord([]byte(value), now)
+	held, err := parseReply(reply)
 	switch {
 	case err != nil:
 		return Record{}, nil, err
@@ -116,7 +115,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 	return record, nil, err
 }
 
-// read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free.
+// read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
+// somebody else's.
 func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
 	value, err := again(ctx, func() ([]byte, error) { return s.client.Get(ctx, name).Bytes() })
 	if errors.Is(err, redis.Nil) {
@@ -125,9 +125,12 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	if err != nil {
 		return Record{}, nil, err
 	}
-	held, err := parseRedisRecord(value, "0")
+	held, err := parseRedisRecord(value, 0)
 	if err != nil {
 		return Record{}, nil, err
+	}
+	if held.state != stateDone {
+		return s.Begin(ctx, key, attempt)
 	}
 	record, err := held.decode()
 	return record, nil, err
@@ -180,8 +183,18 @@ type redisRecord struct {
 
 const redisMagic = "idempotency/1"
 
-// parseRedisRecord reads a record. now is Redis' time, in milliseconds.
-func parseRedisRecord(value []byte, now string) (redisRecord, error) {
+// parseReply reads what the claim script returns: the time, and the record.
+func parseReply(reply string) (redisRecord, error) {
+	now, record, _ := strings.Cut(reply, "\n")
+	milliseconds, err := strconv.Atoi(now)
+	if err != nil {
+		return redisRecord{}, fmt.Errorf("idempotency: Redis: reply of the claim script: %w", err)
+	}
+	return parseRedisRecord([]byte(record), milliseconds)
+}
+
+// parseRedisRecord reads a record. now is Redis' time in milliseconds.
+func parseRedisRecord(value []byte, now int) (redisRecord, error) {
 	first, response, _ := bytes.Cut(value, []byte("\n"))
 	line := words{rest: string(first), ok: true}
 	magic := line.next("")
@@ -190,15 +203,16 @@ func parseRedisRecord(value []byte, now string) (redisRecord, error) {
 	r.token = line.next("token=")
 	r.record.Attempt = line.number("attempt=")
 	operation, err1 := uuid.Parse(line.next("operation="))
-	n, err2 := hex.Decode(r.record.Fingerprint[:], []byte(line.next("fingerprint=")))
+	fingerprint, err2 := hex.DecodeString(line.next("fingerprint="))
 	created := line.number("created=")
-	time0, err3 := strconv.Atoi(now)
-	if err := errors.Join(err1, err2, err3); err != nil || !line.ok || line.rest != "" || magic != redisMagic || n != len(Fingerprint{}) {
+	if magic != redisMagic || !line.ok || line.rest != "" || errors.Join(err1, err2) != nil ||
+		len(fingerprint) != len(r.record.Fingerprint) {
 		return redisRecord{}, fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
 	}
 	r.record.Operation = operation
+	r.record.Fingerprint = Fingerprint(fingerprint)
 	r.record.Created = time.UnixMilli(int64(created))
-	r.record.LeaseLeft = max(0, time.Duration(lease-time0)*time.Millisecond)
+	r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
 	return r, nil
 }
 

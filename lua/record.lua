@@ -25,5 +25,8 @@ end
 -- else if it is not one of ours.
 local function read(key)
   local line = redis.call('GETRANGE', key, 0, 511)
+  if line == '' and redis.call('EXISTS', key) == 1 then
+    line = '\n' -- an empty string is something, and not ours
+  end
   return line, string.match(line, HEAD)
 end

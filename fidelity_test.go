@@ -1,0 +1,834 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/http/httputil"
+	"net/textproto"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// scenario is something a handler may do to its http.ResponseWriter. It is done three times: bare, as the first
+// answer of a guarded handler, and in its replay.
+type scenario struct {
+	name    string
+	handler http.HandlerFunc
+	request func(*http.Request)
+	opts    idempotency.Options
+	outer   func(http.Handler) http.Handler
+
+	unsized  bool // the bare server sends no length although the body is small
+	reframed bool // the first answer has no length either; Stream implies it
+	broken   bool // the bare server cuts the answer off, so that there is nothing to replay
+}
+
+var scenarios = []scenario{
+	// Status and header.
+	{name: "nothing written", handler: func(http.ResponseWriter, *http.Request) {}},
+	{name: "status only", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }},
+	{name: "body only", handler: write("hello")},
+	{name: "empty write", handler: func(w http.ResponseWriter, r *http.Request) {
+		note(r)(w.Write(nil))
+		w.WriteHeader(http.StatusTeapot)
+	}},
+	{name: "header, status, body", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "/payments/1")
+		w.Header().Set("ETag", `"1"`)
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.Header().Set("Cache-Control", "private")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"id":1}`)
+	}},
+	{name: "client error", handler: func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no", http.StatusUnprocessableEntity)
+	}},
+	{name: "redirect", handler: func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/elsewhere", http.StatusSeeOther)
+	}},
+	{name: "status twice", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		w.WriteHeader(http.StatusTeapot)
+		w.WriteHeader(0)
+	}},
+	{name: "header after WriteHeader", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Before", "1")
+		w.Header()["X-Changed"] = []string{"1", "2"}
+		w.WriteHeader(http.StatusCreated)
+		w.Header().Set("X-After", "1")
+		w.Header()["X-Changed"][0] = "changed"
+		w.Header().Del("X-Before")
+	}},
+	{name: "header after Write", handler: func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "body")
+		w.Header().Set("X-After", "1")
+		w.WriteHeader(http.StatusTeapot)
+	}},
+	{name: "many values", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["X-Many"] = []string{"b", "a", "", "b"}
+		w.Header()["Set-Cookie"] = []string{"a=1; Expires=Thu, 01 Jan 2099 00:00:00 GMT", "b=2"}
+	}},
+	{name: "odd names and values", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["x-lower"] = []string{"1"}
+		w.Header()["X-lOWER"] = []string{"2"}
+		w.Header()["X-Nil"] = nil
+		w.Header()["X-Empty"] = []string{""}
+		w.Header()["X-Colon"] = []string{"a:b: c\\d"}
+		w.Header()["Bad Name"] = []string{"dropped"}
+		w.Header()[""] = []string{"dropped"}
+		w.Header()["X-Space"] = []string{"  a  "}
+		w.Header()["X-Obs"] = []string{"caf\xe9"}
+	}},
+	{name: "line breaks in a value", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["X-Split"] = []string{"a\r\nX-Injected: 1", "b\nc", "d\re"}
+	}},
+	{name: "Connection: close", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Id", "1")
+		w.Header().Set("Connection", "close")
+	}},
+
+	// Content-Type and Date.
+	{name: "sniffed as HTML", handler: write("<html><body>hello")},
+	{name: "sniffed as text", handler: write(`{"a":1}`)},
+	{name: "sniffed over several writes", handler: write("<ht", "ml>", strings.Repeat("x", 3000))},
+	{name: "sniffed from nothing", handler: write("")},
+	{name: "Content-Type nil", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Type"] = nil
+		write("<html>")(w, r)
+	}},
+	{name: "Content-Type empty", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "")
+		write("<html>")(w, r)
+	}},
+	{name: "Content-Encoding", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "br")
+		write("<html>")(w, r)
+	}},
+	{name: "Content-Encoding empty", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "")
+		write("<html>")(w, r)
+	}},
+	{name: "Date nil", handler: func(w http.ResponseWriter, _ *http.Request) { w.Header()["Date"] = nil }},
+	{name: "Date set", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
+	}},
+
+	// Statuses with rules of their own.
+	{name: "204", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(http.StatusNoContent)
+	}},
+	{name: "204 with a body", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "4")
+		w.WriteHeader(http.StatusNoContent)
+		note(r)(w.Write([]byte("body")))
+	}},
+	{name: "205", handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusResetContent) }},
+	{name: "304", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("Content-Length", "4")
+		w.Header().Set("ETag", `"1"`)
+		w.WriteHeader(http.StatusNotModified)
+		note(r)(w.Write([]byte("body")))
+	}},
+	{name: "103, 103, 102, 201", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Link", "</a>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Add("Link", "</b>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		w.WriteHeader(http.StatusProcessing)
+		w.WriteHeader(http.StatusCreated)
+		w.WriteHeader(http.StatusEarlyHints)
+		_, _ = io.WriteString(w, "done")
+	}},
+	{name: "103 and nothing else", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusEarlyHints)
+	}},
+
+	// Length and framing.
+	{name: "2048 bytes", handler: write(strings.Repeat("x", 2048))},
+	{name: "2049 bytes", handler: write(strings.Repeat("x", 2048), "x")},
+	{name: "100,000 bytes", handler: write(strings.Repeat("x", 50_000), strings.Repeat("y", 50_000))},
+	{name: "Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "6")
+		write("<html>")(w, r)
+	}},
+	{name: "Content-Length of a large body", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100000")
+		write(strings.Repeat("x", 100_000))(w, r)
+	}},
+	{name: "Content-Length too large", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		note(r)(w.Write([]byte("abc")))
+	}, broken: true},
+	{name: "Content-Length of no body", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+	}, broken: true},
+	{name: "Content-Length too small", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		_, _ = w.Write([]byte("abc"))
+		_, _ = w.Write([]byte("def"))
+	}, broken: true},
+	{name: "Content-Length reached, then exceeded", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		_, _ = w.Write([]byte("abcde"))
+		w.(http.Flusher).Flush()
+		_, _ = w.Write([]byte("f"))
+	}},
+	{name: "Content-Length is not a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "three")
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length negative", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "-1")
+		write("abc")(w, r)
+	}},
+	{name: "flushed by http.Flusher", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		w.(http.Flusher).Flush()
+		w.WriteHeader(http.StatusTeapot)
+		write("abc", "def")(w, r)
+	}},
+	{name: "flushed by http.ResponseController", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		write("abc")(w, r)
+		note(r)(0, http.NewResponseController(w).Flush())
+		w.Header().Set("X-After", "1")
+		write("def")(w, r)
+	}},
+	{name: "flushed before it can be sniffed", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		write("<ht")(w, r)
+		w.(http.Flusher).Flush()
+		write("ml>")(w, r)
+	}},
+	{name: "flushed first", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		note(r)(0, http.NewResponseController(w).Flush())
+		w.WriteHeader(http.StatusTeapot)
+	}},
+	{name: "Transfer-Encoding chunked", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Transfer-Encoding", "chunked")
+		write("<html>")(w, r)
+	}, unsized: true, reframed: true},
+	{name: "Transfer-Encoding identity", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Transfer-Encoding", "identity")
+		write("<html>")(w, r)
+	}},
+	{name: "copied", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		n, err := io.Copy(w, struct{ io.Reader }{strings.NewReader("copied")})
+		note(r)(int(n), err)
+	}},
+	{name: "HEAD", handler: write("hello"), request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	{name: "HEAD, large", handler: func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 5000)) // what it returns depends on the protocol
+	}, request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	{name: "HEAD, nothing written", handler: write(), request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+	{name: "HEAD, length only", handler: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "5000")
+	}, request: method(http.MethodHead), opts: guarding(http.MethodHead)},
+
+	// Trailers.
+	{name: "trailers", handler: trailing(3)},
+	{name: "trailers, large", handler: trailing(10_000)},
+	{name: "trailers without a body", handler: trailing(0)},
+	{name: "trailer declared, not set", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum, X-Other")
+		write("abc")(w, r)
+		w.Header().Set("X-Other", "2")
+	}},
+	{name: "trailer declared, set before", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set("X-Sum", "early")
+		write("abc")(w, r)
+	}},
+	{name: "trailers behind Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "3")
+		trailing(3)(w, r)
+	}},
+	{name: "undeclared trailers", handler: prefixed(3)},
+	{name: "undeclared trailers, large", handler: prefixed(10_000)},
+	{name: "undeclared trailers, set before", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "early")
+		write("abc")(w, r)
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "late")
+	}},
+
+	// Handlers of the standard library, and what is wrapped around a guarded one.
+	{name: "ServeContent", handler: serveContent, opts: guarding(http.MethodGet), request: method(http.MethodGet)},
+	{name: "ServeContent, range", handler: serveContent,
+		opts: guarding(http.MethodGet), request: get("Range", "bytes=10-19")},
+	{name: "ServeContent, bad range", handler: serveContent,
+		opts: guarding(http.MethodGet), request: get("Range", "bytes=9999999-")},
+	{name: "ServeContent, not modified", handler: serveContent,
+		opts: guarding(http.MethodGet), request: get("If-None-Match", `"v1"`)},
+	{name: "ServeContent, HEAD", handler: serveContent,
+		opts: guarding(http.MethodHead), request: method(http.MethodHead)},
+	{name: "gzip inside", handler: func(w http.ResponseWriter, r *http.Request) {
+		gzipped(write(strings.Repeat("hello ", 1000))).ServeHTTP(w, r)
+	}, unsized: true},
+	{name: "gzip outside", handler: write(strings.Repeat("hello ", 1000)), outer: gzipped, unsized: true},
+	{name: "TimeoutHandler inside", handler: func(w http.ResponseWriter, r *http.Request) {
+		http.TimeoutHandler(write("in time"), time.Minute, "late").ServeHTTP(w, r)
+	}},
+	{name: "TimeoutHandler outside", handler: write("in time"), outer: func(next http.Handler) http.Handler {
+		return http.TimeoutHandler(next, time.Minute, "late")
+	}},
+	{name: "request", handler: func(w http.ResponseWriter, r *http.Request) {
+		dump, err := httputil.DumpRequest(r, true)
+		note(r)(len(dump), err)
+		_, _ = fmt.Fprintf(w, "%s %v %v %s", dump, r.Trailer, r.ContentLength, r.Pattern)
+	}, request: func(r *http.Request) {
+		r.ContentLength = -1
+		r.Header.Set("Expect", "100-continue")
+		r.Trailer = http.Header{"X-Sum": {"1"}}
+	}},
+	{name: "deadlines and full duplex", handler: func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		note(r)(0, rc.SetReadDeadline(time.Now().Add(time.Hour)))
+		note(r)(0, rc.SetWriteDeadline(time.Now().Add(time.Hour)))
+		note(r)(0, rc.EnableFullDuplex())
+		write("done")(w, r)
+	}},
+
+	// The same, sent as it is written.
+	{name: "streamed", handler: write("a", "b"), opts: idempotency.Options{Stream: true}},
+	{name: "streamed, large",
+		handler: write(strings.Repeat("x", 1500), "<html>", strings.Repeat("y", 9000)),
+		opts:    idempotency.Options{Stream: true}},
+	{name: "streamed, nothing", handler: write(), opts: idempotency.Options{Stream: true}},
+	{name: "streamed trailers", handler: trailing(10_000), opts: idempotency.Options{Stream: true}},
+	{name: "streamed, undeclared trailers", handler: prefixed(10_000), opts: idempotency.Options{Stream: true}},
+	{name: "streamed, flushed", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		note(r)(0, http.NewResponseController(w).Flush())
+		write("abc")(w, r)
+		w.Header().Set("X-After", "1")
+		note(r)(0, http.NewResponseController(w).Flush())
+	}, opts: idempotency.Options{Stream: true}, unsized: true},
+	{name: "streamed 204", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+		note(r)(0, http.NewResponseController(w).Flush())
+		note(r)(w.Write([]byte("body")))
+	}, opts: idempotency.Options{Stream: true}},
+}
+
+func write(chunks ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for _, chunk := range chunks {
+			note(r)(io.WriteString(w, chunk))
+		}
+	}
+}
+
+func trailing(size int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum, x-other")
+		w.Header().Add("Trailer", "X-Third")
+		w.WriteHeader(http.StatusCreated)
+		write(strings.Repeat("x", size))(w, r)
+		w.Header()["X-Sum"] = []string{"1", "2"}
+		w.Header().Set("X-Third", "3")
+		w.Header().Set("X-Undeclared", "4")
+	}
+}
+
+func prefixed(size int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		write(strings.Repeat("x", size))(w, r)
+		w.Header()[http.TrailerPrefix+"X-Sum"] = []string{"1", "2"}
+	}
+}
+
+func serveContent(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("ETag", `"v1"`)
+	http.ServeContent(w, r, "page.html", time.Unix(1e9, 0), strings.NewReader(strings.Repeat("<p>hello", 1000)))
+}
+
+func method(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+
+func get(name, value string) func(*http.Request) {
+	return func(r *http.Request) {
+		r.Method = http.MethodGet
+		r.Header.Set(name, value)
+	}
+}
+
+func guarding(methods ...string) idempotency.Options { return idempotency.Options{Methods: methods} }
+
+// gzipped compresses what next writes.
+func gzipped(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		z := gzip.NewWriter(w)
+		next.ServeHTTP(&gzipWriter{w, z}, r)
+		_ = z.Close()
+	})
+}
+
+type gzipWriter struct {
+	http.ResponseWriter
+	z *gzip.Writer
+}
+
+func (w *gzipWriter) WriteHeader(status int) {
+	w.Header().Del("Content-Length")
+	w.Header().Set("Content-Type", "text/plain")
+	w.Header().Set("Content-Encoding", "gzip")
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *gzipWriter) Write(p []byte) (int, error) {
+	if w.Header().Get("Content-Encoding") == "" {
+		w.WriteHeader(http.StatusOK)
+	}
+	return w.z.Write(p)
+}
+
+// notes are what a handler sees of its http.ResponseWriter.
+type notes struct {
+	handlers sync.WaitGroup
+	mu       sync.Mutex
+	taken    []string
+}
+
+// all returns the notes when every handler has returned.
+func (n *notes) all() []string {
+	n.handlers.Wait()
+	return n.taken
+}
+
+type notesKey struct{}
+
+func (n *notes) into(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.handlers.Add(1)
+		defer n.handlers.Done()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), notesKey{}, n)))
+	})
+}
+
+// note returns a function that takes down the results of a call.
+func note(r *http.Request) func(n int, err error) {
+	notes := r.Context().Value(notesKey{}).(*notes)
+	return func(n int, err error) {
+		notes.mu.Lock()
+		defer notes.mu.Unlock()
+		notes.taken = append(notes.taken, fmt.Sprint(n, err))
+	}
+}
+
+// exchange is everything that a client can see of an answer.
+type exchange struct {
+	Informational []answer // 1xx
+	Status        int
+	Header        http.Header // but Date and the replay marker
+	Dated         bool
+	Body          string
+	Trailer       http.Header
+	Length        int64
+	Encoding      []string
+	Close         bool
+	Broken        bool
+	Replayed      bool
+	raw           string // the bytes on the wire in HTTP/1.1, but the lines of Date and the replay marker
+}
+
+// perform sends the request of a scenario on a connection of its own.
+func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
+	t.Helper()
+	var tape tapedConn
+	transport := server.Client().Transport.(*http.Transport).Clone()
+	transport.DisableCompression = true
+	transport.ExpectContinueTimeout = time.Minute
+	if !server.EnableHTTP2 {
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			tape.Conn = conn
+			return &tape, err
+		}
+	}
+	defer transport.CloseIdleConnections()
+
+	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+			x.Informational = append(x.Informational, answer{status: code, header: http.Header(header)})
+			return nil
+		},
+	}), http.MethodPost, server.URL+"/page?q=1", strings.NewReader("input"))
+	require.NoError(t, err)
+	r.Host = "service.test"
+	r.Header.Set("Idempotency-Key", "k")
+	if sc.request != nil {
+		sc.request(r)
+	}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		x.Broken = true
+		return x
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	x.Broken = err != nil
+	x.Status, x.Header, x.Trailer = resp.StatusCode, resp.Header, resp.Trailer
+	x.Body, x.Length, x.Encoding, x.Close = string(body), resp.ContentLength, resp.TransferEncoding, resp.Close
+	x.Dated = len(resp.Header["Date"]) == 1
+	x.Replayed = resp.Header.Get("Idempotent-Replayed") == "true"
+	resp.Header.Del("Date")
+	resp.Header.Del("Idempotent-Replayed")
+	x.raw = tape.text()
+	return x
+}
+
+// tapedConn keeps what is read from a connection.
+type tapedConn struct {
+	net.Conn
+	mu   sync.Mutex
+	tape bytes.Buffer
+}
+
+func (c *tapedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tape.Write(p[:n])
+	return n, err
+}
+
+func (c *tapedConn) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var kept strings.Builder
+	for line := range strings.Lines(c.tape.String()) {
+		if !strings.HasPrefix(line, "Date: ") && !strings.HasPrefix(line, "Idempotent-Replayed: ") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String()
+}
+
+// sized returns x as if its body had been sent with its length.
+func (x exchange) sized() exchange {
+	x.Header = x.Header.Clone()
+	x.Header.Set("Content-Length", strconv.Itoa(len(x.Body)))
+	x.Length, x.Encoding, x.raw = int64(len(x.Body)), nil, ""
+	return x
+}
+
+// unclosed returns x as if the connection stayed open.
+func (x exchange) unclosed() exchange {
+	x.Header = x.Header.Clone()
+	x.Header.Del("Connection")
+	x.Close, x.raw = false, strings.Replace(x.raw, "Connection: close\r\n", "", 1)
+	return x
+}
+
+func TestAnswersEqualThoseOfTheBareHandler(t *testing.T) {
+	t.Parallel()
+	for _, http2 := range []bool{false, true} {
+		for _, sc := range append(scenarios, serveFile(t), reverseProxy(t)) {
+			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, sc.name), func(t *testing.T) { sc.run(t, http2) })
+		}
+	}
+}
+
+func (sc scenario) run(t *testing.T, http2 bool) {
+	if sc.outer == nil {
+		sc.outer = func(next http.Handler) http.Handler { return next }
+	}
+	var bareNotes, guardedNotes notes
+	svc := setup{opts: sc.opts}.guard(t, sc.handler)
+	server := listen(t, bareNotes.into(sc.outer(sc.handler)), http2)
+	guarded := listen(t, guardedNotes.into(sc.outer(svc.handler)), http2)
+
+	bare := sc.perform(t, server)
+	first := sc.perform(t, guarded)
+	require.False(t, first.Replayed)
+	if sc.broken {
+		require.True(t, bare.Broken)
+		require.True(t, first.Broken)
+		require.True(t, sc.perform(t, guarded).Broken)
+		require.EqualValues(t, 2, svc.runs.Load(), "an answer that was cut off is not stored")
+		return
+	}
+	require.Equal(t, bareNotes.all(), guardedNotes.all())
+	replay := sc.perform(t, guarded)
+	require.True(t, replay.Replayed)
+	require.EqualValues(t, 1, svc.runs.Load())
+
+	// A replay has no need of the informational responses, and hop-by-hop fields are those of its own connection.
+	replay.Replayed, replay.Informational = false, first.Informational
+	if first.Close || sc.unsized && bare.Close {
+		first, bare = first.unclosed(), bare.unclosed()
+	}
+	replay.raw, first.raw = finalPart(replay.raw), finalPart(first.raw)
+	if (sc.reframed || sc.opts.Stream) && first.Length < 0 && replay.Length >= 0 {
+		require.Equal(t, first.sized(), replay.sized())
+	} else {
+		require.Equal(t, first, replay, "first answer and replay")
+	}
+
+	threshold := 2048
+	if http2 {
+		threshold = 4096
+	}
+	if bare.Length < 0 && (sc.unsized || len(bare.Body) > threshold) {
+		bare, first = bare.sized(), first.sized()
+	}
+	bare.raw, first.raw = sortedHead(finalPart(bare.raw)), sortedHead(first.raw)
+	require.Equal(t, bare, first, "bare handler and first answer")
+}
+
+// finalPart returns raw without its informational responses.
+func finalPart(raw string) string {
+	for strings.HasPrefix(raw, "HTTP/1.1 1") {
+		_, raw, _ = strings.Cut(raw, "\r\n\r\n")
+	}
+	return raw
+}
+
+// sortedHead returns raw with its fields in the order of their names: net/http puts those that it adds by itself last.
+func sortedHead(raw string) string {
+	head, body, _ := strings.Cut(raw, "\r\n\r\n")
+	lines := strings.Split(head, "\r\n")
+	slices.SortStableFunc(lines[1:], func(a, b string) int {
+		return strings.Compare(a[:strings.Index(a, ":")], b[:strings.Index(b, ":")])
+	})
+	return strings.Join(lines, "\r\n") + "\r\n\r\n" + body
+}
+
+// serveFile serves a part of a file.
+func serveFile(t *testing.T) scenario {
+	path := filepath.Join(t.TempDir(), "page.html")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("<p>hello", 10_000)), 0o600))
+	return scenario{
+		name:    "ServeFile, range",
+		handler: func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) },
+		opts:    guarding(http.MethodGet),
+		request: get("Range", "bytes=100-70000"),
+	}
+}
+
+// reverseProxy passes on the answer of another server, with everything that one can have.
+func reverseProxy(t *testing.T) scenario {
+	backend := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</a>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header()["Set-Cookie"] = []string{"a=1", "b=2"}
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, strings.Repeat("x", 5000))
+		_, _ = io.Copy(w, r.Body)
+		w.Header().Set("X-Sum", "1")
+	}), false)
+	target, err := url.Parse(backend.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	proxy.Transport = transport
+	t.Cleanup(transport.CloseIdleConnections)
+	return scenario{name: "ReverseProxy", handler: proxy.ServeHTTP}
+}
+
+func TestOuterHeadersAreThoseOfToday(t *testing.T) {
+	t.Parallel()
+	today := 0
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			today++
+			for _, name := range []string{"X-Request-Id", "X-Changed", "X-Deleted", "X-Suppressed", "Connection"} {
+				w.Header().Set(name, fmt.Sprint("day ", today))
+			}
+			w.Header().Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+			w.Header().Set("Vary", "Origin")
+			if today == 1 {
+				w.Header().Set("X-Only-First", "1")
+			} else {
+				w.Header().Set("X-Only-Later", "1")
+			}
+			next.ServeHTTP(w, r)
+		})
+	}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Add("Vary", "Accept")
+		w.Header().Set("X-Changed", "changed")
+		w.Header().Del("X-Deleted")
+		w.Header()["X-Suppressed"] = nil
+		w.Header().Set("X-Added", "added")
+		w.WriteHeader(http.StatusCreated)
+	})
+	first := svc.post("k", "b", withHeader("Origin", "https://a.test"))
+	require.Equal(t, http.Header{
+		"X-Request-Id": {"day 1"}, "X-Changed": {"changed"}, "X-Added": {"added"}, "Vary": {"Origin", "Accept"},
+		"Access-Control-Allow-Origin": {"https://a.test"}, "X-Only-First": {"1"}, "Content-Length": {"0"},
+		"Connection": {"day 1"},
+	}, first.header)
+	replay := svc.post("k", "b", withHeader("Origin", "https://b.test"))
+	require.Equal(t, http.Header{
+		"X-Request-Id": {"day 2"}, "X-Changed": {"changed"}, "X-Added": {"added"}, "Vary": {"Origin", "Accept"},
+		"Access-Control-Allow-Origin": {"https://b.test"}, "X-Only-Later": {"1"}, "Content-Length": {"0"},
+		"Connection": {"day 2"}, "Idempotent-Replayed": {"true"},
+	}, replay.header)
+}
+
+func TestInvalidStatusPanicsInTheHandler(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{-1, 0, 99, 1000} {
+		svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+			assert.PanicsWithValue(t, fmt.Sprint("invalid WriteHeader code ", status), func() { w.WriteHeader(status) })
+			w.WriteHeader(http.StatusAccepted)
+		})
+		require.Equal(t, http.StatusAccepted, svc.call("k", "b").status)
+	}
+}
+
+func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{false, true} {
+		svc := setup{opts: idempotency.Options{Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, unwraps := w.(interface{ Unwrap() http.ResponseWriter })
+			assert.False(t, unwraps)
+			_, reads := w.(io.ReaderFrom)
+			assert.False(t, reads)
+			_, hijacks := w.(http.Hijacker)
+			assert.False(t, hijacks)
+			_, _, err := http.NewResponseController(w).Hijack()
+			assert.ErrorIs(t, err, http.ErrNotSupported)
+			w.WriteHeader(http.StatusCreated)
+		})
+		requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
+	}
+}
+
+func TestWriteDeadlineHolds(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		assert.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second)))
+		w.WriteHeader(http.StatusCreated)
+	})
+	require.Error(t, svc.send("/payments", "k", "b").err)
+	got := svc.post("k", "b")
+	require.Equal(t, http.StatusCreated, got.status)
+	require.True(t, got.replayed())
+}
+
+func TestFlushDoesNothingUnlessStreaming(t *testing.T) {
+	t.Parallel()
+	flushed := make(chan struct{})
+	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "abc")
+		w.(http.Flusher).Flush()
+		<-flushed
+	})
+	answers := make(chan answer, 1)
+	go func() { answers <- svc.post("k", "b") }()
+	select {
+	case got := <-answers:
+		t.Errorf("answered before the handler returned: %+v", got)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(flushed)
+	requireReplay(t, <-answers, svc.post("k", "b"))
+}
+
+func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
+	t.Parallel()
+	for _, http2 := range []bool{false, true} {
+		for name, part := range map[string]struct {
+			text  string
+			flush bool
+		}{"flushed": {"data: 1\n\n", true}, "buffer full": {strings.Repeat("x", 5000), false}} {
+			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, name), func(t *testing.T) {
+				received := make(chan struct{})
+				svc := setup{opts: idempotency.Options{Stream: true}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", "text/event-stream")
+					_, _ = io.WriteString(w, part.text)
+					if part.flush {
+						w.(http.Flusher).Flush()
+					}
+					<-received
+					_, _ = io.WriteString(w, "data: 2\n\n")
+				})
+				svc.server = listen(t, svc.handler, http2)
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, svc.server.URL+"/payments", http.NoBody)
+				require.NoError(t, err)
+				r.Header.Set("Idempotency-Key", "k")
+				resp, err := svc.server.Client().Do(r)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				start := make([]byte, 9)
+				_, err = io.ReadFull(resp.Body, start)
+				require.NoError(t, err)
+				close(received) // the handler was waiting for this
+				rest, err := io.ReadAll(resp.Body)
+				require.NoError(t, err)
+				require.Equal(t, part.text+"data: 2\n\n", string(start)+string(rest))
+				replay := svc.post("k", "")
+				require.True(t, replay.replayed())
+				require.Equal(t, part.text+"data: 2\n\n", replay.body)
+				require.Equal(t, "text/event-stream", replay.header.Get("Content-Type"))
+			})
+		}
+	}
+}
+
+func TestStreamIsRecordedWholeWhenItsClientLeaves(t *testing.T) {
+	t.Parallel()
+	left := make(chan struct{})
+	svc := setup{opts: idempotency.Options{Stream: true}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "first\n")
+		w.(http.Flusher).Flush()
+		<-left
+		<-r.Context().Done()
+		for range 100 {
+			n, err := io.WriteString(w, strings.Repeat("x", 1000))
+			assert.Equal(t, 1000, n)
+			assert.NoError(t, err)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, svc.server.URL+"/payments", http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Idempotency-Key", "k")
+	resp, err := svc.server.Client().Do(r)
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, errors.Join(resp.Body.Close()))
+	close(left)
+	require.Eventually(t, func() bool { return svc.store.completes.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, "first\n"+strings.Repeat("x", 100_000), svc.post("k", "").body)
+}
+
+func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
+	t.Parallel()
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.TimeoutHandler(next, 20*time.Millisecond, "late")
+	}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		echo(w, r)
+	})
+	require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+	require.Eventually(t, func() bool { return svc.store.completes.Load() == 1 }, 10*time.Second, time.Millisecond)
+	got := svc.post("k", "b")
+	require.Equal(t, "b", got.body)
+	require.True(t, got.replayed())
+}

@@ -1,0 +1,132 @@
+package idempotency_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+const js = "application/json"
+
+// content is what a fingerprint is made of.
+type content struct{ query, media, body string }
+
+func (c content) fingerprint(f idempotency.FingerprintFunc) (idempotency.Fingerprint, error) {
+	r := httptest.NewRequest(http.MethodPost, "/payments?"+c.query, nil)
+	r.Header.Set("Content-Type", c.media)
+	r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	return f(r, []byte(c.body))
+}
+
+func TestFingerprints(t *testing.T) {
+	t.Parallel()
+	raw, json, multipart := idempotency.FingerprintRaw, idempotency.FingerprintJSON, idempotency.FingerprintMultipart
+	const merge, boundaryX = "application/merge-patch+json", "multipart/form-data; boundary=x"
+	for _, row := range []struct {
+		name string
+		f    idempotency.FingerprintFunc
+		a, b content
+		same bool
+	}{
+		{"equal", raw, content{"q=1", "text/plain", "b"}, content{"q=1", "text/plain", "b"}, true},
+		{"other body", raw, content{"", "", "b"}, content{"", "", "c"}, false},
+		{"other query", raw, content{"amount=1", "", ""}, content{"amount=100", "", ""}, false},
+		{"other media type", raw, content{"", "text/plain", "b"}, content{"", "text/html", "b"}, false},
+		{"other parameters", raw, content{"", "text/plain; charset=utf-8", "b"},
+			content{"", "Text/Plain ;charset=UTF-8", "b"}, true},
+		{"bytes moved from query to body", raw, content{"ab", "", "c"}, content{"a", "", "bc"}, false},
+		{"bytes moved from type to body", raw, content{"", "a/b", "c"}, content{"", "a/", "bc"}, false},
+		{"white space, raw", raw, content{"", js, `{"a":1}`}, content{"", js, `{"a": 1}`}, false},
+
+		{"white space and order", json, content{"", js, `{"a":1,"b":[true,null]}`},
+			content{"", js + "; charset=utf-8", " {\"b\" : [ true,\n null ], \"a\":1 }\n"}, true},
+		{"structured suffix", json, content{"", merge, `{"a":1}`}, content{"", merge, `{ "a":1}`}, true},
+		{"spelling of strings", json, content{"", js, `"é/"`}, content{"", js, `"\u00e9\/"`}, true},
+		{"spelling of fractions", json, content{"", js, `1.50`}, content{"", js, `15e-1`}, true},
+		{"big integers", json, content{"", js, `9007199254740993`}, content{"", js, `9007199254740992`}, false},
+		{"bigger integers", json, content{"", js, `[123456789012345678901234567890]`},
+			content{"", js, `[123456789012345678901234567891]`}, false},
+		{"order of elements", json, content{"", js, `[1,2]`}, content{"", js, `[2,1]`}, false},
+		{"string and number", json, content{"", js, `1`}, content{"", js, `"1"`}, false},
+		{"null and nothing", json, content{"", js, `{"a":null}`}, content{"", js, `{}`}, false},
+		{"JSON, other query", json, content{"a", "application/json", `1`}, content{"b", "application/json", `1`}, false},
+		{"not JSON", json, content{"", "text/plain", `{"a":1}`}, content{"", "text/plain", `{ "a":1}`}, false},
+
+		{"boundary", multipart, form("x", "1"), form("y", "1"), true},
+		{"quoted boundary", multipart, form("x", "1"),
+			content{"", `multipart/form-data; boundary="x"`, form("x", "1").body}, true},
+		{"content", multipart, form("x", "1"), form("x", "2"), false},
+		{"number of parts", multipart, form("x", "1"), form("x", "1", "2"), false},
+		{"bytes moved from part to part", multipart, form("x", "12", "3"), form("x", "1", "23"), false},
+		{"order of parts", multipart, form("x", "1", "2"), form("x", "2", "1"), false},
+		{"file name", multipart,
+			content{"", boundaryX, "--x\r\nContent-Disposition: form-data; filename=a\r\n\r\n1\r\n--x--"},
+			content{"", boundaryX, "--x\r\nContent-Disposition: form-data; filename=b\r\n\r\n1\r\n--x--"}, false},
+		{"kind of multipart", multipart, form("x", "1"),
+			content{"", "multipart/mixed; boundary=x", form("x", "1").body}, false},
+		{"not multipart", multipart, content{"", "text/plain", "a"}, content{"", "text/plain", "b"}, false},
+	} {
+		a, err := row.a.fingerprint(row.f)
+		require.NoError(t, err, row.name)
+		b, err := row.b.fingerprint(row.f)
+		require.NoError(t, err, row.name)
+		require.Equal(t, row.same, a == b, row.name)
+		require.NotZero(t, a)
+	}
+}
+
+func form(boundary string, values ...string) content {
+	body := ""
+	for _, value := range values {
+		body += "--" + boundary + "\r\nContent-Disposition: form-data; name=n\r\n\r\n" + value + "\r\n"
+	}
+	return content{"", "multipart/form-data; boundary=" + boundary, body + "--" + boundary + "--\r\n"}
+}
+
+func TestContentWithoutFingerprint(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		f idempotency.FingerprintFunc
+		c content
+	}{
+		"name twice":           {idempotency.FingerprintJSON, content{"", js, `{"a":1,"a":2}`}},
+		"name twice, escaped":  {idempotency.FingerprintJSON, content{"", js, `{"a":1,"\u0061":2}`}},
+		"name twice, nested":   {idempotency.FingerprintJSON, content{"", js, `[{"a":1,"a":1}]`}},
+		"no JSON":              {idempotency.FingerprintJSON, content{"", js, `{`}},
+		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
+		"nothing":              {idempotency.FingerprintJSON, content{"", js, ``}},
+		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
+		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
+		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
+		"form not ended":       {idempotency.FingerprintMultipart, content{"", form("x").media, "--x\r\n\r\n1"}},
+		"malformed media type": {idempotency.FingerprintMultipart, content{"", "multipart/form-data; boundary", "--x"}},
+	} {
+		_, err := row.c.fingerprint(row.f)
+		require.Error(t, err, name)
+	}
+}
+
+// A fingerprint is compared with those that other releases of this package have stored.
+func TestFingerprintsAreFrozen(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		want string
+		f    idempotency.FingerprintFunc
+		c    content
+	}{
+		{"b12c75061f3e22c1fadc46e6ce915eb4da4fe9fb8f695d8a31d9ba9ac9f9b8fc",
+			idempotency.FingerprintRaw, content{"q=1", "text/plain; charset=utf-8", "hello"}},
+		{"36daafd9e2fbbff8ab228c47ac09643d301f571fa4eeae18de5ebb621c5dae83",
+			idempotency.FingerprintJSON, content{"q=1", js, `{"b": 1e1, "a": 9007199254740993}`}},
+		{"46e6efd53f37f357e221968200be780739563e2e742e7f5ff5ff5d67e08794ba",
+			idempotency.FingerprintMultipart, form("x", "1", "2")},
+	} {
+		got, err := row.c.fingerprint(row.f)
+		require.NoError(t, err)
+		require.Equal(t, row.want, got.String())
+	}
+}

@@ -1,0 +1,121 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/quick"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// keyOf returns the key that a middleware finds in the lines of the header. It reports false if they are refused.
+func keyOf(t testing.TB, lines ...string) (id string, ok bool) {
+	t.Helper()
+	svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		id, ok = op.Key.ID, true
+	})
+	if got := svc.call("", "b", withHeader("Idempotency-Key", lines...)); !ok {
+		require.Equal(t, http.StatusBadRequest, got.status)
+		require.Contains(t, got.body, "#key-invalid")
+	}
+	return id, ok
+}
+
+func TestKeyHeader(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("k", 255)
+	for lines, want := range map[[2]string]string{
+		{`abc`}: `abc`, {`"abc"`}: `abc`,
+		{`8e03978e-40d5-43dd-bc93-6894a57f9324`}: `8e03978e-40d5-43dd-bc93-6894a57f9324`,
+		{`1795206555798043507_DI4VYA`}:           `1795206555798043507_DI4VYA`,
+		{`!#$%&'()*+-./:<=>?@[]^_{|}~`}:          `!#$%&'()*+-./:<=>?@[]^_{|}~`,
+		{`"a,b;c"`}:                              `a,b;c`, {`"a\"b"`}: `a"b`, {`"a\\b"`}: `a\b`, {`"\""`}: `"`,
+		{long}: long, {`"` + long + `"`}: long, {`"` + strings.Repeat(`\\`, 255) + `"`}: strings.Repeat(`\`, 255),
+	} {
+		got, ok := keyOf(t, lines[0])
+		require.True(t, ok, "%q", lines)
+		require.Equal(t, want, got)
+	}
+	for _, line := range []string{
+		``, `""`, `"`, `"abc`, `abc"`, `a"b`, `"a"b"`, `"a\"`, `"a\b"`, `"a\`, `\`, `a\b`,
+		`a b`, ` abc`, `abc `, `"a b"`, `" "`, ` `, "a\tb", "a\x00b", "a\x7f", "caf\xc3\xa9", "caf\xe9", "\"\xe9\"",
+		`a,b`, `a;b`, `"a";b=1`, `"a", "b"`, `"a" `, `:YWJj:;`, long + "k", `"` + long + `k"`,
+	} {
+		_, ok := keyOf(t, line)
+		require.False(t, ok, "%q", line)
+	}
+	_, ok := keyOf(t, `"foo`, `bar"`) // one string, had they been joined
+	require.False(t, ok)
+}
+
+func TestValidateUUID(t *testing.T) {
+	t.Parallel()
+	for id, valid := range map[string]bool{
+		"8e03978e-40d5-43dd-bc93-6894a57f9324":          true,
+		"8E03978E-40D5-43DD-BC93-6894A57F9324":          true,
+		"8e03978e40d543ddbc936894a57f9324":              false,
+		"{8e03978e-40d5-43dd-bc93-6894a57f9324}":        false,
+		"urn:uuid:8e03978e-40d5-43dd-bc93-6894a57f9324": false,
+		"8e03978e-40d5-43dd-bc93-6894a57f932g":          false,
+		"8e03978e-40d5-43dd-bc93-6894a57f93240":         false,
+		"":                                              false,
+	} {
+		require.Equal(t, valid, idempotency.ValidateUUID(id) == nil, "%q", id)
+	}
+}
+
+// Stores find their records by the digest: another one would execute every operation anew.
+func TestDigestIsFrozen(t *testing.T) {
+	t.Parallel()
+	digest := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "k"}.Digest()
+	require.Equal(t, "a1c0244e4d14ba87940eb69157d73b69f1c354d82301f6c8d75d35973bec7bfc", hex.EncodeToString(digest[:]))
+}
+
+func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
+	t.Parallel()
+	const text = "a:\x00/: b"
+	seen := map[[32]byte]idempotency.Key{}
+	for i := range len(text) + 1 {
+		for j := i; j <= len(text); j++ {
+			key := idempotency.Key{User: text[:i], Endpoint: text[i:j], ID: text[j:]}
+			require.NotContains(t, seen, key.Digest(), "%q", []string{key.User, key.Endpoint, key.ID})
+			seen[key.Digest()] = key
+		}
+	}
+	require.NoError(t, quick.Check(func(a, b [3][]byte) bool {
+		x := idempotency.Key{User: string(a[0]), Endpoint: string(a[1]), ID: string(a[2])}
+		y := idempotency.Key{User: string(b[0]), Endpoint: string(b[1]), ID: string(b[2])}
+		return (x == y) == (x.Digest() == y.Digest()) && x.Digest() == x.Digest()
+	}, nil))
+}
+
+func TestKeyIsNotPrinted(t *testing.T) {
+	t.Parallel()
+	key := idempotency.Key{User: "secretuser", Endpoint: "secretendpoint", ID: "secretid"}
+	event := idempotency.Event{Key: key}
+	operation := idempotency.Operation{Key: key}
+	var out bytes.Buffer
+	for _, value := range []any{key, &key, event, operation, []idempotency.Key{key}, map[string]any{"key": key}} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+			fmt.Fprintf(&out, verb, value)
+		}
+		fmt.Fprintln(&out, value)
+		slog.New(slog.NewTextHandler(&out, nil)).Info("m", "value", value)
+		slog.New(slog.NewJSONHandler(&out, nil)).Info("m", "value", value)
+		encoded, err := json.Marshal(value)
+		require.NoError(t, err)
+		out.Write(encoded)
+	}
+	require.NotContains(t, out.String(), "secret")
+	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
+	require.Contains(t, out.String(), key.String())
+}

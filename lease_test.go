@@ -1,0 +1,217 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// bench is a Runner on a store that a test watches.
+type bench struct {
+	*idempotency.Runner
+	store   *spyStore
+	journal journal
+}
+
+func newBench(t *testing.T, store *spyStore, opts idempotency.RunnerOptions) *bench {
+	t.Helper()
+	b := &bench{store: store}
+	opts.Observer, opts.Logger = b.journal.observe, slog.New(slog.DiscardHandler)
+	var err error
+	b.Runner, err = idempotency.NewRunner(store, opts)
+	require.NoError(t, err)
+	return b
+}
+
+var (
+	someKey  = idempotency.Key{User: "u", Endpoint: "e", ID: "k"}
+	someWork = func(context.Context) (idempotency.Response, error) {
+		return idempotency.Response{Status: 200, Body: []byte("done")}, nil
+	}
+)
+
+func (b *bench) do(work func(context.Context) (idempotency.Response, error)) (idempotency.Response, bool, error) {
+	return b.Do(context.Background(), someKey, []byte("payload"), work)
+}
+
+func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newSpyStore(), idempotency.RunnerOptions{Lease: time.Minute})
+		go func() {
+			for range 119 {
+				time.Sleep(30 * time.Second)
+				_, _, err := b.do(someWork)
+				assert.ErrorIs(t, err, idempotency.ErrInProgress)
+			}
+		}()
+		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			time.Sleep(time.Hour - time.Second)
+			assert.NoError(t, ctx.Err())
+			return someWork(ctx)
+		})
+		require.NoError(t, err)
+		require.EqualValues(t, 179, b.store.extends.Load()) // every 20 s
+		require.Equal(t, idempotency.OutcomeExecuted, b.journal.last(t).Outcome)
+
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.EqualValues(t, 179, b.store.extends.Load(), "renewed after the handler had returned")
+		_, replayed, err := b.do(someWork)
+		require.NoError(t, err)
+		require.True(t, replayed)
+	})
+}
+
+// An owner that may have lost its lease has to know in time, and not before.
+func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		begin time.Duration // that Begin takes to answer
+		fault hook
+		after time.Duration // from the call of Begin; zero: never
+	}{
+		{"lost at once", 0, failing(always, idempotency.ErrClaimLost), 20 * time.Second},
+		{"lost at the third renewal", 0, func(_ context.Context, n int64, step func() error) error {
+			if n == 3 {
+				return idempotency.ErrClaimLost
+			}
+			return step()
+		}, time.Minute},
+		{"renewals fail", 0, failing(always, errDown), time.Minute},
+		{"renewals fail behind a slow claim", 4 * time.Second, failing(always, errDown), time.Minute},
+		{"renewals are not answered", 0, func(ctx context.Context, _ int64, _ func() error) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, time.Minute},
+		{"renewals fail after a while", 0, func(_ context.Context, n int64, step func() error) error {
+			if n > 6 {
+				return errDown
+			}
+			return step()
+		}, 3 * time.Minute},
+		{"some renewals fail", 0, func(_ context.Context, n int64, step func() error) error {
+			if n%4 != 0 {
+				return errDown
+			}
+			return step()
+		}, 0},
+		{"record restored", 0, func(_ context.Context, _ int64, step func() error) error {
+			return errors.Join(step(), idempotency.ErrRestored)
+		}, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onExtend = row.fault
+				store.onBegin = func(_ context.Context, _ int64, step func() error) error {
+					defer time.Sleep(row.begin)
+					return step()
+				}
+				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+				began := time.Now()
+				_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+					select {
+					case <-ctx.Done():
+						assert.Equal(t, row.after, time.Since(began))
+						assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
+					case <-time.After(time.Hour):
+						assert.Zero(t, row.after)
+					}
+					return someWork(ctx)
+				})
+				require.NoError(t, err, "nobody has taken over, so the answer counts")
+			})
+		})
+	}
+}
+
+func TestRestoredLeaseIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onExtend = func(_ context.Context, n int64, step func() error) error {
+			if n == 1 {
+				return errors.Join(step(), idempotency.ErrRestored)
+			}
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			time.Sleep(time.Hour)
+			return someWork(ctx)
+		})
+		require.NoError(t, err)
+		require.Equal(t, idempotency.OutcomeRestored, b.journal.last(t).Outcome)
+		require.ErrorIs(t, b.journal.last(t).Err, idempotency.ErrRestored)
+	})
+}
+
+func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onExtend = func(ctx context.Context, _ int64, _ func() error) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		began := time.Now()
+		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			time.Sleep(21 * time.Second)
+			return someWork(ctx)
+		})
+		require.NoError(t, err)
+		require.Equal(t, 21*time.Second, time.Since(began))
+		require.EqualValues(t, 1, store.extends.Load())
+		require.EqualValues(t, 1, store.completes.Load())
+	})
+}
+
+func TestClaimThatLapsedOnItsWayIsNotUsed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n == 1 {
+				defer time.Sleep(time.Minute)
+			}
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		_, _, err := b.do(func(context.Context) (idempotency.Response, error) {
+			t.Error("executed without a lease")
+			return idempotency.Response{}, nil
+		})
+		require.ErrorIs(t, err, idempotency.ErrClaimLost)
+		require.Equal(t, idempotency.OutcomeClaimLost, b.journal.last(t).Outcome)
+		_, replayed, err := b.do(someWork)
+		require.NoError(t, err)
+		require.False(t, replayed)
+	})
+}
+
+func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		runner, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{Lease: time.Minute})
+		require.NoError(t, err)
+		_, _, err = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
+			time.Sleep(time.Hour)
+			return idempotency.Response{}, ctx.Err()
+		})
+		require.NoError(t, err)
+		require.Zero(t, store.extends.Load())
+		require.EqualValues(t, 1, store.completes.Load())
+	})
+}

@@ -1,0 +1,139 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// frozen is the response in testdata/response_v1.txt.
+var frozen = idempotency.Response{
+	Status: http.StatusCreated,
+	Header: http.Header{
+		"Content-Type": {"application/json"},
+		"Set-Cookie":   {"a=1; Expires=Thu, 01 Jan 2099 00:00:00 GMT", "b=2"},
+		"Trailer":      {"X-Sum"},
+		"X-Deleted":    nil,
+		"X-Empty":      {""},
+		"X-Odd\\:Name": {" a: b\\c\r\nd ", "caf\xe9"},
+	},
+	Trailer: http.Header{"X-Sum": {"1", "2"}, http.TrailerPrefix + "X-Late": {"3"}},
+	Body:    []byte("{\"id\":1}\n\x00\xff"),
+}
+
+// A record must stay readable by every later release, and by releases that still run beside a later one.
+func TestFrozenRecordIsReadAndWritten(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/response_v1.txt")
+	require.NoError(t, err)
+	var got idempotency.Response
+	require.NoError(t, got.UnmarshalBinary(data))
+	require.Equal(t, frozen, got)
+	encoded, err := frozen.MarshalBinary()
+	require.NoError(t, err)
+	require.Equal(t, string(data), string(encoded))
+}
+
+// randomResponse makes use of everything that has a meaning of its own in the stored form.
+func randomResponse(rnd *rand.Rand) idempotency.Response {
+	pieces := []string{"a", "Z", "0", " ", "\n", "\r", "\\", ":", ": ", "\\n", "\x00", "\xff", "é", "body=", "\n\n"}
+	text := func() string {
+		var b strings.Builder
+		for range rnd.IntN(8) {
+			b.WriteString(pieces[rnd.IntN(len(pieces))])
+		}
+		return b.String()
+	}
+	fields := func() http.Header {
+		var h http.Header
+		for range rnd.IntN(5) {
+			if h == nil {
+				h = http.Header{}
+			}
+			name := text()
+			h[name] = nil
+			for range rnd.IntN(4) {
+				h[name] = append(h[name], text())
+			}
+		}
+		return h
+	}
+	resp := idempotency.Response{Status: rnd.IntN(1000), Header: fields(), Trailer: fields(), Omitted: rnd.IntN(4) == 0}
+	if !resp.Omitted {
+		resp.Body = []byte(text() + text())
+	}
+	return resp
+}
+
+func TestResponseSurvivesItsStoredForm(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		resp := randomResponse(rnd)
+		data, err := resp.AppendBinary([]byte("prefix"))
+		require.NoError(t, err)
+		data, found := bytes.CutPrefix(data, []byte("prefix"))
+		require.True(t, found)
+		var got idempotency.Response
+		require.NoError(t, got.UnmarshalBinary(data), "%q", data)
+		require.Equal(t, resp, got, "%q", data)
+	}
+}
+
+func TestDamageIsDetected(t *testing.T) {
+	t.Parallel()
+	data, err := frozen.MarshalBinary()
+	require.NoError(t, err)
+	damaged := func(data []byte, what string, args ...any) {
+		t.Helper()
+		var got idempotency.Response
+		require.ErrorIs(t, got.UnmarshalBinary(data), idempotency.ErrRecordInvalid, append([]any{what}, args...)...)
+		require.Zero(t, got)
+	}
+	for i := range data {
+		for bit := range 8 {
+			flipped := bytes.Clone(data)
+			flipped[i] ^= 1 << bit
+			damaged(flipped, "bit %d of byte %d: %q", bit, i, flipped)
+		}
+		damaged(data[:i], "cut at %d", i)
+		damaged(data[i+1:], "without the first %d bytes", i+1)
+	}
+	damaged(append(bytes.Clone(data), 'x'), "longer")
+}
+
+func TestForeignValueIsNoResponse(t *testing.T) {
+	t.Parallel()
+	for _, data := range []string{
+		"", "\n", "hello", "response/1", "response/1 ", "response/2 200 crc=00000000 header=0 trailer=0 body=0\n\n",
+		"response/1 200 crc=00000000 header=0 trailer=0 body=omitted\n",
+		"response/1 200 crc=399f7b69 header=-1 trailer=1 body=0\n\n",
+		"response/1 200 crc=399f7b69 header=9223372036854775807 trailer=9223372036854775807 body=0\n\n",
+		"response/1 200 crc=399f7b69 header=4611686018427387904 trailer=4611686018427387904 body=0\n\n",
+		`{"status":200}`,
+	} {
+		var got idempotency.Response
+		require.ErrorIs(t, got.UnmarshalBinary([]byte(data)), idempotency.ErrRecordInvalid, "%q", data)
+	}
+}
+
+func TestClonedResponseSharesNoMemory(t *testing.T) {
+	t.Parallel()
+	clone := frozen.Clone()
+	require.Equal(t, frozen, clone)
+	clone.Header["Set-Cookie"][0] = "x"
+	clone.Trailer["X-Sum"][0] = "x"
+	clone.Header.Del("X-Empty")
+	clone.Body[0] = 'x'
+	require.NotEqual(t, "x", frozen.Header.Get("Set-Cookie"))
+	require.NotEqual(t, "x", frozen.Trailer.Get("X-Sum"))
+	require.Contains(t, frozen.Header, "X-Empty")
+	require.NotEqual(t, byte('x'), frozen.Body[0])
+}

@@ -1,0 +1,411 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// redisNetwork is a client and what stands between it and its servers.
+type redisNetwork struct {
+	client  redis.Cmdable
+	servers []*servertest.Server
+	proxies []*servertest.Proxy // one for each server
+}
+
+func (n *redisNetwork) inject(rule servertest.Rule) {
+	for _, p := range n.proxies {
+		p.Inject(rule)
+	}
+}
+
+func (n *redisNetwork) strikes() (sum int) {
+	for _, p := range n.proxies {
+		sum += p.Strikes()
+	}
+	return sum
+}
+
+// newRedisNetwork starts one server with a proxy.
+func newRedisNetwork(t *testing.T, edits ...func(*redis.Options)) *redisNetwork {
+	server := servertest.Redis(t)
+	proxy := servertest.NewProxy(t, server.Addr())
+	client := newRedisClient(t, proxy.Addr(), edits...)
+	return &redisNetwork{client, []*servertest.Server{server}, []*servertest.Proxy{proxy}}
+}
+
+// redisNetworks are the ways to reach Redis for which no fault may make a difference.
+var redisNetworks = map[string]func(*testing.T) *redisNetwork{
+	"default client": func(t *testing.T) *redisNetwork { return newRedisNetwork(t) },
+	"client without retries": func(t *testing.T) *redisNetwork {
+		return newRedisNetwork(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	},
+	"client with deadlines": func(t *testing.T) *redisNetwork { return newRedisNetwork(t, withContextTimeout) },
+	"pipelining client": func(t *testing.T) *redisNetwork {
+		// It does not end by the deadline of a context, so what one try may take has to be bounded for all.
+		n := newRedisNetwork(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
+		pipeliner, err := n.client.(*redis.Client).AutoPipeline()
+		require.NoError(t, err)
+		n.client = pipeliner
+		return n
+	},
+	"cluster client": func(t *testing.T) *redisNetwork {
+		n := &redisNetwork{servers: servertest.RedisCluster(t)}
+		for _, master := range n.servers {
+			n.proxies = append(n.proxies, servertest.NewProxy(t, master.Addr()))
+		}
+		n.client = newClusterClient(t, n.servers, n.proxies...)
+		return n
+	},
+}
+
+// loadScripts loads the scripts of the store, and returns the digests that their commands have on the wire.
+func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
+	t.Helper()
+	common, err := os.ReadFile("lua/record.lua")
+	require.NoError(t, err)
+	digests := map[string]string{}
+	for _, name := range []string{"claim", "extend", "complete", "release"} {
+		source, err := os.ReadFile("lua/" + name + ".lua")
+		require.NoError(t, err)
+		script := redis.NewScript(string(common) + string(source))
+		for _, server := range n.servers {
+			require.NoError(t, script.Load(t.Context(), newRedisClient(t, server.Addr())).Err())
+		}
+		digests[name] = script.Hash()
+	}
+	return digests
+}
+
+// echoOrFail answers like echo, but to "fail" with a status that is not stored.
+func echoOrFail(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if string(body) == "fail" {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(body)
+}
+
+// Wherever the connection breaks, the client gets the handler's answer, the handler runs once for it, and the next
+// request is answered as if nothing had happened. Nobody is refused because of a claim of their own.
+func TestRedisConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			breaks := func(name, script string, step func(t *testing.T, svc *service, key string)) {
+				for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply} {
+					t.Run(string(fault)+" of "+name, func(t *testing.T) {
+						svc := setup{store: store}.guard(t, echoOrFail)
+						n.inject(servertest.Rule{Fault: fault, Pattern: digests[script]})
+						step(t, svc, fmt.Sprint(fault, len(name)))
+						require.Equal(t, 1, n.strikes(), "the fault did not strike")
+					})
+				}
+			}
+			executed := func(body string) func(t *testing.T, svc *service, key string) {
+				return func(t *testing.T, svc *service, key string) {
+					first := svc.call(key, body)
+					require.Equal(t, http.StatusCreated, first.status, first.body)
+					require.Equal(t, body, first.body)
+					requireReplay(t, first, svc.call(key, body))
+					require.EqualValues(t, 1, svc.runs.Load())
+					require.Equal(t, []idempotency.Outcome{"executed", "replayed"}, svc.journal.outcomes())
+				}
+			}
+			breaks("claim", "claim", executed("small"))
+			breaks("completion", "complete", executed("small"))
+			breaks("large completion", "complete", executed(largeBody))
+			breaks("release", "release", func(t *testing.T, svc *service, key string) {
+				for range 2 {
+					require.Equal(t, http.StatusInternalServerError, svc.call(key, "fail").status)
+				}
+				require.Equal(t, []idempotency.Outcome{"released", "released"}, svc.journal.outcomes())
+			})
+			breaks("extension", "extend", func(t *testing.T, _ *service, key string) {
+				claim := mustClaim(t, store, idempotency.Key{ID: key}, attemptFor(time.Hour))
+				require.NoError(t, claim.Extend(t.Context(), time.Minute))
+				require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+			})
+			t.Run("nothing is left behind", func(t *testing.T) {
+				for _, server := range n.servers {
+					for _, key := range redisKeys(t, newRedisClient(t, server.Addr()), "") {
+						require.Regexp(t, `\}$`, key, "a staging key")
+					}
+				}
+			})
+		})
+	}
+}
+
+// A server that does not answer is a store that is not available, soon enough for the client to be told.
+func TestRedisDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	const storeTimeout, slack = time.Second, 2 * time.Second
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			n.loadScripts(t)
+			svc := setup{
+				store: idempotency.NewRedisStore(n.client, idempotency.RedisOptions{}),
+				opts:  idempotency.Options{StoreTimeout: storeTimeout},
+			}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Idempotency-Key") == "completion" {
+					for _, server := range n.servers {
+						require.NoError(t, server.Pause())
+					}
+				}
+				echo(w, r)
+			})
+			timed := func(key string) answer {
+				began := time.Now()
+				got := svc.call(key, "body")
+				require.Less(t, time.Since(began), storeTimeout+slack)
+				return got
+			}
+			answers := func() bool { return svc.call("answers", "body").status == http.StatusCreated }
+			until(t, answers)
+			require.Equal(t, http.StatusCreated, timed("completion").status, "the effects exist, so the answer is true")
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
+			runs := svc.runs.Load()
+			requireProblem(t, timed("claim"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Equal(t, runs, svc.runs.Load())
+			for _, server := range n.servers {
+				server.Resume()
+			}
+			until(t, answers)
+		})
+	}
+}
+
+// until calls step until it reports true, and returns how long that took.
+func until(t *testing.T, step func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	require.Eventually(t, step, 20*time.Second, 5*time.Millisecond)
+	return time.Since(began)
+}
+
+// attemptNumber answers with the number of the attempt.
+func attemptNumber(w http.ResponseWriter, r *http.Request) {
+	op, _ := idempotency.FromContext(r.Context())
+	_, _ = fmt.Fprint(w, "attempt ", op.Attempt)
+}
+
+// A claim that was granted after we gave up blocks its key for no longer than its lease.
+func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []servertest.Fault{servertest.HoldReply, servertest.HoldRequest} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			const lease = 2 * time.Second
+			n := newRedisNetwork(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			svc := setup{store: store}.guard(t, attemptNumber)
+			hasty := setup{
+				store: store, opts: idempotency.Options{Lease: lease, StoreTimeout: lease / 4},
+			}.guard(t, attemptNumber)
+
+			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
+			requireProblem(t, hasty.call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+			require.Equal(t, 1, n.strikes())
+			n.proxies[0].Release()
+			requireProblem(t, svc.call("key", ""), http.StatusConflict, "in-progress")
+			var first answer
+			took := until(t, func() bool {
+				first = svc.call("key", "")
+				return first.status != http.StatusConflict
+			})
+			require.Less(t, took, lease+time.Second)
+			require.Equal(t, "attempt 2", first.body)
+			requireReplay(t, first, svc.call("key", ""))
+			require.EqualValues(t, 1, svc.runs.Load()+hasty.runs.Load())
+		})
+	}
+}
+
+// A claim that arrives after its key was claimed by somebody else changes nothing.
+func TestRedisClaimArrivesLate(t *testing.T) {
+	t.Parallel()
+	n := newRedisNetwork(t)
+	digests := n.loadScripts(t)
+	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+	hasty := setup{store: store, opts: idempotency.Options{StoreTimeout: 500 * time.Millisecond}}.guard(t, attemptNumber)
+	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"], Times: 2})
+	for _, key := range []string{"running", "completed"} {
+		requireProblem(t, hasty.call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
+	}
+	require.Equal(t, 2, n.strikes())
+
+	svc := setup{store: store}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") == "running" {
+			n.proxies[0].Release() // both claims
+		}
+		attemptNumber(w, r)
+	})
+	completed, running := svc.call("completed", ""), svc.call("running", "")
+	require.Equal(t, "attempt 1", completed.body)
+	require.Equal(t, "attempt 1", running.body)
+	requireReplay(t, completed, svc.call("completed", ""))
+	requireReplay(t, running, svc.call("running", ""))
+	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.journal.outcomes())
+}
+
+// A completion that arrives after a successor took over does not overwrite the record of the successor.
+func TestRedisCompletionArrivesLate(t *testing.T) {
+	t.Parallel()
+	for size, resp := range map[string]idempotency.Response{"small": bodyOf(1), "large": large()} {
+		for _, ended := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, successor has ended: %t", size, ended), func(t *testing.T) {
+				t.Parallel()
+				n := newRedisNetwork(t)
+				digests := n.loadScripts(t)
+				store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+				brief := attemptFor(time.Hour)
+				brief.Lease = 50 * time.Millisecond
+				late := mustClaim(t, store, numberedKey(1), brief)
+				n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["complete"]})
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				require.Error(t, late.Complete(ctx, resp, time.Hour))
+				require.Equal(t, 1, n.strikes())
+
+				var successor idempotency.Claim
+				until(t, func() bool {
+					_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+					successor = claim
+					return err == nil && claim != nil
+				})
+				if ended {
+					require.NoError(t, successor.Complete(t.Context(), bodyOf(2), time.Hour))
+				}
+				n.proxies[0].Release()
+				require.ErrorIs(t, late.Complete(t.Context(), resp, time.Hour), idempotency.ErrClaimLost)
+				require.NoError(t, successor.Complete(t.Context(), bodyOf(2), time.Hour))
+				require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 2)
+				require.Len(t, redisKeys(t, n.client, ""), 1)
+			})
+		}
+	}
+}
+
+// What Redis forgets while the handler runs is made again when it has ended.
+func TestRedisForgetsARunningOperation(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t).Addr())
+	for size, body := range map[string]string{"small": "body", "large": largeBody} {
+		t.Run(size, func(t *testing.T) {
+			svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t,
+				func(w http.ResponseWriter, r *http.Request) {
+					require.NoError(t, client.FlushAll(r.Context()).Err())
+					echo(w, r)
+				})
+			first := svc.call(size, body)
+			require.Equal(t, http.StatusCreated, first.status)
+			requireReplay(t, first, svc.call(size, body))
+			require.Equal(t, []idempotency.Outcome{"restored", "replayed"}, svc.journal.outcomes())
+		})
+	}
+}
+
+// A server that is killed and started again while the handler runs costs nobody an answer.
+func TestRedisRestarts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args    []string
+		outcome idempotency.Outcome
+	}{
+		"with its records":    {[]string{"--appendonly", "yes", "--appendfsync", "always"}, idempotency.OutcomeExecuted},
+		"without its records": {nil, idempotency.OutcomeRestored},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t, test.args...)
+			client := newRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
+			until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
+			svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t,
+				func(w http.ResponseWriter, r *http.Request) {
+					require.NoError(t, server.Restart())
+					echo(w, r)
+				})
+			first := svc.call("key", "body")
+			require.Equal(t, http.StatusCreated, first.status)
+			require.Equal(t, test.outcome, svc.journal.last(t).Outcome)
+			require.NoError(t, server.Restart())
+			if test.outcome == idempotency.OutcomeExecuted {
+				requireReplay(t, first, svc.call("key", "body"))
+			}
+			require.Equal(t, http.StatusCreated, svc.call("other", "body").status)
+		})
+	}
+}
+
+// Many callers at once, for many keys, of which some fail at first: each operation is carried out once, and all of its
+// callers learn what came of it.
+func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machine has
+	const keys, callsPerKey, workers = 20_000, 5, 32
+	client := newRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
+	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+		idempotency.RunnerOptions{Wait: time.Minute})
+	require.NoError(t, err)
+	errFirst := errors.New("first attempt")
+	var effects, attempts [keys]atomic.Int32
+	call := func(i int) error {
+		resp, _, err := runner.Do(t.Context(), numberedKey(i), []byte{byte(i)}, func(context.Context) (idempotency.Response, error) {
+			if attempts[i].Add(1) == 1 && i%10 == 0 {
+				return idempotency.Response{}, errFirst
+			}
+			return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", effects[i].Add(1))}, nil
+		})
+		if i%10 == 0 && errors.Is(err, errFirst) {
+			return nil
+		}
+		if err == nil && string(resp.Body) != fmt.Sprint(i, " 1") {
+			err = fmt.Errorf("got %q", resp.Body)
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(7, uint64(w)))
+			for n := w; n < keys*callsPerKey; n += workers {
+				i := n / callsPerKey // its calls are near each other: several are under way at once
+				if random.IntN(4) == 0 {
+					i = random.IntN(i + 1)
+				}
+				if err := call(i); err != nil {
+					t.Errorf("key %d: %v", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range keys {
+		if effects[i].Load() == 0 {
+			require.NoError(t, call(i))
+		}
+		require.EqualValues(t, 1, effects[i].Load(), "key %d", i)
+	}
+}

@@ -1,0 +1,175 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+func TestDoReturnsTheStoredResponse(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	var operation idempotency.Operation
+	first, replayed, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		var ok bool
+		operation, ok = idempotency.FromContext(ctx)
+		assert.True(t, ok)
+		return idempotency.Response{Status: 7, Header: http.Header{"A": {"1"}}, Body: []byte("done")}, nil
+	})
+	require.NoError(t, err)
+	require.False(t, replayed)
+	require.Equal(t, someKey, operation.Key)
+	require.Equal(t, 1, operation.Attempt)
+	again, replayed, err := b.do(mustNotWork(t))
+	require.NoError(t, err)
+	require.True(t, replayed)
+	require.Equal(t, first, again)
+	require.Equal(t, operation.ID, b.journal.last(t).Operation)
+	require.Equal(t, 7, b.journal.last(t).Status)
+}
+
+func TestDoSharesNoMemory(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	mine := idempotency.Response{Header: http.Header{"A": {"1"}}, Trailer: http.Header{"B": {"2"}}, Body: []byte("done")}
+	want := mine.Clone()
+	for range 3 {
+		got, _, err := b.do(func(context.Context) (idempotency.Response, error) { return mine, nil })
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		for _, resp := range []idempotency.Response{mine, got} {
+			resp.Header["A"][0], resp.Trailer["B"][0], resp.Body[0] = "x", "x", 'x'
+		}
+	}
+}
+
+func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	busy := errors.New("busy")
+	var operations []idempotency.Operation
+	work := func(err error) func(context.Context) (idempotency.Response, error) {
+		return func(ctx context.Context) (idempotency.Response, error) {
+			operation, _ := idempotency.FromContext(ctx)
+			operations = append(operations, operation)
+			return idempotency.Response{Status: 200}, err
+		}
+	}
+	_, replayed, err := b.do(work(busy))
+	require.Equal(t, busy, err)
+	require.False(t, replayed)
+	require.Equal(t, idempotency.OutcomeReleased, b.journal.last(t).Outcome)
+	require.Equal(t, busy, b.journal.last(t).Err)
+	require.PanicsWithValue(t, "boom", func() {
+		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) { panic("boom") })
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) {
+			runtime.Goexit()
+			return idempotency.Response{}, nil
+		})
+	}()
+	<-ended
+	_, _, err = b.do(work(nil))
+	require.NoError(t, err)
+	require.Equal(t, operations[0].ID, operations[1].ID)
+	require.Equal(t, 1, operations[0].Attempt)
+	require.Equal(t, 4, operations[1].Attempt)
+}
+
+func TestDoRefuses(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	refused := func(key idempotency.Key, payload string, is error) {
+		t.Helper()
+		_, _, err := b.Do(t.Context(), key, []byte(payload), mustNotWork(t))
+		require.ErrorIs(t, err, is)
+		refusal, ok := errors.AsType[*idempotency.Error](err)
+		require.True(t, ok)
+		require.NotZero(t, refusal.Status)
+	}
+	_, _, err := b.do(func(context.Context) (idempotency.Response, error) {
+		refused(someKey, "payload", idempotency.ErrInProgress)
+		refused(someKey, "other", idempotency.ErrKeyReused)
+		return idempotency.Response{Status: 3, Omitted: true}, nil
+	})
+	require.NoError(t, err)
+	refused(someKey, "payload", idempotency.ErrNotReplayable)
+	refused(idempotency.Key{User: "u", Endpoint: "e"}, "", idempotency.ErrKeyInvalid)
+	require.Equal(t, idempotency.OutcomeRejected, b.journal.last(t).Outcome)
+	b.store.onBegin = failing(always, errDown)
+	refused(someKey, "payload", errDown)
+}
+
+func TestDoGoesOnWhenItsCallerGivesUp(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	ctx, cancel := context.WithCancel(t.Context())
+	store := b.store
+	store.onBegin = func(ctx context.Context, _ int64, step func() error) error {
+		assert.NoError(t, ctx.Err())
+		return step()
+	}
+	store.onComplete = store.onBegin
+	_, _, err := b.Do(ctx, someKey, []byte("payload"), func(ctx context.Context) (idempotency.Response, error) {
+		cancel()
+		<-ctx.Done()
+		return someWork(ctx)
+	})
+	require.NoError(t, err)
+	_, replayed, err := b.Do(ctx, someKey, []byte("payload"), mustNotWork(t))
+	require.NoError(t, err)
+	require.True(t, replayed)
+}
+
+func TestStoreGetsTheValuesOfTheRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type tracer struct{}
+		store := newSpyStore()
+		seen := 0
+		see := func(ctx context.Context, _ int64, step func() error) error {
+			assert.Equal(t, "span", ctx.Value(tracer{}))
+			deadline, ok := ctx.Deadline()
+			assert.True(t, ok)
+			assert.LessOrEqual(t, time.Until(deadline), 2*time.Second)
+			seen++
+			return step()
+		}
+		store.onBegin, store.onExtend, store.onComplete, store.onRelease = see, see, see, see
+		b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: 2 * time.Second})
+		ctx := context.WithValue(t.Context(), tracer{}, "span")
+		for _, err := range []error{errDown, nil} {
+			_, _, got := b.Do(ctx, someKey, nil, func(context.Context) (idempotency.Response, error) {
+				time.Sleep(30 * time.Second)
+				return idempotency.Response{}, err
+			})
+			require.Equal(t, err, got)
+		}
+		require.Equal(t, 6, seen) // twice Begin and Extend, Release and Complete
+	})
+}
+
+func TestNewRunnerReportsEveryFault(t *testing.T) {
+	t.Parallel()
+	_, err := idempotency.NewRunner(nil, idempotency.RunnerOptions{
+		TTL: time.Second, Lease: time.Minute, Wait: -1, StoreTimeout: time.Hour, Abandoned: 7,
+	})
+	for _, fault := range []string{"Store is nil", "TTL", "Wait", "StoreTimeout", "Abandoned"} {
+		require.ErrorContains(t, err, fault)
+	}
+	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{Lease: time.Microsecond, StoreTimeout: -1})
+	require.ErrorContains(t, err, "Lease")
+	require.ErrorContains(t, err, "StoreTimeout")
+}

@@ -1,0 +1,633 @@
+package idempotency_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// newRedisClient returns a client with the default options of go-redis, apart from those that edits change.
+func newRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	opts := &redis.Options{Addr: addr}
+	for _, edit := range edits {
+		edit(opts)
+	}
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// withContextTimeout is what lets the store use the hooks of the client.
+func withContextTimeout(o *redis.Options) { o.ContextTimeoutEnabled = true }
+
+// newClusterClient returns a client of a cluster, whose connections to a server go through its proxy if there are any.
+func newClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*servertest.Proxy) *redis.ClusterClient {
+	t.Helper()
+	opts := &redis.ClusterOptions{ContextTimeoutEnabled: true}
+	through := map[string]string{}
+	for i, master := range masters {
+		opts.Addrs = append(opts.Addrs, master.Addr())
+		through[master.Addr()] = master.Addr()
+		if len(proxies) > 0 {
+			through[master.Addr()] = proxies[i].Addr()
+		}
+	}
+	opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, network, through[addr])
+	}
+	client := redis.NewClusterClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// newMiniredis returns a miniredis and a client of it. Its keys do not expire by themselves, so the clock of their
+// expiry is moved on before each command: no key lives shorter than it should, counted from the call that set it.
+func newMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client := newRedisClient(t, server.Addr(), withContextTimeout)
+	var mu sync.Mutex
+	last := time.Now()
+	client.AddHook(beforeEach(func(string) {
+		mu.Lock()
+		defer mu.Unlock()
+		now := time.Now()
+		server.FastForward(now.Sub(last))
+		last = now
+	}))
+	return server, client
+}
+
+// beforeEach is a hook that is called before each command of a client, with its name; "" before a pipeline.
+type beforeEach func(command string)
+
+func (beforeEach) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (before beforeEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		before(cmd.Name())
+		return next(ctx, cmd)
+	}
+}
+
+func (before beforeEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		before("")
+		return next(ctx, cmds)
+	}
+}
+
+// largeBody does not pass through Lua.
+var largeBody = strings.Repeat("0123456789abcdef", 4<<10)
+
+func large() idempotency.Response {
+	return idempotency.Response{Status: http.StatusCreated, Body: []byte(largeBody)}
+}
+
+func TestRedisStoreConforms(t *testing.T) {
+	t.Parallel()
+	conforms := func(name string, newClient func(*testing.T) redis.Cmdable) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := newClient(t)
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store {
+				return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+			})
+		})
+	}
+	conforms("miniredis", func(t *testing.T) redis.Cmdable {
+		_, client := newMiniredis(t)
+		return client
+	})
+	conforms("server", func(t *testing.T) redis.Cmdable {
+		return newRedisClient(t, servertest.Redis(t).Addr())
+	})
+	conforms("server with automatic pipelining", func(t *testing.T) redis.Cmdable {
+		pipeliner, err := newRedisClient(t, servertest.Redis(t).Addr()).AutoPipeline()
+		require.NoError(t, err)
+		return pipeliner
+	})
+	conforms("cluster", func(t *testing.T) redis.Cmdable {
+		return newClusterClient(t, servertest.RedisCluster(t))
+	})
+	conforms("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
+		server := servertest.Redis(t)
+		client, other := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
+		client.AddHook(beforeEach(func(string) { other.ScriptFlush(t.Context()) }))
+		return client
+	})
+}
+
+// What a request costs, counted where it is paid: on the wire.
+func TestRedisRoundTrips(t *testing.T) {
+	t.Parallel()
+	proxy := servertest.NewProxy(t, servertest.Redis(t).Addr())
+	store := idempotency.NewRedisStore(newRedisClient(t, proxy.Addr()), idempotency.RedisOptions{})
+	post := func(body string) func(*service, string) {
+		return func(svc *service, key string) { svc.call(key, body) }
+	}
+	for i, test := range []struct {
+		name   string
+		before func(*service, string)
+		do     func(*service, string)
+		trips  int
+	}{
+		{"first execution", nil, post("a"), 2},
+		{"first execution, 64 KiB", nil, post(largeBody), 2},
+		{"first execution, 1 MiB", nil, post(strings.Repeat(largeBody, 16)), 2},
+		{"replay", post("a"), post("a"), 1},
+		{"replay, 7 KiB", post(largeBody[:7<<10]), post(largeBody[:7<<10]), 1},
+		{"replay, 64 KiB", post(largeBody), post(largeBody), 2}, // the script does not touch it
+		{"key reused", post("a"), post("b"), 1},
+		{"key reused, 64 KiB", post("a"), post("b"), 1},
+		{"claim, in progress, completion", nil, post("again"), 3},
+		{"claim, release", nil, post("fail"), 2},
+		{"claim, extension", nil, func(_ *service, key string) {
+			claim := mustClaim(t, store, idempotency.Key{ID: key}, attemptFor(time.Hour))
+			require.NoError(t, claim.Extend(t.Context(), time.Minute))
+		}, 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var svc *service
+			svc = setup{store: store}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				switch body, _ := io.ReadAll(r.Body); string(body) {
+				case "again":
+					svc.call(r.Header.Get("Idempotency-Key"), "again")
+				case "fail":
+					w.WriteHeader(http.StatusInternalServerError)
+				default:
+					_, _ = w.Write(body)
+				}
+			})
+			var trips int
+			for _, key := range []string{fmt.Sprint("warm", i), fmt.Sprint(i)} { // the first loads the scripts
+				if test.before != nil {
+					test.before(svc, key)
+				}
+				flights := proxy.Flights()
+				test.do(svc, key)
+				trips = proxy.Flights() - flights
+			}
+			require.Equal(t, test.trips, trips)
+		})
+	}
+}
+
+// goldenHead is the first line of a record, without the parts that are random.
+const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d operation=<operation> " +
+	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=1763712000000\n"
+
+const goldenResponse = "response/1 201 crc=71020c24 header=3 trailer=1 body=8\n" +
+	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\:Checksum: ok\n\n" + `{"id":1}`
+
+var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |operation=[0-9a-f-]{36} `)
+
+// What an operator sees in redis-cli GET, and other releases of this package have to read.
+func TestRedisRecordIsReadable(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	server.SetTime(time.UnixMilli(1763712000000))
+	client := newRedisClient(t, server.Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	holds := func(format string, args ...any) {
+		t.Helper()
+		require.Len(t, server.Keys(), 1)
+		value, err := client.Get(t.Context(), server.Keys()[0]).Result()
+		require.NoError(t, err)
+		value = goldenRandom.ReplaceAllStringFunc(value, func(word string) string {
+			name, _, _ := strings.Cut(word, "=")
+			return name + "=<" + name + "> "
+		})
+		require.Equal(t, fmt.Sprintf(format, args...), value)
+	}
+	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	holds(goldenHead, "running", "1763712060000", 1)
+	require.NoError(t, claim.Extend(t.Context(), 2*time.Minute))
+	holds(goldenHead, "running", "1763712120000", 1)
+	require.NoError(t, claim.Release(t.Context()))
+	holds(goldenHead, "released", "0", 1)
+	claim = mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	holds(goldenHead, "running", "1763712060000", 2)
+	resp := idempotency.Response{
+		Status:  http.StatusCreated,
+		Header:  http.Header{"Content-Type": {"application/json"}, "Set-Cookie": {"a=1", "b=2"}},
+		Trailer: http.Header{http.TrailerPrefix + "Checksum": {"ok"}},
+		Body:    []byte(`{"id":1}`),
+	}
+	require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
+	holds(goldenHead+goldenResponse, "done", "0", 2)
+	require.Equal(t, &resp, mustRead(t, store, numberedKey(1)).Response)
+}
+
+// redisKeys returns the names of all keys that begin with prefix.
+func redisKeys(t testing.TB, client redis.Cmdable, prefix string) []string {
+	t.Helper()
+	names, err := client.Keys(t.Context(), prefix+"*").Result()
+	require.NoError(t, err)
+	return names
+}
+
+// redisContent returns all that lies under a key, of whatever type.
+func redisContent(t testing.TB, client redis.Cmdable, name string) string {
+	t.Helper()
+	kind := client.Type(t.Context(), name).Val()
+	value := map[string]func() any{
+		"string": func() any { return client.Get(t.Context(), name).Val() },
+		"hash":   func() any { return client.HGetAll(t.Context(), name).Val() },
+		"list":   func() any { return client.LRange(t.Context(), name, 0, -1).Val() },
+	}[kind]
+	require.NotNil(t, value, "unexpected type %q", kind)
+	return fmt.Sprint(kind, value(), client.PTTL(t.Context(), name).Val() > 0)
+}
+
+// foreign is what has no business under the key of a record.
+var foreign = map[string]any{
+	"text":            "hello",
+	"empty text":      "",
+	"much text":       largeBody,
+	"lines":           strings.Repeat("idempotency/1\n", 100),
+	"unknown version": "idempotency/2 done lease=0 token=0 attempt=1 operation=0 fingerprint=0 created=0\n",
+	"hash":            map[string]any{"state": "done"},
+	"list":            []any{"idempotency/1"},
+}
+
+func putForeign(t testing.TB, client redis.Cmdable, name string, value any) {
+	t.Helper()
+	require.NoError(t, client.Del(t.Context(), name).Err())
+	switch value := value.(type) {
+	case map[string]any:
+		require.NoError(t, client.HSet(t.Context(), name, value).Err())
+	case []any:
+		require.NoError(t, client.RPush(t.Context(), name, value...).Err())
+	default:
+		require.NoError(t, client.Set(t.Context(), name, value, 0).Err())
+	}
+}
+
+// damages are what may become of a record. Each is told from the record.
+var damages = map[string]func(string) string{
+	"cut in its head":     func(record string) string { return record[:100] },
+	"without a response":  func(record string) string { return record[:strings.Index(record, "\n")+1] },
+	"cut in its response": func(record string) string { return record[:len(record)-1] },
+	"with a byte more":    func(record string) string { return record + "x" },
+	"with another byte":   func(record string) string { return record[:len(record)-2] + "#" + record[len(record)-1:] },
+	"in unknown state":    func(record string) string { return strings.Replace(record, " done ", " paused ", 1) },
+	"with words missing":  func(record string) string { return strings.Replace(record, " attempt=1", "", 1) },
+	"with words too long": func(record string) string {
+		return strings.Replace(record, "fingerprint=", "fingerprint="+strings.Repeat("00", 64), 1)
+	},
+	"of later version":    func(record string) string { return strings.Replace(record, "idempotency/1", "idempotency/2", 1) },
+	"with later response": func(record string) string { return strings.Replace(record, "response/1", "response/2", 1) },
+}
+
+// onRealAndMiniredis runs a test on both.
+func onRealAndMiniredis(t *testing.T, test func(*testing.T, *redis.Client)) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		test(t, newRedisClient(t, servertest.Redis(t).Addr()))
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		_, client := newMiniredis(t)
+		test(t, client)
+	})
+}
+
+// A record that cannot be read is no reason to run the handler, not even with FailOpen, nor to write over it.
+func TestRedisRecordThatCannotBeRead(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		refused := func(name, body string, spoil func(*testing.T, string)) {
+			t.Run(name, func(t *testing.T) {
+				prefix := fmt.Sprintf("%x:", name)
+				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
+				svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
+				require.Equal(t, http.StatusCreated, svc.call("key", body).status)
+				keys := redisKeys(t, client, prefix)
+				require.Len(t, keys, 1)
+				spoil(t, keys[0])
+				before := redisContent(t, client, keys[0])
+
+				requireProblem(t, svc.call("key", body), http.StatusServiceUnavailable, "store-unavailable")
+				require.EqualValues(t, 1, svc.runs.Load())
+				require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrRecordInvalid)
+				require.Equal(t, before, redisContent(t, client, keys[0]))
+			})
+		}
+		for name, value := range foreign {
+			refused(name, "body", func(t *testing.T, key string) { putForeign(t, client, key, value) })
+		}
+		for name, damage := range damages {
+			for size, body := range map[string]string{"small": "body", "large": largeBody} {
+				refused(size+" record "+name, body, func(t *testing.T, key string) {
+					record := client.Get(t.Context(), key).Val()
+					require.NoError(t, client.Set(t.Context(), key, damage(record), redis.KeepTTL).Err())
+				})
+			}
+		}
+	})
+}
+
+// Nor does the owner of a claim write over what is not a record.
+func TestRedisClaimFindsForeignValue(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		steps := map[string]func(context.Context, idempotency.Claim) error{
+			"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
+			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
+			"Complete": func(ctx context.Context, c idempotency.Claim) error {
+				return c.Complete(ctx, bodyOf(1), time.Hour)
+			},
+			"Complete with a large body": func(ctx context.Context, c idempotency.Claim) error {
+				return c.Complete(ctx, large(), time.Hour)
+			},
+		}
+		for kind, value := range foreign {
+			for name, step := range steps {
+				t.Run(name+" finds "+kind, func(t *testing.T) {
+					prefix := fmt.Sprintf("%x:", t.Name())
+					store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
+					claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+					key := redisKeys(t, client, prefix)[0]
+					putForeign(t, client, key, value)
+					before := redisContent(t, client, key)
+					require.ErrorIs(t, step(t.Context(), claim), idempotency.ErrRecordInvalid)
+					require.Equal(t, before, redisContent(t, client, key))
+				})
+			}
+		}
+	})
+}
+
+// No byte of a client gets into a key: it could choose the slot in a cluster, or meet a key of somebody else.
+func TestRedisKeys(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		hostile := []idempotency.Key{
+			{ID: "{user}"}, {ID: "a}b{c"}, {ID: "\r\nFLUSHALL\r\n"}, {ID: "\x00\xff"}, {ID: strings.Repeat("x", 255)},
+			{User: "ab", ID: "c"}, {User: "a", ID: "bc"}, {User: "a", Endpoint: "b", ID: "c"},
+		}
+		for prefix, opts := range map[string]idempotency.RedisOptions{"idempotency:": {}, "shop:": {Prefix: "shop:"}} {
+			store := idempotency.NewRedisStore(client, opts)
+			for i, key := range hostile {
+				require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Complete(t.Context(), bodyOf(i), time.Hour))
+			}
+			keys := redisKeys(t, client, prefix)
+			require.Len(t, keys, len(hostile))
+			for _, key := range keys {
+				require.Regexp(t, `^`+prefix+`\{[0-9a-f]{64}\}$`, key)
+			}
+		}
+	})
+}
+
+// A large record is staged in the slot of its key, and what is staged does not stay.
+func TestRedisStaging(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		brief := attemptFor(time.Hour)
+		brief.Lease = time.Millisecond
+
+		overtaken := mustClaim(t, store, numberedKey(1), brief)
+		var owner idempotency.Claim
+		require.Eventually(t, func() (ok bool) {
+			_, owner, _ = store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+			return owner != nil
+		}, 10*time.Second, time.Millisecond)
+		name := redisKeys(t, client, "")
+		require.Len(t, name, 1)
+
+		require.ErrorIs(t, overtaken.Complete(t.Context(), large(), time.Hour), idempotency.ErrClaimLost)
+		require.Equal(t, name, redisKeys(t, client, ""), "of a claim that was lost")
+		require.NoError(t, owner.Complete(t.Context(), large(), time.Hour))
+		require.Equal(t, name, redisKeys(t, client, ""), "of a completion")
+		require.InDelta(t, time.Hour, client.PTTL(t.Context(), name[0]).Val(), float64(10*time.Second))
+		require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
+		require.NoError(t, owner.Complete(t.Context(), large(), time.Hour))
+		require.Equal(t, name, redisKeys(t, client, ""), "of a repetition")
+		require.Equal(t, largeBody, string(mustRead(t, store, numberedKey(1)).Response.Body))
+
+		// The owner disappears behind the first of the two commands.
+		cut := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		cut.AddHook(halfPipeline{func(string) {}})
+		claim := mustClaim(t, idempotency.NewRedisStore(cut, idempotency.RedisOptions{}), numberedKey(2), attemptFor(time.Hour))
+		require.ErrorIs(t, claim.Complete(t.Context(), large(), time.Hour), errCut)
+		staged := redisKeys(t, client, "")
+		require.Len(t, staged, 3)
+		for _, key := range staged {
+			require.Regexp(t, `^idempotency:\{[0-9a-f]{64}\}([0-9a-f]{32})?$`, key, "the hash tag is the same")
+			if !strings.HasSuffix(key, "}") {
+				require.InDelta(t, time.Minute, client.PTTL(t.Context(), key).Val(), float64(10*time.Second))
+			}
+		}
+	})
+}
+
+// A large record is read in a second step, before which it may expire, and the key be claimed by somebody else.
+func TestRedisRecordExpiresWhileItIsRead(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		var meanwhile func()
+		slow := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		slow.AddHook(beforeEach(func(command string) {
+			if command == "get" && meanwhile != nil {
+				meanwhile()
+			}
+		}))
+		store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
+		require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+
+		meanwhile = func() {
+			require.NoError(t, client.FlushAll(t.Context()).Err())
+			mustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), numberedKey(1), attemptFor(time.Hour))
+		}
+		record := mustRead(t, store, numberedKey(1))
+		require.Nil(t, record.Response)
+		require.Greater(t, record.LeaseLeft, 50*time.Second)
+		require.LessOrEqual(t, record.LeaseLeft, time.Minute)
+
+		require.NoError(t, client.FlushAll(t.Context()).Err())
+		meanwhile = nil
+		require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+		meanwhile = func() { require.NoError(t, client.FlushAll(t.Context()).Err()) }
+		mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	})
+}
+
+var errCut = errors.New("connection cut")
+
+// halfPipeline is a hook that sends of a pipeline which begins with SET nothing else.
+type halfPipeline struct{ beforeEach }
+
+func (halfPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "set" { // but what go-redis sends to open a connection
+			return next(ctx, cmds)
+		}
+		return errors.Join(next(ctx, cmds[:1]), errCut)
+	}
+}
+
+// However many requests wait for one key, Redis hears of each of them once, and then from one of them now and then.
+func TestRedisIsSparedByWaiters(t *testing.T) {
+	t.Parallel()
+	const waiters = 1000
+	server := servertest.Redis(t)
+	attempt := attemptFor(time.Hour)
+	attempt.Fingerprint = sha256.Sum256(nil)
+	owner := mustClaim(t, idempotency.NewRedisStore(newRedisClient(t, server.Addr()), idempotency.RedisOptions{}),
+		numberedKey(1), attempt)
+	client := newRedisClient(t, server.Addr())
+	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+		idempotency.RunnerOptions{Wait: time.Minute})
+	require.NoError(t, err)
+	asked := func() (n int) {
+		stats := client.Info(t.Context(), "commandstats").Val()
+		_, calls, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+		_, _ = fmt.Sscan(calls, &n)
+		return n
+	}
+
+	began, before := time.Now(), asked()
+	var wg sync.WaitGroup
+	for range waiters {
+		wg.Go(func() {
+			resp, replayed, err := runner.Do(t.Context(), numberedKey(1), nil, nil)
+			if err != nil || !replayed || string(resp.Body) != "done" {
+				t.Errorf("got %q, replayed %t, %v", resp.Body, replayed, err)
+			}
+		})
+	}
+	require.Eventually(t, func() bool {
+		return asked()-before > waiters && time.Since(began) > 2*time.Second
+	}, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, owner.Complete(t.Context(), idempotency.Response{Status: 200, Body: []byte("done")}, time.Hour))
+	wg.Wait()
+	polls := asked() - before - waiters
+	require.Less(t, polls, 10+int(time.Since(began)/(200*time.Millisecond)))
+}
+
+// unsafeSettings returns the settings that Check finds fault with.
+func unsafeSettings(t testing.TB, client redis.Cmdable) []string {
+	t.Helper()
+	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
+	if err == nil {
+		return nil
+	}
+	var settings []string
+	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.True(t, ok, "not a finding: %v", err)
+		require.NotEmpty(t, finding.Risk)
+		require.Contains(t, err.Error(), finding.Node+": "+finding.Setting+" is "+finding.Value)
+		settings = append(settings, finding.Setting)
+	}
+	return settings
+}
+
+func TestRedisCheck(t *testing.T) {
+	t.Parallel()
+	safe := []string{"--appendonly", "yes", "--appendfsync", "always"}
+	for name, test := range map[string]struct {
+		args     []string
+		findings []string
+	}{
+		"safe":                     {safe, nil},
+		"safe with a limit":        {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "noeviction"), nil},
+		"policy without a limit":   {append(safe, "--maxmemory-policy", "allkeys-lru"), nil},
+		"evicts":                   {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), []string{"maxmemory_policy"}},
+		"evicts what expires":      {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"), []string{"maxmemory_policy"}},
+		"keeps nothing":            {[]string{"--appendfsync", "no"}, []string{"aof_enabled"}},
+		"keeps snapshots":          {[]string{"--save", "1 1"}, []string{"aof_enabled"}},
+		"synchronises each second": {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, []string{"appendfsync"}},
+		"everything":               {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu"}, []string{"maxmemory_policy", "aof_enabled"}},
+		"does not tell":            {append(safe, "--rename-command", "CONFIG", ""), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.findings, unsafeSettings(t, newRedisClient(t, servertest.Redis(t, test.args...).Addr())))
+		})
+	}
+	t.Run("replication", func(t *testing.T) {
+		master := servertest.Redis(t, safe...)
+		host, port, err := net.SplitHostPort(master.Addr())
+		require.NoError(t, err)
+		replica := servertest.Redis(t, append(safe, "--replicaof", host, port)...)
+		client := newRedisClient(t, master.Addr())
+		require.Eventually(t, func() bool {
+			return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:1")
+		}, 10*time.Second, 10*time.Millisecond)
+		require.Equal(t, []string{"role"}, unsafeSettings(t, newRedisClient(t, replica.Addr())))
+		require.Equal(t, []string{"min-replicas-to-write"}, unsafeSettings(t, client))
+		require.NoError(t, client.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+		require.Empty(t, unsafeSettings(t, client))
+	})
+	t.Run("version", func(t *testing.T) {
+		for version, findings := range map[string][]string{
+			"5.0.14": {"redis_version"}, "6.0.20": {"redis_version"}, "6.2.0": nil, "7.0.15": nil, "10.0.1": nil,
+		} {
+			client := newRedisClient(t, "127.0.0.1:1", withContextTimeout)
+			client.AddHook(infoHook("redis_version:" + version + "\r\nrole:master\r\n"))
+			require.Equal(t, findings, unsafeSettings(t, client), version)
+		}
+	})
+	t.Run("every master of a cluster, and the client", func(t *testing.T) {
+		masters := servertest.RedisCluster(t)
+		client := newClusterClient(t, masters)
+		require.Equal(t, []string{"aof_enabled", "aof_enabled", "aof_enabled"}, unsafeSettings(t, client))
+		for _, master := range masters {
+			node := newRedisClient(t, master.Addr())
+			require.NoError(t, node.ConfigSet(t.Context(), "appendonly", "yes").Err())
+			require.NoError(t, node.ConfigSet(t.Context(), "appendfsync", "always").Err())
+		}
+		require.Empty(t, unsafeSettings(t, client))
+		patient := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{masters[0].Addr()}})
+		defer patient.Close()
+		require.Equal(t, []string{"ContextTimeoutEnabled"}, unsafeSettings(t, patient))
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		_, client := newMiniredis(t)
+		require.Empty(t, unsafeSettings(t, client))
+	})
+	t.Run("no server", func(t *testing.T) {
+		server := servertest.Redis(t)
+		client := newRedisClient(t, server.Addr())
+		server.Close()
+		err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
+		require.Error(t, err)
+		_, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.False(t, ok, "that nobody answers is not a setting: %v", err)
+	})
+}
+
+// infoHook answers INFO in place of a server, and CONFIG with an error.
+type infoHook string
+
+func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (infoHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		if cmd, ok := cmd.(*redis.StringCmd); ok {
+			cmd.SetVal(string(info))
+			return nil
+		}
+		cmd.SetErr(errors.New("NOPERM"))
+		return cmd.Err()
+	}
+}

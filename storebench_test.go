@@ -1,0 +1,261 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// benchPayment answers any request with 201, four fields and a body of a given size.
+type benchPayment struct {
+	body     []byte
+	executed int
+}
+
+func (p *benchPayment) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.executed++
+	_, _ = io.Copy(io.Discard, r.Body)
+	h := w.Header()
+	h["Content-Type"] = benchContentType
+	h["Location"] = benchLocation
+	h["Cache-Control"] = benchCacheControl
+	h["Etag"] = benchETag
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(p.body)
+}
+
+var (
+	benchContentType  = []string{"application/json"}
+	benchLocation     = []string{"/payments/1"}
+	benchCacheControl = []string{"no-store"}
+	benchETag         = []string{`"1"`}
+)
+
+// benchClient sends requests without a network, and without allocations of its own.
+type benchClient struct {
+	request *http.Request
+	body    *bytes.Reader
+	key     []string
+	header  http.Header
+	status  int
+	got     int
+}
+
+func newBenchClient(size int) *benchClient {
+	c := &benchClient{body: bytes.NewReader(make([]byte, size)), key: []string{""}, header: http.Header{}}
+	c.request = httptest.NewRequest(http.MethodPost, "/payments", c.body)
+	c.request.Header["Content-Type"] = benchContentType
+	return c
+}
+
+func (c *benchClient) send(h http.Handler, key string) {
+	_, _ = c.body.Seek(0, io.SeekStart)
+	if c.key[0] = key; key != "" {
+		c.request.Header["Idempotency-Key"] = c.key
+	}
+	clear(c.header)
+	c.status, c.got = 0, 0
+	h.ServeHTTP(c, c.request)
+}
+
+func (c *benchClient) Header() http.Header { return c.header }
+
+func (c *benchClient) WriteHeader(status int) { c.status = status }
+
+func (c *benchClient) Write(p []byte) (int, error) {
+	c.got += len(p)
+	return len(p), nil
+}
+
+// benchKeys is a text every part of which is another key.
+var benchKeys = func() string {
+	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+	b := make([]byte, 8<<20)
+	random := rand.New(rand.NewPCG(1, 2))
+	for i := range b {
+		b[i] = letters[random.IntN(len(letters))]
+	}
+	return string(b)
+}()
+
+func benchKey(n int) string { return benchKeys[n%(len(benchKeys)-36):][:36] }
+
+// benchStore makes a handler on a new store.
+func benchStore(b testing.TB, store idempotency.Store, next http.Handler) http.Handler {
+	m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	require.NoError(b, err)
+	return m.Handler(next)
+}
+
+func BenchmarkMiddleware(b *testing.B) {
+	stores := map[string]func(b *testing.B) func() idempotency.Store{
+		"memory": func(*testing.B) func() idempotency.Store {
+			return func() idempotency.Store {
+				return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 30})
+			}
+		},
+		"redis": func(b *testing.B) func() idempotency.Store {
+			client := newRedisClient(b, servertest.Redis(b).Addr())
+			return func() idempotency.Store {
+				require.NoError(b, client.FlushAll(b.Context()).Err())
+				return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+			}
+		},
+	}
+	for _, name := range []string{"memory", "redis"} {
+		newStore := stores[name](b)
+		for _, size := range []struct {
+			name    string
+			in, out int
+		}{
+			{"256B-200B", 256, 200},
+			{"256B-64KiB", 256, 64 << 10},
+			{"256B-1MiB", 256, 1 << 20},
+			{"1MiB-200B", 1 << 20, 200},
+		} {
+			client := newBenchClient(size.in)
+			expect := func(b *testing.B, p *benchPayment, executed int) {
+				require.Equal(b, executed, p.executed)
+				require.Equal(b, http.StatusCreated, client.status)
+				require.Equal(b, size.out, client.got)
+			}
+			b.Run(name+"/first/"+size.name, func(b *testing.B) {
+				payment := &benchPayment{body: make([]byte, size.out)}
+				var h http.Handler
+				b.ReportAllocs()
+				n := 0
+				for b.Loop() {
+					if n%((256<<20)/(size.out+1024)) == 0 { // what fits into the memory of a small machine
+						b.StopTimer()
+						h = benchStore(b, newStore(), payment)
+						b.StartTimer()
+					}
+					client.send(h, benchKey(n))
+					n++
+				}
+				expect(b, payment, n)
+				require.Empty(b, client.header["Idempotent-Replayed"])
+			})
+			b.Run(name+"/replay/"+size.name, func(b *testing.B) {
+				payment := &benchPayment{body: make([]byte, size.out)}
+				h := benchStore(b, newStore(), payment)
+				client.send(h, benchKey(0))
+				b.ReportAllocs()
+				for b.Loop() {
+					client.send(h, benchKey(0))
+				}
+				expect(b, payment, 1)
+				require.Equal(b, []string{"true"}, client.header["Idempotent-Replayed"])
+			})
+		}
+	}
+	for name, h := range map[string]func(*benchPayment) http.Handler{
+		"bare": func(p *benchPayment) http.Handler { return p },
+		"without-key": func(p *benchPayment) http.Handler {
+			return benchStore(b, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), p)
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			client, payment := newBenchClient(256), &benchPayment{body: make([]byte, 200)}
+			h := h(payment)
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				client.send(h, "")
+				n++
+			}
+			require.Equal(b, n, payment.executed)
+		})
+	}
+}
+
+func BenchmarkRedisStore(b *testing.B) {
+	client := newRedisClient(b, servertest.Redis(b).Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	attempt := attemptFor(1 << 40)
+	key := func(n int) idempotency.Key {
+		return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: benchKey(n)}
+	}
+	b.Run("Begin", func(b *testing.B) {
+		require.NoError(b, client.FlushAll(b.Context()).Err())
+		b.ReportAllocs()
+		n := 0
+		for b.Loop() {
+			if _, claim, err := store.Begin(b.Context(), key(n), attempt); err != nil || claim == nil {
+				b.Fatal(claim, err)
+			}
+			n++
+		}
+	})
+	for name, size := range map[string]int{"200B": 200, "64KiB": 64 << 10} {
+		resp := bodyOf(size)
+		b.Run("Complete/"+name, func(b *testing.B) {
+			claim := mustClaim(b, store, key(-1+len(benchKeys)-36), attempt)
+			require.NoError(b, client.FlushAll(b.Context()).Err())
+			b.ReportAllocs()
+			for b.Loop() { // the record is missing the first time, then it is a repetition of the completion
+				if err := claim.Complete(b.Context(), resp, attempt.TTL); err != nil && err != idempotency.ErrRestored {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run("replay/"+name, func(b *testing.B) {
+			require.NoError(b, client.FlushAll(b.Context()).Err())
+			require.NoError(b, mustClaim(b, store, key(0), attempt).Complete(b.Context(), resp, attempt.TTL))
+			b.ReportAllocs()
+			for b.Loop() {
+				record, claim, err := store.Begin(b.Context(), key(0), attempt)
+				if err != nil || claim != nil || len(record.Response.Body) != size {
+					b.Fatal(record, claim, err)
+				}
+			}
+		})
+	}
+}
+
+// A large answer is buffered once, in a buffer that is used again, and stored in one more piece of memory.
+func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all allocations of the process
+	stores := map[string]idempotency.Store{
+		"memory": idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
+		"redis": idempotency.NewRedisStore(newRedisClient(t, servertest.Redis(t).Addr()),
+			idempotency.RedisOptions{}),
+	}
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection empties the pools
+			const size, runs = 1 << 20, 20
+			payment := &benchPayment{body: make([]byte, size)}
+			h, client := benchStore(t, store, payment), newBenchClient(256)
+			client.send(h, benchKey(runs))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for n := range runs {
+				client.send(h, benchKey(n))
+			}
+			runtime.ReadMemStats(&after)
+			require.Equal(t, runs+1, payment.executed)
+			cost := (after.TotalAlloc - before.TotalAlloc) / runs
+			t.Logf("%.2f MiB for each MiB", float64(cost)/size)
+			require.LessOrEqual(t, cost, uint64(size*5/2))
+
+			runtime.ReadMemStats(&before)
+			for range runs {
+				client.send(h, benchKey(0))
+			}
+			runtime.ReadMemStats(&after)
+			require.Equal(t, runs+1, payment.executed)
+			require.Equal(t, []string{"true"}, client.header["Idempotent-Replayed"])
+			t.Logf("%.2f MiB for each MiB replayed", float64(after.TotalAlloc-before.TotalAlloc)/runs/size)
+		})
+	}
+}

@@ -1,0 +1,225 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var waiting = idempotency.RunnerOptions{Wait: time.Minute}
+
+// own starts work that takes d, and returns when it has begun. What it returns waits for its end.
+func (b *bench) own(d time.Duration, err error) (wait func()) {
+	began, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _, _ = b.do(func(ctx context.Context) (idempotency.Response, error) {
+			close(began)
+			time.Sleep(d)
+			resp, _ := someWork(ctx)
+			return resp, err
+		})
+	}()
+	<-began
+	return func() { <-ended }
+}
+
+func mustNotWork(t *testing.T) func(context.Context) (idempotency.Response, error) {
+	return func(context.Context) (idempotency.Response, error) {
+		t.Error("executed again")
+		return idempotency.Response{}, nil
+	}
+}
+
+func TestDuplicateWaitsForTheAnswer(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		elsewhere bool // the owner is in another process
+		within    time.Duration
+	}{"same process": {false, 0}, "other process": {true, 320 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				here := newBench(t, newSpyStore(), waiting)
+				owner := here
+				if row.elsewhere {
+					owner = newBench(t, here.store, waiting)
+				}
+				began := time.Now()
+				wait := owner.own(10*time.Second, nil)
+				resp, replayed, err := here.do(mustNotWork(t))
+				require.NoError(t, err)
+				require.True(t, replayed)
+				require.Equal(t, "done", string(resp.Body))
+				require.InDelta(t, 10*time.Second, time.Since(began), float64(row.within))
+				require.Equal(t, idempotency.OutcomeReplayed, here.journal.last(t).Outcome)
+				require.Equal(t, time.Since(began), here.journal.last(t).Waited)
+				wait()
+			})
+		})
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newSpyStore(), waiting)
+		wait := b.own(time.Hour, nil)
+		began := time.Now()
+		var group sync.WaitGroup
+		for range 3 {
+			group.Go(func() {
+				_, _, err := b.do(mustNotWork(t))
+				assert.ErrorIs(t, err, idempotency.ErrInProgress)
+				assert.Equal(t, time.Minute, time.Since(began))
+			})
+		}
+		group.Wait()
+		require.Equal(t, idempotency.OutcomeInProgress, b.journal.last(t).Outcome)
+		require.Equal(t, time.Minute, b.journal.last(t).Waited)
+		wait()
+	})
+}
+
+func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]bool{"same process": false, "other process": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const waiters = 1000
+				here := newBench(t, newSpyStore(), waiting)
+				owner := here
+				if elsewhere {
+					owner = newBench(t, here.store, waiting)
+				}
+				wait := owner.own(10*time.Second, nil)
+				var group sync.WaitGroup
+				for range waiters {
+					group.Go(func() {
+						_, replayed, err := here.do(mustNotWork(t))
+						assert.NoError(t, err)
+						assert.True(t, replayed)
+					})
+				}
+				group.Wait()
+				wait()
+				// One look each, and one poller for all of them that looks four times a second at most.
+				require.LessOrEqual(t, here.store.begins.Load(), int64(1+waiters+50))
+			})
+		})
+	}
+}
+
+func TestWaiterTakesOverThePolling(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		here, owner := newBench(t, newSpyStore(), waiting), (*bench)(nil)
+		owner = newBench(t, here.store, waiting)
+		wait := owner.own(10*time.Second, nil)
+		var group sync.WaitGroup
+		for i := range 10 { // each of them leads for a second, and then its client hangs up
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*time.Second+time.Millisecond)
+			defer cancel()
+			group.Go(func() {
+				_, _, err := here.Do(ctx, someKey, []byte("payload"), mustNotWork(t))
+				assert.ErrorIs(t, err, idempotency.ErrInProgress)
+			})
+			synctest.Wait()
+		}
+		began := time.Now()
+		_, replayed, err := here.do(mustNotWork(t))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.InDelta(t, 10*time.Second, time.Since(began), float64(320*time.Millisecond))
+		group.Wait()
+		wait()
+	})
+}
+
+func TestWaiterClaimsWhatTheOwnerReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newSpyStore(), waiting)
+		wait := b.own(10*time.Second, errors.New("try again"))
+		began := time.Now()
+		executed := 0
+		var group sync.WaitGroup
+		for range 100 {
+			group.Go(func() {
+				_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+					assert.Equal(t, 10*time.Second, time.Since(began))
+					executed++
+					time.Sleep(time.Second)
+					return someWork(ctx)
+				})
+				assert.NoError(t, err)
+				assert.Equal(t, 11*time.Second, time.Since(began))
+			})
+		}
+		group.Wait()
+		wait()
+		require.Equal(t, 1, executed)
+		require.LessOrEqual(t, b.store.begins.Load(), int64(1+100+60))
+	})
+}
+
+func TestWaiterThatGaveUpDoesNotHoldTheKey(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newSpyStore(), waiting)
+		wait := b.own(10*time.Second, errors.New("try again"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, err := b.Do(ctx, someKey, []byte("payload"), mustNotWork(t))
+		require.ErrorIs(t, err, idempotency.ErrInProgress)
+		wait()
+		_, replayed, err := b.do(someWork)
+		require.NoError(t, err)
+		require.False(t, replayed)
+	})
+}
+
+func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		b := newBench(t, store, waiting)
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n > 4 {
+				return errDown
+			}
+			return step()
+		}
+		wait := b.own(10*time.Second, nil)
+		var group sync.WaitGroup
+		for range 3 {
+			group.Go(func() {
+				_, _, err := b.do(mustNotWork(t))
+				assert.ErrorIs(t, err, idempotency.ErrUnavailable)
+				assert.ErrorIs(t, err, errDown)
+			})
+		}
+		group.Wait()
+		wait()
+	})
+}
+
+func TestAnotherRequestDoesNotWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, newSpyStore(), waiting)
+		wait := b.own(10*time.Second, nil)
+		began := time.Now()
+		_, _, err := b.Do(t.Context(), someKey, []byte("other"), mustNotWork(t))
+		require.ErrorIs(t, err, idempotency.ErrKeyReused)
+		require.Zero(t, time.Since(began))
+		wait()
+	})
+}
