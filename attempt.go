@@ -38,10 +38,6 @@ func (r *Runner) execute(ctx context.Context, adm admission, work work) (Respons
 		return r.unprotected(ctx, adm, work)
 	}
 	leased := adm.held.record.LeaseLeft > 0
-	if leased && time.Since(adm.held.since) >= r.opts.Lease { // the store took longer to answer than the lease lasts
-		r.report(ctx, adm, Event{Outcome: OutcomeClaimLost, Err: ErrClaimLost})
-		return Response{}, refuse(ErrClaimLost)
-	}
 	ctx, cancel := context.WithCancelCause(adm.held.claim.Context(ctx))
 	defer cancel(nil)
 	a := &attempt{
@@ -50,10 +46,15 @@ func (r *Runner) execute(ctx context.Context, adm admission, work work) (Respons
 		runner:    r, adm: adm, leased: leased,
 		keeper: keeper{ctx: ctx, claim: adm.held.claim, lease: r.opts.Lease, timeout: r.opts.StoreTimeout, lost: cancel},
 	}
-	if leased {
+	defer a.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
+	switch {
+	case leased && time.Since(adm.held.since) >= r.opts.Lease: // the store took longer to answer than the lease lasts
+		err := refuse(a.release(ErrClaimLost)) // nothing has run: with Refuse too, it may be tried again
+		a.event = Event{Outcome: OutcomeClaimLost, Err: err}
+		return Response{}, err
+	case leased:
 		a.keeper.start(adm.held.since)
 	}
-	defer a.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
 	return a.run(work)
 }
 

@@ -48,5 +48,5 @@
 // request, such as compression, CORS, rate limits and http.TimeoutHandler. [Middleware.Handler] has the form
 // that routers expect of a middleware.
 //
-// [Runner] is the same engine without HTTP. Package idempotencytest checks a Store of one's own.
+// [Runner] is the same engine without HTTP, and [Transport] the client's half. Package idempotencytest checks a Store of one's own.
 package idempotency

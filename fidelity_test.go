@@ -689,6 +689,26 @@ func TestOuterHeadersAreThoseOfToday(t *testing.T) {
 	}, replay.header)
 }
 
+// They belong to one connection or one moment: the first client gets them, and they are not stored.
+func TestFieldsOfTheConnectionAreNotStored(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"Keep-Alive", "Proxy-Connection", "Te", "Upgrade", "Date", "X-Hop", "X-Kept"} {
+			w.Header().Set(name, "1")
+		}
+		w.Header()["Connection"] = []string{"close", "upgrade, x-hop"}
+	})
+	r := httptest.NewRequest(http.MethodPost, "/payments", http.NoBody)
+	r.Header.Set("Idempotency-Key", "k")
+	first, replay := httptest.NewRecorder(), httptest.NewRecorder()
+	svc.handler.ServeHTTP(first, r)
+	require.Len(t, first.Header(), 9) // with Content-Length
+	svc.handler.ServeHTTP(replay, r)
+	require.Equal(t, http.Header{
+		"X-Kept": {"1"}, "Content-Length": {"0"}, "Idempotent-Replayed": {"true"},
+	}, replay.Header())
+}
+
 func TestInvalidStatusPanicsInTheHandler(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{-1, 0, 99, 1000} {
@@ -765,7 +785,11 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 					if part.flush {
 						w.(http.Flusher).Flush()
 					}
-					<-received
+					select {
+					case <-received:
+					case <-time.After(10 * time.Second):
+						t.Error("nothing was sent")
+					}
 					_, _ = io.WriteString(w, "data: 2\n\n")
 				})
 				svc.server = listen(t, svc.handler, http2)

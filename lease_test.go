@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,32 @@ func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 		require.Equal(t, 21*time.Second, time.Since(began))
 		require.EqualValues(t, 1, store.extends.Load())
 		require.EqualValues(t, 1, store.completes.Load())
+	})
+}
+
+// A claim is used by one goroutine at a time, and not at all once it is settled.
+func TestRenewalDoesNotCrossTheCompletion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for range 300 {
+			store := newSpyStore()
+			var completing atomic.Bool
+			store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+				assert.False(t, completing.Load())
+				return step()
+			}
+			store.onComplete = func(_ context.Context, _ int64, step func() error) error {
+				completing.Store(true)
+				return step()
+			}
+			_, _, err := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute}).do(
+				func(ctx context.Context) (idempotency.Response, error) {
+					time.Sleep(20 * time.Second) // when a renewal is due
+					return someWork(ctx)
+				})
+			require.NoError(t, err)
+			synctest.Wait()
+		}
 	})
 }
 

@@ -156,6 +156,7 @@ type call struct {
 // work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
 func (c *call) work(ctx context.Context, a *attempt) (Response, error) {
 	c.record(a)
+	defer c.recorder.close() // before the claim is settled, also when the handler does not return
 	r := c.r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
 		c.reader.unread = c.body.b
@@ -200,7 +201,6 @@ func (c *call) record(a *attempt) {
 func (c *call) close() {
 	c.reader.Close()
 	if c.recorder.body != nil {
-		c.recorder.close()
 		c.recorder.body.free()
 	}
 }

@@ -237,6 +237,16 @@ func TestAnswerOverTheLimitIsNotExecutedAgain(t *testing.T) {
 	}
 }
 
+// A transactional store holds back even what it cannot keep.
+func TestAnswerOverTheLimitOfATransactionIsNotExecutedAgain(t *testing.T) {
+	t.Parallel()
+	svc := setup{store: txStore{newSpyStore()}, opts: idempotency.Options{MaxResponse: 4}}.serve(t, echo)
+	require.Equal(t, "12345", svc.post("k", "12345").body)
+	retry := requireProblem(t, svc.post("k", "12345"), http.StatusConflict, "not-replayable")
+	require.Equal(t, http.StatusCreated, retry.OriginalStatus)
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
 func TestAnswerAtTheLimitIsReplayed(t *testing.T) {
 	t.Parallel()
 	svc := setup{opts: idempotency.Options{MaxResponse: 4}}.guard(t, echo)
@@ -378,6 +388,27 @@ func panicOf(f func()) (value any) {
 	defer func() { value = recover() }()
 	f()
 	return nil
+}
+
+func TestNothingIsWrittenAfterAPanic(t *testing.T) {
+	t.Parallel()
+	var left http.ResponseWriter
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			assert.Equal(t, "boom", panicOf(func() {
+				next.ServeHTTP(observedWriter{w, func() { t.Error("written to") }}, r)
+			}))
+			w.WriteHeader(http.StatusBadGateway)
+		})
+	}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		left = w
+		panic("boom")
+	})
+	require.Equal(t, http.StatusBadGateway, svc.call("k", "b").status)
+	left.WriteHeader(http.StatusEarlyHints)
+	_, err := left.Write([]byte("late"))
+	require.ErrorIs(t, err, http.ErrHandlerTimeout)
+	require.ErrorIs(t, http.NewResponseController(left).Flush(), http.ErrHandlerTimeout)
 }
 
 func TestGoexitReleasesTheClaim(t *testing.T) {

@@ -110,7 +110,8 @@ type RunnerOptions struct {
 	StoreTimeout time.Duration
 
 	// FailOpen runs the handler without protection when no claim can be had because the store does not work. By
-	// default such requests are refused with store-unavailable. A record that cannot be read is refused either way.
+	// default such requests are refused with store-unavailable. Refused either way are those whose record cannot be
+	// read, and those that have waited for another attempt, which may still be running.
 	FailOpen bool
 
 	// Observer is told of every outcome.

@@ -76,7 +76,7 @@ func (r *Runner) admit(ctx context.Context, key Key, fp Fingerprint) (admission,
 	var err error
 	adm.held, adm.waited, err = r.claim(ctx, key, fp)
 	switch {
-	case err != nil && r.opts.FailOpen && !errors.Is(err, ErrRecordInvalid):
+	case err != nil && r.opts.FailOpen && adm.waited == 0 && !errors.Is(err, ErrRecordInvalid):
 		adm.err = err
 		return adm, nil
 	case err != nil:

@@ -318,7 +318,7 @@ func (c *memoryClaim) restoring(step func(*shard, *entry, time.Duration) error) 
 	if !s.insert(sh, e, now) {
 		return ErrStoreFull
 	}
-	sh.enqueue(e, now, 0)
+	sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
 	return cmp.Or(step(sh, e, now), ErrRestored)
 }
 
