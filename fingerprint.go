@@ -24,6 +24,14 @@ type Fingerprint [sha256.Size]byte
 // String returns f in hexadecimal.
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
+// parse sets f to what s is the String of, and reports whether it is one.
+func (f *Fingerprint) parse(s string) bool {
+	var digits [2 * len(f)]byte // on the stack, as a conversion of s would not be
+	copy(digits[:], s)
+	_, err := hex.Decode(f[:], digits[:])
+	return err == nil && len(s) == len(digits)
+}
+
 // FingerprintFunc computes the fingerprint of a request, whose body has been read and is not retained. An error is
 // answered with 400, body-invalid. It is called by many goroutines at once.
 //

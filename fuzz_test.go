@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -36,19 +35,18 @@ func FuzzKeyHeader(f *testing.F) {
 }
 
 func FuzzResponse(f *testing.F) {
-	golden, err := os.ReadFile("testdata/response_v1.txt")
-	require.NoError(f, err)
-	f.Add(golden)
+	const head = "response/1 crc=01234567"
 	for _, resp := range []idempotency.Response{
-		{}, {Status: 200, Omitted: true}, {Status: 204, Header: http.Header{"A": nil}},
+		{}, {Status: 200, Omitted: true}, {Status: 204, Header: http.Header{"A": nil}}, frozen,
 	} {
 		data, err := resp.MarshalBinary()
 		require.NoError(f, err)
-		f.Add(data)
+		f.Add(string(data[len(head):]))
 	}
-	f.Fuzz(func(t *testing.T, data []byte) {
+	f.Fuzz(func(t *testing.T, rest string) {
 		var resp, again idempotency.Response
-		if resp.UnmarshalBinary(bytes.Clone(data)) != nil {
+		require.Error(t, resp.UnmarshalBinary([]byte(head+rest+"x")))
+		if resp.UnmarshalBinary([]byte(summed(1, rest))) != nil {
 			require.Zero(t, resp)
 			return
 		}

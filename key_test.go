@@ -119,3 +119,25 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
 	require.Contains(t, out.String(), key.String())
 }
+
+func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]string{
+		"/payments?q=1":                "POST /payments",
+		"/a%2Fb":                       "POST /a%2Fb",
+		"//evil/payments":              "POST //evil/payments",
+		"http://a.test/a%2Fb?q=1":      "POST /a%2Fb", // as proxies ask
+		"https://user@a.test:1/":       "POST /",
+		"":                             "POST /rewritten", // a request that came from no server
+		"no target":                    "POST /rewritten",
+		"http://[fe80::1%25en0]:1/pay": "POST /pay",
+	} {
+		var endpoint string
+		svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			op, _ := idempotency.FromContext(r.Context())
+			endpoint = op.Key.Endpoint
+		})
+		svc.call("k", "b", func(r *http.Request) { r.RequestURI, r.URL.Path = target, "/rewritten" })
+		require.Equal(t, want, endpoint, "%q", target)
+	}
+}

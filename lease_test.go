@@ -204,6 +204,34 @@ func TestRenewalDoesNotCrossTheCompletion(t *testing.T) {
 	})
 }
 
+func TestCompletionWaitsForARenewalUnderWay(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	renewing, renewed := make(chan struct{}), make(chan struct{})
+	var under atomic.Bool
+	store.onExtend = func(_ context.Context, n int64, _ func() error) error {
+		if n == 1 { // a store that takes no notice of its context
+			under.Store(true)
+			close(renewing)
+			<-renewed
+			under.Store(false)
+		}
+		return nil
+	}
+	store.onComplete = func(_ context.Context, _ int64, step func() error) error {
+		assert.False(t, under.Load())
+		return step()
+	}
+	b := newBench(t, store, idempotency.RunnerOptions{Lease: 300 * time.Millisecond})
+	_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+		<-renewing
+		time.AfterFunc(50*time.Millisecond, func() { close(renewed) })
+		return someWork(ctx)
+	})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, store.completes.Load())
+}
+
 func TestClaimThatLapsedOnItsWayIsNotUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,15 +242,12 @@ func TestClaimThatLapsedOnItsWayIsNotUsed(t *testing.T) {
 			}
 			return step()
 		}
-		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
-		_, _, err := b.do(func(context.Context) (idempotency.Response, error) {
-			t.Error("executed without a lease")
-			return idempotency.Response{}, nil
-		})
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, Abandoned: idempotency.Refuse})
+		_, _, err := b.do(mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrClaimLost)
 		require.Equal(t, idempotency.OutcomeClaimLost, b.journal.last(t).Outcome)
 		_, replayed, err := b.do(someWork)
-		require.NoError(t, err)
+		require.NoError(t, err, "nothing has run")
 		require.False(t, replayed)
 	})
 }

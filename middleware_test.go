@@ -393,7 +393,13 @@ func panicOf(f func()) (value any) {
 func TestNothingIsWrittenAfterAPanic(t *testing.T) {
 	t.Parallel()
 	var left http.ResponseWriter
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	store := newSpyStore()
+	store.onRelease = func(_ context.Context, _ int64, step func() error) error {
+		_, err := left.Write([]byte("late"))
+		assert.ErrorIs(t, err, http.ErrHandlerTimeout)
+		return step()
+	}
+	svc := setup{store: store, outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			assert.Equal(t, "boom", panicOf(func() {
 				next.ServeHTTP(observedWriter{w, func() { t.Error("written to") }}, r)
@@ -682,7 +688,17 @@ func TestClientThatHangsUpDoesNotLoseTheRecord(t *testing.T) {
 	t.Parallel()
 	const requests, parallel = 500, 25
 	var ran sync.Map
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	store := newSpyStore()
+	store.onBegin = func(ctx context.Context, _ int64, step func() error) error {
+		select {
+		case <-ctx.Done(): // as drivers of databases do
+			return ctx.Err()
+		default:
+			return step()
+		}
+	}
+	store.onComplete, store.onRelease = store.onBegin, store.onBegin
+	svc := setup{store: store}.serve(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		_, again := ran.LoadOrStore(op.Key.ID, true)
 		assert.False(t, again, "executed twice")

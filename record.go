@@ -89,12 +89,17 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 	if !r.Omitted {
 		b = append(b, r.Body...)
 	}
-	copy(b[sum:], checksum(b[start:]))
+	crc := checksum(b[start:])
+	copy(b[sum:], crc[:])
 	return b, nil
 }
 
-func checksum(b []byte) string {
-	return hex.EncodeToString(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli)))
+// checksum returns the CRC-32C of b in hexadecimal.
+func checksum(b []byte) (digits [8]byte) {
+	var crc [4]byte
+	binary.BigEndian.PutUint32(crc[:], crc32.Checksum(b, castagnoli))
+	hex.Encode(digits[:], crc[:])
+	return digits
 }
 
 // MarshalBinary returns the stored form of r.
@@ -134,11 +139,17 @@ func appendFields(b []byte, h http.Header) []byte {
 			b = append(appendEscaped(b, value, valueEscapes), '\n')
 		}
 		if len(h[name]) == 0 {
+			if name == "" {
+				b = append(b, emptyName...)
+			}
 			b = append(appendEscaped(b, name, nameEscapes), '\n')
 		}
 	}
 	return b
 }
+
+// emptyName is the line of a field that has neither a name nor values, since an empty line ends the header.
+const emptyName = `\`
 
 const (
 	valueEscapes = "\\\r\n"
@@ -192,33 +203,47 @@ func unescape(s string) string {
 // must not be modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a
 // version of this package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
-	first, rest, _ := bytes.Cut(data, []byte("\n"))
-	line := words{rest: string(first), ok: true}
+	// No line of the header is empty, so the first empty line ends it.
+	head, body, found := bytes.Cut(data, []byte("\n\n"))
+	first, fields, _ := strings.Cut(string(head), "\n")
+	line := words{rest: first, ok: found}
 	if magic := line.next(""); magic+" " != responseMagic {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
 	crc := line.next("crc=")
-	summed := len(responseMagic) + len("crc=") + len(crc)
-	if !line.ok || crc != checksum(data[summed:]) {
+	sum := checksum(data[min(len(data), len(responseMagic)+len("crc=")+len(crc)):])
+	if crc != string(sum[:]) {
 		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}
 	status := line.number("")
 	headerLines, trailerLines := line.number("header="), line.number("trailer=")
 	size := line.next("body=")
-	if !line.ok || line.rest != "" || headerLines > len(rest) || trailerLines > len(rest) {
+	omitted := size == "omitted"
+	if !line.ok || line.rest != "" || !omitted && size != strconv.Itoa(len(body)) {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
 	}
-	fields, body, ok := cutLines(rest, headerLines+trailerLines)
-	if !ok || size != "omitted" && size != strconv.Itoa(len(body)) {
-		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
-	}
-	*r = Response{Status: status, Omitted: size == "omitted"}
-	r.Header, fields = parseFields(fields, headerLines)
-	r.Trailer, _ = parseFields(fields, trailerLines)
-	if !r.Omitted {
+	*r = Response{Status: status, Omitted: omitted}
+	if !omitted {
 		r.Body = body
 	}
+	return r.parseHead(fields, headerLines, trailerLines)
+}
+
+func (r *Response) parseHead(fields string, headerLines, trailerLines int) error {
+	if lines := countText(fields); headerLines > lines || trailerLines != lines-headerLines {
+		return fmt.Errorf("%w: header of the response", ErrRecordInvalid)
+	}
+	r.Header, fields = parseFields(fields, headerLines)
+	r.Trailer, _ = parseFields(fields, trailerLines)
 	return nil
+}
+
+// countText returns the number of lines in a text whose last one has no end.
+func countText(text string) int {
+	if text == "" {
+		return 0
+	}
+	return 1 + strings.Count(text, "\n")
 }
 
 // words reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
@@ -240,22 +265,6 @@ func (w *words) number(prefix string) int {
 	return n
 }
 
-// cutLines splits data behind n lines and the empty line that ends them.
-func cutLines(data []byte, n int) (lines string, rest []byte, ok bool) {
-	end := 0
-	for range n {
-		i := bytes.IndexByte(data[end:], '\n')
-		if i < 0 {
-			return "", nil, false
-		}
-		end += i + 1
-	}
-	if end >= len(data) || data[end] != '\n' {
-		return "", nil, false
-	}
-	return string(data[:end]), data[end+1:], true
-}
-
 // parseFields reads n lines, in which the values of one field follow one another.
 func parseFields(lines string, n int) (http.Header, string) {
 	if n == 0 {
@@ -266,6 +275,9 @@ func parseFields(lines string, n int) (http.Header, string) {
 	for range n {
 		var line string
 		line, lines, _ = strings.Cut(lines, "\n")
+		if line == emptyName {
+			line = ""
+		}
 		colon := nameLength(line)
 		name := unescape(line[:colon])
 		if colon == len(line) {

@@ -218,13 +218,13 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 	for _, fault := range []servertest.Fault{servertest.HoldReply, servertest.HoldRequest} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			const lease = 2 * time.Second
+			const lease = 4 * time.Second
 			n := newRedisNetwork(t)
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 			svc := setup{store: store}.guard(t, attemptNumber)
 			hasty := setup{
-				store: store, opts: idempotency.Options{Lease: lease, StoreTimeout: lease / 4},
+				store: store, opts: idempotency.Options{Lease: lease, StoreTimeout: lease / 2},
 			}.guard(t, attemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
@@ -251,7 +251,7 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 	n := newRedisNetwork(t)
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-	hasty := setup{store: store, opts: idempotency.Options{StoreTimeout: 500 * time.Millisecond}}.guard(t, attemptNumber)
+	hasty := setup{store: store, opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.guard(t, attemptNumber)
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"], Times: 2})
 	for _, key := range []string{"running", "completed"} {
 		requireProblem(t, hasty.call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
@@ -272,6 +272,20 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.journal.outcomes())
 }
 
+// A claim that was sent again, and arrives a second time after it was released, does not block the key.
+func TestRedisClaimArrivesTwice(t *testing.T) {
+	t.Parallel()
+	n := newRedisNetwork(t, func(o *redis.Options) { o.ReadTimeout = time.Second })
+	digests := n.loadScripts(t)
+	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"]})
+	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	require.Equal(t, 1, n.strikes())
+	require.NoError(t, claim.Release(t.Context()))
+	n.proxies[0].Release()
+	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+}
+
 // A completion that arrives after a successor took over does not overwrite the record of the successor.
 func TestRedisCompletionArrivesLate(t *testing.T) {
 	t.Parallel()
@@ -286,7 +300,7 @@ func TestRedisCompletionArrivesLate(t *testing.T) {
 				brief.Lease = 50 * time.Millisecond
 				late := mustClaim(t, store, numberedKey(1), brief)
 				n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["complete"]})
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
 				require.Error(t, late.Complete(ctx, resp, time.Hour))
 				require.Equal(t, 1, n.strikes())

@@ -71,7 +71,7 @@ func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response,
 			return n
 		}
 		require.NoError(t, err)
-		require.NoError(t, claim.Complete(t.Context(), resp, ttl))
+		require.NoError(t, claim.Complete(t.Context(), resp.Clone(), ttl)) // which the store may keep
 	}
 }
 
@@ -262,8 +262,7 @@ func TestMemoryStoreForgetsARestoredRecordToo(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-				claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-				require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+				claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
 				time.Sleep(time.Minute)
 				require.ErrorIs(t, use(t.Context(), claim), idempotency.ErrRestored)
 				time.Sleep(time.Hour)

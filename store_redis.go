@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -77,27 +76,24 @@ var (
 	releaseScript  = redis.NewScript(recordLua + releaseLua)
 )
 
-// inlineSize is the size of a record up to which it passes through Lua. The copying costs the server about a
-// microsecond for each kilobyte, during which it does nothing else; a larger one is stored beside the script, and read
-// by a second command.
+// inlineSize is the size of a record up to which it passes through Lua, which copies it at about a microsecond for each
+// kilobyte, while the server does nothing else. A larger one is stored beside the script.
 const inlineSize = 8 << 10
 
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
 func (s *RedisStore) key(key Key) string {
+	var space [128]byte
 	digest := key.Digest()
-	b := make([]byte, 0, len(s.prefix)+2*len(digest)+2)
-	b = append(append(b, s.prefix...), '{')
+	b := append(append(space[:0], s.prefix...), '{')
 	b = hex.AppendEncode(b, digest[:])
 	return string(append(b, '}'))
 }
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Record, Claim, error) {
-	name, token := s.key(key), newToken()
-	reply, err := s.run(ctx, claimScript, []string{name},
-		token, attempt.Fingerprint.String(), uuid.NewString(),
-		attempt.Lease.Milliseconds(), max(attempt.TTL, attempt.Lease).Milliseconds(),
-		attempt.TakeOver, inlineSize)
+	name := s.key(key)
+	request, token := claimRequest(attempt)
+	reply, err := s.run(ctx, claimScript, []string{name}, request)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -107,7 +103,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 		return Record{}, nil, err
 	case held.state == stateRunning && held.token == token:
 		held.record.LeaseLeft = attempt.Lease
-		return held.record, &redisClaim{store: s, name: name, token: token, record: held.record}, nil
+		return held.record, &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
 	case held.state == stateDone && len(held.response) == 0:
 		return s.read(ctx, name, key, attempt)
 	}
@@ -115,10 +111,30 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 	return record, nil, err
 }
 
+// claimRequest returns the argument of the claim script, in one piece because each would cost allocations, and the
+// token in it, by which the store knows the claim.
+func claimRequest(attempt Attempt) (request, token string) {
+	var secret [16]byte
+	rand.Read(secret[:]) // never fails
+	var space [256]byte
+	b := hex.AppendEncode(space[:0], secret[:])
+	b = hex.AppendEncode(append(b, ' '), attempt.Fingerprint[:])
+	b = append(append(b, ' '), uuid.NewString()...)
+	b = strconv.AppendInt(append(b, ' '), attempt.Lease.Milliseconds(), 10)
+	b = strconv.AppendInt(append(b, ' '), max(attempt.TTL, attempt.Lease).Milliseconds(), 10)
+	if attempt.TakeOver {
+		b = append(b, " 1"...)
+	} else {
+		b = append(b, " 0"...)
+	}
+	request = string(b)
+	return request, request[:2*len(secret)]
+}
+
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's.
 func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
-	value, err := again(ctx, func() ([]byte, error) { return s.client.Get(ctx, name).Bytes() })
+	value, err := again(ctx, func() (string, error) { return s.client.Get(ctx, name).Result() })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
 	}
@@ -136,34 +152,42 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	return record, nil, err
 }
 
-// run runs a script until its reply is known.
+// run runs a script until its reply is known. To repeat it is harmless: by its token it knows what it has done before.
 func (s *RedisStore) run(ctx context.Context, script *redis.Script, keys []string, args ...any) (string, error) {
-	return again(ctx, func() (string, error) { return script.Run(ctx, s.client, keys, args...).Text() })
-}
-
-// again repeats a step whose reply got lost. That is harmless: a script knows by its token what it has done before.
-func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
-	const tries = 3
 	for try := 1; ; try++ {
-		reply, err := step()
-		if err == nil {
-			return reply, nil
-		}
-		if strings.Contains(err.Error(), "WRONGTYPE") {
-			return reply, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
-		}
-		var answered redis.Error
-		if errors.As(err, &answered) || ctx.Err() != nil || try == tries {
-			return reply, fmt.Errorf("idempotency: Redis: %w", err)
+		reply, err := script.Run(ctx, s.client, keys, args...).Text()
+		if err == nil || !askAgain(ctx, err, try) {
+			return reply, storeError(err)
 		}
 	}
 }
 
-// newToken returns the secret of a claim.
-func newToken() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
+// again is run for steps that are not a script alone.
+func again(ctx context.Context, step func() (string, error)) (string, error) {
+	for try := 1; ; try++ {
+		reply, err := step()
+		if err == nil || !askAgain(ctx, err, try) {
+			return reply, storeError(err)
+		}
+	}
+}
+
+// askAgain reports whether a reply got lost that there is time to ask for again.
+func askAgain(ctx context.Context, err error, try int) bool {
+	const tries = 3
+	_, answered := errors.AsType[redis.Error](err)
+	return !answered && ctx.Err() == nil && try < tries
+}
+
+func storeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "WRONGTYPE"):
+		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
+	default:
+		return fmt.Errorf("idempotency: Redis: %w", err)
+	}
 }
 
 // The states of a record, as the scripts write them.
@@ -177,8 +201,9 @@ const (
 type redisRecord struct {
 	state    string
 	token    string
+	identity string
 	record   Record
-	response []byte // the stored form
+	response string // the stored form
 }
 
 const redisMagic = "idempotency/1"
@@ -190,27 +215,26 @@ func parseReply(reply string) (redisRecord, error) {
 	if err != nil {
 		return redisRecord{}, fmt.Errorf("idempotency: Redis: reply of the claim script: %w", err)
 	}
-	return parseRedisRecord([]byte(record), milliseconds)
+	return parseRedisRecord(record, milliseconds)
 }
 
 // parseRedisRecord reads a record. now is Redis' time in milliseconds.
-func parseRedisRecord(value []byte, now int) (redisRecord, error) {
-	first, response, _ := bytes.Cut(value, []byte("\n"))
-	line := words{rest: string(first), ok: true}
+func parseRedisRecord(value string, now int) (redisRecord, error) {
+	first, response, _ := strings.Cut(value, "\n")
+	line := words{rest: first, ok: true}
 	magic := line.next("")
 	r := redisRecord{state: line.next(""), response: response}
 	lease := line.number("lease=")
+	r.identity = line.rest
 	r.token = line.next("token=")
 	r.record.Attempt = line.number("attempt=")
-	operation, err1 := uuid.Parse(line.next("operation="))
-	fingerprint, err2 := hex.DecodeString(line.next("fingerprint="))
+	operation, err := uuid.Parse(line.next("operation="))
+	fingerprint := r.record.Fingerprint.parse(line.next("fingerprint="))
 	created := line.number("created=")
-	if magic != redisMagic || !line.ok || line.rest != "" || errors.Join(err1, err2) != nil ||
-		len(fingerprint) != len(r.record.Fingerprint) {
+	if magic != redisMagic || !line.ok || line.rest != "" || err != nil || !fingerprint {
 		return redisRecord{}, fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
 	}
 	r.record.Operation = operation
-	r.record.Fingerprint = Fingerprint(fingerprint)
 	r.record.Created = time.UnixMilli(int64(created))
 	r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
 	return r, nil
@@ -227,7 +251,7 @@ func (r redisRecord) decode() (Record, error) {
 	case stateDone:
 		r.record.LeaseLeft = 0
 		r.record.Response = new(Response)
-		err := r.record.Response.UnmarshalBinary(r.response)
+		err := r.record.Response.UnmarshalBinary([]byte(r.response))
 		return r.record, err
 	default:
 		return Record{}, fmt.Errorf("%w: state %q", ErrRecordInvalid, r.state)
@@ -236,17 +260,16 @@ func (r redisRecord) decode() (Record, error) {
 
 // redisClaim implements Claim.
 type redisClaim struct {
-	store  *RedisStore
-	name   string
-	token  string
-	record Record
+	store    *RedisStore
+	name     string
+	token    string
+	identity string // what the head of its record has behind the lease
 }
 
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.settle(c.store.run(ctx, extendScript, []string{c.name}, c.token, lease.Milliseconds(),
-		c.record.Attempt, c.record.Operation.String(), c.record.Fingerprint.String(), c.record.Created.UnixMilli()))
+	return c.settle(c.store.run(ctx, extendScript, []string{c.name}, c.token, lease.Milliseconds(), c.identity))
 }
 
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
@@ -300,10 +323,9 @@ func (c *redisClaim) settle(reply string, err error) error {
 
 // encode returns the completed record.
 func (c *redisClaim) encode(resp Response) []byte {
-	b := make([]byte, 0, 256+resp.encodedSize())
-	b = fmt.Appendf(b, "%s %s lease=0 token=%s attempt=%d operation=%s fingerprint=%s created=%d\n",
-		redisMagic, stateDone, c.token, c.record.Attempt, c.record.Operation, c.record.Fingerprint,
-		c.record.Created.UnixMilli())
+	b := make([]byte, 0, 64+len(c.identity)+resp.encodedSize())
+	b = append(b, redisMagic+" "+stateDone+" lease=0 "...)
+	b = append(append(b, c.identity...), '\n')
 	b, _ = resp.AppendBinary(b) // never fails
 	return b
 }

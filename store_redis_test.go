@@ -196,7 +196,7 @@ func TestRedisRoundTrips(t *testing.T) {
 const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d operation=<operation> " +
 	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=1763712000000\n"
 
-const goldenResponse = "response/1 201 crc=71020c24 header=3 trailer=1 body=8\n" +
+const goldenResponse = "response/1 crc=0ac04b68 201 header=3 trailer=1 body=8\n" +
 	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\:Checksum: ok\n\n" + `{"id":1}`
 
 var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |operation=[0-9a-f-]{36} `)

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // Each example is a program that runs and stops by itself. Its documentation says with which line it ends.
@@ -73,6 +75,9 @@ func documentation(t *testing.T, name string) string {
 func run(t *testing.T, name string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "run", "./"+name)
+	if strings.Contains(documentation(t, name), "DATABASE_URL") {
+		cmd.Env = append(os.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
+	}
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	output, err := cmd.Output()

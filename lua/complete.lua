@@ -19,7 +19,7 @@ local function refuse(reason)
   return reason
 end
 
-local line, state, _, owner = read(key)
+local line, state, _, _, owner = read(key)
 if line == '' then
   store()
   return 'restored'

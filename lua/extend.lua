@@ -1,8 +1,8 @@
 -- Lets the lease of KEYS[1] run for ARGV[2] milliseconds from now, if its token is ARGV[1]. A record that is missing is
--- made again from the arguments.
+-- made again from its identity, ARGV[3].
 
 local key, token, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local line, state, _, owner = read(key)
+local line, state, _, _, owner = read(key)
 if line ~= '' and not state then
   return 'invalid'
 end
@@ -10,5 +10,5 @@ if line ~= '' and (owner ~= token or state ~= 'running') then
   return 'lost'
 end
 local ttl = math.max(redis.call('PTTL', key), lease)
-redis.call('SET', key, head('running', now() + lease, token, ARGV[3], ARGV[4], ARGV[5], ARGV[6]), 'PX', ttl)
+redis.call('SET', key, head('running', now() + lease, ARGV[3]), 'PX', ttl)
 return line == '' and 'restored' or 'ok'

@@ -8,17 +8,22 @@
 -- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
 -- claim; no script writes over a record of another token.
 
-local HEAD = '^idempotency/1 (%l+) lease=(%d+) token=(%x+) attempt=(%d+) ' ..
-  'operation=([%x-]+) fingerprint=(%x+) created=(%d+)\n'
+local HEAD = '^idempotency/1 (%l+) lease=(%d+) ' ..
+  '(token=(%x+) attempt=(%d+) operation=([%x-]+) fingerprint=(%x+) created=(%d+))\n'
 
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function head(state, lease, token, attempt, operation, fingerprint, created)
-  return string.format('idempotency/1 %s lease=%.0f token=%s attempt=%d operation=%s fingerprint=%s created=%.0f\n',
-    state, lease, token, tonumber(attempt), operation, fingerprint, tonumber(created))
+-- identity returns the part of the head that stays as it is for as long as a claim does.
+local function identity(token, attempt, operation, fingerprint, created)
+  return string.format('token=%s attempt=%d operation=%s fingerprint=%s created=%.0f',
+    token, attempt, operation, fingerprint, tonumber(created))
+end
+
+local function head(state, lease, identity)
+  return string.format('idempotency/1 %s lease=%.0f %s\n', state, lease, identity)
 end
 
 -- read returns the first line of the record and what it says. There is no line if there is no record, and nothing

@@ -1,12 +1,12 @@
 -- Ends the claim of ARGV[1] (token) on KEYS[1] without a response. The record stays as long as it would have.
 
 local key, token = KEYS[1], ARGV[1]
-local line, state, _, owner, attempt, operation, fingerprint, created = read(key)
+local line, state, _, identity, owner = read(key)
 if line ~= '' and not state then
   return 'invalid'
 end
 if owner ~= token or state == 'done' then
   return 'lost'
 end
-redis.call('SET', key, head('released', 0, token, attempt, operation, fingerprint, created), 'KEEPTTL')
+redis.call('SET', key, head('released', 0, identity), 'KEEPTTL')
 return 'ok'

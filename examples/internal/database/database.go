@@ -1,0 +1,53 @@
+// Package database gives an example a place of its own in PostgreSQL: a schema in the database at DATABASE_URL or, if
+// that is not set, in a private server.
+package database
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log"
+	"os"
+	"os/exec"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// Create makes the schema. It is what Connect connects to from then on, in this process and in those that it starts.
+func Create(ctx context.Context) (pool *pgxpool.Pool, drop func()) {
+	stop := func() {}
+	if os.Getenv("DATABASE_URL") == "" {
+		server, err := servertest.StartPostgres()
+		if errors.Is(err, exec.ErrNotFound) {
+			log.Fatalf("%v: install it, or set DATABASE_URL", err)
+		}
+		demo.Check(err)
+		demo.Check(os.Setenv("DATABASE_URL", server.URL()))
+		stop = server.Close
+	}
+	schema := "example_" + rand.Text()
+	demo.Check(os.Setenv("DATABASE_SCHEMA", schema))
+	pool = Connect(ctx)
+	_, err := pool.Exec(ctx, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize())
+	demo.Check(err)
+	return pool, func() {
+		_, err := pool.Exec(ctx, "DROP SCHEMA "+pgx.Identifier{schema}.Sanitize()+" CASCADE")
+		demo.Check(err)
+		pool.Close()
+		stop()
+	}
+}
+
+// Connect returns a pool of connections to the schema.
+func Connect(ctx context.Context) *pgxpool.Pool {
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	demo.Check(err)
+	config.ConnConfig.RuntimeParams["search_path"] = pgx.Identifier{os.Getenv("DATABASE_SCHEMA")}.Sanitize()
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	demo.Check(err)
+	return pool
+}

@@ -1,0 +1,95 @@
+//go:build unix
+
+// Package process lets an example start itself again as a service, in a process that it can kill.
+package process
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+// Service is a service that runs in one process after the other. All of them have the same address. What connects
+// while there is none waits for the next.
+type Service struct {
+	URL    string
+	Deaths int
+
+	socket *os.File
+	cmd    *exec.Cmd
+	output *bufio.Scanner
+}
+
+// New returns a service that has an address, but no process yet.
+func New() *Service {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	demo.Check(err)
+	defer listener.Close() // not of the socket, which is a copy
+	socket, err := listener.(*net.TCPListener).File()
+	demo.Check(err)
+	return &Service{URL: "http://" + listener.Addr().String(), socket: socket}
+}
+
+// Start starts a process, which has env in its environment and ends with ctx at the latest.
+func (s *Service) Start(ctx context.Context, env ...string) {
+	program, err := os.Executable()
+	demo.Check(err)
+	s.cmd = exec.CommandContext(ctx, program)
+	s.cmd.Env = slices.Concat(os.Environ(), []string{"EXAMPLE_SERVICE=yes"}, env)
+	s.cmd.ExtraFiles = []*os.File{s.socket}
+	s.cmd.Stderr = os.Stderr
+	_, err = s.cmd.StdinPipe() // nothing is written to it: it ends with this process
+	demo.Check(err)
+	output, err := s.cmd.StdoutPipe()
+	demo.Check(err)
+	s.output = bufio.NewScanner(output)
+	demo.Check(s.cmd.Start())
+}
+
+// AwaitHalt waits until the process has come to the place that it was started with as HALT.
+func (s *Service) AwaitHalt() {
+	if !s.output.Scan() {
+		log.Fatal("this is broken: the service has ended without a halt")
+	}
+}
+
+// Kill kills the process.
+func (s *Service) Kill() {
+	demo.Check(s.cmd.Process.Kill())
+	_ = s.cmd.Wait()
+	if how := s.cmd.ProcessState.String(); how != "signal: killed" {
+		log.Fatalf("this is broken: the service has ended by itself: %s", how)
+	}
+	s.Deaths++
+}
+
+// IsService reports whether this process was started by Start.
+func IsService() bool { return os.Getenv("EXAMPLE_SERVICE") != "" }
+
+// Serve serves handler until this process is killed.
+func Serve(handler http.Handler) {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1) // who started this process has ended
+	}()
+	listener, err := net.FileListener(os.NewFile(3, "socket"))
+	demo.Check(err)
+	demo.Check(http.Serve(listener, handler))
+}
+
+// HaltAt waits to be killed if this is the place where the process is to halt.
+func HaltAt(place string) {
+	if os.Getenv("HALT") == place {
+		fmt.Println(place)
+		select {}
+	}
+}
