@@ -41,6 +41,9 @@
 // or cannot be reached when the handler is done; [RedisStore.Check] and Options.Observer tell of that. Nor does a lease
 // stop an owner that is late: the token keeps it from the record, but not from other systems.
 //
+// Exactly once is what the transactional store of module pgxstore gives for effects in PostgreSQL: they commit together
+// with the record.
+//
 // # Where it belongs
 //
 // Inside of authentication, which tells the users apart: otherwise one user may be shown the answer to another. Inside

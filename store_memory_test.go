@@ -202,9 +202,9 @@ func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it m
 		limit int64
 		resp  idempotency.Response
 	}{
-		"no body":      {48 << 20, idempotency.Response{Status: http.StatusNoContent}},
-		"small body":   {64 << 20, idempotency.Response{Status: http.StatusCreated, Header: header, Body: make([]byte, 200)}},
-		"large bodies": {64 << 20, idempotency.Response{Status: http.StatusOK, Header: header, Body: make([]byte, 20_000)}},
+		"no body":      {16 << 20, idempotency.Response{Status: http.StatusNoContent}},
+		"small body":   {16 << 20, idempotency.Response{Status: http.StatusCreated, Header: header, Body: make([]byte, 200)}},
+		"large bodies": {16 << 20, idempotency.Response{Status: http.StatusOK, Header: header, Body: make([]byte, 20_000)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := heapInUse()
@@ -249,26 +249,34 @@ func TestFullMemoryStoreThroughTheMiddleware(t *testing.T) {
 	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrStoreFull)
 }
 
-// A claim that is used after its record has expired makes it again, and the new record expires like any other.
-func TestMemoryStoreForgetsARestoredRecordToo(t *testing.T) {
+// A record that its claim makes again after it has expired, or tries to, is forgotten in its time like any other.
+func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 	t.Parallel()
-	for name, use := range map[string]func(context.Context, idempotency.Claim) error{
-		"Extend": func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
+	uses := map[string]func(context.Context, idempotency.Claim) error{
+		"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
+		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, bodyOf(1), time.Minute)
 		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-				claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
-				time.Sleep(time.Minute)
-				require.ErrorIs(t, use(t.Context(), claim), idempotency.ErrRestored)
-				time.Sleep(time.Hour)
-				mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	}
+	for first, settle := range uses {
+		for second, use := range uses {
+			t.Run(first+", "+second, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+					claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+					require.NoError(t, settle(t.Context(), claim))
+					time.Sleep(time.Minute)
+					if err := use(t.Context(), claim); !errors.Is(err, idempotency.ErrRestored) {
+						require.ErrorIs(t, err, idempotency.ErrClaimLost)
+					}
+					time.Sleep(time.Hour)
+					again := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+					require.NoError(t, again.Complete(t.Context(), bodyOf(1), time.Hour))
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -235,7 +235,7 @@ func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all a
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
 			defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection empties the pools
-			const size, runs = 1 << 20, 20
+			const size, runs = 1 << 20, 10
 			payment := &benchPayment{body: make([]byte, size)}
 			h, client := benchStore(t, store, payment), newBenchClient(256)
 			client.send(h, benchKey(runs))

@@ -1,0 +1,261 @@
+package pgxstore_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// Each benchmark compares two ways of doing the same on the same durable server. A round runs one of them and then the
+// other, so that both meet the same disturbances, and the ratio of their throughputs that is reported is the median of
+// all rounds.
+
+const (
+	workers  = 16
+	perRound = 500
+)
+
+// compare reports how the throughput of ours relates to that of theirs.
+func compare(b *testing.B, theirs, ours func(i int)) {
+	round(theirs) // fills pool, caches and prepared statements
+	round(ours)
+	var ratios, rates []float64
+	b.ResetTimer()
+	for b.Loop() {
+		t := round(theirs)
+		o := round(ours)
+		ratios = append(ratios, t.Seconds()/o.Seconds())
+		rates = append(rates, perRound/o.Seconds())
+	}
+	slices.Sort(ratios)
+	slices.Sort(rates)
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
+	b.ReportMetric(rates[len(rates)/2], "ops/s")
+	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// round runs step a number of times by all workers together.
+func round(step func(i int)) time.Duration {
+	var next atomic.Int64
+	var group sync.WaitGroup
+	began := time.Now()
+	for range workers {
+		group.Go(func() {
+			for i := next.Add(1); i <= perRound; i = next.Add(1) {
+				step(int(i))
+			}
+		})
+	}
+	group.Wait()
+	return time.Since(began)
+}
+
+// benchServer is a server that keeps what it acknowledges.
+var benchServer = sync.OnceValues(func() (*servertest.Database, error) {
+	return servertest.StartPostgres("fsync=on", "shared_buffers=256MB", "max_wal_size=4GB")
+})
+
+func benchPool(b *testing.B) *pgxpool.Pool {
+	db, err := benchServer()
+	servertest.Require(b, err)
+	pool := newPool(b, db.URL(), func(c *pgxpool.Config) { c.MaxConns, c.MinConns = workers, workers })
+	execute(b, pool, "CREATE TABLE IF NOT EXISTS payments (id bigserial PRIMARY KEY, amount bigint NOT NULL)")
+	return pool
+}
+
+// BenchmarkTxFirst compares a handler whose INSERT commits together with its record to the same handler that commits
+// the INSERT alone.
+func BenchmarkTxFirst(b *testing.B) {
+	pool := benchPool(b)
+	store := pgxstore.NewTx(pool, newTable(b, pool, pgxstore.Options{}))
+	middleware, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	require.NoError(b, err)
+	const insert = "INSERT INTO payments (amount) VALUES ($1)"
+	write := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(answer.Body)
+	}
+	theirs := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tx, err := pool.Begin(r.Context())
+		if err != nil {
+			panic(err)
+		}
+		if _, err := tx.Exec(r.Context(), insert, 7); err != nil {
+			panic(err)
+		}
+		if err := tx.Commit(r.Context()); err != nil {
+			panic(err)
+		}
+		write(w)
+	})
+	ours := middleware.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tx, _ := pgxstore.Tx(r.Context())
+		if _, err := tx.Exec(r.Context(), insert, 7); err != nil {
+			panic(err)
+		}
+		write(w)
+	}))
+	const body = `{"amount":7}`
+	serve := func(h http.Handler) func(int) {
+		server := httptest.NewServer(h)
+		b.Cleanup(server.Close)
+		client := server.Client()
+		client.Transport.(*http.Transport).MaxIdleConnsPerHost = workers
+		return func(int) {
+			r, err := http.NewRequest(http.MethodPost, server.URL+"/payments", strings.NewReader(body))
+			if err != nil {
+				panic(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Idempotency-Key", uuid.NewString())
+			resp, err := client.Do(r)
+			if err != nil {
+				panic(err)
+			}
+			if resp.StatusCode != http.StatusCreated {
+				panic(resp.Status)
+			}
+			got := make([]byte, 512)
+			n := 0
+			for err == nil {
+				var m int
+				m, err = resp.Body.Read(got[n:])
+				n += m
+			}
+			resp.Body.Close()
+			if n != len(answer.Body) {
+				panic("short answer")
+			}
+		}
+	}
+	compare(b, serve(theirs), serve(ours))
+}
+
+// BenchmarkFirst compares claim and completion of a lease to an INSERT and an UPDATE written by hand.
+func BenchmarkFirst(b *testing.B) {
+	pool := benchPool(b)
+	store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
+	ctx := context.Background()
+	newHandmade(b, pool)
+	compare(b, func(int) {
+		key := uuid.NewString()
+		tag, err := pool.Exec(ctx, "INSERT INTO handmade (key, fingerprint, token) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+			key, key, key)
+		if err != nil || tag.RowsAffected() != 1 {
+			panic(err)
+		}
+		tag, err = pool.Exec(ctx, "UPDATE handmade SET status = $3, header = $4, body = $5 WHERE key = $1 AND token = $2",
+			key, key, answer.Status, handmadeHeader, answer.Body)
+		if err != nil || tag.RowsAffected() != 1 {
+			panic(err)
+		}
+	}, func(int) {
+		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
+		if err != nil {
+			panic(err)
+		}
+		if err := claim.Complete(ctx, answer, time.Hour); err != nil {
+			panic(err)
+		}
+	})
+}
+
+// BenchmarkReplay compares a replay to a SELECT by primary key written by hand.
+func BenchmarkReplay(b *testing.B) {
+	pool := benchPool(b)
+	store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
+	ctx := context.Background()
+	newHandmade(b, pool)
+	const records = 1000
+	ids := make([]string, records)
+	for i := range ids {
+		ids[i] = uuid.NewString()
+		execute(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) VALUES ($1, $2, $3, $4, $5, $6)",
+			ids[i], ids[i], ids[i], answer.Status, handmadeHeader, answer.Body)
+		_, claim, err := store.Begin(ctx, keyOf(ids[i]), attempt)
+		require.NoError(b, err)
+		require.NoError(b, claim.Complete(ctx, answer, time.Hour))
+	}
+	execute(b, pool, "VACUUM ANALYZE")
+	compare(b, func(i int) {
+		var status int
+		var fingerprint, header string
+		var body []byte
+		err := pool.QueryRow(ctx, "SELECT fingerprint, status, header, body FROM handmade WHERE key = $1", ids[i%records]).
+			Scan(&fingerprint, &status, &header, &body)
+		if err != nil || len(body) != len(answer.Body) {
+			panic(err)
+		}
+	}, func(i int) {
+		record, claim, err := store.Begin(ctx, keyOf(ids[i%records]), attempt)
+		if err != nil || claim != nil || len(record.Response.Body) != len(answer.Body) {
+			panic(err)
+		}
+	})
+}
+
+const handmadeHeader = `{"Content-Type":["application/json"]}`
+
+func newHandmade(b *testing.B, pool *pgxpool.Pool) {
+	execute(b, pool, "DROP TABLE IF EXISTS handmade")
+	execute(b, pool, `CREATE TABLE handmade (key text PRIMARY KEY, fingerprint text NOT NULL, token text NOT NULL,
+		created timestamptz NOT NULL DEFAULT now(), status int, header text, body bytea) WITH (fillfactor = 70)`)
+}
+
+// BenchmarkDropDay drops a day of a million records while claims go on.
+func BenchmarkDropDay(b *testing.B) {
+	benchRemoval(b, pgxstore.Options{PartitionDays: 1}, func(t *pgxstore.Table) error {
+		return t.Maintain(context.Background())
+	})
+}
+
+// BenchmarkDeleteExpired deletes a million records while claims go on.
+func BenchmarkDeleteExpired(b *testing.B) {
+	benchRemoval(b, pgxstore.Options{}, func(t *pgxstore.Table) error {
+		n, err := t.DeleteExpired(context.Background())
+		require.Equal(b, int64(removed), n)
+		return err
+	})
+}
+
+const removed = 1_000_000
+
+func benchRemoval(b *testing.B, opts pgxstore.Options, remove func(*pgxstore.Table) error) {
+	pool := benchPool(b)
+	now, set := newClock(b, pool)
+	var took, longest time.Duration
+	for b.Loop() {
+		set("2030-01-01 12:00:00+00")
+		table := newTable(b, pool, opts.At(now))
+		fill(b, pool, table, removed, "'2030-01-01 13:00:00+00'::timestamptz")
+		execute(b, pool, "VACUUM ANALYZE "+tableName(table))
+		set("2030-01-02 12:00:00+00")
+		stop := claiming(b, pgxstore.New(pool, table))
+		began := time.Now()
+		require.NoError(b, remove(pgxstore.NewTable(pool, table)))
+		took += time.Since(began)
+		_, worst := stop()
+		longest = max(longest, worst)
+		execute(b, pool, "DROP TABLE "+tableName(table))
+	}
+	took /= time.Duration(b.N)
+	b.ReportMetric(took.Seconds(), "s")
+	b.ReportMetric(removed/took.Seconds(), "records/s")
+	b.ReportMetric(float64(longest.Milliseconds()), "ms-longest-operation")
+	b.ReportMetric(0, "ns/op")
+}

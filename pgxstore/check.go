@@ -1,0 +1,69 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Check reports everything that would break the promise of the store: a server that is a standby, settings by which
+// it may forget what it has acknowledged, a table that is missing, out of date or not logged, and partitions that
+// nobody creates. It is to be called when the program starts.
+func (t *Table) Check(ctx context.Context) error {
+	var standby bool
+	var synchronous, fsync, fullPages, persistence string
+	err := t.pool.QueryRow(ctx, `
+SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes'),
+    coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1::text)), '')`,
+		t.opts.name("")).Scan(&standby, &synchronous, &fsync, &fullPages, &persistence)
+	if err != nil {
+		return fmt.Errorf("pgxstore: check: %w", err)
+	}
+	faults := []error{t.opts.validate(), t.checkVersion(ctx)}
+	fault := func(found bool, text string) {
+		if found {
+			faults = append(faults, errors.New("pgxstore: "+text))
+		}
+	}
+	fault(standby, "the server is a standby: it can neither claim nor know the last records")
+	fault(synchronous == "off", "synchronous_commit is off: a crash loses the last records")
+	fault(fsync == "off", "fsync is off: a crash of the machine loses records")
+	fault(fullPages == "off", "full_page_writes is off: a crash of the machine may damage records")
+	fault(persistence == "u", "the table is unlogged: a crash empties it")
+	if t.opts.PartitionDays != 0 && persistence != "" {
+		faults = append(faults, t.checkPartitions(ctx))
+	}
+	return errors.Join(faults...)
+}
+
+func (t *Table) checkVersion(ctx context.Context) error {
+	migrations := Migrations(t.opts)
+	want := migrations[len(migrations)-1].Version
+	have, err := t.version(ctx, t.pool)
+	if err != nil {
+		return fmt.Errorf("pgxstore: check: %w", err)
+	}
+	if have < want {
+		return fmt.Errorf("pgxstore: table %s has version %d, not %d: call Migrate", t.opts.name(""), have, want)
+	}
+	return nil
+}
+
+// checkPartitions reports that fewer than half of the partitions are ready which Maintain would have made.
+func (t *Table) checkPartitions(ctx context.Context) error {
+	today, partitions, err := t.partitions(ctx, t.pool)
+	if err != nil {
+		return fmt.Errorf("pgxstore: check: %w", err)
+	}
+	ready := 0
+	for _, p := range partitions {
+		if p.state == "attached" && !p.day.Before(today) {
+			ready++
+		}
+	}
+	if 2*ready < t.opts.PartitionDays {
+		return fmt.Errorf("pgxstore: only %d partitions are ready: call Maintain every day", ready)
+	}
+	return nil
+}

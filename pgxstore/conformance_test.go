@@ -1,0 +1,54 @@
+package pgxstore_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func TestStoreConformance(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]pgx.QueryExecMode{
+		"prepared":        pgx.QueryExecModeCacheStatement,
+		"unprepared":      pgx.QueryExecModeExec,
+		"simple protocol": pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+		})
+	}
+	t.Run("partitions", func(t *testing.T) {
+		t.Parallel()
+		pool := newPool(t, serverURL(t))
+		store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 3}))
+		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	})
+}
+
+func TestTxStoreConformance(t *testing.T) {
+	t.Parallel()
+	// Not pgx.Serializable: the database may refuse any commit there, for transactions that have nothing in common but
+	// a page of an index. See TestIsolation.
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t))
+			store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{Isolation: level}))
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+		})
+	}
+	t.Run("partitions", func(t *testing.T) {
+		t.Parallel()
+		pool := newPool(t, serverURL(t))
+		store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 3}))
+		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	})
+}

@@ -1,0 +1,43 @@
+// Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx.
+//
+// There are two stores. [TxStore] is for handlers whose effects are in the same database: claim, effects and record
+// are one transaction, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that call
+// other systems: a claim is a lease, as with Redis, and what an owner has done that died is not known to the database.
+//
+//	pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
+//	store := pgxstore.NewTx(pool, pgxstore.Options{})
+//
+// # How a transaction claims
+//
+// A transaction takes the advisory lock of the key, or finds that another one has it, and looks at the record in a
+// second statement: its snapshot must not be older than the lock. The handler then works in that transaction, and the
+// record is inserted in front of its commit, where the primary key would refuse a second one. A duplicate learns of the
+// lock at once and waits, if it does, without a connection. Nothing is sent to the client before the commit.
+//
+// A commit whose reply is lost has happened, or has not, or may still happen. The store then waits for the lock of the
+// key on another connection: when it can be had the transaction is over, and whether its record is there is the truth.
+// If that takes too long the client is told to try again, and gets whatever came of it.
+//
+// At the isolation levels repeatable read and serializable the database may refuse a commit, also for another
+// transaction that it merely resembles. The client is told to try again then; nothing is half done.
+//
+// # Expiry
+//
+// Records that have expired do not count, but take space until [Table.DeleteExpired] deletes them. Where there are
+// too many for that, [Options].PartitionDays divides the table by the day on which records expire, and
+// [Table.Maintain] drops a day at once.
+//
+// A unique index cannot span partitions unless the border is in it, so it would not keep a key from being claimed on
+// both sides. Therefore all claims of a key in such a table take turns, by an advisory lock that ends with the
+// transaction, and each searches every partition, by a statement that begins when it has the lock. Only such a claim
+// makes a record, so there is never a second one; completion and renewal change a record, or move it to the partition
+// of the day on which it expires now, and never make one. That costs no round trip, as everything is sent at once; but
+// a transaction that cannot see what was committed since it began would be blind to the other partitions, which is why
+// there is no other isolation level than read committed. A table on the side with a unique index on the key instead
+// would have to be deleted from row by row, which is what partitions are to save.
+//
+// # PgBouncer
+//
+// Both stores work behind PgBouncer in transaction mode: what they set and lock ends with the transaction. Before
+// PgBouncer 1.21 pgx must not prepare statements there: set DefaultQueryExecMode to [pgx.QueryExecModeExec].
+package pgxstore

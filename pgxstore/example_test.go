@@ -1,0 +1,118 @@
+package pgxstore_test
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
+		log.Fatal(err)
+	}
+	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	if err := store.Check(ctx); err != nil {
+		log.Fatal(err) // the promise would not hold
+	}
+	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil } // of your authentication
+	m, err := idempotency.New(store, user, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	payments := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tx, ok := pgxstore.Tx(r.Context())
+		if !ok {
+			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
+			return
+		}
+		var id int64
+		err := tx.QueryRow(r.Context(), "INSERT INTO payments (amount) VALUES ($1) RETURNING id", 700).Scan(&id)
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable) // is not stored; the transaction is rolled back
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(map[string]int64{"id": id})
+	})
+	http.Handle("POST /payments", m.Handler(payments))
+}
+
+// Code that sqlc has generated takes the transaction by WithTx.
+func ExampleTx_sqlc() {
+	var queries *Queries // New(pool)
+	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		tx, ok := pgxstore.Tx(r.Context())
+		if !ok {
+			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
+			return
+		}
+		if err := queries.WithTx(tx).CreatePayment(r.Context(), 700); err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+}
+
+// What may fail without the whole operation failing goes into a savepoint.
+func ExampleTx_savepoint() {
+	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
+		tx, ok := pgxstore.Tx(r.Context())
+		if !ok {
+			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
+			return
+		}
+		err := pgx.BeginFunc(r.Context(), tx, func(part pgx.Tx) error {
+			_, err := part.Exec(r.Context(), "UPDATE stock SET pieces = pieces - 1 WHERE article = $1", 42)
+			return err
+		})
+		if err != nil {
+			http.Error(w, "sold out", http.StatusConflict) // is stored, and replayed
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+}
+
+// DeleteExpired is for a timer of your own.
+func ExampleTable_DeleteExpired() {
+	ctx := context.Background()
+	var pool *pgxpool.Pool
+	table := pgxstore.NewTable(pool, pgxstore.Options{})
+	for range time.Tick(5 * time.Minute) {
+		if _, err := table.DeleteExpired(ctx); err != nil {
+			log.Print(err)
+		}
+	}
+}
+
+// Queries stands for what sqlc generates.
+type Queries struct{ db DBTX }
+
+// DBTX is what sqlc calls a pool or a transaction.
+type DBTX interface {
+	Exec(context.Context, string, ...any) (pgconn.CommandTag, error)
+	Query(context.Context, string, ...any) (pgx.Rows, error)
+	QueryRow(context.Context, string, ...any) pgx.Row
+}
+
+func (q *Queries) WithTx(tx pgx.Tx) *Queries { return &Queries{tx} }
+
+func (q *Queries) CreatePayment(ctx context.Context, amount int64) error {
+	_, err := q.db.Exec(ctx, "INSERT INTO payments (amount) VALUES ($1)", amount)
+	return err
+}

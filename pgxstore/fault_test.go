@@ -1,0 +1,155 @@
+package pgxstore_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// ledger is where the effects of the operations of a test are counted.
+type ledger struct {
+	pool  *pgxpool.Pool
+	table string
+}
+
+func newLedger(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) ledger {
+	l := ledger{pool, `"ledger of ` + opts.Table + `"`}
+	execute(t, pool, "CREATE TABLE "+l.table+" (key text NOT NULL)")
+	return l
+}
+
+func (l ledger) insert() string { return "INSERT INTO " + l.table + " (key) VALUES ($1)" }
+
+func (l ledger) effects(t testing.TB, key idempotency.Key) int {
+	return one[int](t, l.pool, "SELECT count(*) FROM "+l.table+" WHERE key = $1", key.ID)
+}
+
+// The request or the reply of every single statement is lost, or late.
+func TestLostMessages(t *testing.T) {
+	t.Parallel()
+	const leased, inTx = "lease", "transaction"
+	var executed error
+	for _, c := range []struct {
+		store, statement string
+		fault            servertest.Fault
+		want             error // of the request that is struck
+	}{
+		{leased, "idempotency: claim", servertest.LoseRequest, executed},
+		{leased, "idempotency: claim", servertest.LoseReply, executed},
+		{leased, "idempotency: claim", servertest.HoldReply, executed},
+		{leased, "idempotency: claim", servertest.HoldRequest, executed},
+		{leased, "idempotency: complete", servertest.LoseRequest, executed},
+		{leased, "idempotency: complete", servertest.LoseReply, executed},
+		{leased, "idempotency: complete", servertest.HoldReply, executed},   // the answer is true, stored or not
+		{leased, "idempotency: complete", servertest.HoldRequest, executed}, // likewise
+		{inTx, "idempotency: lock", servertest.LoseRequest, executed},
+		{inTx, "idempotency: lock", servertest.LoseReply, executed},
+		{inTx, "INSERT INTO \"ledger", servertest.LoseRequest, errHandler},
+		{inTx, "INSERT INTO \"ledger", servertest.LoseReply, errHandler},
+		{inTx, "idempotency: record", servertest.LoseRequest, idempotency.ErrRolledBack},
+		{inTx, "idempotency: record", servertest.LoseReply, executed},
+		{inTx, "idempotency: record", servertest.HoldReply, executed},
+		{inTx, "idempotency: record", servertest.HoldRequest, idempotency.ErrRolledBack}, // in doubt
+	} {
+		t.Run(c.store+"/"+c.statement+"/"+string(c.fault), func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			direct := newPool(t, serverURL(t))
+			pool, proxy := newProxiedPool(t, unprepared)
+			opts := newTable(t, direct, pgxstore.Options{})
+			l := newLedger(t, direct, opts)
+			key := keyOf("1")
+
+			work := func(ctx context.Context) (idempotency.Response, error) {
+				if tx, ok := pgxstore.Tx(ctx); ok {
+					if _, err := tx.Exec(ctx, l.insert(), key.ID); err != nil {
+						return idempotency.Response{}, errHandler
+					}
+				} else {
+					execute(t, direct, l.insert(), key.ID)
+				}
+				return answer, nil
+			}
+			var store idempotency.Store = pgxstore.New(pool, opts)
+			if c.store == inTx {
+				store = pgxstore.NewTx(pool, opts)
+			}
+			settings := idempotency.RunnerOptions{StoreTimeout: 2 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+			runner, err := idempotency.NewRunner(store, settings)
+			require.NoError(t, err)
+			settings.Wait = 10 * time.Second // for the server to notice the end of a session
+			patient, err := idempotency.NewRunner(store, settings)
+			require.NoError(t, err)
+
+			proxy.Inject(servertest.Rule{Fault: c.fault, Pattern: c.statement})
+			_, replayed, err := runner.Do(ctx, key, nil, work)
+			require.Equal(t, 1, proxy.Strikes())
+			require.ErrorIs(t, err, c.want)
+			require.False(t, replayed)
+			proxy.Release() // what was held comes late
+
+			resp, replayed, err := patient.Do(ctx, key, nil, work)
+			require.NoError(t, err)
+			require.Equal(t, answer, resp)
+			require.Equal(t, 1, l.effects(t, key))
+			inDoubt := c.fault == servertest.HoldRequest
+			require.Equal(t, c.want == nil || inDoubt && c.store == inTx, replayed)
+		})
+	}
+}
+
+// A server that goes down and comes back costs no claim and no answer.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := servertest.Postgres(t)
+	pool := newPool(t, db.URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	for name, store := range map[string]idempotency.Store{
+		"lease":       pgxstore.New(pool, opts),
+		"transaction": pgxstore.NewTx(pool, opts),
+	} {
+		before := completed(t, store)
+		_, open := begun(t, store)
+		require.NoError(t, db.Restart())
+
+		record, _, err := store.Begin(ctx, before, attempt)
+		require.NoError(t, err, "a pooled connection that is broken is replaced")
+		require.Equal(t, answer, *record.Response)
+		err = open.Complete(ctx, answer, time.Hour)
+		if name == "lease" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, idempotency.ErrRolledBack)
+		}
+	}
+}
+
+// A commit that is still on its way when its owner has stopped waiting for it is not taken for one that failed.
+func TestCommitInFlight(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+	defer cancel()
+	pool, proxy := newProxiedPool(t, unprepared)
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	key, claim := begun(t, pgxstore.NewTx(pool, opts))
+
+	proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "idempotency: record"})
+	outcome := make(chan error)
+	go func() { outcome <- claim.Complete(ctx, answer, time.Hour) }()
+	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 4*time.Second, time.Millisecond)
+	sent := proxy.Flights()
+	require.Eventually(t, func() bool { return proxy.Flights() > sent+4 }, 4*time.Second, time.Millisecond,
+		"the owner looks for its record on another connection")
+	proxy.Release()
+	require.NoError(t, <-outcome)
+	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
+}

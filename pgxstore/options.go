@@ -1,0 +1,108 @@
+package pgxstore
+
+import (
+	"cmp"
+	"embed"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Options are the settings of a store. The zero value of each field is its default. Everything that works on the same
+// table must be given the same Schema, Table and PartitionDays.
+type Options struct {
+	// Schema is the schema of the table. Empty means the first one of the search path.
+	Schema string
+
+	// Table is the name of the table. Empty means "idempotency_records".
+	Table string
+
+	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once;
+	// and says for how many days ahead it keeps partitions ready. That must be longer than the longest TTL, by as
+	// many days as Maintain may fail to run: without a partition for its record, nothing can be claimed. Zero means
+	// that the table is not divided, and [Table.DeleteExpired] removes what has expired.
+	PartitionDays int
+
+	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means read committed, and a divided
+	// table allows no other: where no unique index can refuse a second record, a transaction has to see what others
+	// have committed since it began.
+	Isolation pgx.TxIsoLevel
+
+	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
+	// long is a key held by an owner that fell silent, because its network is gone or its handler does something else.
+	// (One that dies frees the key at once.) Zero means one minute.
+	IdleTimeout time.Duration
+
+	// CountReplays counts in the column "replays" how often each response was replayed. That costs a write for each
+	// replay, which otherwise writes nothing.
+	CountReplays bool
+
+	now string // SQL for the time; empty: statement_timestamp()
+}
+
+func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
+
+// name returns the quoted name of the table, or of something beside it that is called so with a suffix.
+func (o Options) name(suffix string) string {
+	if o.Schema == "" {
+		return pgx.Identifier{o.table() + suffix}.Sanitize()
+	}
+	return pgx.Identifier{o.Schema, o.table() + suffix}.Sanitize()
+}
+
+func (o Options) validate() error {
+	if n := len(o.table()) + len("_20060102"); n > 63 {
+		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.table(), n)
+	}
+	if o.PartitionDays != 0 && o.isolation() != pgx.ReadCommitted {
+		return fmt.Errorf("pgxstore: a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
+	}
+	return nil
+}
+
+func (o Options) isolation() pgx.TxIsoLevel { return cmp.Or(o.Isolation, pgx.ReadCommitted) }
+
+// idleTimeout returns IdleTimeout as a setting of the server.
+func (o Options) idleTimeout() string {
+	return strconv.FormatInt(max(1, cmp.Or(o.IdleTimeout, time.Minute).Milliseconds()), 10)
+}
+
+//go:embed sql
+var files embed.FS
+
+// read returns a file of the directory sql for the table of o.
+func (o Options) read(file string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // a file that is not embedded
+	}
+	return o.expand(string(text))
+}
+
+// statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
+func (o Options) statement(file string) string { return comment.ReplaceAllString(o.read(file), "") }
+
+var comment = regexp.MustCompile(`(?m)^--.*\n`)
+
+// expand replaces the names in braces that the statements have in common. The table is r in the conditions.
+func (o Options) expand(sql string) string {
+	sql = strings.NewReplacer(
+		"{columns}", "r.operation, r.attempt, r.fingerprint, r.token, r.created_at, r.lease_until, "+
+			"{now} AS now, r.status, r.header, r.trailer, r.body",
+		"{claimable}", `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
+        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
+		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $7::uuid, $8::integer, $2::bytea, $9::uuid,
+        coalesce($10::timestamptz, {now}), {now} + $11::bigint * interval '1 microsecond',
+        {now} + $12::bigint * interval '1 microsecond'`,
+		"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+    AND r.expires_at > {now}`,
+	).Replace(sql)
+	return strings.NewReplacer(
+		"{records}", o.name(""), "{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
+		"{now}", cmp.Or(o.now, "statement_timestamp()"),
+	).Replace(sql)
+}

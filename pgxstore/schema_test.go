@@ -1,0 +1,89 @@
+package pgxstore_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, opts := range map[string]pgxstore.Options{
+		"own schema and table": {Schema: `own "schema"`, Table: "own table"},
+		"partitions":           {Schema: `own "schema"`, Table: "by day", PartitionDays: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var instances sync.WaitGroup
+			for range 4 {
+				instances.Go(func() {
+					if err := pgxstore.Migrate(ctx, pool, opts); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			instances.Wait()
+			store := pgxstore.New(pool, opts)
+			key := completed(t, store)
+
+			require.NoError(t, pgxstore.Migrate(ctx, pool, opts), "again")
+			for _, m := range pgxstore.Migrations(opts) {
+				execute(t, pool, m.SQL) // as another tool would, a second time
+			}
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response, "the records are still there")
+		})
+	}
+	long := pgxstore.Options{Table: strings.Repeat("x", 60)}
+	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, long), "too long")
+}
+
+// A store that was given other options than the table was made with does nothing, rather than something unsafe.
+func TestMismatchOfTableAndOptions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
+	opts.PartitionDays = 0
+	_, _, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("1"), attempt)
+	require.ErrorContains(t, err, "ON CONFLICT")
+	require.ErrorContains(t, pgxstore.New(pool, opts).Check(ctx), "by day")
+	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "by day")
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := servertest.Postgres(t, "fsync=on")
+	pool := newPool(t, db.URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	require.NoError(t, store.Check(ctx))
+
+	require.ErrorContains(t, pgxstore.NewTable(pool, pgxstore.Options{Table: "missing"}).Check(ctx), "call Migrate")
+	days := newTable(t, pool, pgxstore.Options{PartitionDays: 2})
+	require.NoError(t, pgxstore.NewTx(pool, days).Check(ctx))
+	days.PartitionDays = 9
+	require.ErrorContains(t, pgxstore.NewTx(pool, days).Check(ctx), "only 3 partitions")
+
+	execute(t, pool, "ALTER TABLE "+tableName(opts)+" SET UNLOGGED")
+	require.ErrorContains(t, store.Check(ctx), "unlogged")
+	unsafe := servertest.Postgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
+	pool = newPool(t, unsafe.URL())
+	store = pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+	err := store.Check(ctx)
+	for _, setting := range []string{"fsync is off", "synchronous_commit is off", "full_page_writes is off"} {
+		require.ErrorContains(t, err, setting)
+	}
+	require.NoError(t, unsafe.Standby())
+	pool.Reset()
+	require.ErrorContains(t, store.Check(ctx), "standby")
+}

@@ -1,0 +1,31 @@
+-- Records of idempotency keys, one row for each operation.
+--
+-- What is running, abandoned, released or completed follows from two columns: status is null until the operation is
+-- completed, and lease_until is null when nobody is running it.
+--
+-- Completion must stay a heap-only update: it touches no indexed column, save once in a while the minute in which the
+-- record expires, and finds room in the page.
+CREATE TABLE IF NOT EXISTS {records} (
+    digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
+    user_id        text        NOT NULL,
+    endpoint       text        NOT NULL,
+    key            text        NOT NULL,
+    operation      uuid        NOT NULL,    -- the same for every attempt
+    attempt        integer     NOT NULL,
+    fingerprint    bytea       NOT NULL,    -- of the request
+    token          uuid        NOT NULL,    -- of the claim, that is of the last attempt
+    created_at     timestamptz NOT NULL,    -- when the first attempt began
+    lease_until    timestamptz,
+    expires_at     timestamptz NOT NULL,
+    expires_minute timestamp   NOT NULL GENERATED ALWAYS AS (date_trunc('minute', expires_at AT TIME ZONE 'UTC')) STORED,
+    completed_at   timestamptz,
+    status         integer,
+    header         json,                    -- {"name": ["value", ...]}, one code point a byte; null: none
+    trailer        json,
+    body           bytea,                   -- null: not kept
+    replays        bigint      NOT NULL DEFAULT 0
+) WITH (fillfactor = 70);
+
+CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
+
+COMMENT ON TABLE {records} IS 'idempotency records, version 1';

@@ -1,0 +1,25 @@
+-- Records of idempotency keys, one row for each operation, divided by the day on which they expire (UTC).
+--
+-- There is no unique index: it could not span the partitions unless it had their border in it, and then would not keep
+-- a key unique. Claims of one key take turns by an advisory lock instead, and look at all partitions.
+CREATE TABLE IF NOT EXISTS {records} (
+    digest       bytea       NOT NULL, -- SHA-256 of user, endpoint and key
+    user_id      text        NOT NULL,
+    endpoint     text        NOT NULL,
+    key          text        NOT NULL,
+    operation    uuid        NOT NULL, -- the same for every attempt
+    attempt      integer     NOT NULL,
+    fingerprint  bytea       NOT NULL, -- of the request
+    token        uuid        NOT NULL, -- of the claim, that is of the last attempt
+    created_at   timestamptz NOT NULL, -- when the first attempt began
+    lease_until  timestamptz,          -- null: nobody is running it
+    expires_at   timestamptz NOT NULL,
+    completed_at timestamptz,
+    status       integer,              -- null: not completed
+    header       json,                 -- {"name": ["value", ...]}, one code point a byte; null: none
+    trailer      json,
+    body         bytea,                -- null: not kept
+    replays      bigint      NOT NULL DEFAULT 0
+) PARTITION BY RANGE (expires_at);
+
+COMMENT ON TABLE {records} IS 'idempotency records by day, version 1';

@@ -1,0 +1,197 @@
+package pgxstore_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+var (
+	attempt = idempotency.Attempt{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+
+	answer = idempotency.Response{
+		Status: http.StatusCreated,
+		Header: http.Header{"Content-Type": {"application/json"}},
+		Body:   []byte(`{"id":1}`),
+	}
+)
+
+// begun claims a fresh key of store.
+func begun(t testing.TB, store idempotency.Store) (idempotency.Key, idempotency.Claim) {
+	t.Helper()
+	key := keyOf(uuid.NewString())
+	_, claim, err := store.Begin(context.Background(), key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	return key, claim
+}
+
+// completed completes an operation of store.
+func completed(t testing.TB, store idempotency.Store) idempotency.Key {
+	t.Helper()
+	key, claim := begun(t, store)
+	require.NoError(t, claim.Complete(context.Background(), answer, time.Hour))
+	return key
+}
+
+func TestColumnsForAudits(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{CountReplays: true})
+	for name, store := range map[string]idempotency.Store{
+		"lease":       pgxstore.New(pool, opts),
+		"transaction": pgxstore.NewTx(pool, opts),
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := completed(t, store)
+			for range 2 {
+				record, claim, err := store.Begin(ctx, key, attempt)
+				require.NoError(t, err)
+				require.Nil(t, claim)
+				require.Equal(t, answer, *record.Response)
+			}
+			rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header::text, body,
+				created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
+				FROM `+tableName(opts)+` WHERE key = $1`, key.ID)
+			require.NoError(t, err)
+			got, err := pgx.CollectOneRow(rows, pgx.RowToMap)
+			require.NoError(t, err)
+			require.Equal(t, map[string]any{
+				"user_id": "user 42", "endpoint": "POST /payments", "key": key.ID, "attempt": int32(1),
+				"status": int32(201), "header": `{"Content-Type":["application/json"]}`, "body": answer.Body,
+				"ordered": true, "kept": true, "replays": int64(2),
+			}, got)
+		})
+	}
+}
+
+// Whatever bytes a name has, the operation is told apart by them, and the columns show it.
+func TestUnprintableKeys(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	for _, user := range []string{"a\x00b", "a\xffb", "a\uFFFDb"} {
+		_, claim, err := store.Begin(context.Background(), idempotency.Key{User: user, ID: "1"}, attempt)
+		require.NoError(t, err)
+		require.NotNil(t, claim, "%q is another user", user)
+	}
+	require.Equal(t, []string{"a\uFFFDb", "a\uFFFDb", "a\uFFFDb"}, column[string](t, pool, "SELECT user_id FROM "+tableName(opts)))
+}
+
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	for name, damage := range map[string]string{
+		"header":      `header = '["none"]'`,
+		"trailer":     `trailer = '{"name": 1}'`,
+		"fingerprint": `fingerprint = 'short'`,
+	} {
+		for kind, store := range map[string]idempotency.Store{
+			"lease": pgxstore.New(pool, opts), "transaction": pgxstore.NewTx(pool, opts),
+		} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				key := completed(t, store)
+				execute(t, pool, "UPDATE "+tableName(opts)+" SET "+damage+" WHERE key = $1", key.ID)
+				_, claim, err := store.Begin(ctx, key, attempt)
+				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+				require.Nil(t, claim)
+			})
+		}
+	}
+}
+
+// A first execution takes two round trips and a replay one, also where claims take a lock.
+func TestRoundTripsOfLeases(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool, proxy := newProxiedPool(t, alone)
+			store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), opts))
+			completed(t, store) // prepares the statements
+
+			before := proxy.Flights()
+			key := completed(t, store)
+			require.Equal(t, 2, proxy.Flights()-before, "round trips of a first execution")
+
+			before = proxy.Flights()
+			record, _, err := store.Begin(context.Background(), key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
+			require.Equal(t, 1, proxy.Flights()-before, "round trips of a replay")
+		})
+	}
+}
+
+func TestReplayWritesNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, servertest.Postgres(t, "autovacuum=off").URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	for name, store := range map[string]idempotency.Store{
+		"lease":       pgxstore.New(pool, opts),
+		"transaction": pgxstore.NewTx(pool, opts),
+	} {
+		key := completed(t, store)
+		replay := func() (written int64) {
+			before := walPosition(t, pool)
+			for range 50 {
+				record, _, err := store.Begin(ctx, key, attempt)
+				require.NoError(t, err)
+				require.NotNil(t, record.Response)
+			}
+			return walPosition(t, pool) - before
+		}
+		// The server writes a few bytes of its own now and then.
+		least := min(replay(), replay(), replay())
+		require.Zero(t, least, "bytes of WAL for 50 replays by the store of a %s", name)
+	}
+}
+
+// Completion finds room in the page and touches no index, so it leaves nothing behind for a vacuum of the indexes.
+func TestCompletionIsHeapOnly(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), alone)
+	opts := newTable(t, pool, pgxstore.Options{})
+	const operations = 200
+	for range operations {
+		completed(t, pgxstore.New(pool, opts))
+	}
+	execute(t, pool, "SELECT pg_stat_force_next_flush()")
+	hot := one[int64](t, pool, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", opts.Table)
+	require.Greater(t, hot, int64(operations*6/10))
+}
+
+// alone gives a pool one connection.
+func alone(c *pgxpool.Config) { c.MaxConns = 1 }
+
+// newProxiedPool returns a pool whose connections run through a proxy. What goes over the wire is the text of the
+// statements, if they are not prepared.
+func newProxiedPool(t testing.TB, changes ...func(*pgxpool.Config)) (*pgxpool.Pool, *servertest.Proxy) {
+	t.Helper()
+	serverURL(t)
+	db, _ := server()
+	proxy := servertest.NewProxy(t, db.Addr())
+	return newPool(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable", changes...), proxy
+}
+
+func unprepared(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
+
+// walPosition returns how many bytes of write-ahead log the server has written since it was made.
+func walPosition(t testing.TB, pool *pgxpool.Pool) int64 {
+	return one[int64](t, pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+}

@@ -1,0 +1,30 @@
+package pgxstore
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Table is the table that a store keeps its records in, and what is to be done about it from time to time. [Store] and
+// [TxStore] have its methods; for a job that does nothing else there is [NewTable]. It is safe for concurrent use, also
+// by many processes.
+type Table struct {
+	pool  *pgxpool.Pool
+	opts  Options
+	space uint64 // keeps the locks of one table apart from those of another
+}
+
+// NewTable returns the table that stores with the same options use.
+func NewTable(pool *pgxpool.Pool, opts Options) *Table {
+	h := fnv.New64a()
+	h.Write([]byte(opts.name("")))
+	return &Table{pool, opts, h.Sum64()}
+}
+
+// lockNumber returns what advisory locks call a key. That two keys have the same number is as unlikely as it is
+// harmless: one of them is in progress a moment longer.
+func (t *Table) lockNumber(digest [32]byte) int64 {
+	return int64(binary.BigEndian.Uint64(digest[:8]) ^ t.space)
+}

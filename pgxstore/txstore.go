@@ -1,0 +1,295 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database: the claim is a
+// transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. Exactly
+// once, whatever breaks. It is safe for concurrent use.
+//
+// A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
+// session falls silent.
+type TxStore struct {
+	*Table
+	lock, read, replace, record, count string
+}
+
+var _ idempotency.Store = (*TxStore)(nil)
+
+// NewTx returns a store on pool, which stays the caller's to close. Each operation holds one of its connections while
+// it runs; requests that wait for it hold none. The table is made by [Migrate].
+func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
+	return &TxStore{
+		Table: NewTable(pool, opts),
+		lock:  opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
+		record: opts.statement("record"), count: opts.statement("count"),
+	}
+}
+
+// Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
+func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
+	if err := s.opts.validate(); err != nil {
+		return idempotency.Record{}, nil, err
+	}
+	c := &txClaim{store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New())}
+	v, err := s.begin(ctx, c, attempt)
+	if err != nil {
+		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+	}
+	if v.free() {
+		c.own(v)
+		return c.recordOf(), c, nil
+	}
+	v.end(ctx)
+	if v.found && !v.claimable {
+		record, err := v.row.record()
+		if err == nil && record.Response != nil && s.opts.CountReplays {
+			// The replay is right whether or not it is counted.
+			_, _ = s.pool.Exec(ctx, s.count, c.digest[:], v.row.token)
+		}
+		return record, nil, err
+	}
+	return idempotency.Record{LeaseLeft: time.Second}, nil, nil // all that can be known of a running transaction
+}
+
+// begin visits the key until its state is known. A session whose connection has broken keeps its lock until the
+// server notices; the visits go on for a while then, for a claim not to be refused because of itself.
+func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Attempt) (v *visit, err error) {
+	suspect := false
+	giveUp := time.Now().Add(timeLeft(ctx) / 2)
+	for {
+		err = retry(ctx, func(ctx context.Context) error {
+			v, err = s.visit(ctx, c, reachOf(attempt))
+			suspect = suspect || err != nil
+			return err
+		})
+		if err != nil || v.locked || !suspect || time.Now().After(giveUp) {
+			return v, err
+		}
+		v.end(ctx)
+		pause(ctx, 5*time.Millisecond)
+	}
+}
+
+// timeLeft returns how long it is to the deadline of ctx, and a second if it has none.
+func timeLeft(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return time.Until(deadline)
+	}
+	return time.Second
+}
+
+// visit is a transaction that has tried to lock a key, and has looked at its record then.
+type visit struct {
+	conn   *pgxpool.Conn
+	locked bool
+	now    time.Time
+	began  time.Time // as now() has it
+
+	found              bool // there is a record
+	row                row
+	claimable, expired bool
+}
+
+// free reports whether the key can be claimed in this transaction.
+func (v *visit) free() bool { return v.locked && (!v.found || v.claimable) }
+
+// visit takes one round trip.
+func (s *TxStore) visit(ctx context.Context, c *txClaim, reach reach) (*visit, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := &visit{conn: conn}
+	var batch pgx.Batch
+	batch.Queue("begin isolation level " + string(s.opts.isolation()))
+	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&v.locked, &v.now, &v.began, nil)
+	})
+	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(func(r pgx.Row) error {
+		err := v.row.scan(r, &v.claimable, &v.expired)
+		v.found = err == nil
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	})
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		conn.Release() // which closes a connection with a transaction
+		return nil, err
+	}
+	return v, nil
+}
+
+// end rolls back, unless the handler has, and gives the connection back.
+func (v *visit) end(ctx context.Context) error {
+	defer v.conn.Release() // which closes it if that has failed
+	if v.conn.Conn().PgConn().TxStatus() == 'I' {
+		return nil
+	}
+	return rollback(ctx, v.conn.Conn())
+}
+
+// txClaim implements [idempotency.Claim].
+type txClaim struct {
+	store       *TxStore
+	key         idempotency.Key
+	digest      [32]byte
+	fingerprint idempotency.Fingerprint
+	token       pgtype.UUID
+
+	visit     *visit
+	tx        *transaction
+	operation pgtype.UUID
+	attempt   int32
+	created   time.Time
+
+	settled  bool
+	released bool
+	outcome  error // of Complete
+}
+
+// own makes v the transaction of the claim.
+func (c *txClaim) own(v *visit) {
+	c.visit, c.tx = v, &transaction{conn: v.conn.Conn()}
+	c.operation, c.attempt, c.created = id(uuid.New()), 1, v.now
+	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
+		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created
+	}
+}
+
+func (c *txClaim) recordOf() idempotency.Record {
+	return idempotency.Record{
+		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created,
+	}
+}
+
+// Context implements [idempotency.Claim]: it adds what [Tx] returns.
+func (c *txClaim) Context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, txKey{}, c.tx)
+}
+
+// Extend implements [idempotency.Claim]. There is no lease to extend.
+func (c *txClaim) Extend(context.Context, time.Duration) error {
+	if c.settled {
+		return idempotency.ErrClaimLost
+	}
+	return nil
+}
+
+// Release implements [idempotency.Claim]: it rolls back.
+func (c *txClaim) Release(ctx context.Context) error {
+	if c.settled {
+		if c.released {
+			return nil
+		}
+		return idempotency.ErrClaimLost
+	}
+	c.settled, c.released = true, true
+	c.tx.ended.Store(true)
+	if err := c.visit.end(ctx); err != nil {
+		return fmt.Errorf("pgxstore: release: %w", err)
+	}
+	return nil
+}
+
+// Complete implements [idempotency.Claim]: it inserts the record and commits.
+func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if c.released {
+		return idempotency.ErrClaimLost
+	}
+	if !c.settled {
+		c.settled = true
+		c.tx.ended.Store(true)
+		c.outcome = c.complete(ctx, resp, ttl)
+	}
+	return c.outcome
+}
+
+func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
+		_ = c.visit.end(ctx) // if it fails the connection is closed
+		return rolledBack(errEnded)
+	}
+	err := try(ctx, func(ctx context.Context) error { return c.commit(ctx, resp, ttl) })
+	c.visit.conn.Release() // which closes it unless the transaction has ended
+	switch {
+	case err == nil:
+		return nil
+	case isCollision(err, c.store.opts.table()):
+		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
+	case isRefused(err):
+		return rolledBack(err)
+	}
+	return c.resolve(ctx, err)
+}
+
+// errEnded says that the transaction cannot be committed any more.
+var errEnded = errors.New("pgxstore: the handler has ended its transaction, or ignored an error in it")
+
+// commit takes one round trip. The server skips the commit if a statement before it fails.
+func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	var batch pgx.Batch
+	if c.visit.found {
+		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
+	}
+	args := append([]any{
+		c.digest[:], printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt,
+		c.fingerprint[:], c.token, c.created,
+	}, responseArgs(resp)...)
+	batch.Queue(c.store.record, append(args, ttl.Microseconds(), c.visit.began)...)
+	batch.Queue("commit")
+	return c.visit.conn.SendBatch(ctx, &batch).Close()
+}
+
+// resolve finds out what became of a commit that was not answered. That its record is not there means nothing as long
+// as its transaction may still go on; when its lock can be had, it has ended.
+func (c *txClaim) resolve(ctx context.Context, cause error) error {
+	for ctx.Err() == nil {
+		v, err := c.store.visit(ctx, c, expired)
+		if err != nil {
+			pause(ctx, 20*time.Millisecond)
+			continue
+		}
+		_ = v.end(ctx)
+		switch {
+		case v.found && v.row.token == c.token:
+			return nil
+		case v.found && !v.expired && (!c.visit.found || v.row.token != c.visit.row.token):
+			return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause)
+		case v.locked:
+			return rolledBack(cause)
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+	return rolledBack(fmt.Errorf("in doubt: %w", cause))
+}
+
+func rolledBack(cause error) error {
+	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, cause)
+}
+
+// isRefused reports whether the server has refused a statement and lives on, so that nothing of the transaction is
+// left. Any other error, also that of a server as it ends the session, may come after the commit.
+func isRefused(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.SeverityUnlocalized == "ERROR"
+}
+
+// isCollision reports whether the record of another session was there first.
+func isCollision(err error, table string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "23505" && e.TableName == table
+}

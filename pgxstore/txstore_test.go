@@ -1,0 +1,298 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+var errHandler = errors.New("the handler has failed")
+
+// newMiddleware guards handler with store.
+func newMiddleware(t testing.TB, store idempotency.Store, opts idempotency.Options, handler http.HandlerFunc) http.Handler {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	m, err := idempotency.New(store, idempotency.SingleUser, opts)
+	require.NoError(t, err)
+	return m.Handler(handler)
+}
+
+func post(h http.Handler, key string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", key)
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// Whatever a handler does to its transaction, the client sees no success that was not committed with its record.
+func TestHandlerInTransaction(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	execute(t, direct, `CREATE TABLE parent (id int PRIMARY KEY);
+		CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+	run := func(statements ...string) func(context.Context, pgx.Tx) {
+		return func(ctx context.Context, tx pgx.Tx) {
+			for _, sql := range statements {
+				_, _ = tx.Exec(ctx, sql) // the handler ignores what comes of it
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		then    func(ctx context.Context, tx pgx.Tx) // after the effect
+		status  int
+		effects int
+	}{
+		"does nothing more":           {run(), 201, 1},
+		"rolls back":                  {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(ctx) }, 503, 0},
+		"swallows an error":           {run("SELECT 1/0"), 503, 0},
+		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0},
+		"rolls back in SQL":           {run("ROLLBACK"), 503, 0},
+		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0},
+		"commits in SQL":              {run("COMMIT"), 503, 1},          // which nobody can undo,
+		"commits and begins again":    {run("COMMIT", "BEGIN"), 503, 1}, // but no success is reported
+		"commits": {func(ctx context.Context, tx pgx.Tx) {
+			if !errors.Is(tx.Commit(ctx), pgxstore.ErrCommit) {
+				panic("Commit is not refused")
+			}
+		}, 201, 1},
+		"leaves rows open": {func(ctx context.Context, tx pgx.Tx) {
+			_, _ = tx.Query(ctx, "SELECT generate_series(1, 100000)")
+		}, 503, 0},
+		"ends its session": {run("SELECT pg_terminate_backend(pg_backend_pid())"), 503, 0},
+		"undoes a part": {func(ctx context.Context, tx pgx.Tx) {
+			_ = pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
+				_, err := part.Exec(ctx, "SELECT 1/0")
+				return err
+			})
+		}, 201, 1},
+		"commits a part": {func(ctx context.Context, tx pgx.Tx) {
+			_ = pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
+				_, err := part.Exec(ctx, "INSERT INTO parent VALUES (7)")
+				return err
+			})
+		}, 201, 1},
+		"uses a large object": {func(ctx context.Context, tx pgx.Tx) {
+			los := tx.LargeObjects()
+			if _, err := los.Create(ctx, 0); err != nil {
+				panic(err)
+			}
+		}, 201, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t), alone) // so that what is left of a connection would be noticed
+			opts := newTable(t, direct, pgxstore.Options{})
+			l := newLedger(t, direct, opts)
+			key := uuid.NewString()
+			h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				tx, ok := pgxstore.Tx(r.Context())
+				if _, err := tx.Exec(r.Context(), l.insert(), key); err != nil || !ok {
+					panic(err)
+				}
+				c.then(r.Context(), tx)
+				w.WriteHeader(http.StatusCreated)
+			})
+			require.Equal(t, c.status, post(h, key).Code)
+			require.Equal(t, c.effects, l.effects(t, keyOf(key)))
+			records := one[int](t, direct, "SELECT count(*) FROM "+tableName(opts))
+			require.Equal(t, c.status == http.StatusCreated, records == 1, "record and success go together")
+		})
+	}
+}
+
+func TestPanicRollsBack(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), alone)
+	opts := newTable(t, pool, pgxstore.Options{})
+	l := newLedger(t, pool, opts)
+	fail := true
+	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		tx, _ := pgxstore.Tx(r.Context())
+		if _, err := tx.Exec(r.Context(), l.insert(), "1"); err != nil || fail {
+			panic("broken")
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	require.PanicsWithValue(t, "broken", func() { post(h, "1") })
+	fail = false
+	require.Equal(t, http.StatusCreated, post(h, "1").Code, "at once, on the same connection")
+	require.Equal(t, 1, l.effects(t, keyOf("1")))
+}
+
+// Of many at once, at every level of isolation, one takes effect. The others get its answer, or are told to come again.
+func TestIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t))
+			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
+			l := newLedger(t, pool, opts)
+			h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				op, _ := idempotency.FromContext(r.Context())
+				tx, _ := pgxstore.Tx(r.Context())
+				if _, err := tx.Exec(r.Context(), l.insert(), op.Key.ID); err != nil {
+					http.Error(w, err.Error(), http.StatusServiceUnavailable)
+					return
+				}
+				w.Header().Set("Operation", op.ID.String())
+				w.WriteHeader(http.StatusCreated)
+			})
+			for range 10 {
+				key := uuid.NewString()
+				var mu sync.Mutex
+				answers := make(map[string]int)
+				var crowd sync.WaitGroup
+				for range 32 {
+					crowd.Go(func() {
+						w := post(h, key)
+						for w.Code == http.StatusConflict || w.Code == http.StatusServiceUnavailable {
+							w = post(h, key)
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						answers[w.Header().Get("Operation")]++
+					})
+				}
+				crowd.Wait()
+				require.Len(t, answers, 1, "one answer for all")
+				require.Equal(t, 1, l.effects(t, keyOf(key)))
+			}
+		})
+	}
+}
+
+// Duplicates that wait hold no connection: a pool of 4 stays usable under 64 of them.
+func TestWaitingHoldsNoConnection(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
+	opts := newTable(t, pool, pgxstore.Options{})
+	running, finish := make(chan struct{}), make(chan struct{})
+	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{Wait: time.Minute}, func(w http.ResponseWriter, r *http.Request) {
+		close(running) // panics if it runs twice
+		<-finish
+		w.WriteHeader(http.StatusCreated)
+	})
+	codes := make(chan int, 65)
+	var crowd sync.WaitGroup
+	crowd.Go(func() { codes <- post(h, "1").Code })
+	<-running
+	for range 64 {
+		crowd.Go(func() { codes <- post(h, "1").Code })
+	}
+	for range 100 {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, err := pool.Exec(ctx, "SELECT pg_sleep(0.005)")
+		cancel()
+		require.NoError(t, err, "an unrelated query")
+	}
+	require.LessOrEqual(t, pool.Stat().AcquiredConns(), int32(2), "the owner's, and that of one who looks for all")
+	close(finish)
+	crowd.Wait()
+	for range 65 {
+		require.Equal(t, http.StatusCreated, <-codes)
+	}
+}
+
+// An owner that falls silent is ended by the server, and cannot commit any more.
+func TestSilentOwner(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{IdleTimeout: 100 * time.Millisecond})
+	store := pgxstore.NewTx(pool, opts)
+	key, silent := begun(t, store)
+	var next idempotency.Claim
+	require.Eventually(t, func() bool {
+		_, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		next = claim
+		return claim != nil
+	}, 10*time.Second, 10*time.Millisecond)
+	require.NoError(t, next.Complete(ctx, answer, time.Hour))
+	require.ErrorIs(t, silent.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+}
+
+// There is no round trip beyond those of a transaction without idempotency: begin, the handler's statement, commit.
+func TestRoundTripsOfTransactions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool, proxy := newProxiedPool(t, alone)
+	opts := newTable(t, pool, pgxstore.Options{})
+	l := newLedger(t, pool, opts)
+	store := pgxstore.NewTx(pool, opts)
+	first := func() {
+		_, claim := begun(t, store)
+		tx, _ := pgxstore.Tx(claim.Context(ctx))
+		_, err := tx.Exec(ctx, l.insert(), "1")
+		require.NoError(t, err)
+		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+	}
+	first() // prepares the statements
+	before := proxy.Flights()
+	first()
+	require.Equal(t, 3, proxy.Flights()-before)
+}
+
+// A goroutine that the handler left behind cannot reach the connection, which serves somebody else by then.
+func TestTransactionEndsWithItsClaim(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t), alone)
+	store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
+	for name, settle := range map[string]func(idempotency.Claim) error{
+		"complete": func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+		"release":  func(c idempotency.Claim) error { return c.Release(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, claim := begun(t, store)
+			tx, ok := pgxstore.Tx(claim.Context(ctx))
+			require.True(t, ok)
+			part, err := tx.Begin(ctx)
+			require.NoError(t, err)
+			require.NoError(t, settle(claim))
+			for _, late := range []pgx.Tx{tx, part} {
+				_, err := late.Exec(ctx, "SELECT 1")
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				rows, err := late.Query(ctx, "SELECT 1")
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				_, err = pgx.CollectRows(rows, pgx.RowTo[int])
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				var n int
+				require.ErrorIs(t, late.QueryRow(ctx, "SELECT 1").Scan(&n), pgx.ErrTxClosed)
+				batch := &pgx.Batch{}
+				batch.Queue("SELECT 1")
+				results := late.SendBatch(ctx, batch)
+				_, err = results.Exec()
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				_, err = results.Query()
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				require.ErrorIs(t, results.QueryRow().Scan(&n), pgx.ErrTxClosed)
+				require.ErrorIs(t, results.Close(), pgx.ErrTxClosed)
+				_, err = late.CopyFrom(ctx, pgx.Identifier{"x"}, []string{"x"}, pgx.CopyFromRows(nil))
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				_, err = late.Prepare(ctx, "x", "SELECT 1")
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				_, err = late.Begin(ctx)
+				require.ErrorIs(t, err, pgx.ErrTxClosed)
+				require.ErrorIs(t, late.Commit(ctx), pgx.ErrTxClosed)
+				require.ErrorIs(t, late.Rollback(ctx), pgx.ErrTxClosed)
+			}
+			require.Equal(t, 1, one[int](t, pool, "SELECT 1"), "the connection is free")
+		})
+	}
+}
