@@ -110,6 +110,9 @@ type process struct {
 	alone  bool // nothing is left to the explorer
 }
 
+// patiently is how calls wait for the explorer: if they fail, it is its choice. A renewal however may be aborted.
+var patiently = context.Background()
+
 // do makes a call, or does not, as the explorer decides.
 func (p *process) do(ctx context.Context, call string, outcomes []outcome, step func() error) error {
 	p.mu.Lock()
@@ -168,17 +171,17 @@ func (p *process) dead() bool {
 }
 
 func (p *process) Begin(
-	ctx context.Context, _ idempotency.Key, a idempotency.Attempt,
+	_ context.Context, _ idempotency.Key, a idempotency.Attempt,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {
 	free := func() bool { return p.store.free(a, p.bug) }
 	if p.bug == "claim is not atomic" {
 		was := false
-		if err := p.do(ctx, "Begin", ofStore, func() error { was = free(); return nil }); err != nil {
+		if err := p.do(patiently, "Begin", ofStore, func() error { was = free(); return nil }); err != nil {
 			return rec, nil, err
 		}
 		free = func() bool { return was }
 	}
-	err = p.do(ctx, "Begin", ofStore, func() error {
+	err = p.do(patiently, "Begin", ofStore, func() error {
 		if free() {
 			p.store.claim(a, p.bug)
 			p.leases[p.store.token] = p.store.until
@@ -208,16 +211,16 @@ func (c *connectedClaim) Extend(ctx context.Context, d time.Duration) error {
 	})
 }
 
-func (c *connectedClaim) Complete(ctx context.Context, resp idempotency.Response, _ time.Duration) error {
-	return c.do(ctx, "Complete", ofStore, func() error {
+func (c *connectedClaim) Complete(_ context.Context, resp idempotency.Response, _ time.Duration) error {
+	return c.do(patiently, "Complete", ofStore, func() error {
 		err := c.store.complete(c.token, resp.Clone(), c.bug)
 		c.stored = c.stored || err == nil
 		return err
 	})
 }
 
-func (c *connectedClaim) Release(ctx context.Context) error {
-	return c.do(ctx, "Release", ofStore, func() error {
+func (c *connectedClaim) Release(context.Context) error {
+	return c.do(patiently, "Release", ofStore, func() error {
 		err := c.store.release(c.token, c.bug)
 		if err == nil {
 			delete(c.leases, c.token)
@@ -240,7 +243,7 @@ func (e *execution) obstacles() (n int) {
 func (p *process) handle(ctx context.Context) (idempotency.Response, error) {
 	op, _ := idempotency.FromContext(ctx)
 	p.enter(op)
-	err := p.do(context.WithoutCancel(ctx), "effect", ofHandler, func() error { p.effects++; return nil })
+	err := p.do(patiently, "effect", ofHandler, func() error { p.effects++; return nil })
 	return idempotency.Response{Status: 200, Body: fmt.Append(nil, "answer of ", p.id)}, err
 }
 

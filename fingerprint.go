@@ -90,17 +90,22 @@ func FingerprintMultipart(r *http.Request, body []byte) (Fingerprint, error) {
 	}
 }
 
-// hasher is a SHA-256 over parts that each carry their length, so that no byte can move from one to the next.
+// hasher is a SHA-256 over parts that each carry their length, so that no byte can move from one to the next. Small
+// parts are gathered, for most requests are hashed in one piece then.
 type hasher struct {
-	hash    hash.Hash
-	scratch []byte // what is passed to the hash, or read from it, would escape if it were a local variable
+	hash     hash.Hash
+	gathered []byte
+	begun    bool // the hash has been written to
 }
+
+// gatherLimit bounds what is gathered before it is hashed.
+const gatherLimit = 2048
 
 var hashers = sync.Pool{New: func() any { return &hasher{hash: sha256.New()} }}
 
 func newHasher(r *http.Request) *hasher {
 	h := hashers.Get().(*hasher)
-	h.hash.Reset()
+	h.gathered, h.begun = h.gathered[:0], false
 	h.text(r.URL.RawQuery)
 	h.text(mediaType(r))
 	return h
@@ -108,16 +113,36 @@ func newHasher(r *http.Request) *hasher {
 
 func (h *hasher) free() { hashers.Put(h) }
 
-func (h *hasher) part(b []byte) {
-	h.scratch = binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(b)))
-	h.hash.Write(h.scratch)
-	h.hash.Write(b)
+func (h *hasher) part(b []byte) { hashPart(h, b) }
+func (h *hasher) text(s string) { hashPart(h, s) }
+
+func hashPart[T []byte | string](h *hasher, part T) {
+	h.gathered = binary.BigEndian.AppendUint64(h.gathered, uint64(len(part)))
+	if len(h.gathered)+len(part) <= gatherLimit {
+		h.gathered = append(h.gathered, part...)
+		return
+	}
+	h.flush()
+	h.hash.Write([]byte(part))
 }
 
-func (h *hasher) text(s string) {
-	h.scratch = binary.BigEndian.AppendUint64(h.scratch[:0], uint64(len(s)))
-	h.scratch = append(h.scratch, s...)
-	h.hash.Write(h.scratch)
+// flush hashes what was gathered.
+func (h *hasher) flush() {
+	if !h.begun {
+		h.hash.Reset()
+		h.begun = true
+	}
+	h.hash.Write(h.gathered)
+	h.gathered = h.gathered[:0]
+}
+
+func (h *hasher) sum() Fingerprint {
+	if !h.begun {
+		return sha256.Sum256(h.gathered)
+	}
+	h.flush()
+	h.gathered = h.hash.Sum(h.gathered)
+	return Fingerprint(h.gathered)
 }
 
 func (h *hasher) multipart(part *multipart.Part) error {
@@ -140,11 +165,6 @@ func (h *hasher) multipart(part *multipart.Part) error {
 	h.text("content")
 	h.part(content)
 	return nil
-}
-
-func (h *hasher) sum() Fingerprint {
-	h.scratch = h.hash.Sum(h.scratch[:0])
-	return Fingerprint(h.scratch)
 }
 
 // mediaType returns the type and subtype in lower case, without the parameters: a charset or boundary that a client

@@ -116,14 +116,8 @@ func setFields(dst, src http.Header, replayed bool) {
 // slab is one piece of memory for all values of a header.
 type slab []string
 
-// newSlab has room for the values of h and one more.
-func newSlab(h http.Header) slab {
-	n := 1
-	for _, values := range h {
-		n += len(values)
-	}
-	return make(slab, 0, n)
-}
+// newSlab has room for one value in each field of h, and one more. It grows if there are more.
+func newSlab(h http.Header) slab { return make(slab, 0, len(h)+1) }
 
 // copy returns a copy of values that cannot grow into its neighbours; nil for none.
 func (s *slab) copy(values []string) []string {

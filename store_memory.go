@@ -132,7 +132,7 @@ func (e *entry) claimable(attempt Attempt, now time.Duration) bool {
 }
 
 func (s *MemoryStore) lock(key Key) *shard {
-	sh := &s.shards[maphash.Comparable(s.seed, key)%uint64(len(s.shards))]
+	sh := &s.shards[maphash.String(s.seed, key.ID)%uint64(len(s.shards))]
 	sh.mu.Lock()
 	return sh
 }
