@@ -271,7 +271,7 @@ func (p *process) request() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.promise(len(p.events) == 1, "%d reports %d events", p.id, len(p.events))
-	if err == nil && p.events[0].Outcome != idempotency.OutcomeUnrecorded {
+	if err == nil && len(p.events) > 0 && p.events[0].Outcome != idempotency.OutcomeUnrecorded {
 		p.answers = append(p.answers, string(resp.Body))
 	}
 	return err

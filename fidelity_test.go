@@ -230,7 +230,7 @@ var scenarios = []scenario{
 		w.Header().Set("Transfer-Encoding", "chunked")
 		write("<html>")(w, r)
 	}, unsized: true, reframed: true},
-	{name: "Transfer-Encoding identity", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+	{name: "Transfer-Encoding identity", unsized: true, reframed: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Transfer-Encoding", "identity")
 		write("<html>")(w, r)
 	}},
@@ -737,6 +737,21 @@ func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
 		})
 		requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
 	}
+}
+
+// Middleware that compresses, and leaves the Content-Length alone because handlers as a rule do not set it, is common.
+func TestAnswerPassesThroughCompression(t *testing.T) {
+	t.Parallel()
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			defer z.Close()
+			next.ServeHTTP(plainGzipWriter{w, z}, r)
+		})
+	}}.serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
+	require.Equal(t, strings.Repeat("hello ", 1000), svc.post("k", "b").body)
+	require.Equal(t, strings.Repeat("hello ", 1000), svc.post("k", "b").body)
 }
 
 func TestWriteDeadlineHolds(t *testing.T) {

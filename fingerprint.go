@@ -49,11 +49,12 @@ func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 
 // FingerprintJSON takes two JSON bodies for the same if they differ in white space, in the order of members or in how
 // strings and fractions are written: it hashes the canonical form of RFC 8785, except that integers keep every digit
-// instead of being rounded to 53 bits. An object with the same name twice is refused, since its meaning depends on who
-// reads it. Bodies of other media types are hashed as [FingerprintRaw] does.
+// instead of being rounded to 53 bits. Numbers with a fraction or an exponent are compared as 64-bit floats: amounts
+// that need more belong in integers or strings. An object with the same name twice is refused, since its meaning
+// depends on who reads it. Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
 func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
-	if media != "application/json" && !strings.HasSuffix(media, "+json") {
+	if len(body) == 0 || media != "application/json" && !strings.HasSuffix(media, "+json") {
 		return FingerprintRaw(r, body)
 	}
 	value := jsontext.Value(bytes.Clone(body))

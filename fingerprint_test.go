@@ -98,7 +98,7 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		"name twice, nested":   {idempotency.FingerprintJSON, content{"", js, `[{"a":1,"a":1}]`}},
 		"no JSON":              {idempotency.FingerprintJSON, content{"", js, `{`}},
 		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
-		"nothing":              {idempotency.FingerprintJSON, content{"", js, ``}},
+		"white space":          {idempotency.FingerprintJSON, content{"", js, ` `}},
 		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
 		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
 		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
@@ -108,6 +108,8 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		_, err := row.c.fingerprint(row.f)
 		require.Error(t, err, name)
 	}
+	_, err := content{"", js, ""}.fingerprint(idempotency.FingerprintJSON)
+	require.NoError(t, err, "a request without a body")
 }
 
 // A fingerprint is compared with those that other releases of this package have stored.

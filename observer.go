@@ -26,7 +26,7 @@ const (
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store did not take the answer
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
-	OutcomeClaimLost     Outcome = "claim-lost"        // ran, but another attempt had taken over: its answer counts
+	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt had taken over, or may have: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
 )
 

@@ -232,9 +232,6 @@ func (rec *recorder) finish() (resp Response, whole bool) {
 	if !rec.response.Omitted {
 		rec.response.Body = rec.body.b
 	}
-	if !rec.live && !rec.response.Omitted && rec.declared < 0 && rec.r.Method != http.MethodHead && rec.response.sized() {
-		rec.response.Header["Content-Length"] = []string{strconv.Itoa(len(rec.body.b))}
-	}
 	short := rec.declared > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
 }
@@ -276,19 +273,6 @@ func (resp Response) sendHeader(w http.ResponseWriter, replayed bool) {
 
 func (resp Response) sendTrailer(w http.ResponseWriter) {
 	setFields(w.Header(), resp.Trailer, false)
-}
-
-// sized reports whether the length of the body is sent before it: where there is a body, and no trailer behind it.
-func (resp Response) sized() bool {
-	if !bodyAllowed(resp.Status) || len(resp.Trailer) > 0 || len(resp.Header["Trailer"]) > 0 {
-		return false
-	}
-	for name := range resp.Header {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			return false
-		}
-	}
-	return true
 }
 
 // trailers returns the trailer fields in the header that a handler has left behind, in the two forms of net/http:

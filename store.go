@@ -53,7 +53,7 @@ type Claim interface {
 	//   - [ErrRolledBack]: from a transactional store; the effects of the attempt were undone with the record, or
 	//     the fate of the commit could not be found out. The response must not be sent.
 	//
-	// A store that has no room for the body stores the response with Omitted set rather than none.
+	// A store that has no room for the body may store the response with Omitted set instead.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record
