@@ -31,7 +31,7 @@ func newShop(ctx context.Context) *shop {
 func (s *shop) serve() {
 	idem, err := idempotency.New(pgxstore.New(s.pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{
 		Required: true,
-		Lease:    time.Second,      // how long a payment is blocked if its process dies; the default is more patient
+		Lease:    2 * time.Second,  // how long a payment is blocked if its process dies; the default is more patient
 		Wait:     10 * time.Second, // for the lease of a process that has died
 	})
 	demo.Check(err)

@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	if process.IsService() {
 		serve(ctx)
@@ -46,6 +46,7 @@ func main() {
 		fmt.Println("service killed", place)
 	}
 	service.Start(ctx)
+	defer service.Kill()
 	clients.await(2)
 	for range 20 {
 		clients.transfer(ctx, 10)
@@ -59,9 +60,7 @@ func main() {
 	fmt.Println("service killed at 20 random moments")
 
 	replayed := clients.replay(ctx)
-	deaths := service.Deaths
-	service.Kill()
-	verdict := fmt.Sprintf("%d transfers, %d deaths, %s, %d answers replayed, %s", len(clients.transfers), deaths,
+	verdict := fmt.Sprintf("%d transfers, %d deaths, %s, %d answers replayed, %s", len(clients.transfers), service.Deaths,
 		query(ctx, pool, bookedOnce), replayed, query(ctx, pool, balances))
 	fmt.Println(verdict)
 	if verdict != "201 transfers, 22 deaths, 201 booked once, 201 answers replayed, balances: -20301 and 20301" {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -28,10 +26,8 @@ func serve(ctx context.Context) {
 }
 
 func transfer(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	demo.Check(err) // the middleware has read it before
-	amount, err := strconv.Atoi(string(body))
-	if err != nil {
+	var amount int
+	if _, err := fmt.Fscan(r.Body, &amount); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
