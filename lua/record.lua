@@ -26,8 +26,8 @@ local function head(state, lease, identity)
   return string.format('idempotency/1 %s lease=%.0f %s\n', state, lease, identity)
 end
 
--- read returns the first line of the record and what it says. There is no line if there is no record, and nothing
--- else if it is not one of ours.
+-- read returns the beginning of the record and what its first line says. It is empty if there is no record, and all
+-- that is returned if there is one but not of ours.
 local function read(key)
   local line = redis.call('GETRANGE', key, 0, 511)
   if line == '' and redis.call('EXISTS', key) == 1 then

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package benchmark
+
+import "time"
+
+// pace sends the numbers from 0 to n-1, each when it is due.
+func pace(n int, started time.Time, interval time.Duration, due chan<- int) {
+	for i := range n {
+		time.Sleep(time.Until(started.Add(time.Duration(i) * interval)))
+		due <- i
+	}
+}
