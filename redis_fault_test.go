@@ -386,12 +386,13 @@ func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machi
 	errFirst := errors.New("first attempt")
 	var effects, attempts [keys]atomic.Int32
 	call := func(i int) error {
-		resp, _, err := runner.Do(t.Context(), numberedKey(i), []byte{byte(i)}, func(context.Context) (idempotency.Response, error) {
+		work := func(context.Context) (idempotency.Response, error) {
 			if attempts[i].Add(1) == 1 && i%10 == 0 {
 				return idempotency.Response{}, errFirst
 			}
 			return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", effects[i].Add(1))}, nil
-		})
+		}
+		resp, _, err := runner.Do(t.Context(), numberedKey(i), []byte{byte(i)}, work)
 		if i%10 == 0 && errors.Is(err, errFirst) {
 			return nil
 		}

@@ -45,12 +45,20 @@ func bodyOf(n int) idempotency.Response {
 }
 
 // mustClaim claims a free key.
-func mustClaim(t testing.TB, store idempotency.Store, key idempotency.Key, attempt idempotency.Attempt) idempotency.Claim {
+func mustClaim(
+	t testing.TB, store idempotency.Store, key idempotency.Key, attempt idempotency.Attempt,
+) idempotency.Claim {
 	t.Helper()
 	_, claim, err := store.Begin(t.Context(), key, attempt)
 	require.NoError(t, err)
 	require.NotNil(t, claim, "the key is held by somebody else")
 	return claim
+}
+
+// mustComplete claims a free key and completes its record.
+func mustComplete(t testing.TB, store idempotency.Store, key idempotency.Key, resp idempotency.Response) {
+	t.Helper()
+	require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Complete(t.Context(), resp, time.Hour))
 }
 
 // mustRead returns the record that holds the key.

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -36,7 +37,8 @@ type RedisStore struct {
 // NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
 // Deadlines hold if the client has ContextTimeoutEnabled: set it. Of a *redis.Client without it, the store uses the
-// connections with settings of its own, in which it is set, but without the hooks that were added to the client.
+// connections with settings of its own, in which it is set, but without the hooks that were added to the client. A
+// *redis.AutoPipeliner of go-redis 9.23 keeps no deadline: its client needs a short ReadTimeout, and MaxRetries -1.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
 }
@@ -134,14 +136,15 @@ func claimRequest(attempt Attempt) (request, token string) {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's.
 func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
-	value, err := again(ctx, func() (string, error) { return s.client.Get(ctx, name).Result() })
+	value, err := again(ctx, func() ([]byte, error) { return s.client.Get(ctx, name).Bytes() })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
 	}
 	if err != nil {
 		return Record{}, nil, err
 	}
-	held, err := parseRedisRecord(value, 0)
+	head, response, _ := bytes.Cut(value, []byte("\n"))
+	held, err := parseRedisRecord(string(head), response, 0)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -163,7 +166,7 @@ func (s *RedisStore) run(ctx context.Context, script *redis.Script, keys []strin
 }
 
 // again is run for steps that are not a script alone.
-func again(ctx context.Context, step func() (string, error)) (string, error) {
+func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		reply, err := step()
 		if err == nil || !askAgain(ctx, err, try) {
@@ -185,6 +188,8 @@ func storeError(err error) error {
 		return nil
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
+	case strings.Contains(err.Error(), "OOM command not allowed"):
+		return fmt.Errorf("%w: %w", ErrStoreFull, err)
 	default:
 		return fmt.Errorf("idempotency: Redis: %w", err)
 	}
@@ -203,7 +208,7 @@ type redisRecord struct {
 	token    string
 	identity string
 	record   Record
-	response string // the stored form
+	response []byte // the stored form
 }
 
 const redisMagic = "idempotency/1"
@@ -215,13 +220,13 @@ func parseReply(reply string) (redisRecord, error) {
 	if err != nil {
 		return redisRecord{}, fmt.Errorf("idempotency: Redis: reply of the claim script: %w", err)
 	}
-	return parseRedisRecord(record, milliseconds)
+	head, response, _ := strings.Cut(record, "\n")
+	return parseRedisRecord(head, []byte(response), milliseconds)
 }
 
-// parseRedisRecord reads a record. now is Redis' time in milliseconds.
-func parseRedisRecord(value string, now int) (redisRecord, error) {
-	first, response, _ := strings.Cut(value, "\n")
-	line := words{rest: first, ok: true}
+// parseRedisRecord reads a record, of which head is the first line. now is Redis' time in milliseconds.
+func parseRedisRecord(head string, response []byte, now int) (redisRecord, error) {
+	line := words{rest: head, ok: true}
 	magic := line.next("")
 	r := redisRecord{state: line.next(""), response: response}
 	lease := line.number("lease=")
@@ -251,7 +256,7 @@ func (r redisRecord) decode() (Record, error) {
 	case stateDone:
 		r.record.LeaseLeft = 0
 		r.record.Response = new(Response)
-		err := r.record.Response.UnmarshalBinary([]byte(r.response))
+		err := r.record.Response.UnmarshalBinary(r.response)
 		return r.record, err
 	default:
 		return Record{}, fmt.Errorf("%w: state %q", ErrRecordInvalid, r.state)
@@ -275,9 +280,21 @@ func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
 	value := c.encode(resp)
 	if len(value) <= inlineSize {
-		return c.settle(c.store.run(ctx, completeScript, []string{c.name}, c.token, ttl.Milliseconds(), value))
+		return c.settle(c.inline(ctx, value, ttl))
 	}
-	return c.settle(again(ctx, func() (string, error) { return c.stage(ctx, value, ttl) }))
+	reply, err := again(ctx, func() (string, error) { return c.stage(ctx, value, ttl) })
+	switch {
+	case errors.Is(err, ErrStoreFull): // but there is room for a record without body: that of the claim
+		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
+	case redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two keys of it meanwhile
+		reply, err = c.inline(ctx, value, ttl)
+	}
+	return c.settle(reply, err)
+}
+
+// inline completes with a record that passes through Lua.
+func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (string, error) {
+	return c.store.run(ctx, completeScript, []string{c.name}, c.token, ttl.Milliseconds(), value)
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {

@@ -63,7 +63,7 @@ var hazards = []hazard{
 	{"role", is("master"),
 		"a replica refuses claims"},
 	{"maxmemory_policy", func(policy string, node settings) bool { return policy == "noeviction" || node["maxmemory"] == "0" },
-		"records, those of running operations first, are evicted when memory is short, and operations run again"},
+		"records are evicted when memory is short, and operations run again"},
 	{"aof_enabled", is("1"),
 		"a restart forgets records, and operations run again"},
 	{"appendfsync", func(policy string, node settings) bool { return policy == "always" || node["aof_enabled"] != "1" },

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -295,7 +296,7 @@ var damages = map[string]func(string) string{
 	"with words too long": func(record string) string {
 		return strings.Replace(record, "fingerprint=", "fingerprint="+strings.Repeat("00", 64), 1)
 	},
-	"of later version":    func(record string) string { return strings.Replace(record, "idempotency/1", "idempotency/2", 1) },
+	"of a later version":  func(record string) string { return strings.Replace(record, "cy/1", "cy/2", 1) },
 	"with later response": func(record string) string { return strings.Replace(record, "response/1", "response/2", 1) },
 }
 
@@ -385,7 +386,7 @@ func TestRedisKeys(t *testing.T) {
 		for prefix, opts := range map[string]idempotency.RedisOptions{"idempotency:": {}, "shop:": {Prefix: "shop:"}} {
 			store := idempotency.NewRedisStore(client, opts)
 			for i, key := range hostile {
-				require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Complete(t.Context(), bodyOf(i), time.Hour))
+				mustComplete(t, store, key, bodyOf(i))
 			}
 			keys := redisKeys(t, client, prefix)
 			require.Len(t, keys, len(hostile))
@@ -425,7 +426,8 @@ func TestRedisStaging(t *testing.T) {
 		// The owner disappears behind the first of the two commands.
 		cut := newRedisClient(t, client.Options().Addr, withContextTimeout)
 		cut.AddHook(halfPipeline{func(string) {}})
-		claim := mustClaim(t, idempotency.NewRedisStore(cut, idempotency.RedisOptions{}), numberedKey(2), attemptFor(time.Hour))
+		store = idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
+		claim := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
 		require.ErrorIs(t, claim.Complete(t.Context(), large(), time.Hour), errCut)
 		staged := redisKeys(t, client, "")
 		require.Len(t, staged, 3)
@@ -449,7 +451,7 @@ func TestRedisRecordExpiresWhileItIsRead(t *testing.T) {
 			}
 		}))
 		store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
-		require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+		mustComplete(t, store, numberedKey(1), large())
 
 		meanwhile = func() {
 			require.NoError(t, client.FlushAll(t.Context()).Err())
@@ -462,7 +464,7 @@ func TestRedisRecordExpiresWhileItIsRead(t *testing.T) {
 
 		require.NoError(t, client.FlushAll(t.Context()).Err())
 		meanwhile = nil
-		require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+		mustComplete(t, store, numberedKey(1), large())
 		meanwhile = func() { require.NoError(t, client.FlushAll(t.Context()).Err()) }
 		mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 	})
@@ -542,20 +544,24 @@ func unsafeSettings(t testing.TB, client redis.Cmdable) []string {
 func TestRedisCheck(t *testing.T) {
 	t.Parallel()
 	safe := []string{"--appendonly", "yes", "--appendfsync", "always"}
+	limited := append(slices.Clone(safe), "--maxmemory", "100mb", "--maxmemory-policy")
 	for name, test := range map[string]struct {
 		args     []string
 		findings []string
 	}{
 		"safe":                     {safe, nil},
-		"safe with a limit":        {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "noeviction"), nil},
-		"policy without a limit":   {append(safe, "--maxmemory-policy", "allkeys-lru"), nil},
-		"evicts":                   {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), []string{"maxmemory_policy"}},
-		"evicts what expires":      {append(safe, "--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"), []string{"maxmemory_policy"}},
+		"safe with a limit":        {append(slices.Clip(limited), "noeviction"), nil},
+		"policy without a limit":   {append(slices.Clip(safe), "--maxmemory-policy", "allkeys-lru"), nil},
+		"evicts":                   {append(slices.Clip(limited), "allkeys-lru"), []string{"maxmemory_policy"}},
+		"evicts what expires":      {append(slices.Clip(limited), "volatile-ttl"), []string{"maxmemory_policy"}},
 		"keeps nothing":            {[]string{"--appendfsync", "no"}, []string{"aof_enabled"}},
 		"keeps snapshots":          {[]string{"--save", "1 1"}, []string{"aof_enabled"}},
 		"synchronises each second": {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, []string{"appendfsync"}},
-		"everything":               {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu"}, []string{"maxmemory_policy", "aof_enabled"}},
-		"does not tell":            {append(safe, "--rename-command", "CONFIG", ""), nil},
+		"evicts and keeps nothing": {
+			[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu"},
+			[]string{"maxmemory_policy", "aof_enabled"},
+		},
+		"does not tell": {append(slices.Clip(safe), "--rename-command", "CONFIG", ""), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.findings, unsafeSettings(t, newRedisClient(t, servertest.Redis(t, test.args...).Addr())))
@@ -565,7 +571,7 @@ func TestRedisCheck(t *testing.T) {
 		master := servertest.Redis(t, safe...)
 		host, port, err := net.SplitHostPort(master.Addr())
 		require.NoError(t, err)
-		replica := servertest.Redis(t, append(safe, "--replicaof", host, port)...)
+		replica := servertest.Redis(t, append(slices.Clip(safe), "--replicaof", host, port)...)
 		client := newRedisClient(t, master.Addr())
 		require.Eventually(t, func() bool {
 			return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:1")
@@ -630,4 +636,69 @@ func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 		cmd.SetErr(errors.New("NOPERM"))
 		return cmd.Err()
 	}
+}
+
+// A server that has no memory left refuses new claims; those that it has granted can be settled.
+func TestRedisWithoutMemory(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t).Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	small := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	big := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
+	released := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // byte
+
+	_, claim, err := store.Begin(t.Context(), numberedKey(4), attemptFor(time.Hour))
+	require.Nil(t, claim)
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	require.NoError(t, small.Extend(t.Context(), time.Minute))
+	require.NoError(t, small.Complete(t.Context(), bodyOf(100), time.Hour))
+	require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 100)
+	require.NoError(t, released.Release(t.Context()))
+	mustClaim(t, store, numberedKey(3), attemptFor(time.Hour)) // in the room of the record that was released
+	require.NoError(t, big.Complete(t.Context(), large(), time.Hour))
+	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
+		mustRead(t, store, numberedKey(2)).Response)
+}
+
+// While a slot moves from one server to another, nothing that concerns its keys fails.
+func TestRedisSlotOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := newClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	finished := numberedKey(0)
+	require.NoError(t, mustClaim(t, store, finished, attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+	steps := map[string]func(idempotency.Claim) error{
+		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
+		"release":          func(c idempotency.Claim) error { return c.Release(t.Context()) },
+		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), bodyOf(1), time.Hour) },
+		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), large(), time.Hour) },
+	}
+	before := map[string]idempotency.Claim{}
+	for name := range steps {
+		before[name] = mustClaim(t, store, idempotency.Key{ID: "before " + name}, attemptFor(time.Hour))
+	}
+
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	var from, to *redis.Client
+	for _, master := range masters {
+		node := newRedisClient(t, master.Addr())
+		if len(redisKeys(t, node, "")) > 0 {
+			from = node
+		} else {
+			to = node
+		}
+	}
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+
+	require.Equal(t, largeBody, string(mustRead(t, store, finished).Response.Body))
+	for name, step := range steps {
+		require.NoError(t, step(before[name]), name)
+		require.NoError(t, step(mustClaim(t, store, idempotency.Key{ID: "during " + name}, attemptFor(time.Hour))), name)
+	}
+	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
+	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
 }

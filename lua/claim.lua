@@ -28,6 +28,7 @@ if line == '' then
   claim(1, operation, time, 'NX')
 elseif content == fingerprint and owner ~= token then
   if state == 'released' or (state == 'running' and takeover == '1' and tonumber(ends) <= time) then
+    settle(key)
     claim(attempt + 1, first, created)
   end
 end

@@ -5,6 +5,7 @@ local key, token, ttl, record, staged = KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS
 
 local function store()
   if not staged then
+    settle(key)
     redis.call('SET', key, record, 'PX', ttl)
     return
   end

@@ -10,5 +10,6 @@ if line ~= '' and (owner ~= token or state ~= 'running') then
   return 'lost'
 end
 local ttl = math.max(redis.call('PTTL', key), lease)
+settle(key)
 redis.call('SET', key, head('running', now() + lease, ARGV[3]), 'PX', ttl)
 return line == '' and 'restored' or 'ok'

@@ -35,3 +35,10 @@ local function read(key)
   end
   return line, string.match(line, HEAD)
 end
+
+-- settle is called before a record of ours is replaced. A Redis without memory refuses a script whose first write needs
+-- some, but lets a script finish that has begun to write: GETEX is a write, and changes nothing. So whatever was claimed
+-- can be settled.
+local function settle(key)
+  redis.call('GETEX', key)
+end

@@ -8,5 +8,6 @@ end
 if owner ~= token or state == 'done' then
   return 'lost'
 end
+settle(key)
 redis.call('SET', key, head('released', 0, identity), 'KEEPTTL')
 return 'ok'
