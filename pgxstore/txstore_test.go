@@ -42,7 +42,7 @@ func post(h http.Handler, key string) *httptest.ResponseRecorder {
 func TestHandlerInTransaction(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
-	execute(t, direct, `CREATE TABLE parent (id int PRIMARY KEY);
+	execute(t, direct, `DROP TABLE IF EXISTS child, parent; CREATE TABLE parent (id int PRIMARY KEY);
 		CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
 	run := func(statements ...string) func(context.Context, pgx.Tx) {
 		return func(ctx context.Context, tx pgx.Tx) {
