@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -284,7 +285,7 @@ func trailers(h http.Header) http.Header {
 			if t == nil {
 				t = make(http.Header)
 			}
-			t[name] = append([]string(nil), values...)
+			t[name] = slices.Clone(values)
 		}
 	}
 	for _, line := range h["Trailer"] {

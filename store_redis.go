@@ -155,17 +155,13 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	return record, nil, err
 }
 
-// run runs a script until its reply is known. To repeat it is harmless: by its token it knows what it has done before.
+// run runs a script until its reply is known.
 func (s *RedisStore) run(ctx context.Context, script *redis.Script, keys []string, args ...any) (string, error) {
-	for try := 1; ; try++ {
-		reply, err := script.Run(ctx, s.client, keys, args...).Text()
-		if err == nil || !askAgain(ctx, err, try) {
-			return reply, storeError(err)
-		}
-	}
+	return again(ctx, func() (string, error) { return script.Run(ctx, s.client, keys, args...).Text() })
 }
 
-// again is run for steps that are not a script alone.
+// again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
+// before.
 func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		reply, err := step()
