@@ -70,13 +70,21 @@ func (f field) write(b *strings.Builder) {
 	}
 }
 
+// plain says which bytes stand for themselves, at least in a value.
+var plain = func() (p [256]bool) {
+	for c := ' '; c <= '~'; c++ {
+		p[c] = c != '\\'
+	}
+	return p
+}()
+
 // escape writes s as it stands in a line.
 func escape(b *strings.Builder, s string, isName bool) {
 	const digits = "0123456789abcdef"
 	clean := 0
 	for i := 0; i < len(s); i++ {
 		c := s[i]
-		if c >= ' ' && c <= '~' && c != '\\' && (c != ':' || !isName) {
+		if plain[c] && (c != ':' || !isName) {
 			continue
 		}
 		b.WriteString(s[clean:i])
@@ -90,9 +98,6 @@ func escape(b *strings.Builder, s string, isName bool) {
 
 // unescape is total: what is no escape stands for itself.
 func unescape(s string) string {
-	if strings.IndexByte(s, '\\') < 0 {
-		return s
-	}
 	b := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
 		if c, ok := unescapeByte(s[i:]); ok {
@@ -158,7 +163,11 @@ func (f Fields) room(n int) []string { return make([]string, 0, f.lines()+n) }
 func (f Fields) next() (name, value string, ok bool, rest Fields) {
 	line, others, _ := strings.Cut(string(f), "\n")
 	name, value, ok = strings.Cut(line, ":")
-	return unescape(name), unescape(strings.TrimPrefix(value, " ")), ok, Fields(others)
+	value = strings.TrimPrefix(value, " ")
+	if strings.IndexByte(line, '\\') >= 0 {
+		name, value = unescape(name), unescape(value)
+	}
+	return name, value, ok, Fields(others)
 }
 
 // set sets the fields in h. Their values are appended to room, which it returns: slices of it that cannot grow into

@@ -171,6 +171,10 @@ func (h *hasher) multipart(part *multipart.Part) error {
 // mediaType returns the type and subtype in lower case, without the parameters: a charset or boundary that a client
 // writes differently the second time does not make another request.
 func mediaType(r *http.Request) string {
-	media, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	values := r.Header["Content-Type"]
+	if len(values) == 0 {
+		return ""
+	}
+	media, _, _ := strings.Cut(values[0], ";")
 	return strings.ToLower(strings.TrimSpace(media))
 }

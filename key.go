@@ -65,16 +65,13 @@ func parseKey(values []string) (id string, ok bool, err error) {
 		return "", false, fmt.Errorf("%w: the header was sent %d times", ErrKeyInvalid, len(values))
 	}
 	id = values[0]
-	if strings.HasPrefix(id, `"`) {
-		id, err = unquoteKey(id)
-	} else if strings.ContainsAny(id, `",;\`) {
-		// In these the two forms, or two header lines that a proxy has joined, could be mistaken for one another.
-		err = fmt.Errorf(`%w: a key with ", \, comma or semicolon must be sent as a quoted string`, ErrKeyInvalid)
+	quoted := strings.HasPrefix(id, `"`)
+	if quoted {
+		if id, err = unquoteKey(id); err != nil {
+			return "", false, err
+		}
 	}
-	if err != nil {
-		return "", false, err
-	}
-	if err := checkKey(id); err != nil {
+	if err := checkKey(id, quoted); err != nil {
 		return "", false, err
 	}
 	return id, true, nil
@@ -104,13 +101,18 @@ func unquoteKey(s string) (string, error) {
 	return string(b), nil
 }
 
-func checkKey(id string) error {
+// checkKey reports what a key cannot have. In a bare one these are also the characters by which the two forms, or two
+// header lines that a proxy has joined, could be mistaken for one another.
+func checkKey(id string, quoted bool) error {
 	if len(id) == 0 || len(id) > maxKeyLength {
 		return fmt.Errorf("%w: a key has 1 to %d characters", ErrKeyInvalid, maxKeyLength)
 	}
 	for i := 0; i < len(id); i++ {
-		if id[i] < 0x21 || id[i] > 0x7E {
+		switch c := id[i]; {
+		case c < 0x21 || c > 0x7E:
 			return fmt.Errorf("%w: a key has visible ASCII characters only", ErrKeyInvalid)
+		case !quoted && (c == '"' || c == ',' || c == ';' || c == '\\'):
+			return fmt.Errorf(`%w: a key with ", \, comma or semicolon must be sent as a quoted string`, ErrKeyInvalid)
 		}
 	}
 	return nil

@@ -79,7 +79,7 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	case err != nil:
 		return err
 	case replay != nil:
-		replay.send(w, true)
+		replay.replay(w)
 		return nil
 	default:
 		return c.execute(m, next, w, r)

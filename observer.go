@@ -56,14 +56,16 @@ type Event struct {
 // by many goroutines at once and holds up the request.
 type Observer func(context.Context, Event)
 
-// logged says at which level an outcome is logged. Those that are part of normal operation are not.
-var logged = map[Outcome]slog.Level{
-	OutcomeUnavailable: slog.LevelError,
-	OutcomeUnprotected: slog.LevelError,
-	OutcomeUnrecorded:  slog.LevelError,
-	OutcomeRestored:    slog.LevelWarn,
-	OutcomeClaimLost:   slog.LevelWarn,
-	OutcomeRolledBack:  slog.LevelWarn,
+// logged says whether an outcome is logged, and at which level. Those that are part of normal operation are not.
+func (o Outcome) logged() (slog.Level, bool) {
+	switch o {
+	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
+		return slog.LevelError, true
+	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
+		return slog.LevelWarn, true
+	default:
+		return 0, false
+	}
 }
 
 // reporter tells observer and logger of outcomes.
@@ -91,7 +93,7 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 	if p.observer != nil {
 		p.observer(ctx, *e)
 	}
-	level, ok := logged[e.Outcome]
+	level, ok := e.Outcome.logged()
 	if !ok {
 		return
 	}

@@ -39,6 +39,7 @@ type recorder struct {
 	accepted   int64       // of that, what does not exceed declared
 	undeclared bool        // the Content-Type is to be found by sniffing
 	live       bool
+	untouched  bool  // the header of the server is what the response has, and was not touched since WriteHeader
 	refused    error // by owner
 }
 
@@ -136,9 +137,9 @@ func (rec *recorder) outgrow() error {
 // goLive sends what was held back.
 func (rec *recorder) goLive() {
 	rec.sniff()
+	rec.setHeader()
 	rec.live = true
-	rec.rewind()
-	rec.response.sendHeader(rec.w, false)
+	rec.w.WriteHeader(rec.response.Status)
 	_, _ = rec.w.Write(rec.body.b)
 }
 
@@ -172,23 +173,16 @@ func (rec *recorder) flush() error {
 func (rec *recorder) finish() (resp Response, whole bool) {
 	rec.writeHeader(http.StatusOK) // unless there is one
 	rec.sniff()
-	rec.response.Trailer = trailers(rec.w.Header())
+	h := rec.w.Header()
+	rec.untouched = len(rec.before) == 0 && rec.response.Header.describes(h)
+	if !rec.untouched || strings.Contains(string(rec.response.Header), "Trailer") {
+		rec.response.Trailer = trailers(h)
+	}
 	if !rec.response.Omitted {
 		rec.response.Body = rec.body.b
 	}
 	short := rec.declared > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
-}
-
-// rewind takes back what the handler did to the header of the server, save for what only the first client gets.
-func (rec *recorder) rewind() {
-	h := rec.w.Header()
-	if len(rec.before) == 0 && rec.response.Header.describes(h) {
-		return // they are to be set next
-	}
-	clear(h)
-	maps.Copy(h, rec.before)
-	maps.Copy(h, rec.momentary)
 }
 
 // discard takes back all that the handler did to the header of the server, if nothing of it was sent.
@@ -197,6 +191,16 @@ func (rec *recorder) discard() {
 		clear(rec.w.Header())
 		maps.Copy(rec.w.Header(), rec.before)
 	}
+}
+
+// setHeader makes the header of the server that of the response, and what only the first client gets.
+func (rec *recorder) setHeader() {
+	if rec.untouched {
+		return
+	}
+	rec.discard()
+	maps.Copy(rec.w.Header(), rec.momentary)
+	rec.response.Header.set(rec.w.Header(), rec.response.Header.room(0))
 }
 
 // send sends what is still to be sent of the finished response.
@@ -208,30 +212,27 @@ func (rec *recorder) send(resp *Response) {
 		resp.sendTrailer(rec.w)
 		return
 	}
-	rec.rewind()
-	resp.send(rec.w, false)
+	rec.setHeader()
+	resp.send(rec.w)
 }
 
-// send writes the response to a client. Every answer goes through here, the first as well as its replays: that is
-// what makes them equal.
-func (resp *Response) send(w http.ResponseWriter, replayed bool) {
-	resp.sendHeader(w, replayed)
+// replay sends the response once more.
+func (resp *Response) replay(w http.ResponseWriter) {
+	h := w.Header()
+	room := resp.Header.set(h, resp.Header.room(1))
+	room = append(room, "true")
+	h[replayMarker] = room[len(room)-1:]
+	resp.send(w)
+}
+
+// send writes the response, whose header is set, to a client. Every answer goes through here, the first as well as its
+// replays: that is what makes them equal.
+func (resp *Response) send(w http.ResponseWriter) {
+	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
 		_, _ = w.Write(resp.Body) // a client that has left gets the answer when it retries
 	}
 	resp.sendTrailer(w)
-}
-
-func (resp *Response) sendHeader(w http.ResponseWriter, replayed bool) {
-	h := w.Header()
-	switch {
-	case replayed:
-		room := resp.Header.set(h, resp.Header.room(1))
-		h[replayMarker] = append(room, "true")[len(room) : len(room)+1 : len(room)+1]
-	case !resp.Header.describes(h):
-		resp.Header.set(h, resp.Header.room(0))
-	}
-	w.WriteHeader(resp.Status)
 }
 
 func (resp *Response) sendTrailer(w http.ResponseWriter) {

@@ -69,7 +69,7 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 // admit asks the store what is to be done: x is to be executed, unless there is a replay of it.
 func (r *Runner) admit(ctx context.Context, x *execution, fp Fingerprint) (replay *Response, err error) {
 	x.runner, x.began = r, r.events.now()
-	x.held, x.waited, err = r.claim(ctx, x.key, fp)
+	err = r.claim(ctx, x, fp)
 	switch {
 	case err != nil && r.opts.FailOpen && x.waited == 0 && !errors.Is(err, ErrRecordInvalid):
 		x.unprotected = err
@@ -98,16 +98,16 @@ type held struct {
 }
 
 // begin asks the store once.
-func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint) (held, error) {
+func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint, h *held) (err error) {
 	ctx = r.step(ctx)
-	since := time.Now()
-	record, claim, err := r.store.Begin(ctx, key, Attempt{
+	h.since = time.Now()
+	h.record, h.claim, err = r.store.Begin(ctx, key, Attempt{
 		Fingerprint: fp,
 		Lease:       r.opts.Lease,
 		TTL:         r.opts.TTL,
 		TakeOver:    r.opts.Abandoned == ReExecute,
 	})
-	return held{record, claim, since}, err
+	return err
 }
 
 // step returns the context of a step of the store that begins now.

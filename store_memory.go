@@ -24,28 +24,62 @@ type MemoryOptions struct {
 // forget their records with it. It has no goroutine and nothing to close: each claim removes a few expired records.
 // It is safe for concurrent use.
 type MemoryStore struct {
-	seed   maphash.Seed
+	hash   func(Key) uint64
 	start  time.Time
 	max    int64
 	size   atomic.Int64
-	tokens atomic.Uint64
 	shards [64]shard
 }
 
 // NewMemoryStore returns an empty store.
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
-	s := &MemoryStore{seed: maphash.MakeSeed(), start: time.Now(), max: cmp.Or(opts.MaxBytes, 256<<20)}
+	seed := maphash.MakeSeed()
+	s := &MemoryStore{
+		hash:  func(key Key) uint64 { return maphash.Comparable(seed, key) },
+		start: time.Now(), max: cmp.Or(opts.MaxBytes, 256<<20),
+	}
 	for i := range s.shards {
-		s.shards[i].entries = make(map[Key]*entry)
+		s.shards[i].entries = make(map[uint64]*entry)
 	}
 	return s
 }
 
-// shard holds the records of a part of the keys.
+// shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
+// times as large. The few records whose hashes are equal are a chain.
 type shard struct {
 	mu      sync.Mutex
-	entries map[Key]*entry
+	entries map[uint64]*entry
 	queues  []*queue
+}
+
+func (sh *shard) get(hash uint64, key Key) *entry {
+	for e := sh.entries[hash]; e != nil; e = e.chain {
+		if e.key == key {
+			return e
+		}
+	}
+	return nil
+}
+
+func (sh *shard) put(hash uint64, e *entry) {
+	e.chain = sh.entries[hash]
+	sh.entries[hash] = e
+}
+
+func (sh *shard) drop(hash uint64, e *entry) {
+	first := sh.entries[hash]
+	switch {
+	case first != e:
+		for first.chain != e {
+			first = first.chain
+		}
+		first.chain = e.chain
+	case e.chain != nil:
+		sh.entries[hash] = e.chain
+	default:
+		delete(sh.entries, hash)
+	}
+	e.chain = nil
 }
 
 // entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
@@ -55,14 +89,15 @@ type entry struct {
 	key         Key
 	operation   uuid.UUID
 	fingerprint Fingerprint
-	attempt     int
+	attempt     int32
+	released    bool
+	completed   bool
 	created     time.Duration
 	lease       time.Duration // when it ends
 	expires     time.Duration // not before the lease
-	released    bool
-	completed   bool
 	response    Response
 
+	chain      *entry
 	queue      *queue // nil: removed
 	prev, next *entry
 }
@@ -70,7 +105,7 @@ type entry struct {
 func (e *entry) record(now time.Duration) Record {
 	r := Record{
 		Operation:   e.operation,
-		Attempt:     e.attempt,
+		Attempt:     int(e.attempt),
 		Fingerprint: e.fingerprint,
 		Created:     e.store.start.Add(e.created),
 		LeaseLeft:   max(0, e.lease-now),
@@ -92,25 +127,27 @@ func (e *entry) size() int64 {
 
 // Begin implements [Store].
 func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record, Claim, error) {
-	sh := s.lock(key)
+	hash := s.hash(key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
 	s.trim(sh, now, 2)
 
-	held := s.find(sh, key, now)
+	held := s.find(sh, hash, key, now)
 	if held != nil && !held.claimable(attempt, now) {
 		return held.record(now), nil, nil
 	}
 	e := &entry{store: s, key: key, fingerprint: attempt.Fingerprint, attempt: 1, lease: now + attempt.Lease}
 	if held == nil {
 		e.operation, e.created = newOperation(), now
-		if !s.insert(sh, e, now) {
+		if !s.insert(sh, hash, e, now) {
 			return Record{}, nil, ErrStoreFull
 		}
 	} else {
 		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
 		held.queue.remove(held)
-		sh.entries[key] = e // of the same size
+		sh.drop(hash, held)
+		sh.put(hash, e) // of the same size
 	}
 	sh.enqueue(e, now, max(attempt.TTL, attempt.Lease))
 	return e.record(now), e, nil
@@ -123,36 +160,36 @@ func (e *entry) claimable(attempt Attempt, now time.Duration) bool {
 	return e.released || attempt.TakeOver && e.lease <= now
 }
 
-func (s *MemoryStore) lock(key Key) *shard {
-	sh := &s.shards[maphash.String(s.seed, key.ID)%uint64(len(s.shards))]
+func (s *MemoryStore) lock(hash uint64) *shard {
+	sh := &s.shards[hash%uint64(len(s.shards))]
 	sh.mu.Lock()
 	return sh
 }
 
 // find returns the record of key, unless it has expired.
-func (s *MemoryStore) find(sh *shard, key Key, now time.Duration) *entry {
-	e := sh.entries[key]
+func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *entry {
+	e := sh.get(hash, key)
 	if e != nil && e.expires <= now {
-		s.remove(sh, e)
+		s.remove(sh, hash, e)
 		return nil
 	}
 	return e
 }
 
 // insert adds a record, if there is room for it.
-func (s *MemoryStore) insert(sh *shard, e *entry, now time.Duration) bool {
+func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) bool {
 	if !s.reserve(e.size()) {
 		s.makeRoom(sh, now)
 		if !s.reserve(e.size()) {
 			return false
 		}
 	}
-	sh.entries[e.key] = e
+	sh.put(hash, e)
 	return true
 }
 
-func (s *MemoryStore) remove(sh *shard, e *entry) {
-	delete(sh.entries, e.key)
+func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
+	sh.drop(hash, e)
 	e.queue.remove(e)
 	s.size.Add(-e.size())
 }
@@ -169,7 +206,7 @@ func (s *MemoryStore) reserve(n int64) bool {
 func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) {
 	for _, q := range sh.queues {
 		for ; n > 0 && q.head != nil && q.head.expires <= now; n-- {
-			s.remove(sh, q.head)
+			s.remove(sh, s.hash(q.head.key), q.head)
 		}
 	}
 }
@@ -289,15 +326,15 @@ func (e *entry) respond(sh *shard, resp Response, now time.Duration) {
 
 // restoring calls step under the lock of the shard. If the entry has expired, it is added again.
 func (e *entry) restoring(step func(*shard, time.Duration) error) error {
-	s := e.store
-	sh := s.lock(e.key)
+	s, hash := e.store, e.store.hash(e.key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	switch s.find(sh, e.key, now) {
+	switch s.find(sh, hash, e.key, now) {
 	case e:
 		return step(sh, now)
 	case nil:
-		if !s.insert(sh, e, now) {
+		if !s.insert(sh, hash, e, now) {
 			return ErrStoreFull
 		}
 		sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
@@ -309,11 +346,11 @@ func (e *entry) restoring(step func(*shard, time.Duration) error) error {
 
 // Release implements [Claim].
 func (e *entry) Release(context.Context) error {
-	s := e.store
-	sh := s.lock(e.key)
+	s, hash := e.store, e.store.hash(e.key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	if s.find(sh, e.key, now) != e || e.completed {
+	if s.find(sh, hash, e.key, now) != e || e.completed {
 		return ErrClaimLost
 	}
 	e.released, e.lease = true, now

@@ -29,6 +29,13 @@ func TestMemoryStoreConforms(t *testing.T) {
 	})
 }
 
+// Keys are found by a hash, and told apart by themselves.
+func TestMemoryStoreConformsThoughHashesCollide(t *testing.T) {
+	t.Parallel()
+	store := idempotency.CollidingMemoryStore()
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+}
+
 // numberedKey returns the n-th of many keys.
 func numberedKey(n int) idempotency.Key {
 	return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: fmt.Sprintf("%036d", n)}

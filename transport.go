@@ -165,7 +165,7 @@ func (t *Transport) key(req *http.Request) (string, error) {
 		return "", nil
 	}
 	if id, ok := req.Context().Value(clientKey{}).(string); ok {
-		return t.format(id), checkKey(id)
+		return t.format(id), checkKey(id, true) // it is quoted if need be
 	}
 	if answer := req.Response; answer != nil && answer.Request != nil && answer.Request.Header.Get(name) != "" {
 		return answer.Request.Header.Get(name), nil

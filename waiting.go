@@ -66,24 +66,25 @@ func (r *Runner) wake(key Key) {
 	}
 }
 
-// claim begins an attempt. If another one is running, it waits for that to end and says for how long.
-func (r *Runner) claim(ctx context.Context, key Key, fp Fingerprint) (h held, waited time.Duration, err error) {
-	h, err = r.begin(ctx, key, fp)
-	if r.opts.Wait == 0 || !h.running(fp, err) {
-		return h, 0, err
+// claim begins an attempt. If another one is running, it waits for that to end.
+func (r *Runner) claim(ctx context.Context, x *execution, fp Fingerprint) error {
+	err := r.begin(ctx, x.key, fp, &x.held)
+	if r.opts.Wait == 0 || !x.held.running(fp, err) {
+		return err
 	}
 	began := time.Now()
+	defer func() { x.waited = time.Since(began) }()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Wait)
 	defer cancel()
-	for h.running(fp, err) && ctx.Err() == nil {
-		p, leads := r.waiters.join(key)
+	for x.held.running(fp, err) && ctx.Err() == nil {
+		p, leads := r.waiters.join(x.key)
 		if leads {
-			h, err = r.lead(ctx, p, h, key, fp)
+			err = r.lead(ctx, p, x, fp)
 		} else {
-			h = p.follow(ctx, h)
+			p.follow(ctx, &x.held)
 		}
 	}
-	return h, time.Since(began), err
+	return err
 }
 
 // running reports whether the key is held by an attempt of the same request that goes on.
@@ -91,20 +92,21 @@ func (h *held) running(fp Fingerprint, err error) bool {
 	return err == nil && h.claim == nil && judge(&h.record, fp) == ErrInProgress
 }
 
-// lead polls until the attempt that h describes has ended, or ctx has.
-func (r *Runner) lead(ctx context.Context, p *poll, h held, key Key, fp Fingerprint) (_ held, err error) {
+// lead polls until the attempt that holds the key has ended, or ctx has.
+func (r *Runner) lead(ctx context.Context, p *poll, x *execution, fp Fingerprint) (err error) {
 	var found *Record
-	defer func() { r.waiters.leave(key, p, found) }()
-	for pause := firstPause; h.running(fp, err); pause = min(2*pause, lastPause) {
+	defer func() { r.waiters.leave(x.key, p, found) }()
+	for pause := firstPause; x.held.running(fp, err); pause = min(2*pause, lastPause) {
 		if !sleep(ctx, pause+rand.N(pause/4), p.woken) {
-			return h, nil
+			return nil
 		}
-		h, err = r.begin(ctx, key, fp)
+		err = r.begin(ctx, x.key, fp, &x.held)
 	}
-	if err == nil && h.claim == nil {
-		found = &h.record
+	if err == nil && x.held.claim == nil {
+		record := x.held.record
+		found = &record
 	}
-	return h, err
+	return err
 }
 
 // sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
@@ -121,15 +123,14 @@ func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	}
 }
 
-// follow waits for what the leader finds. It returns h if the poll, or ctx, ends before.
-func (p *poll) follow(ctx context.Context, h held) held {
+// follow waits for what the leader finds. It leaves h as it is if the poll, or ctx, ends before.
+func (p *poll) follow(ctx context.Context, h *held) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return h
+		return
 	}
-	if p.found == nil {
-		return h
+	if p.found != nil {
+		*h = held{record: *p.found}
 	}
-	return held{record: *p.found}
 }
