@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,50 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 		_, replayed, err := b.do(someWork)
 		require.NoError(t, err)
 		require.True(t, replayed)
+	})
+}
+
+// All leases of a Runner share one timer. Each is renewed when it is due, also if it began before one that was known
+// earlier, or others come and go.
+func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n%3 == 0 {
+				time.Sleep(4500 * time.Millisecond)
+			}
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		var mu sync.Mutex
+		renewed := make(map[any][]time.Duration)
+		store.onExtend = func(ctx context.Context, _ int64, step func() error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			began := ctx.Value(someKey).(time.Time)
+			renewed[began] = append(renewed[began], time.Since(began))
+			return step()
+		}
+		var group sync.WaitGroup
+		for i := range 60 {
+			group.Go(func() {
+				ctx := context.WithValue(t.Context(), someKey, time.Now())
+				_, _, err := b.Do(ctx, numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+					time.Sleep(time.Duration(i%7) * 15 * time.Second)
+					return someWork(ctx)
+				})
+				assert.NoError(t, err)
+			})
+			time.Sleep(time.Second)
+		}
+		group.Wait()
+		require.NotEmpty(t, renewed)
+		for _, times := range renewed {
+			for i, after := range times {
+				require.Equal(t, time.Duration(i+1)*20*time.Second, after)
+			}
+		}
 	})
 }
 

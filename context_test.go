@@ -1,0 +1,180 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// requireLive requires that nothing has ended ctx yet.
+func requireLive(t *testing.T, ctx context.Context) {
+	t.Helper()
+	require.NoError(t, ctx.Err())
+	require.NoError(t, context.Cause(ctx))
+	select {
+	case <-ctx.Done():
+		require.Fail(t, "is done")
+	default:
+	}
+}
+
+// requireEnded requires that ctx has ended as contexts do.
+func requireEnded(t *testing.T, ctx context.Context, err, cause error) {
+	t.Helper()
+	<-ctx.Done()
+	require.Equal(t, err, ctx.Err())
+	require.Equal(t, cause, context.Cause(ctx))
+}
+
+var errHungUp = errors.New("hung up")
+
+// The context of work is made of as little as possible, until somebody asks it for more. It must not show.
+func TestContextOfWork(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		during     func(t *testing.T, ctx context.Context, hangUp func()) // in work
+		err, cause error                                                  // afterwards
+	}{
+		"never asked":   {func(*testing.T, context.Context, func()) {}, context.Canceled, context.Canceled},
+		"asked":         {func(t *testing.T, ctx context.Context, _ func()) { requireLive(t, ctx) }, context.Canceled, context.Canceled},
+		"asked for Err": {func(t *testing.T, ctx context.Context, _ func()) { require.NoError(t, ctx.Err()) }, context.Canceled, context.Canceled},
+		"caller hangs up": {func(t *testing.T, ctx context.Context, hangUp func()) {
+			requireLive(t, ctx)
+			hangUp()
+			requireEnded(t, ctx, context.Canceled, errHungUp)
+		}, context.Canceled, errHungUp},
+		"caller has hung up": {func(t *testing.T, ctx context.Context, hangUp func()) {
+			hangUp()
+			require.Equal(t, errHungUp, context.Cause(ctx))
+			requireEnded(t, ctx, context.Canceled, errHungUp)
+		}, context.Canceled, errHungUp},
+		"caller hangs up, and nobody asks": {func(_ *testing.T, _ context.Context, hangUp func()) { hangUp() },
+			context.Canceled, errHungUp},
+		"lost": {func(t *testing.T, ctx context.Context, _ func()) {
+			time.Sleep(time.Minute)
+			requireEnded(t, ctx, context.Canceled, idempotency.ErrClaimLost)
+		}, context.Canceled, idempotency.ErrClaimLost},
+		"lost while it is awaited": {func(t *testing.T, ctx context.Context, _ func()) {
+			requireEnded(t, ctx, context.Canceled, idempotency.ErrClaimLost)
+		}, context.Canceled, idempotency.ErrClaimLost},
+		"derived": {func(t *testing.T, ctx context.Context, _ func()) {
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			requireLive(t, derived)
+			requireEnded(t, derived, context.Canceled, idempotency.ErrClaimLost)
+		}, context.Canceled, idempotency.ErrClaimLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onExtend = failing(always, idempotency.ErrClaimLost)
+				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+				parent, hangUp := context.WithCancelCause(context.WithValue(t.Context(), errHungUp, "value"))
+				defer hangUp(nil)
+				var kept, child context.Context
+				_, _, _ = b.Do(parent, someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
+					test.during(t, ctx, func() { hangUp(errHungUp) })
+					kept = ctx
+					var cancel context.CancelFunc
+					child, cancel = context.WithCancel(context.WithoutCancel(ctx))
+					defer cancel()
+					return someWork(ctx)
+				})
+				require.Equal(t, "value", kept.Value(errHungUp))
+				require.Equal(t, "value", child.Value(errHungUp))
+				operation, ok := idempotency.FromContext(kept)
+				require.True(t, ok)
+				require.Equal(t, someKey, operation.Key)
+				requireEnded(t, kept, test.err, test.cause)
+				late, cancel := context.WithCancel(kept)
+				defer cancel()
+				requireEnded(t, late, test.err, test.cause)
+			})
+		})
+	}
+}
+
+func TestContextOfWorkIsSafeForConcurrentUse(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	var group sync.WaitGroup
+	for range 50 {
+		_, _, err := b.Do(t.Context(), numberedKey(0), nil, func(ctx context.Context) (idempotency.Response, error) {
+			for range 4 {
+				group.Go(func() {
+					_, _ = ctx.Err(), ctx.Value(errHungUp)
+					<-ctx.Done()
+					assert.Error(t, ctx.Err())
+				})
+			}
+			return idempotency.Response{}, errHungUp // so that it runs each time
+		})
+		require.Equal(t, errHungUp, err)
+	}
+	group.Wait()
+}
+
+// Steps of the store share what ends them. Each must have ended by its own deadline, and hardly before.
+func TestStepsEndByTheirDeadlines(t *testing.T) {
+	t.Parallel()
+	const timeout = 16 * time.Second
+	for name, wait := range map[string]func(context.Context){
+		"Done": func(ctx context.Context) { <-ctx.Done() },
+		"Err": func(ctx context.Context) {
+			for ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+		},
+		"derived": func(ctx context.Context) {
+			derived, cancel := context.WithTimeout(ctx, time.Hour)
+			defer cancel()
+			<-derived.Done()
+			assert.Equal(t, context.DeadlineExceeded, derived.Err())
+		},
+		"AfterFunc": func(ctx context.Context) {
+			ended := make(chan struct{})
+			context.AfterFunc(ctx, func() { close(ended) })
+			<-ended
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onBegin = func(ctx context.Context, _ int64, _ func() error) error {
+					began := time.Now()
+					deadline, ok := ctx.Deadline()
+					assert.True(t, ok)
+					assert.Equal(t, began.Add(timeout), deadline)
+					wait(ctx)
+					took := time.Since(began)
+					assert.LessOrEqual(t, took, timeout)
+					assert.GreaterOrEqual(t, took, timeout-timeout/16)
+					assert.Equal(t, context.DeadlineExceeded, ctx.Err())
+					return ctx.Err()
+				}
+				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: timeout})
+				parent, hangUp := context.WithCancel(t.Context())
+				hangUp() // does not matter to the store
+				var group sync.WaitGroup
+				for range 100 {
+					group.Go(func() {
+						_, _, err := b.Do(parent, someKey, nil, someWork)
+						assert.ErrorIs(t, err, context.DeadlineExceeded)
+					})
+					time.Sleep(300 * time.Millisecond)
+				}
+				group.Wait()
+			})
+		})
+	}
+}
