@@ -72,35 +72,40 @@ func TestContextOfWork(t *testing.T) {
 			requireEnded(t, derived, context.Canceled, idempotency.ErrClaimLost)
 		}, context.Canceled, idempotency.ErrClaimLost},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onExtend = failing(always, idempotency.ErrClaimLost)
-				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
-				parent, hangUp := context.WithCancelCause(context.WithValue(t.Context(), errHungUp, "value"))
-				defer hangUp(nil)
-				var kept, child context.Context
-				_, _, _ = b.Do(parent, someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
-					test.during(t, ctx, func() { hangUp(errHungUp) })
-					kept = ctx
-					var cancel context.CancelFunc
-					child, cancel = context.WithCancel(context.WithoutCancel(ctx))
-					defer cancel()
-					return someWork(ctx)
-				})
-				require.Equal(t, "value", kept.Value(errHungUp))
-				require.Equal(t, "value", child.Value(errHungUp))
-				operation, ok := idempotency.FromContext(kept)
-				require.True(t, ok)
-				require.Equal(t, someKey, operation.Key)
-				requireEnded(t, kept, test.err, test.cause)
-				late, cancel := context.WithCancel(kept)
-				defer cancel()
-				requireEnded(t, late, test.err, test.cause)
+		for first, ask := range map[string]func(t *testing.T, ctx context.Context){
+			"Err":   func(t *testing.T, ctx context.Context) { require.Equal(t, test.err, ctx.Err()) },
+			"Cause": func(t *testing.T, ctx context.Context) { require.Equal(t, test.cause, context.Cause(ctx)) },
+			"Done":  func(_ *testing.T, ctx context.Context) { <-ctx.Done() },
+		} {
+			t.Run(name+", then "+first, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { testContextOfWork(t, test.during, ask, test.err, test.cause) })
 			})
-		})
+		}
 	}
+}
+
+func testContextOfWork(t *testing.T, during func(*testing.T, context.Context, func()), ask func(*testing.T, context.Context), err, cause error) {
+	store := newSpyStore()
+	store.onExtend = failing(always, idempotency.ErrClaimLost)
+	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+	parent, hangUp := context.WithCancelCause(context.WithValue(t.Context(), errHungUp, "value"))
+	defer hangUp(nil)
+	var kept context.Context
+	_, _, _ = b.Do(parent, someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
+		during(t, ctx, func() { hangUp(errHungUp) })
+		kept = ctx
+		return someWork(ctx)
+	})
+	ask(t, kept)
+	requireEnded(t, kept, err, cause)
+	require.Equal(t, "value", kept.Value(errHungUp))
+	operation, ok := idempotency.FromContext(kept)
+	require.True(t, ok)
+	require.Equal(t, someKey, operation.Key)
+	derived, cancel := context.WithCancel(kept)
+	defer cancel()
+	requireEnded(t, derived, err, cause)
 }
 
 func TestContextOfWorkIsSafeForConcurrentUse(t *testing.T) {
@@ -150,11 +155,15 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				store := newSpyStore()
-				store.onBegin = func(ctx context.Context, _ int64, _ func() error) error {
+				store.onBegin = func(ctx context.Context, n int64, _ func() error) error {
 					began := time.Now()
+					assert.NoError(t, context.Cause(ctx))
 					deadline, ok := ctx.Deadline()
 					assert.True(t, ok)
 					assert.Equal(t, began.Add(timeout), deadline)
+					if n%3 == 0 {
+						time.Sleep(3 * time.Second) // and ask when others are under way
+					}
 					wait(ctx)
 					took := time.Since(began)
 					assert.LessOrEqual(t, took, timeout)
@@ -163,8 +172,8 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 					return ctx.Err()
 				}
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: timeout})
-				parent, hangUp := context.WithCancel(t.Context())
-				hangUp() // does not matter to the store
+				parent, hangUp := context.WithCancelCause(t.Context())
+				hangUp(errHungUp) // does not matter to the store
 				var group sync.WaitGroup
 				for range 100 {
 					group.Go(func() {

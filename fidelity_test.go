@@ -262,6 +262,13 @@ var scenarios = []scenario{
 		w.Header().Set("X-Sum", "early")
 		write("abc")(w, r)
 	}},
+	{name: "trailers set before, and nothing changed behind", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.Header().Set("Trailer", "X-Sum")
+		w.Header().Set("X-Sum", "early")
+		w.Header().Set(http.TrailerPrefix+"X-Late", "early too")
+		write("abc")(w, r)
+	}},
 	{name: "trailers behind Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		trailing(3)(w, r)
@@ -288,6 +295,17 @@ var scenarios = []scenario{
 		gzipped(write(strings.Repeat("hello ", 1000))).ServeHTTP(w, r)
 	}, unsized: true},
 	{name: "gzip outside", handler: write(strings.Repeat("hello ", 1000)), outer: gzipped, unsized: true},
+	{name: "outer field deleted behind WriteHeader", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(http.StatusOK)
+		w.Header().Del("X-Outer")
+		write("abc")(w, r)
+	}, outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Outer", "1")
+			next.ServeHTTP(w, r)
+		})
+	}},
 	{name: "TimeoutHandler inside", handler: func(w http.ResponseWriter, r *http.Request) {
 		http.TimeoutHandler(write("in time"), time.Minute, "late").ServeHTTP(w, r)
 	}},

@@ -212,12 +212,15 @@ func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 		began := time.Now()
+		var kept context.Context
 		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
 			time.Sleep(21 * time.Second)
+			kept = ctx
 			return someWork(ctx)
 		})
 		require.NoError(t, err)
 		require.Equal(t, 21*time.Second, time.Since(began))
+		require.Equal(t, context.Canceled, context.Cause(kept), "nothing was lost")
 		require.EqualValues(t, 1, store.extends.Load())
 		require.EqualValues(t, 1, store.completes.Load())
 	})

@@ -855,3 +855,26 @@ func TestOutcomesAreObservedOnce(t *testing.T) {
 		idempotency.OutcomeExecuted, idempotency.OutcomeReplayed, idempotency.OutcomeKeyReused, idempotency.OutcomeRejected,
 	}))
 }
+
+// Outer middleware that recovers answers for itself. What the handler had set belongs to an answer that nobody gets.
+func TestHeaderOfAPanickedHandlerIsTakenBack(t *testing.T) {
+	t.Parallel()
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Outer", "1")
+			defer func() {
+				recover()
+				w.WriteHeader(http.StatusInternalServerError)
+			}()
+			next.ServeHTTP(w, r)
+		})
+	}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("X-Outer", "2")
+		panic("boom")
+	})
+	a := svc.call("k", "b")
+	require.Equal(t, http.StatusInternalServerError, a.status)
+	require.Equal(t, []string{"1"}, a.header["X-Outer"])
+	require.NotContains(t, a.header, "Content-Encoding")
+}
