@@ -169,6 +169,7 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 					assert.LessOrEqual(t, took, timeout)
 					assert.GreaterOrEqual(t, took, timeout-timeout/16)
 					assert.Equal(t, context.DeadlineExceeded, ctx.Err())
+					assert.Equal(t, context.DeadlineExceeded, context.Cause(ctx))
 					return ctx.Err()
 				}
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: timeout})

@@ -175,7 +175,7 @@ func (rec *recorder) finish() (resp Response, whole bool) {
 	rec.sniff()
 	h := rec.w.Header()
 	rec.untouched = len(rec.before) == 0 && rec.response.Header.describes(h)
-	if !rec.untouched || strings.Contains(string(rec.response.Header), "Trailer") {
+	if !rec.untouched { // else trailers that are set already go with the header
 		rec.response.Trailer = trailers(h)
 	}
 	if !rec.response.Omitted {
