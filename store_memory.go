@@ -39,7 +39,7 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 		start: time.Now(), max: cmp.Or(opts.MaxBytes, 256<<20),
 	}
 	for i := range s.shards {
-		s.shards[i].entries = make(map[uint64]*entry)
+		s.shards[i].store, s.shards[i].entries = s, make(map[uint64]*entry)
 	}
 	return s
 }
@@ -47,6 +47,7 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 // shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
 // times as large. The few records whose hashes are equal are a chain.
 type shard struct {
+	store   *MemoryStore
 	mu      sync.Mutex
 	entries map[uint64]*entry
 	queues  []*queue
@@ -85,7 +86,7 @@ func (sh *shard) drop(hash uint64, e *entry) {
 // entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
 // tells whose a claim is. Times are counted from the start of the store: a monotonic clock, in a third of the space.
 type entry struct {
-	store       *MemoryStore
+	shard       *shard
 	key         Key
 	operation   uuid.UUID
 	fingerprint Fingerprint
@@ -107,7 +108,7 @@ func (e *entry) record(now time.Duration) Record {
 		Operation:   e.operation,
 		Attempt:     int(e.attempt),
 		Fingerprint: e.fingerprint,
-		Created:     e.store.start.Add(e.created),
+		Created:     e.shard.store.start.Add(e.created),
 		LeaseLeft:   max(0, e.lease-now),
 	}
 	if e.completed {
@@ -137,7 +138,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record
 	if held != nil && !held.claimable(attempt, now) {
 		return held.record(now), nil, nil
 	}
-	e := &entry{store: s, key: key, fingerprint: attempt.Fingerprint, attempt: 1, lease: now + attempt.Lease}
+	e := &entry{shard: sh, key: key, fingerprint: attempt.Fingerprint, attempt: 1, lease: now + attempt.Lease}
 	if held == nil {
 		e.operation, e.created = newOperation(), now
 		if !s.insert(sh, hash, e, now) {
@@ -282,13 +283,13 @@ func (e *entry) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [Claim].
 func (e *entry) Extend(_ context.Context, lease time.Duration) error {
-	return e.restoring(func(sh *shard, now time.Duration) error {
+	return e.restoring(func(now time.Duration) error {
 		if e.completed || e.released {
 			return ErrClaimLost
 		}
 		e.lease = now + lease
 		if e.expires < e.lease {
-			sh.enqueue(e, now, lease)
+			e.shard.enqueue(e, now, lease)
 		}
 		return nil
 	})
@@ -297,60 +298,62 @@ func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 // Complete implements [Claim].
 func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) error {
 	resp.Body = bytes.Clone(resp.Body)
-	return e.restoring(func(sh *shard, now time.Duration) error {
+	return e.restoring(func(now time.Duration) error {
 		if e.released {
 			return ErrClaimLost
 		}
 		if !e.completed { // else this is a repetition
-			e.respond(sh, resp, now)
+			e.respond(resp, now)
 			e.lease = now
-			sh.enqueue(e, now, ttl)
+			e.shard.enqueue(e, now, ttl)
 		}
 		return nil
 	})
 }
 
 // respond takes as much of the response as there is room for. The room for its status is there from the start.
-func (e *entry) respond(sh *shard, resp Response, now time.Duration) {
-	s, before := e.store, e.size()
+func (e *entry) respond(resp Response, now time.Duration) {
+	s, before := e.shard.store, e.size()
 	e.completed, e.response = true, resp
 	grown := e.size() - before
 	if s.reserve(grown) {
 		return
 	}
-	s.makeRoom(sh, now)
+	s.makeRoom(e.shard, now)
 	if !s.reserve(grown) {
 		e.response = Response{Status: resp.Status, Omitted: true}
 	}
 }
 
 // restoring calls step under the lock of the shard. If the entry has expired, it is added again.
-func (e *entry) restoring(step func(*shard, time.Duration) error) error {
-	s, hash := e.store, e.store.hash(e.key)
-	sh := s.lock(hash)
+func (e *entry) restoring(step func(now time.Duration) error) error {
+	sh, s := e.shard, e.shard.store
+	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	switch s.find(sh, hash, e.key, now) {
-	case e:
-		return step(sh, now)
-	case nil:
-		if !s.insert(sh, hash, e, now) {
-			return ErrStoreFull
-		}
-		sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
-		return cmp.Or(step(sh, now), ErrRestored)
-	default:
+	if e.live(now) {
+		return step(now)
+	}
+	hash := s.hash(e.key)
+	if s.find(sh, hash, e.key, now) != nil {
 		return ErrClaimLost
 	}
+	if !s.insert(sh, hash, e, now) {
+		return ErrStoreFull
+	}
+	sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
+	return cmp.Or(step(now), ErrRestored)
 }
+
+// live reports whether the entry is the record of its key.
+func (e *entry) live(now time.Duration) bool { return e.queue != nil && e.expires > now }
 
 // Release implements [Claim].
 func (e *entry) Release(context.Context) error {
-	s, hash := e.store, e.store.hash(e.key)
-	sh := s.lock(hash)
-	defer sh.mu.Unlock()
-	now := time.Since(s.start)
-	if s.find(sh, hash, e.key, now) != e || e.completed {
+	e.shard.mu.Lock()
+	defer e.shard.mu.Unlock()
+	now := time.Since(e.shard.store.start)
+	if !e.live(now) || e.completed {
 		return ErrClaimLost
 	}
 	e.released, e.lease = true, now
