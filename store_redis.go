@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -9,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,8 +29,14 @@ type RedisOptions struct {
 // A claim is a lease: exactly once holds as long as the owner lives and Redis keeps what it has acknowledged. See
 // [RedisStore.Check] for the settings that this depends on.
 type RedisStore struct {
-	client redis.Cmdable
+	client redisClient
 	prefix string
+}
+
+// redisClient is what all clients of go-redis have.
+type redisClient interface {
+	redis.Cmdable
+	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
 // NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
@@ -44,16 +50,34 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 }
 
 // withDeadlines returns a client that ends by the deadline of the context, if possible.
-func withDeadlines(client redis.Cmdable) redis.Cmdable {
+func withDeadlines(client redis.Cmdable) redisClient {
 	c, ok := client.(*redis.Client)
 	if !ok || c.Options().ContextTimeoutEnabled {
-		return client
+		return withProcess(client)
 	}
 	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
 	own.Options().WriteTimeout = c.Options().WriteTimeout
 	own.Options().ContextTimeoutEnabled = true
 	own.Options().MaxRetries = 0
 	return own
+}
+
+// withProcess returns a client that sends any command.
+func withProcess(client redis.Cmdable) redisClient {
+	if c, ok := client.(redisClient); ok {
+		return c
+	}
+	return typedClient{client}
+}
+
+// typedClient is a wrapper of a client, say, which has the typed commands alone.
+type typedClient struct{ redis.Cmdable }
+
+func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
+	pipe := c.Pipeline()
+	_ = pipe.Process(ctx, cmd) // never fails
+	_, err := pipe.Exec(ctx)
+	return err
 }
 
 //go:embed lua/record.lua
@@ -72,11 +96,26 @@ var completeLua string
 var releaseLua string
 
 var (
-	claimScript    = redis.NewScript(recordLua + claimLua)
-	extendScript   = redis.NewScript(recordLua + extendLua)
-	completeScript = redis.NewScript(recordLua + completeLua)
-	releaseScript  = redis.NewScript(recordLua + releaseLua)
+	claimScript    = newScript(claimLua)
+	extendScript   = newScript(extendLua)
+	completeScript = newScript(completeLua)
+	releaseScript  = newScript(releaseLua)
 )
+
+// script is what EVAL and EVALSHA take.
+type script struct{ source, hash any } // strings: to put one into an any costs an allocation
+
+func newScript(source string) script {
+	source = recordLua + source
+	return script{source, redis.NewScript(source).Hash()}
+}
+
+// uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
+func (s script) uncached(args []any) []any {
+	return slices.Concat([]any{"eval", s.source}, args[2:])
+}
+
+func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // inlineSize is the size of a record up to which it passes through Lua, which copies it at about a microsecond for each
 // kilobyte, while the server does nothing else. A larger one is stored beside the script.
@@ -95,7 +134,7 @@ func (s *RedisStore) key(key Key) string {
 func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Record, Claim, error) {
 	name := s.key(key)
 	request, token := claimRequest(attempt)
-	reply, err := s.run(ctx, claimScript, []string{name}, request)
+	reply, err := s.run(ctx, claimScript, name, request)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -116,35 +155,36 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 // claimRequest returns the argument of the claim script, in one piece because each would cost allocations, and the
 // token in it, by which the store knows the claim.
 func claimRequest(attempt Attempt) (request, token string) {
-	var secret [16]byte
-	rand.Read(secret[:]) // never fails
 	var space [256]byte
-	b := hex.AppendEncode(space[:0], secret[:])
-	b = hex.AppendEncode(append(b, ' '), attempt.Fingerprint[:])
-	b = append(append(b, ' '), uuid.NewString()...)
-	b = strconv.AppendInt(append(b, ' '), attempt.Lease.Milliseconds(), 10)
+	b := strconv.AppendInt(space[:0], attempt.Lease.Milliseconds(), 10)
 	b = strconv.AppendInt(append(b, ' '), max(attempt.TTL, attempt.Lease).Milliseconds(), 10)
 	if attempt.TakeOver {
-		b = append(b, " 1"...)
+		b = append(b, " 1 token="...)
 	} else {
-		b = append(b, " 0"...)
+		b = append(b, " 0 token="...)
 	}
+	var secret [16]byte
+	rand.Read(secret[:]) // never fails
+	b = hex.AppendEncode(b, secret[:])
+	end := len(b)
+	b = append(append(b, " attempt=1 operation="...), uuid.NewString()...)
+	b = hex.AppendEncode(append(b, " fingerprint="...), attempt.Fingerprint[:])
+	b = append(b, " created="...)
 	request = string(b)
-	return request, request[:2*len(secret)]
+	return request, request[end-hex.EncodedLen(len(secret)) : end]
 }
 
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's.
 func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
-	value, err := again(ctx, func() ([]byte, error) { return s.client.Get(ctx, name).Bytes() })
+	reply, err := s.do(ctx, "get", name)
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
 	}
 	if err != nil {
-		return Record{}, nil, err
+		return Record{}, nil, storeError(err)
 	}
-	head, response, _ := bytes.Cut(value, []byte("\n"))
-	held, err := parseRedisRecord(string(head), response, 0)
+	held, err := parseReply(reply)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -155,9 +195,22 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	return record, nil, err
 }
 
-// run runs a script until its reply is known.
-func (s *RedisStore) run(ctx context.Context, script *redis.Script, keys []string, args ...any) (string, error) {
-	return again(ctx, func() (string, error) { return script.Run(ctx, s.client, keys, args...).Text() })
+// run runs a script on one key until its reply is known.
+func (s *RedisStore) run(ctx context.Context, script script, key string, args ...any) (*redis.StringCmd, error) {
+	args = append([]any{"evalsha", script.hash, 1, key}, args...)
+	reply, err := s.do(ctx, args...)
+	if isNoScript(err) {
+		reply, err = s.do(ctx, script.uncached(args)...)
+	}
+	return reply, storeError(err)
+}
+
+// do sends a command until its reply is known. It does so by Process, because Do and EvalSha cost twice the allocations.
+func (s *RedisStore) do(ctx context.Context, args ...any) (*redis.StringCmd, error) {
+	return again(ctx, func() (*redis.StringCmd, error) {
+		cmd := redis.NewStringCmd(ctx, args...)
+		return cmd, s.client.Process(ctx, cmd)
+	})
 }
 
 // again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
@@ -166,7 +219,7 @@ func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		reply, err := step()
 		if err == nil || !askAgain(ctx, err, try) {
-			return reply, storeError(err)
+			return reply, err
 		}
 	}
 }
@@ -209,22 +262,12 @@ type redisRecord struct {
 
 const redisMagic = "idempotency/1"
 
-// parseReply reads what the claim script returns: the time, and the record.
-func parseReply(reply string) (redisRecord, error) {
-	now, record, _ := strings.Cut(reply, "\n")
-	milliseconds, err := strconv.Atoi(now)
-	if err != nil {
-		return redisRecord{}, fmt.Errorf("idempotency: Redis: reply of the claim script: %w", err)
-	}
-	head, response, _ := strings.Cut(record, "\n")
-	return parseRedisRecord(head, []byte(response), milliseconds)
-}
-
-// parseRedisRecord reads a record, of which head is the first line. now is Redis' time in milliseconds.
-func parseRedisRecord(head string, response []byte, now int) (redisRecord, error) {
-	line := words{rest: head, ok: true}
+// parseReply reads a record, as GET or the claim script return it. It shares the memory of the reply.
+func parseReply(reply *redis.StringCmd) (redisRecord, error) {
+	head, rest, whole := strings.Cut(reply.Val(), "\n")
+	line := words{rest: head, ok: whole}
 	magic := line.next("")
-	r := redisRecord{state: line.next(""), response: response}
+	r := redisRecord{state: line.next("")}
 	lease := line.number("lease=")
 	r.identity = line.rest
 	r.token = line.next("token=")
@@ -237,7 +280,12 @@ func parseRedisRecord(head string, response []byte, now int) (redisRecord, error
 	}
 	r.record.Operation = operation
 	r.record.Created = time.UnixMilli(int64(created))
-	r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
+	if r.state == stateDone {
+		value, _ := reply.Bytes()
+		r.response = value[len(head)+1:]
+	} else if now, err := strconv.Atoi(rest); err == nil { // else the claim is our own
+		r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
+	}
 	return r, nil
 }
 
@@ -250,7 +298,6 @@ func (r redisRecord) decode() (Record, error) {
 		r.record.LeaseLeft = 0
 		return r.record, nil
 	case stateDone:
-		r.record.LeaseLeft = 0
 		r.record.Response = new(Response)
 		err := r.record.Response.UnmarshalBinary(r.response)
 		return r.record, err
@@ -270,7 +317,7 @@ type redisClaim struct {
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.settle(c.store.run(ctx, extendScript, []string{c.name}, c.token, lease.Milliseconds(), c.identity))
+	return c.settle(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
 }
 
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
@@ -278,7 +325,8 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 	if len(value) <= inlineSize {
 		return c.settle(c.inline(ctx, value, ttl))
 	}
-	reply, err := again(ctx, func() (string, error) { return c.stage(ctx, value, ttl) })
+	reply, err := again(ctx, func() (*redis.StringCmd, error) { return c.stage(ctx, value, ttl) })
+	err = storeError(err)
 	switch {
 	case errors.Is(err, ErrStoreFull): // but there is room for a record without body: that of the claim
 		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
@@ -289,12 +337,12 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 }
 
 // inline completes with a record that passes through Lua.
-func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (string, error) {
-	return c.store.run(ctx, completeScript, []string{c.name}, c.token, ttl.Milliseconds(), value)
+func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
+	return c.store.run(ctx, completeScript, c.name, c.token, ttl.Milliseconds(), value)
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {
-	return c.settle(c.store.run(ctx, releaseScript, []string{c.name}, c.token))
+	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token))
 }
 
 // stagingTTL is how long Redis keeps a staged record that no script picks up.
@@ -302,27 +350,27 @@ const stagingTTL = time.Minute
 
 // stage completes with a record that is too large for Lua: it is put under a key of its own, which the script renames
 // if the claim still holds. Both go out together, in one round trip.
-func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (string, error) {
-	keys := []string{c.name, c.name + c.token}
+func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
+	staged := c.name + c.token
+	args := []any{"evalsha", completeScript.hash, 2, c.name, staged, c.token, ttl.Milliseconds(), ""}
+	reply := redis.NewStringCmd(ctx, args...)
 	pipe := c.store.client.Pipeline()
-	pipe.Set(ctx, keys[1], value, stagingTTL)
-	reply := completeScript.EvalSha(ctx, pipe, keys, c.token, ttl.Milliseconds(), "")
+	pipe.Set(ctx, staged, value, stagingTTL)
+	_ = pipe.Process(ctx, reply) // never fails
 	_, err := pipe.Exec(ctx)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return completeScript.Eval(ctx, c.store.client, keys, c.token, ttl.Milliseconds(), "").Text()
+	if isNoScript(err) {
+		reply = redis.NewStringCmd(ctx, completeScript.uncached(args)...)
+		err = c.store.client.Process(ctx, reply)
 	}
-	if err != nil {
-		return "", err
-	}
-	return reply.Text()
+	return reply, err
 }
 
 // settle translates the reply of a script.
-func (c *redisClaim) settle(reply string, err error) error {
+func (c *redisClaim) settle(reply *redis.StringCmd, err error) error {
 	if err != nil {
 		return err
 	}
-	switch reply {
+	switch reply.Val() {
 	case "ok":
 		return nil
 	case "restored":

@@ -3,36 +3,35 @@
 
 local key, token, ttl, record, staged = KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]
 
-local function store()
-  if not staged then
-    settle(key)
-    redis.call('SET', key, record, 'PX', ttl)
-    return
+local function store(reply)
+  if staged then
+    redis.call('RENAME', staged, key)
+    redis.call('PEXPIRE', key, ttl)
+  else
+    put(key, record, 'PX', ttl)
   end
-  redis.call('RENAME', staged, key)
-  redis.call('PEXPIRE', key, ttl)
+  return reply
 end
 
-local function refuse(reason)
+local function refuse(reply)
   if staged then
     redis.call('UNLINK', staged)
   end
-  return reason
+  return reply
 end
 
-local line, state, _, _, owner = read(key)
-if line == '' then
-  store()
-  return 'restored'
+local line = read(key)
+if string.find(line, '^idempotency/1 running lease=%d+ token=' .. token .. ' ') then
+  return store('ok') -- first, because to parse the head costs more than all the rest
 end
+if line == '' then
+  return store('restored')
+end
+local state, _, _, owner = parse(line)
 if not state then
   return refuse('invalid')
 end
-if owner ~= token or state == 'released' then
-  return refuse('lost')
-end
-if state == 'done' then
+if state == 'done' and owner == token then
   return refuse('ok') -- a repetition
 end
-store()
-return 'ok'
+return refuse('lost')
