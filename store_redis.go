@@ -132,7 +132,7 @@ func (s *RedisStore) key(key Key) string {
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Record, Claim, error) {
-	name := s.key(key)
+	name := any(s.key(key))
 	request, token := claimRequest(attempt)
 	reply, err := s.run(ctx, claimScript, name, request)
 	if err != nil {
@@ -163,20 +163,24 @@ func claimRequest(attempt Attempt) (request, token string) {
 	} else {
 		b = append(b, " 0 token="...)
 	}
-	var secret [16]byte
-	rand.Read(secret[:]) // never fails
-	b = hex.AppendEncode(b, secret[:])
+	var random [32]byte
+	rand.Read(random[:]) // never fails
+	secret, operation := random[:16], uuid.UUID(random[16:])
+	operation[6] = operation[6]&0x0f | 0x40 // version 4
+	operation[8] = operation[8]&0x3f | 0x80 // of RFC 9562
+	start := len(b)
+	b = hex.AppendEncode(b, secret)
 	end := len(b)
-	b = append(append(b, " attempt=1 operation="...), uuid.NewString()...)
+	b = append(append(b, " attempt=1 operation="...), operation.String()...)
 	b = hex.AppendEncode(append(b, " fingerprint="...), attempt.Fingerprint[:])
 	b = append(b, " created="...)
 	request = string(b)
-	return request, request[end-hex.EncodedLen(len(secret)) : end]
+	return request, request[start:end]
 }
 
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's.
-func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
+func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attempt) (Record, Claim, error) {
 	reply, err := s.do(ctx, "get", name)
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
@@ -195,12 +199,12 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	return record, nil, err
 }
 
-// run runs a script on one key until its reply is known.
-func (s *RedisStore) run(ctx context.Context, script script, key string, args ...any) (*redis.StringCmd, error) {
-	args = append([]any{"evalsha", script.hash, 1, key}, args...)
-	reply, err := s.do(ctx, args...)
+// run runs a script on the key of that name until its reply is known.
+func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
+	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
+	reply, err := s.do(ctx, command...)
 	if isNoScript(err) {
-		reply, err = s.do(ctx, script.uncached(args)...)
+		reply, err = s.do(ctx, script.uncached(command)...)
 	}
 	return reply, storeError(err)
 }
@@ -275,7 +279,11 @@ func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 	operation, err := uuid.Parse(line.next("operation="))
 	fingerprint := r.record.Fingerprint.parse(line.next("fingerprint="))
 	created := line.number("created=")
-	if magic != redisMagic || !line.ok || line.rest != "" || err != nil || !fingerprint {
+	now := words{rest: rest, ok: true}
+	if r.state != stateDone && rest != "" { // else the claim is our own
+		r.record.LeaseLeft = max(0, time.Duration(lease-now.number(""))*time.Millisecond)
+	}
+	if magic != redisMagic || !line.ok || !now.ok || line.rest != "" || err != nil || !fingerprint {
 		return redisRecord{}, fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
 	}
 	r.record.Operation = operation
@@ -283,8 +291,6 @@ func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 	if r.state == stateDone {
 		value, _ := reply.Bytes()
 		r.response = value[len(head)+1:]
-	} else if now, err := strconv.Atoi(rest); err == nil { // else the claim is our own
-		r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
 	}
 	return r, nil
 }
@@ -309,8 +315,8 @@ func (r redisRecord) decode() (Record, error) {
 // redisClaim implements Claim.
 type redisClaim struct {
 	store    *RedisStore
-	name     string
-	token    string
+	name     any // a string, as is the token
+	token    any
 	identity string // what the head of its record has behind the lease
 }
 
@@ -351,7 +357,7 @@ const stagingTTL = time.Minute
 // stage completes with a record that is too large for Lua: it is put under a key of its own, which the script renames
 // if the claim still holds. Both go out together, in one round trip.
 func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
-	staged := c.name + c.token
+	staged := c.name.(string) + c.token.(string)
 	args := []any{"evalsha", completeScript.hash, 2, c.name, staged, c.token, ttl.Milliseconds(), ""}
 	reply := redis.NewStringCmd(ctx, args...)
 	pipe := c.store.client.Pipeline()

@@ -18,7 +18,7 @@ local lease, ttl, takeover, identity = string.match(ARGV[1], '^(%d+) (%d+) ([01]
 local time = now()
 
 if record == '' then
-  local claimed = head('running', time + lease, identity .. time)
+  local claimed = head('running', time + lease, string.format('%s%d', identity, time))
   if redis.call('SET', key, claimed, 'PX', ttl, 'NX') then
     return claimed
   end

@@ -9,8 +9,7 @@
 -- claim; no script writes over a record of another token. What follows the lease is the identity: it stays as it is for
 -- as long as a claim does.
 
-local HEAD = '^idempotency/1 (%l+) lease=(%d+) ' ..
-  '(token=(%x+) attempt=(%d+)( operation=[%x-]+ fingerprint=(%x+) created=%d+))\n'
+local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( operation=%S+ fingerprint=(%x+) created=%d+))\n'
 
 local function now()
   local time = redis.call('TIME')
@@ -18,7 +17,7 @@ local function now()
 end
 
 local function head(state, lease, identity)
-  return 'idempotency/1 ' .. state .. ' lease=' .. lease .. ' ' .. identity .. '\n'
+  return string.format('idempotency/1 %s lease=%d %s\n', state, lease, identity)
 end
 
 -- read returns the beginning of the record, which is empty if there is none.
