@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	_ "embed" // the scripts
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,12 +31,6 @@ type RedisStore struct {
 	prefix string
 }
 
-// redisClient is what all clients of go-redis have.
-type redisClient interface {
-	redis.Cmdable
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
-
 // NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
 // NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
@@ -48,78 +40,6 @@ type redisClient interface {
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
 }
-
-// withDeadlines returns a client that ends by the deadline of the context, if possible.
-func withDeadlines(client redis.Cmdable) redisClient {
-	c, ok := client.(*redis.Client)
-	if !ok || c.Options().ContextTimeoutEnabled {
-		return withProcess(client)
-	}
-	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
-	own.Options().WriteTimeout = c.Options().WriteTimeout
-	own.Options().ContextTimeoutEnabled = true
-	own.Options().MaxRetries = 0
-	return own
-}
-
-// withProcess returns a client that sends any command.
-func withProcess(client redis.Cmdable) redisClient {
-	if c, ok := client.(redisClient); ok {
-		return c
-	}
-	return typedClient{client}
-}
-
-// typedClient is a wrapper of a client, say, which has the typed commands alone.
-type typedClient struct{ redis.Cmdable }
-
-func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
-	pipe := c.Pipeline()
-	_ = pipe.Process(ctx, cmd) // never fails
-	_, err := pipe.Exec(ctx)
-	return err
-}
-
-//go:embed lua/record.lua
-var recordLua string
-
-//go:embed lua/claim.lua
-var claimLua string
-
-//go:embed lua/extend.lua
-var extendLua string
-
-//go:embed lua/complete.lua
-var completeLua string
-
-//go:embed lua/release.lua
-var releaseLua string
-
-var (
-	claimScript    = newScript(claimLua)
-	extendScript   = newScript(extendLua)
-	completeScript = newScript(completeLua)
-	releaseScript  = newScript(releaseLua)
-)
-
-// script is what EVAL and EVALSHA take.
-type script struct{ source, hash any } // strings: to put one into an any costs an allocation
-
-func newScript(source string) script {
-	source = recordLua + source
-	return script{source, redis.NewScript(source).Hash()}
-}
-
-// uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
-func (s script) uncached(args []any) []any {
-	return slices.Concat([]any{"eval", s.source}, args[2:])
-}
-
-func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
-
-// inlineSize is the size of a record up to which it passes through Lua, which copies it at about a microsecond for each
-// kilobyte, while the server does nothing else. A larger one is stored beside the script.
-const inlineSize = 8 << 10
 
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
 func (s *RedisStore) key(key Key) string {
@@ -199,119 +119,6 @@ func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attemp
 	return record, nil, err
 }
 
-// run runs a script on the key of that name until its reply is known.
-func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
-	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
-	reply, err := s.do(ctx, command...)
-	if isNoScript(err) {
-		reply, err = s.do(ctx, script.uncached(command)...)
-	}
-	return reply, storeError(err)
-}
-
-// do sends a command until its reply is known. It does so by Process, because Do and EvalSha cost twice the allocations.
-func (s *RedisStore) do(ctx context.Context, args ...any) (*redis.StringCmd, error) {
-	return again(ctx, func() (*redis.StringCmd, error) {
-		cmd := redis.NewStringCmd(ctx, args...)
-		return cmd, s.client.Process(ctx, cmd)
-	})
-}
-
-// again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
-// before.
-func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
-	for try := 1; ; try++ {
-		reply, err := step()
-		if err == nil || !askAgain(ctx, err, try) {
-			return reply, err
-		}
-	}
-}
-
-// askAgain reports whether a reply got lost that there is time to ask for again.
-func askAgain(ctx context.Context, err error, try int) bool {
-	const tries = 3
-	_, answered := errors.AsType[redis.Error](err)
-	return !answered && ctx.Err() == nil && try < tries
-}
-
-func storeError(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), "WRONGTYPE"):
-		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
-	case strings.Contains(err.Error(), "OOM command not allowed"):
-		return fmt.Errorf("%w: %w", ErrStoreFull, err)
-	default:
-		return fmt.Errorf("idempotency: Redis: %w", err)
-	}
-}
-
-// The states of a record, as the scripts write them.
-const (
-	stateRunning  = "running"
-	stateReleased = "released"
-	stateDone     = "done"
-)
-
-// redisRecord is a record as Redis holds it; lua/record.lua shows the form.
-type redisRecord struct {
-	state    string
-	token    string
-	identity string
-	record   Record
-	response []byte // the stored form
-}
-
-const redisMagic = "idempotency/1"
-
-// parseReply reads a record, as GET or the claim script return it. It shares the memory of the reply.
-func parseReply(reply *redis.StringCmd) (redisRecord, error) {
-	head, rest, whole := strings.Cut(reply.Val(), "\n")
-	line := words{rest: head, ok: whole}
-	magic := line.next("")
-	r := redisRecord{state: line.next("")}
-	lease := line.number("lease=")
-	r.identity = line.rest
-	r.token = line.next("token=")
-	r.record.Attempt = line.number("attempt=")
-	operation, err := uuid.Parse(line.next("operation="))
-	fingerprint := r.record.Fingerprint.parse(line.next("fingerprint="))
-	created := line.number("created=")
-	now := words{rest: rest, ok: true}
-	if r.state != stateDone && rest != "" { // else the claim is our own
-		r.record.LeaseLeft = max(0, time.Duration(lease-now.number(""))*time.Millisecond)
-	}
-	if magic != redisMagic || !line.ok || !now.ok || line.rest != "" || err != nil || !fingerprint {
-		return redisRecord{}, fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
-	}
-	r.record.Operation = operation
-	r.record.Created = time.UnixMilli(int64(created))
-	if r.state == stateDone {
-		value, _ := reply.Bytes()
-		r.response = value[len(head)+1:]
-	}
-	return r, nil
-}
-
-// decode returns the record with its response.
-func (r redisRecord) decode() (Record, error) {
-	switch r.state {
-	case stateRunning:
-		return r.record, nil
-	case stateReleased:
-		r.record.LeaseLeft = 0
-		return r.record, nil
-	case stateDone:
-		r.record.Response = new(Response)
-		err := r.record.Response.UnmarshalBinary(r.response)
-		return r.record, err
-	default:
-		return Record{}, fmt.Errorf("%w: state %q", ErrRecordInvalid, r.state)
-	}
-}
-
 // redisClaim implements Claim.
 type redisClaim struct {
 	store    *RedisStore
@@ -326,18 +133,42 @@ func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
 	return c.settle(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
 }
 
+// What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
+const (
+	inlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
+	spareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
+)
+
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
-	value := c.encode(resp)
-	if len(value) <= inlineSize {
-		return c.settle(c.inline(ctx, value, ttl))
+	size := c.encodedSize(resp)
+	if size > inlineSize {
+		return c.completeLarge(ctx, resp, size, ttl)
 	}
-	reply, err := again(ctx, func() (*redis.StringCmd, error) { return c.stage(ctx, value, ttl) })
+	return c.settle(c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl))
+}
+
+// largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
+var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
+
+func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) error {
+	b := largeRecords.Get().(*buffer)
+	b.grow(size)
+	b.b = c.encode(b.b, resp)
+	tries := 0
+	reply, err := again(ctx, func() (*redis.StringCmd, error) {
+		tries++
+		return c.stage(ctx, b.b, ttl)
+	})
 	err = storeError(err)
+	full := errors.Is(err, ErrStoreFull)
 	switch {
-	case errors.Is(err, ErrStoreFull): // but there is room for a record without body: that of the claim
+	case err == nil && tries == 1: // else a hook of the client may still be about to send it
+		*b = b.reuse()
+		largeRecords.Put(b)
+	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
 		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
-	case redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two keys of it meanwhile
-		reply, err = c.inline(ctx, value, ttl)
+	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
+		reply, err = c.inline(ctx, b.b, ttl)
 	}
 	return c.settle(reply, err)
 }
@@ -386,13 +217,4 @@ func (c *redisClaim) settle(reply *redis.StringCmd, err error) error {
 	default:
 		return fmt.Errorf("%w: %s holds something else", ErrRecordInvalid, c.name)
 	}
-}
-
-// encode returns the completed record.
-func (c *redisClaim) encode(resp Response) []byte {
-	b := make([]byte, 0, 64+len(c.identity)+resp.encodedSize())
-	b = append(b, redisMagic+" "+stateDone+" lease=0 "...)
-	b = append(append(b, c.identity...), '\n')
-	b, _ = resp.AppendBinary(b) // never fails
-	return b
 }

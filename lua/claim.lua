@@ -24,7 +24,7 @@ if record == '' then
   end
 end
 
-local state, ends, _, owner, attempt, origin, content = parse(record)
+local state, ends, _, owner, attempt, origin, content = string.match(record, HEAD)
 local token, fingerprint = string.match(identity, '^token=(%x+) .* fingerprint=(%x+) ')
 if owner == token then
   return record -- a repetition

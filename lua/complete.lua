@@ -27,7 +27,7 @@ end
 if line == '' then
   return store('restored')
 end
-local state, _, _, owner = parse(line)
+local state, _, _, owner = string.match(line, HEAD)
 if not state then
   return refuse('invalid')
 end

@@ -3,7 +3,7 @@
 
 local key, token, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local line = read(key)
-local state, _, _, owner = parse(line)
+local state, _, _, owner = string.match(line, HEAD)
 if line ~= '' and not state then
   return 'invalid'
 end

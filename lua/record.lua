@@ -3,13 +3,13 @@
 -- A record is one string. Its first line is the head below; a completed record goes on with the stored form of the
 -- response. Times are milliseconds of Redis' own clock.
 --
---   idempotency/1 running lease=1763712060000 token=5f.. attempt=1 operation=0d.. fingerprint=9c.. created=1763712000000
+-- idempotency/1 running lease=1763712060000 token=5f.. attempt=1 operation=0d.. fingerprint=9c.. created=1763712000000
 --
 -- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
 -- claim; no script writes over a record of another token. What follows the lease is the identity: it stays as it is for
 -- as long as a claim does.
 
-local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( operation=%S+ fingerprint=(%x+) created=%d+))\n'
+local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( operation=%S+ fingerprint=(%x+) %S+))\n'
 
 local function now()
   local time = redis.call('TIME')
@@ -29,13 +29,8 @@ local function read(key)
   return line
 end
 
--- parse returns what a head says: nothing if it is not one of ours.
-local function parse(line)
-  return string.match(line, HEAD)
-end
-
--- put replaces a record of ours. A Redis without memory refuses a script whose first write needs some, but lets a script
--- finish that has begun to write: GETEX is a write, and changes nothing. So whatever was claimed can be settled.
+-- put replaces a record of ours. A Redis without memory refuses a script whose first write needs some, but lets a
+-- script finish that has begun to write: GETEX is a write, and changes nothing. So whatever was claimed can be settled.
 local function put(key, ...)
   if redis.pcall('SET', key, ...).err then
     redis.call('GETEX', key)

@@ -2,7 +2,7 @@
 
 local key, token = KEYS[1], ARGV[1]
 local line = read(key)
-local state, _, identity, owner = parse(line)
+local state, _, identity, owner = string.match(line, HEAD)
 if line ~= '' and not state then
   return 'invalid'
 end
