@@ -3,35 +3,25 @@
 
 local key, token, ttl, record, staged = KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]
 
-local function store(reply)
+local line = read(key)
+-- Not by HEAD: to parse it costs more than all the rest.
+local claimed = string.find(line, '^idempotency/1 running lease=%d+ token=' .. token .. ' ')
+
+if claimed or line == '' then
   if staged then
     redis.call('RENAME', staged, key)
     redis.call('PEXPIRE', key, ttl)
   else
     put(key, record, 'PX', ttl)
   end
-  return reply
+  return claimed and 'ok' or 'restored'
 end
 
-local function refuse(reply)
-  if staged then
-    redis.call('UNLINK', staged)
-  end
-  return reply
-end
-
-local line = read(key)
-if string.find(line, '^idempotency/1 running lease=%d+ token=' .. token .. ' ') then
-  return store('ok') -- first, because to parse the head costs more than all the rest
-end
-if line == '' then
-  return store('restored')
+if staged then
+  redis.call('UNLINK', staged)
 end
 local state, _, _, owner = string.match(line, HEAD)
 if not state then
-  return refuse('invalid')
+  return 'invalid'
 end
-if state == 'done' and owner == token then
-  return refuse('ok') -- a repetition
-end
-return refuse('lost')
+return state == 'done' and owner == token and 'ok' or 'lost' -- 'ok' to a repetition
