@@ -1,16 +1,14 @@
 package idempotency
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
-	_ "embed" // the scripts
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +27,7 @@ type RedisOptions struct {
 // A claim is a lease: exactly once holds as long as the owner lives and Redis keeps what it has acknowledged. See
 // [RedisStore.Check] for the settings that this depends on.
 type RedisStore struct {
-	client redis.Cmdable
+	client redisClient
 	prefix string
 }
 
@@ -43,45 +41,6 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
 }
 
-// withDeadlines returns a client that ends by the deadline of the context, if possible.
-func withDeadlines(client redis.Cmdable) redis.Cmdable {
-	c, ok := client.(*redis.Client)
-	if !ok || c.Options().ContextTimeoutEnabled {
-		return client
-	}
-	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
-	own.Options().WriteTimeout = c.Options().WriteTimeout
-	own.Options().ContextTimeoutEnabled = true
-	own.Options().MaxRetries = 0
-	return own
-}
-
-//go:embed lua/record.lua
-var recordLua string
-
-//go:embed lua/claim.lua
-var claimLua string
-
-//go:embed lua/extend.lua
-var extendLua string
-
-//go:embed lua/complete.lua
-var completeLua string
-
-//go:embed lua/release.lua
-var releaseLua string
-
-var (
-	claimScript    = redis.NewScript(recordLua + claimLua)
-	extendScript   = redis.NewScript(recordLua + extendLua)
-	completeScript = redis.NewScript(recordLua + completeLua)
-	releaseScript  = redis.NewScript(recordLua + releaseLua)
-)
-
-// inlineSize is the size of a record up to which it passes through Lua, which copies it at about a microsecond for each
-// kilobyte, while the server does nothing else. A larger one is stored beside the script.
-const inlineSize = 8 << 10
-
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
 func (s *RedisStore) key(key Key) string {
 	var space [128]byte
@@ -93,9 +52,9 @@ func (s *RedisStore) key(key Key) string {
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Record, Claim, error) {
-	name := s.key(key)
+	name := any(s.key(key))
 	request, token := claimRequest(attempt)
-	reply, err := s.run(ctx, claimScript, []string{name}, request)
+	reply, err := s.run(ctx, claimScript, name, request)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -116,35 +75,40 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 // claimRequest returns the argument of the claim script, in one piece because each would cost allocations, and the
 // token in it, by which the store knows the claim.
 func claimRequest(attempt Attempt) (request, token string) {
-	var secret [16]byte
-	rand.Read(secret[:]) // never fails
 	var space [256]byte
-	b := hex.AppendEncode(space[:0], secret[:])
-	b = hex.AppendEncode(append(b, ' '), attempt.Fingerprint[:])
-	b = append(append(b, ' '), uuid.NewString()...)
-	b = strconv.AppendInt(append(b, ' '), attempt.Lease.Milliseconds(), 10)
+	b := strconv.AppendInt(space[:0], attempt.Lease.Milliseconds(), 10)
 	b = strconv.AppendInt(append(b, ' '), max(attempt.TTL, attempt.Lease).Milliseconds(), 10)
 	if attempt.TakeOver {
-		b = append(b, " 1"...)
+		b = append(b, " 1 token="...)
 	} else {
-		b = append(b, " 0"...)
+		b = append(b, " 0 token="...)
 	}
+	var random [32]byte
+	rand.Read(random[:]) // never fails
+	secret, operation := random[:16], uuid.UUID(random[16:])
+	operation[6] = operation[6]&0x0f | 0x40 // version 4
+	operation[8] = operation[8]&0x3f | 0x80 // of RFC 9562
+	start := len(b)
+	b = hex.AppendEncode(b, secret)
+	end := len(b)
+	b = append(append(b, " attempt=1 operation="...), operation.String()...)
+	b = hex.AppendEncode(append(b, " fingerprint="...), attempt.Fingerprint[:])
+	b = append(b, " created="...)
 	request = string(b)
-	return request, request[:2*len(secret)]
+	return request, request[start:end]
 }
 
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's.
-func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Attempt) (Record, Claim, error) {
-	value, err := again(ctx, func() ([]byte, error) { return s.client.Get(ctx, name).Bytes() })
+func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attempt) (Record, Claim, error) {
+	reply, err := s.do(ctx, "get", name)
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
 	}
 	if err != nil {
-		return Record{}, nil, err
+		return Record{}, nil, storeError(err)
 	}
-	head, response, _ := bytes.Cut(value, []byte("\n"))
-	held, err := parseRedisRecord(string(head), response, 0)
+	held, err := parseReply(reply)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -155,146 +119,67 @@ func (s *RedisStore) read(ctx context.Context, name string, key Key, attempt Att
 	return record, nil, err
 }
 
-// run runs a script until its reply is known.
-func (s *RedisStore) run(ctx context.Context, script *redis.Script, keys []string, args ...any) (string, error) {
-	return again(ctx, func() (string, error) { return script.Run(ctx, s.client, keys, args...).Text() })
-}
-
-// again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
-// before.
-func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
-	for try := 1; ; try++ {
-		reply, err := step()
-		if err == nil || !askAgain(ctx, err, try) {
-			return reply, storeError(err)
-		}
-	}
-}
-
-// askAgain reports whether a reply got lost that there is time to ask for again.
-func askAgain(ctx context.Context, err error, try int) bool {
-	const tries = 3
-	_, answered := errors.AsType[redis.Error](err)
-	return !answered && ctx.Err() == nil && try < tries
-}
-
-func storeError(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case strings.Contains(err.Error(), "WRONGTYPE"):
-		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
-	case strings.Contains(err.Error(), "OOM command not allowed"):
-		return fmt.Errorf("%w: %w", ErrStoreFull, err)
-	default:
-		return fmt.Errorf("idempotency: Redis: %w", err)
-	}
-}
-
-// The states of a record, as the scripts write them.
-const (
-	stateRunning  = "running"
-	stateReleased = "released"
-	stateDone     = "done"
-)
-
-// redisRecord is a record as Redis holds it; lua/record.lua shows the form.
-type redisRecord struct {
-	state    string
-	token    string
-	identity string
-	record   Record
-	response []byte // the stored form
-}
-
-const redisMagic = "idempotency/1"
-
-// parseReply reads what the claim script returns: the time, and the record.
-func parseReply(reply string) (redisRecord, error) {
-	now, record, _ := strings.Cut(reply, "\n")
-	milliseconds, err := strconv.Atoi(now)
-	if err != nil {
-		return redisRecord{}, fmt.Errorf("idempotency: Redis: reply of the claim script: %w", err)
-	}
-	head, response, _ := strings.Cut(record, "\n")
-	return parseRedisRecord(head, []byte(response), milliseconds)
-}
-
-// parseRedisRecord reads a record, of which head is the first line. now is Redis' time in milliseconds.
-func parseRedisRecord(head string, response []byte, now int) (redisRecord, error) {
-	line := words{rest: head, ok: true}
-	magic := line.next("")
-	r := redisRecord{state: line.next(""), response: response}
-	lease := line.number("lease=")
-	r.identity = line.rest
-	r.token = line.next("token=")
-	r.record.Attempt = line.number("attempt=")
-	operation, err := uuid.Parse(line.next("operation="))
-	fingerprint := r.record.Fingerprint.parse(line.next("fingerprint="))
-	created := line.number("created=")
-	if magic != redisMagic || !line.ok || line.rest != "" || err != nil || !fingerprint {
-		return redisRecord{}, fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
-	}
-	r.record.Operation = operation
-	r.record.Created = time.UnixMilli(int64(created))
-	r.record.LeaseLeft = max(0, time.Duration(lease-now)*time.Millisecond)
-	return r, nil
-}
-
-// decode returns the record with its response.
-func (r redisRecord) decode() (Record, error) {
-	switch r.state {
-	case stateRunning:
-		return r.record, nil
-	case stateReleased:
-		r.record.LeaseLeft = 0
-		return r.record, nil
-	case stateDone:
-		r.record.LeaseLeft = 0
-		r.record.Response = new(Response)
-		err := r.record.Response.UnmarshalBinary(r.response)
-		return r.record, err
-	default:
-		return Record{}, fmt.Errorf("%w: state %q", ErrRecordInvalid, r.state)
-	}
-}
-
 // redisClaim implements Claim.
 type redisClaim struct {
 	store    *RedisStore
-	name     string
-	token    string
+	name     any // a string, as is the token
+	token    any
 	identity string // what the head of its record has behind the lease
 }
 
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.settle(c.store.run(ctx, extendScript, []string{c.name}, c.token, lease.Milliseconds(), c.identity))
+	return c.settle(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
 }
 
+// What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
+const (
+	inlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
+	spareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
+)
+
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
-	value := c.encode(resp)
-	if len(value) <= inlineSize {
-		return c.settle(c.inline(ctx, value, ttl))
+	size := c.encodedSize(resp)
+	if size > inlineSize {
+		return c.completeLarge(ctx, resp, size, ttl)
 	}
-	reply, err := again(ctx, func() (string, error) { return c.stage(ctx, value, ttl) })
+	return c.settle(c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl))
+}
+
+// largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
+var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
+
+func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) error {
+	b := largeRecords.Get().(*buffer)
+	b.grow(size)
+	b.b = c.encode(b.b, resp)
+	tries := 0
+	reply, err := again(ctx, func() (*redis.StringCmd, error) {
+		tries++
+		return c.stage(ctx, b.b, ttl)
+	})
+	err = storeError(err)
+	full := errors.Is(err, ErrStoreFull)
 	switch {
-	case errors.Is(err, ErrStoreFull): // but there is room for a record without body: that of the claim
+	case err == nil && tries == 1: // else a hook of the client may still be about to send it
+		*b = b.reuse()
+		largeRecords.Put(b)
+	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
 		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
-	case redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two keys of it meanwhile
-		reply, err = c.inline(ctx, value, ttl)
+	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
+		reply, err = c.inline(ctx, b.b, ttl)
 	}
 	return c.settle(reply, err)
 }
 
 // inline completes with a record that passes through Lua.
-func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (string, error) {
-	return c.store.run(ctx, completeScript, []string{c.name}, c.token, ttl.Milliseconds(), value)
+func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
+	return c.store.run(ctx, completeScript, c.name, c.token, ttl.Milliseconds(), value)
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {
-	return c.settle(c.store.run(ctx, releaseScript, []string{c.name}, c.token))
+	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token))
 }
 
 // stagingTTL is how long Redis keeps a staged record that no script picks up.
@@ -302,27 +187,27 @@ const stagingTTL = time.Minute
 
 // stage completes with a record that is too large for Lua: it is put under a key of its own, which the script renames
 // if the claim still holds. Both go out together, in one round trip.
-func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (string, error) {
-	keys := []string{c.name, c.name + c.token}
+func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
+	staged := c.name.(string) + c.token.(string)
+	args := []any{"evalsha", completeScript.hash, 2, c.name, staged, c.token, ttl.Milliseconds(), ""}
+	reply := redis.NewStringCmd(ctx, args...)
 	pipe := c.store.client.Pipeline()
-	pipe.Set(ctx, keys[1], value, stagingTTL)
-	reply := completeScript.EvalSha(ctx, pipe, keys, c.token, ttl.Milliseconds(), "")
+	pipe.Set(ctx, staged, value, stagingTTL)
+	_ = pipe.Process(ctx, reply) // never fails
 	_, err := pipe.Exec(ctx)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return completeScript.Eval(ctx, c.store.client, keys, c.token, ttl.Milliseconds(), "").Text()
+	if isNoScript(err) {
+		reply = redis.NewStringCmd(ctx, completeScript.uncached(args)...)
+		err = c.store.client.Process(ctx, reply)
 	}
-	if err != nil {
-		return "", err
-	}
-	return reply.Text()
+	return reply, err
 }
 
 // settle translates the reply of a script.
-func (c *redisClaim) settle(reply string, err error) error {
+func (c *redisClaim) settle(reply *redis.StringCmd, err error) error {
 	if err != nil {
 		return err
 	}
-	switch reply {
+	switch reply.Val() {
 	case "ok":
 		return nil
 	case "restored":
@@ -332,13 +217,4 @@ func (c *redisClaim) settle(reply string, err error) error {
 	default:
 		return fmt.Errorf("%w: %s holds something else", ErrRecordInvalid, c.name)
 	}
-}
-
-// encode returns the completed record.
-func (c *redisClaim) encode(resp Response) []byte {
-	b := make([]byte, 0, 64+len(c.identity)+resp.encodedSize())
-	b = append(b, redisMagic+" "+stateDone+" lease=0 "...)
-	b = append(append(b, c.identity...), '\n')
-	b, _ = resp.AppendBinary(b) // never fails
-	return b
 }

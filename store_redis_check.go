@@ -26,7 +26,8 @@ func (e *UnsafeSetting) Error() string {
 
 // Check asks every master for the settings that the guarantees of the store rest on, to be called at start-up. It
 // returns all findings joined, each an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss
-// of power. A setting that the server does not tell, as hosted services may, is passed over.
+// of power. A setting that the server does not tell, as hosted services may, is passed over. Of a cluster, the store
+// must have the *redis.ClusterClient itself; through a *redis.AutoPipeliner, one master is asked.
 func (s *RedisStore) Check(ctx context.Context) error {
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
@@ -46,6 +47,10 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	if !cluster.Options().ContextTimeoutEnabled {
 		findings = append(findings, &UnsafeSetting{"client", "ContextTimeoutEnabled", "false",
 			"a server that does not answer holds up requests beyond StoreTimeout"})
+	}
+	if cluster.Options().ReadOnly { // which RouteByLatency and RouteRandomly include
+		findings = append(findings, &UnsafeSetting{"client", "ReadOnly", "true",
+			"large answers are read from replicas, and not found as long as those lag behind"})
 	}
 	return errors.Join(append(findings, err)...)
 }

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -126,6 +127,9 @@ func TestRedisStoreConforms(t *testing.T) {
 		pipeliner, err := newRedisClient(t, servertest.Redis(t).Addr()).AutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
+	})
+	conforms("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
+		return struct{ redis.Cmdable }{newRedisClient(t, servertest.Redis(t).Addr())}
 	})
 	conforms("cluster", func(t *testing.T) redis.Cmdable {
 		return newClusterClient(t, servertest.RedisCluster(t))
@@ -266,6 +270,7 @@ var foreign = map[string]any{
 	"empty text":      "",
 	"much text":       largeBody,
 	"lines":           strings.Repeat("idempotency/1\n", 100),
+	"no line":         "idempotency/1 done " + largeBody,
 	"unknown version": "idempotency/2 done lease=0 token=0 attempt=1 operation=0 fingerprint=0 created=0\n",
 	"hash":            map[string]any{"state": "done"},
 	"list":            []any{"idempotency/1"},
@@ -335,6 +340,11 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 		for name, value := range foreign {
 			refused(name, "body", func(t *testing.T, key string) { putForeign(t, client, key, value) })
 		}
+		refused("running record with a line more", "body", func(t *testing.T, key string) {
+			head, _, _ := strings.Cut(client.Get(t.Context(), key).Val(), "\n")
+			head = strings.Replace(head, " done lease=0 ", " running lease=9999999999999 ", 1)
+			require.NoError(t, client.Set(t.Context(), key, head+"\nline", redis.KeepTTL).Err())
+		})
 		for name, damage := range damages {
 			for size, body := range map[string]string{"small": "body", "large": largeBody} {
 				refused(size+" record "+name, body, func(t *testing.T, key string) {
@@ -484,6 +494,40 @@ func (halfPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	}
 }
 
+// givingUp is a hook that gives up the first pipeline which begins with SET, and keeps what it was to store.
+type givingUp struct {
+	beforeEach
+	kept, as []byte
+}
+
+func (g *givingUp) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmds[0].Name() != "set" || g.kept != nil {
+			return next(ctx, cmds)
+		}
+		g.kept = cmds[0].Args()[2].([]byte)
+		g.as = bytes.Clone(g.kept)
+		return errCut
+	}
+}
+
+// A hook may give up a command that another goroutine is still about to send. So its record stays as it is, although
+// others are put together in buffers that are used again.
+func TestRedisRecordOfACompletionThatWasGivenUp(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		hooked := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		hook := &givingUp{beforeEach: func(string) {}}
+		hooked.AddHook(hook)
+		store := idempotency.NewRedisStore(hooked, idempotency.RedisOptions{})
+		mustComplete(t, store, numberedKey(0), large())
+		for i := range 10 {
+			mustComplete(t, store, numberedKey(i+1), large())
+		}
+		require.NotEmpty(t, hook.as)
+		require.Equal(t, hook.as, hook.kept)
+	})
+}
+
 // However many requests wait for one key, Redis hears of each of them once, and then from one of them now and then.
 func TestRedisIsSparedByWaiters(t *testing.T) {
 	t.Parallel()
@@ -600,9 +644,20 @@ func TestRedisCheck(t *testing.T) {
 			require.NoError(t, node.ConfigSet(t.Context(), "appendfsync", "always").Err())
 		}
 		require.Empty(t, unsafeSettings(t, client))
-		patient := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{masters[0].Addr()}})
-		defer patient.Close()
-		require.Equal(t, []string{"ContextTimeoutEnabled"}, unsafeSettings(t, patient))
+		addrs := []string{masters[0].Addr()}
+		for _, test := range []struct {
+			opts     redis.ClusterOptions
+			findings []string
+		}{
+			{redis.ClusterOptions{Addrs: addrs}, []string{"ContextTimeoutEnabled"}},
+			{redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, ReadOnly: true}, []string{"ReadOnly"}},
+			{redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, RouteByLatency: true}, []string{"ReadOnly"}},
+			{redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, RouteRandomly: true}, []string{"ReadOnly"}},
+		} {
+			client := redis.NewClusterClient(&test.opts)
+			defer client.Close()
+			require.Equal(t, test.findings, unsafeSettings(t, client))
+		}
 	})
 	t.Run("miniredis", func(t *testing.T) {
 		_, client := newMiniredis(t)
@@ -645,6 +700,7 @@ func TestRedisWithoutMemory(t *testing.T) {
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	small := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 	big := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
+	medium := mustClaim(t, store, numberedKey(5), attemptFor(time.Hour))
 	released := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // byte
 
@@ -654,6 +710,8 @@ func TestRedisWithoutMemory(t *testing.T) {
 	require.NoError(t, small.Extend(t.Context(), time.Minute))
 	require.NoError(t, small.Complete(t.Context(), bodyOf(100), time.Hour))
 	require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 100)
+	require.NoError(t, medium.Complete(t.Context(), bodyOf(7<<10), time.Hour))
+	require.Len(t, mustRead(t, store, numberedKey(5)).Response.Body, 7<<10)
 	require.NoError(t, released.Release(t.Context()))
 	mustClaim(t, store, numberedKey(3), attemptFor(time.Hour)) // in the room of the record that was released
 	require.NoError(t, big.Complete(t.Context(), large(), time.Hour))

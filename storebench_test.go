@@ -225,7 +225,7 @@ func BenchmarkRedisStore(b *testing.B) {
 	}
 }
 
-// A large answer is buffered once, in a buffer that is used again, and stored in one more piece of memory.
+// A large answer is put together in buffers that are used again. The store in memory keeps it in one piece.
 func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all allocations of the process
 	stores := map[string]idempotency.Store{
 		"memory": idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
@@ -248,7 +248,7 @@ func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all a
 			require.Equal(t, runs+1, payment.executed)
 			cost := (after.TotalAlloc - before.TotalAlloc) / runs
 			t.Logf("%.2f MiB for each MiB", float64(cost)/size)
-			require.LessOrEqual(t, cost, uint64(size*5/2))
+			require.LessOrEqual(t, cost, uint64(size*5/4))
 
 			runtime.ReadMemStats(&before)
 			for range runs {

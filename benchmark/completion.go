@@ -27,6 +27,7 @@ func (b *Backends) CompareCompletion(ctx context.Context, work Work, rounds int)
 	var server time.Duration
 	comparison, err := Compare(rounds, []Contender{
 		{"SET", func() (time.Duration, error) {
+			defer b.Redis.FlushAll(ctx)
 			return each(NewKeys(n), set)
 		}},
 		{"Complete", func() (time.Duration, error) {

@@ -1,35 +1,39 @@
--- Claims KEYS[1], or leaves it to who holds it. ARGV[1] is "token fingerprint operation lease ttl takeover". Returns the
--- time and, behind a newline, the record as it is then; without its response if that is large.
+-- Claims KEYS[1], or leaves it to who holds it. ARGV[1] is "lease ttl takeover identity", the last one that of a first
+-- attempt, without the time at its end. Returns the record as it is then: of a completed one that is large its head
+-- only, and with the time added to one that somebody else holds.
 
-local INLINE = 8192 -- copying values out of Lua costs the server about a microsecond for each kilobyte
+local SMALL = 8192 -- copying values out of Lua costs the server about a microsecond for each kilobyte
 
 local key = KEYS[1]
-local line, state, ends, _, owner, attempt, first, content, created = read(key)
+local record = redis.call('GETRANGE', key, 0, SMALL)
 
-if state == 'done' then -- first, because replays are to cost least
-  if redis.call('STRLEN', key) <= INLINE then
-    return '0\n' .. redis.call('GET', key)
+if string.sub(record, 1, 19) == 'idempotency/1 done ' then -- first, because replays are to cost least
+  if #record > SMALL then
+    return string.sub(record, 1, string.find(record, '\n', 1, true))
   end
-  return '0\n' .. string.match(line, '^[^\n]*\n')
+  return record
 end
 
-local token, fingerprint, operation, lease, ttl, takeover =
-  string.match(ARGV[1], '^(%x+) (%x+) ([%x-]+) (%d+) (%d+) ([01])$')
+local lease, ttl, takeover, identity = string.match(ARGV[1], '^(%d+) (%d+) ([01]) (.+)$')
 local time = now()
 
-local function claim(attempt, operation, created, ...)
-  local claimed = head('running', time + lease, identity(token, attempt, operation, fingerprint, created))
-  if redis.call('SET', key, claimed, 'PX', ttl, ...) then
-    line = claimed
+if record == '' then
+  local claimed = head('running', time + lease, string.format('%s%d', identity, time))
+  if redis.call('SET', key, claimed, 'PX', ttl, 'NX') then
+    return claimed
   end
 end
 
-if line == '' then
-  claim(1, operation, time, 'NX')
-elseif content == fingerprint and owner ~= token then
+local state, ends, _, owner, attempt, origin, content = string.match(record, HEAD)
+local token, fingerprint = string.match(identity, '^token=(%x+) .* fingerprint=(%x+) ')
+if owner == token then
+  return record -- a repetition
+end
+if content == fingerprint then
   if state == 'released' or (state == 'running' and takeover == '1' and tonumber(ends) <= time) then
-    settle(key)
-    claim(attempt + 1, first, created)
+    record = head('running', time + lease, 'token=' .. token .. ' attempt=' .. (attempt + 1) .. origin)
+    put(key, record, 'PX', ttl)
+    return record
   end
 end
-return string.format('%.0f\n', time) .. line
+return record .. time

@@ -2,7 +2,8 @@
 -- made again from its identity, ARGV[3].
 
 local key, token, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
-local line, state, _, _, owner = read(key)
+local line = read(key)
+local state, _, _, owner = string.match(line, HEAD)
 if line ~= '' and not state then
   return 'invalid'
 end
@@ -10,6 +11,5 @@ if line ~= '' and (owner ~= token or state ~= 'running') then
   return 'lost'
 end
 local ttl = math.max(redis.call('PTTL', key), lease)
-settle(key)
-redis.call('SET', key, head('running', now() + lease, ARGV[3]), 'PX', ttl)
+put(key, head('running', now() + lease, ARGV[3]), 'PX', ttl)
 return line == '' and 'restored' or 'ok'

@@ -1,0 +1,135 @@
+package idempotency
+
+import (
+	"context"
+	_ "embed" // the scripts
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// redisClient is what all clients of go-redis have.
+type redisClient interface {
+	redis.Cmdable
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// withDeadlines returns a client that ends by the deadline of the context, if possible.
+func withDeadlines(client redis.Cmdable) redisClient {
+	c, ok := client.(*redis.Client)
+	if !ok || c.Options().ContextTimeoutEnabled {
+		return withProcess(client)
+	}
+	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
+	own.Options().WriteTimeout = c.Options().WriteTimeout
+	own.Options().ContextTimeoutEnabled = true
+	own.Options().MaxRetries = 0
+	return own
+}
+
+// withProcess returns a client that sends any command.
+func withProcess(client redis.Cmdable) redisClient {
+	if c, ok := client.(redisClient); ok {
+		return c
+	}
+	return typedClient{client}
+}
+
+// typedClient is a wrapper of a client, say, which has the typed commands alone.
+type typedClient struct{ redis.Cmdable }
+
+func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
+	pipe := c.Pipeline()
+	_ = pipe.Process(ctx, cmd) // never fails
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
+//go:embed lua/record.lua
+var recordLua string
+
+//go:embed lua/claim.lua
+var claimLua string
+
+//go:embed lua/extend.lua
+var extendLua string
+
+//go:embed lua/complete.lua
+var completeLua string
+
+//go:embed lua/release.lua
+var releaseLua string
+
+var (
+	claimScript    = newScript(claimLua)
+	extendScript   = newScript(extendLua)
+	completeScript = newScript(completeLua)
+	releaseScript  = newScript(releaseLua)
+)
+
+// script is what EVAL and EVALSHA take.
+type script struct{ source, hash any } // strings: to put one into an any costs an allocation
+
+func newScript(source string) script {
+	source = recordLua + source
+	return script{source, redis.NewScript(source).Hash()}
+}
+
+// uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
+func (s script) uncached(args []any) []any {
+	return slices.Concat([]any{"eval", s.source}, args[2:])
+}
+
+func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
+
+// run runs a script on the key of that name until its reply is known.
+func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
+	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
+	reply, err := s.do(ctx, command...)
+	if isNoScript(err) {
+		reply, err = s.do(ctx, script.uncached(command)...)
+	}
+	return reply, storeError(err)
+}
+
+// do sends a command until its reply is known: by Process, since Do and EvalSha make twice as many allocations.
+func (s *RedisStore) do(ctx context.Context, args ...any) (*redis.StringCmd, error) {
+	return again(ctx, func() (*redis.StringCmd, error) {
+		cmd := redis.NewStringCmd(ctx, args...)
+		return cmd, s.client.Process(ctx, cmd)
+	})
+}
+
+// again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
+// before.
+func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		reply, err := step()
+		if err == nil || !askAgain(ctx, err, try) {
+			return reply, err
+		}
+	}
+}
+
+// askAgain reports whether a reply got lost that there is time to ask for again.
+func askAgain(ctx context.Context, err error, try int) bool {
+	const tries = 3
+	_, answered := errors.AsType[redis.Error](err)
+	return !answered && ctx.Err() == nil && try < tries
+}
+
+func storeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "WRONGTYPE"):
+		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
+	case strings.Contains(err.Error(), "OOM command not allowed"):
+		return fmt.Errorf("%w: %w", ErrStoreFull, err)
+	default:
+		return fmt.Errorf("idempotency: Redis: %w", err)
+	}
+}
