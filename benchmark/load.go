@@ -33,6 +33,7 @@ func (l Load) Run(b *Backends, subject Subject) (Latency, error) {
 	if err != nil {
 		return Latency{}, err
 	}
+	defer target.close()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return Latency{}, err

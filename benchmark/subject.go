@@ -51,6 +51,15 @@ type Target struct {
 
 	// Serve serves HTTP until stop is called. It is nil if the target speaks no HTTP.
 	Serve func(net.Listener) (stop func())
+
+	// Close frees what the garbage collector would not. It is nil if there is no such thing.
+	Close func()
+}
+
+func (t *Target) close() {
+	if t.Close != nil {
+		t.Close()
+	}
 }
 
 // Call is the kind of request that a worker sends.
