@@ -54,7 +54,7 @@ func (l Load) Run(b *Backends, subject Subject) (Latency, error) {
 	if got := app.executions.Load(); got != int64(executions) {
 		return Latency{}, fmt.Errorf("%s under load: %d executions, not %d", subject.Name, got, executions)
 	}
-	return g.latency(), nil
+	return latency(slices.Sorted(slices.Values(g.latencies))), nil
 }
 
 // keys returns the keys of the requests in the order in which they are due.
@@ -127,8 +127,11 @@ func (g *generator) send(w *wire, i int, due time.Time) error {
 	return nil
 }
 
-func (g *generator) latency() Latency {
-	sorted := slices.Sorted(slices.Values(g.latencies))
-	at := func(p float64) time.Duration { return sorted[int(p*float64(len(sorted)-1))] }
-	return Latency{at(.50), at(.99), at(.999), at(1)}
+// latency returns what clients saw, from times in order.
+func latency(sorted []time.Duration) Latency {
+	return Latency{quantile(sorted, .50), quantile(sorted, .99), quantile(sorted, .999), quantile(sorted, 1)}
+}
+
+func quantile(sorted []time.Duration, p float64) time.Duration {
+	return sorted[int(p*float64(len(sorted)-1))]
 }
