@@ -8,23 +8,18 @@ import (
 	"sync"
 )
 
-// maxPooled bounds what a buffer may keep while it lies in the pool.
+// maxPooled bounds what a buffer may keep for the next request.
 const maxPooled = 2 << 20
 
-// buffers holds the buffers of request and response bodies.
-var buffers = sync.Pool{New: func() any { return new(buffer) }}
-
-// buffer is a byte slice that goes back to the pool. It belongs to one request from getBuffer to free.
+// buffer is a byte slice that one request after another makes use of.
 type buffer struct{ b []byte }
 
-func getBuffer() *buffer { return buffers.Get().(*buffer) }
-
-func (b *buffer) free() {
+// reuse returns the buffer for the next request.
+func (b buffer) reuse() buffer {
 	if cap(b.b) > maxPooled {
-		return
+		return buffer{}
 	}
-	b.b = b.b[:0]
-	buffers.Put(b)
+	return buffer{b.b[:0]}
 }
 
 // grow makes room for n more bytes.

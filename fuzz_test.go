@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"bytes"
 	"encoding/json"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -37,7 +36,7 @@ func FuzzKeyHeader(f *testing.F) {
 func FuzzResponse(f *testing.F) {
 	const head = "response/1 crc=01234567"
 	for _, resp := range []idempotency.Response{
-		{}, {Status: 200, Omitted: true}, {Status: 204, Header: http.Header{"A": nil}}, frozen,
+		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n"}, frozen,
 	} {
 		data, err := resp.MarshalBinary()
 		require.NoError(f, err)

@@ -7,90 +7,168 @@ import (
 	"time"
 )
 
-// keeper renews the lease of a claim for as long as the handler runs. Between renewals it is a timer, not a
-// goroutine. An owner that may have lost its lease must stop acting as one: lost is called with ErrClaimLost when the
-// store says so, or when no renewal has succeeded for as long as the lease lasts by the process's own clock.
-type keeper struct {
-	ctx     context.Context // of the request; renewals take its values, not its end
-	claim   Claim
+// leases renews the leases of all claims that a Runner holds. They last equally long, so those that were begun first
+// are due first: one queue and one timer do, and an attempt that ends before its lease is due costs no timer.
+type leases struct {
 	lease   time.Duration
-	timeout time.Duration
-	lost    context.CancelCauseFunc
+	timeout time.Duration // of a renewal
 
-	renewing sync.Mutex // held during a renewal
-	expires  time.Time  // when the lease has lapsed unless it is renewed
-	restored bool       // the store had forgotten the claim
-
-	mu      sync.Mutex
-	timer   *time.Timer
-	abort   context.CancelFunc // of the renewal under way
-	stopped bool
+	mu          sync.Mutex
+	first, last *keeper
+	timer       *time.Timer
+	armed       bool
 }
 
-// start begins to renew the lease, which did not begin before since.
-func (k *keeper) start(since time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.expires = since.Add(k.lease)
-	k.timer = time.AfterFunc(time.Until(since.Add(k.lease/3)), k.renew)
+// keeper renews the lease of a claim for as long as the handler runs. An owner that may have lost its lease must stop
+// acting as one: the attempt is lost when the store says so, or when no renewal has succeeded for as long as the lease
+// lasts by the process's own clock. The zero value keeps nothing.
+type keeper struct {
+	leases   *leases
+	claim    Claim
+	attempt  *attempt
+	restored bool // the store had forgotten the claim
+
+	// Under the lock of leases.
+	since      time.Time // the lease did not begin before
+	queued     bool
+	prev, next *keeper
+	stopped    bool
+	abort      context.CancelFunc // of the renewal under way
+	ended      chan struct{}      // closed when it has ended
+}
+
+// keep begins to renew the lease of claim, which did not begin before since.
+func (l *leases) keep(k *keeper, since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	k.leases = l
+	l.enqueue(k, since)
+}
+
+// enqueue puts k where it is due.
+func (l *leases) enqueue(k *keeper, since time.Time) {
+	k.since, k.queued = since, true
+	before := l.last
+	for before != nil && before.since.After(since) {
+		before = before.prev
+	}
+	k.prev = before
+	if before == nil {
+		k.next, l.first = l.first, k
+	} else {
+		k.next, before.next = before.next, k
+	}
+	if k.next == nil {
+		l.last = k
+	} else {
+		k.next.prev = k
+	}
+	l.arm()
+}
+
+func (l *leases) dequeue(k *keeper) {
+	if k.prev == nil {
+		l.first = k.next
+	} else {
+		k.prev.next = k.next
+	}
+	if k.next == nil {
+		l.last = k.prev
+	} else {
+		k.next.prev = k.prev
+	}
+	k.prev, k.next, k.queued = nil, nil, false
+}
+
+// due returns when the lease is to be renewed.
+func (l *leases) due(k *keeper) time.Time { return k.since.Add(l.lease / 3) }
+
+// arm sets the timer, unless it is set: it does no harm that it fires too early, and costs less than to stop it.
+func (l *leases) arm() {
+	if l.armed || l.first == nil {
+		return
+	}
+	l.armed = true
+	left := time.Until(l.due(l.first))
+	if l.timer == nil {
+		l.timer = time.AfterFunc(left, l.renewDue)
+	} else {
+		l.timer.Reset(left)
+	}
+}
+
+// renewDue is called by the timer.
+func (l *leases) renewDue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.armed = false
+	for k := l.first; k != nil && !time.Now().Before(l.due(k)); k = l.first {
+		l.dequeue(k)
+		var ctx context.Context
+		ctx, k.abort = context.WithDeadline(context.WithoutCancel(k.attempt), k.since.Add(l.lease))
+		k.ended = make(chan struct{})
+		go k.renew(ctx)
+	}
+	l.arm()
+}
+
+// renew renews the lease. If the store does not answer, it tries again until the lease must have lapsed.
+func (k *keeper) renew(ctx context.Context) {
+	defer close(k.ended)
+	defer k.abort()
+	for ctx.Err() == nil {
+		since := time.Now()
+		err := k.extend(ctx)
+		if err == nil || errors.Is(err, ErrRestored) {
+			k.restored = k.restored || err != nil
+			k.again(since)
+			return
+		}
+		if errors.Is(err, ErrClaimLost) {
+			k.attempt.end(ErrClaimLost)
+			return
+		}
+		sleep(ctx, k.leases.lease/10, nil)
+	}
+	if ctx.Err() == context.DeadlineExceeded {
+		k.attempt.end(ErrClaimLost)
+	}
+}
+
+func (k *keeper) extend(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, k.leases.timeout)
+	defer cancel()
+	return k.claim.Extend(ctx, k.leases.lease)
+}
+
+func (k *keeper) again(since time.Time) {
+	k.leases.mu.Lock()
+	defer k.leases.mu.Unlock()
+	if !k.stopped {
+		k.leases.enqueue(k, since)
+	}
 }
 
 // stop ends the renewals; when it returns, none is under way.
 func (k *keeper) stop() {
-	k.mu.Lock()
+	if k.leases == nil {
+		return
+	}
+	if ended := k.halt(); ended != nil {
+		<-ended
+	}
+}
+
+func (k *keeper) halt() (ended chan struct{}) {
+	k.leases.mu.Lock()
+	defer k.leases.mu.Unlock()
 	k.stopped = true
-	if k.timer != nil {
-		k.timer.Stop()
+	if k.queued {
+		k.leases.dequeue(k)
+		return nil
 	}
 	if k.abort != nil {
 		k.abort()
 	}
-	k.mu.Unlock()
-
-	k.renewing.Lock()
-	defer k.renewing.Unlock()
-}
-
-// renew is called by the timer.
-func (k *keeper) renew() {
-	k.renewing.Lock()
-	defer k.renewing.Unlock()
-
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(k.ctx), k.expires)
-	defer cancel()
-	if !k.begin(cancel) {
-		return
-	}
-	since := time.Now()
-	err := k.extend(ctx)
-	switch {
-	case err == nil || errors.Is(err, ErrRestored):
-		k.expires, k.restored = since.Add(k.lease), k.restored || err != nil
-		k.again(time.Until(since.Add(k.lease / 3)))
-	case errors.Is(err, ErrClaimLost) || ctx.Err() == context.DeadlineExceeded:
-		k.lost(ErrClaimLost)
-	default: // the store does not answer: keep trying until the lease must have lapsed
-		k.again(min(k.lease/10, time.Until(k.expires)))
-	}
-}
-
-func (k *keeper) begin(abort context.CancelFunc) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.abort = abort
-	return !k.stopped
-}
-
-func (k *keeper) extend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
-	defer cancel()
-	return k.claim.Extend(ctx, k.lease)
-}
-
-func (k *keeper) again(after time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.stopped {
-		k.timer.Reset(after)
-	}
+	return k.ended
 }

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -65,42 +64,31 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	if err != nil {
 		return m.reject(r, key, err)
 	}
-	body := getBuffer()
-	defer body.free()
-	if err := body.readBody(r, m.opts.MaxBody); err != nil {
+	c := calls.Get().(*call)
+	defer c.free()
+	if err := c.body.readBody(r, m.opts.MaxBody); err != nil {
 		return m.reject(r, key, err)
 	}
-	fp, err := m.opts.Fingerprint(r, body.b)
+	fp, err := m.opts.Fingerprint(r, c.body.b)
 	if err != nil {
 		return m.reject(r, key, fmt.Errorf("%w: %w", ErrBodyInvalid, err))
 	}
-	adm, err := m.runner.admit(r.Context(), key, fp)
+	c.execution.key = key
+	replay, err := m.runner.admit(r.Context(), &c.execution, fp)
 	switch {
 	case err != nil:
 		return err
-	case adm.replay != nil:
-		adm.replay.send(w, true)
+	case replay != nil:
+		replay.send(w, true)
 		return nil
 	default:
-		return m.execute(next, w, r, body, adm)
+		return c.execute(m, next, w, r)
 	}
-}
-
-// execute answers a request by running the handler.
-func (m *Middleware) execute(next http.Handler, w http.ResponseWriter, r *http.Request, body *buffer, adm admission) error {
-	c := &call{m: m, next: next, w: w, r: r, body: body}
-	defer c.close()
-	_, err := m.runner.execute(r.Context(), adm, c.work)
-	if err != nil && err != errNotStorable && !c.recorder.live { // errNotStorable comes wrapped if the claim was lost
-		return err
-	}
-	c.recorder.send(c.response) // if the claim was lost after it went live, there is nothing to add
-	return nil
 }
 
 // reject reports and returns why a request is refused before the store is asked.
 func (m *Middleware) reject(r *http.Request, key Key, err error) error {
-	m.events.report(r.Context(), Event{Outcome: OutcomeRejected, Key: key, Err: err})
+	m.events.report(r.Context(), &Event{Outcome: OutcomeRejected, Key: key, Err: err})
 	return refuse(err)
 }
 
@@ -136,71 +124,4 @@ func (m *Middleware) key(r *http.Request, values []string) (Key, error) {
 		return Key{}, ErrUserUnknown
 	}
 	return Key{User: user, Endpoint: m.opts.Endpoint(r), ID: id}, nil
-}
-
-// errNotStorable ends an attempt whose answer is sent but not stored, so that it may be tried again.
-var errNotStorable = errors.New("idempotency: answer not storable")
-
-// call is one request on its way through the handler.
-type call struct {
-	m        *Middleware
-	next     http.Handler
-	w        http.ResponseWriter
-	r        *http.Request
-	body     *buffer
-	reader   bodyReader
-	recorder recorder
-	response Response // as the first client gets it
-}
-
-// work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
-func (c *call) work(ctx context.Context, a *attempt) (Response, error) {
-	c.record(a)
-	defer c.recorder.close() // before the claim is settled, also when the handler does not return
-	r := c.r.WithContext(ctx)
-	if r.Body != nil && r.Body != http.NoBody {
-		c.reader.unread = c.body.b
-		r.Body = &c.reader
-	}
-	c.next.ServeHTTP(&c.recorder, r)
-	c.r.MultipartForm = r.MultipartForm // so that the server removes its files
-
-	resp, whole := c.recorder.finish()
-	c.response = resp
-	switch {
-	case c.recorder.refused != nil:
-		return resp, c.recorder.refused
-	case !whole || !c.m.opts.Storable(resp.Status):
-		return resp, errNotStorable
-	case int64(len(resp.Body)) > c.m.opts.MaxResponse:
-		resp.Body, resp.Omitted = nil, true
-	}
-	resp.Trailer = c.m.passing.strip(resp.Trailer)
-	return resp, nil
-}
-
-// record sets up the recorder of an attempt.
-func (c *call) record(a *attempt) {
-	c.recorder = recorder{
-		w: c.w, r: c.r, header: c.w.Header().Clone(), body: getBuffer(),
-		passing: c.m.passing, limit: c.m.opts.MaxResponse,
-	}
-	if a != nil && !a.leased {
-		return // the effects are bound to the record: not a byte may go out before it is stored, however many there are
-	}
-	c.recorder.stream = c.m.opts.Stream
-	c.recorder.outgrown = func(resp Response) error {
-		if a == nil || c.m.opts.Stream || !c.m.opts.Storable(resp.Status) {
-			return nil
-		}
-		return a.complete(resp)
-	}
-}
-
-// close takes the buffers away from a handler that may have left goroutines behind.
-func (c *call) close() {
-	c.reader.Close()
-	if c.recorder.body != nil {
-		c.recorder.body.free()
-	}
 }

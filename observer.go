@@ -87,9 +87,9 @@ func (p *reporter) since(t time.Time) time.Duration {
 	return time.Since(t)
 }
 
-func (p *reporter) report(ctx context.Context, e Event) {
+func (p *reporter) report(ctx context.Context, e *Event) {
 	if p.observer != nil {
-		p.observer(ctx, e)
+		p.observer(ctx, *e)
 	}
 	level, ok := logged[e.Outcome]
 	if !ok {

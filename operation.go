@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"crypto/rand"
 
 	"github.com/google/uuid"
 )
@@ -38,3 +39,11 @@ func FromContext(ctx context.Context) (Operation, bool) {
 
 // operationKey is what an attempt answers to as a context.
 type operationKey struct{}
+
+// newOperation returns a random ID: a UUID of version 4 (RFC 9562, section 5.4), as uuid.New makes it.
+func newOperation() (id uuid.UUID) {
+	rand.Read(id[:]) // never fails
+	id[6] = id[6]&0x0f | 0x40
+	id[8] = id[8]&0x3f | 0x80
+	return id
+}

@@ -18,15 +18,15 @@ import (
 // frozen is the response in testdata/response_v1.txt.
 var frozen = idempotency.Response{
 	Status: http.StatusCreated,
-	Header: http.Header{
+	Header: idempotency.NewFields(http.Header{
 		"Content-Type": {"application/json"},
 		"Set-Cookie":   {"a=1; Expires=Thu, 01 Jan 2099 00:00:00 GMT", "b=2"},
 		"Trailer":      {"X-Sum"},
 		"X-Deleted":    nil,
 		"X-Empty":      {""},
 		"X-Odd\\:Name": {" a: b\\c\r\nd ", "caf\xe9"},
-	},
-	Trailer: http.Header{"X-Sum": {"1", "2"}, http.TrailerPrefix + "X-Late": {"3"}},
+	}),
+	Trailer: idempotency.NewFields(http.Header{"X-Sum": {"1", "2"}, http.TrailerPrefix + "X-Late": {"3"}}),
 	Body:    []byte("{\"id\":1}\n\x00\xff"),
 }
 
@@ -53,7 +53,7 @@ func randomResponse(rnd *rand.Rand) idempotency.Response {
 		}
 		return b.String()
 	}
-	fields := func() http.Header {
+	fields := func() idempotency.Fields {
 		var h http.Header
 		for range rnd.IntN(5) {
 			if h == nil {
@@ -65,7 +65,7 @@ func randomResponse(rnd *rand.Rand) idempotency.Response {
 				h[name] = append(h[name], text())
 			}
 		}
-		return h
+		return idempotency.NewFields(h)
 	}
 	resp := idempotency.Response{Status: rnd.IntN(1000), Header: fields(), Trailer: fields(), Omitted: rnd.IntN(4) == 0}
 	if !resp.Omitted {
@@ -142,12 +142,6 @@ func TestClonedResponseSharesNoMemory(t *testing.T) {
 	t.Parallel()
 	clone := frozen.Clone()
 	require.Equal(t, frozen, clone)
-	clone.Header["Set-Cookie"][0] = "x"
-	clone.Trailer["X-Sum"][0] = "x"
-	clone.Header.Del("X-Empty")
 	clone.Body[0] = 'x'
-	require.NotEqual(t, "x", frozen.Header.Get("Set-Cookie"))
-	require.NotEqual(t, "x", frozen.Trailer.Get("X-Sum"))
-	require.Contains(t, frozen.Header, "X-Empty")
 	require.NotEqual(t, byte('x'), frozen.Body[0])
 }

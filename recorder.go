@@ -7,20 +7,18 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 )
 
-// recorder is the http.ResponseWriter that a guarded handler writes to. It makes a Response of what the handler does,
-// by the rules of net/http's own server, and holds everything back until the Response is stored. It goes live, and
-// from then on sends what it records, in two cases only:
+// recorder makes a Response of what a guarded handler does, by the rules of net/http's own server, and holds everything
+// back until the Response is stored. It goes live, and from then on sends what it records, in two cases only:
 //
 //   - Options.Stream asks for it, and the handler flushes or has filled the server's own buffer;
 //   - the body outgrows the limit and can no longer be kept. The store is told before the first byte goes out.
 //
-// It has neither Unwrap nor ReadFrom, because both would let bytes pass by the record, and no Hijack.
+// The handler writes to it through a writer. It sets its fields in the header of the server, like any handler; what
+// does not belong to the response is taken back before anything is sent.
 type recorder struct {
-	w       http.ResponseWriter
+	w       http.ResponseWriter // of the server, or of outer middleware
 	r       *http.Request
 	passing passing
 	limit   int64
@@ -28,14 +26,12 @@ type recorder struct {
 	// stream lets the recorder go live at once.
 	stream bool
 
-	// outgrown is called before a body that has outgrown the limit is sent; an error keeps it from being sent. If it
-	// is nil, the body is held back however large it grows.
-	outgrown func(Response) error
+	// owner is asked before a body that has outgrown the limit is sent. If it is nil, the body is held back however
+	// large it grows.
+	owner interface{ outgrown(Response) error }
 
-	header http.Header // the handler's own
-
-	mu         sync.Mutex // a handler may have left goroutines behind that still write
-	body       *buffer
+	before     http.Header // what outer middleware has set
+	body       buffer
 	response   Response    // Status and Header as of WriteHeader
 	momentary  http.Header // fields as of WriteHeader that only the first client gets
 	declared   int64       // Content-Length as of WriteHeader, or -1
@@ -43,67 +39,43 @@ type recorder struct {
 	accepted   int64       // of that, what does not exceed declared
 	undeclared bool        // the Content-Type is to be found by sniffing
 	live       bool
-	refused    error // by outgrown
-	closed     bool  // the handler has returned
+	refused    error // by owner
 }
 
 // streamChunk is how much the recorder holds back before it goes live: as much as net/http's server, which sniffs the
 // Content-Type from it.
 const streamChunk = 2048
 
-// Header returns the map that belongs to the handler. It starts as a copy of what outer middleware has set.
-func (rec *recorder) Header() http.Header { return rec.header }
-
-// WriteHeader records status and header as they are now. Informational responses are sent and not recorded.
-func (rec *recorder) WriteHeader(status int) {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.writeHeader(status)
-}
-
+// writeHeader records status and header as they are now. Informational responses are sent and not recorded.
 func (rec *recorder) writeHeader(status int) {
 	switch {
-	case rec.closed || rec.response.Status != 0:
+	case rec.response.Status != 0:
 		return
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		rec.inform(status)
+		rec.w.WriteHeader(status)
 		return
 	}
-	rec.declared = declaredLength(rec.header)
-	rec.undeclared = bodyAllowed(status) && !hasContentType(rec.header)
-	rec.momentary = rec.passing.pick(rec.header)
+	h := rec.w.Header()
+	rec.declared = declaredLength(h)
+	rec.undeclared = bodyAllowed(status) && !hasContentType(h)
 	rec.response.Status = status
-	rec.response.Header = rec.passing.difference(rec.w.Header(), rec.header)
-	if _, set := rec.header["Content-Type"]; !set && rec.r.ProtoMajor == 1 && rec.header.Get("Transfer-Encoding") != "" {
-		rec.response.Header["Content-Type"] = nil // net/http does not sniff now, and must not when this field is gone
+	rec.response.Header, rec.momentary = rec.passing.difference(rec.before, h)
+	if _, set := h["Content-Type"]; !set && rec.r.ProtoMajor == 1 && h.Get("Transfer-Encoding") != "" {
+		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
 	}
 	if rec.declared <= rec.limit {
 		rec.body.grow(int(rec.declared))
 	}
 }
 
-// inform sends an informational response with the header as the handler has set it so far.
-func (rec *recorder) inform(status int) {
-	h := rec.w.Header()
-	outer := maps.Clone(h)
-	clear(h)
-	maps.Copy(h, rec.header)
-	rec.w.WriteHeader(status)
-	clear(h)
-	maps.Copy(h, outer)
+// setContentType records the Content-Type; without a value it keeps net/http from finding one.
+func (rec *recorder) setContentType(value ...string) {
+	rec.response.Header = rec.response.Header.with("Content-Type", value)
 }
 
-// Write records p.
-func (rec *recorder) Write(p []byte) (int, error) { return write(rec, p) }
-
-// WriteString records s without a copy in between.
-func (rec *recorder) WriteString(s string) (int, error) { return write(rec, s) }
-
-func write[T []byte | string](rec *recorder, p T) (int, error) {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
+func record[T []byte | string](rec *recorder, p T) (int, error) {
 	if err := rec.accept(len(p)); err != nil {
 		return 0, err
 	}
@@ -124,9 +96,6 @@ func write[T []byte | string](rec *recorder, p T) (int, error) {
 
 // accept answers as net/http does to n more bytes.
 func (rec *recorder) accept(n int) error {
-	if rec.closed {
-		return http.ErrHandlerTimeout
-	}
 	rec.writeHeader(http.StatusOK) // unless there is one
 	if n == 0 {
 		return nil
@@ -147,7 +116,7 @@ func (rec *recorder) keeps(n int) bool {
 	if rec.response.Omitted {
 		return false
 	}
-	return int64(len(rec.body.b)+n) <= rec.limit || rec.outgrown == nil
+	return int64(len(rec.body.b)+n) <= rec.limit || rec.owner == nil
 }
 
 // outgrow gives up on keeping the body.
@@ -157,7 +126,7 @@ func (rec *recorder) outgrow() error {
 	}
 	rec.sniff()
 	rec.response.Omitted = true
-	if rec.refused = rec.outgrown(rec.response); rec.refused == nil && !rec.live {
+	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.live {
 		rec.goLive()
 	}
 	rec.body.b = rec.body.b[:0]
@@ -168,7 +137,7 @@ func (rec *recorder) outgrow() error {
 func (rec *recorder) goLive() {
 	rec.sniff()
 	rec.live = true
-	maps.Copy(rec.w.Header(), rec.momentary)
+	rec.rewind()
 	rec.response.sendHeader(rec.w, false)
 	_, _ = rec.w.Write(rec.body.b)
 }
@@ -176,22 +145,17 @@ func (rec *recorder) goLive() {
 // sniff resolves the Content-Type once, from what is held back now.
 func (rec *recorder) sniff() {
 	if rec.undeclared && len(rec.body.b) > 0 {
-		rec.response.Header["Content-Type"] = []string{http.DetectContentType(rec.body.b)}
+		rec.setContentType(http.DetectContentType(rec.body.b))
 	}
 	rec.undeclared = false
 }
 
-// FlushError is accepted, as handlers expect, and has no effect beyond what net/http does to the header, unless the
+// flush is accepted, as handlers expect, and has no effect beyond what net/http does to the header, unless the
 // recorder may go live.
-func (rec *recorder) FlushError() error {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	if rec.closed {
-		return http.ErrHandlerTimeout
-	}
+func (rec *recorder) flush() error {
 	rec.writeHeader(http.StatusOK)
 	if rec.undeclared && len(rec.body.b) == 0 {
-		rec.response.Header["Content-Type"] = nil // there is nothing to sniff, and net/http adds none later
+		rec.setContentType() // there is nothing to sniff, and net/http adds none later
 	}
 	rec.sniff()
 	if rec.stream && !rec.live {
@@ -203,33 +167,12 @@ func (rec *recorder) FlushError() error {
 	return http.NewResponseController(rec.w).Flush()
 }
 
-// Flush is FlushError for those who have no use for the error.
-func (rec *recorder) Flush() { _ = rec.FlushError() }
-
-// SetReadDeadline is for http.ResponseController.
-func (rec *recorder) SetReadDeadline(t time.Time) error {
-	return http.NewResponseController(rec.w).SetReadDeadline(t)
-}
-
-// SetWriteDeadline is for http.ResponseController.
-func (rec *recorder) SetWriteDeadline(t time.Time) error {
-	return http.NewResponseController(rec.w).SetWriteDeadline(t)
-}
-
-// EnableFullDuplex is for http.ResponseController.
-func (rec *recorder) EnableFullDuplex() error {
-	return http.NewResponseController(rec.w).EnableFullDuplex()
-}
-
 // finish ends the recording after the handler has returned. It returns the whole response, and whether the handler
 // wrote as much body as it had declared: net/http cuts the connection if not.
 func (rec *recorder) finish() (resp Response, whole bool) {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
 	rec.writeHeader(http.StatusOK) // unless there is one
 	rec.sniff()
-	rec.closed = true
-	rec.response.Trailer = trailers(rec.header)
+	rec.response.Trailer = trailers(rec.w.Header())
 	if !rec.response.Omitted {
 		rec.response.Body = rec.body.b
 	}
@@ -237,15 +180,27 @@ func (rec *recorder) finish() (resp Response, whole bool) {
 	return rec.response, !short
 }
 
-// close makes sure that nothing is written any more, also when the handler did not return.
-func (rec *recorder) close() {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	rec.closed = true
+// rewind takes back what the handler did to the header of the server, save for what only the first client gets.
+func (rec *recorder) rewind() {
+	h := rec.w.Header()
+	if len(rec.before) == 0 && rec.response.Header.describes(h) {
+		return // they are to be set next
+	}
+	clear(h)
+	maps.Copy(h, rec.before)
+	maps.Copy(h, rec.momentary)
+}
+
+// discard takes back all that the handler did to the header of the server, if nothing of it was sent.
+func (rec *recorder) discard() {
+	if !rec.live {
+		clear(rec.w.Header())
+		maps.Copy(rec.w.Header(), rec.before)
+	}
 }
 
 // send sends what is still to be sent of the finished response.
-func (rec *recorder) send(resp Response) {
+func (rec *recorder) send(resp *Response) {
 	if rec.refused != nil {
 		return
 	}
@@ -253,13 +208,13 @@ func (rec *recorder) send(resp Response) {
 		resp.sendTrailer(rec.w)
 		return
 	}
-	maps.Copy(rec.w.Header(), rec.momentary)
+	rec.rewind()
 	resp.send(rec.w, false)
 }
 
 // send writes the response to a client. Every answer goes through here, the first as well as its replays: that is
 // what makes them equal.
-func (resp Response) send(w http.ResponseWriter, replayed bool) {
+func (resp *Response) send(w http.ResponseWriter, replayed bool) {
 	resp.sendHeader(w, replayed)
 	if len(resp.Body) > 0 {
 		_, _ = w.Write(resp.Body) // a client that has left gets the answer when it retries
@@ -267,18 +222,27 @@ func (resp Response) send(w http.ResponseWriter, replayed bool) {
 	resp.sendTrailer(w)
 }
 
-func (resp Response) sendHeader(w http.ResponseWriter, replayed bool) {
-	setFields(w.Header(), resp.Header, replayed)
+func (resp *Response) sendHeader(w http.ResponseWriter, replayed bool) {
+	h := w.Header()
+	switch {
+	case replayed:
+		room := resp.Header.set(h, resp.Header.room(1))
+		h[replayMarker] = append(room, "true")[len(room) : len(room)+1 : len(room)+1]
+	case !resp.Header.describes(h):
+		resp.Header.set(h, resp.Header.room(0))
+	}
 	w.WriteHeader(resp.Status)
 }
 
-func (resp Response) sendTrailer(w http.ResponseWriter) {
-	setFields(w.Header(), resp.Trailer, false)
+func (resp *Response) sendTrailer(w http.ResponseWriter) {
+	if resp.Trailer != "" {
+		resp.Trailer.set(w.Header(), resp.Trailer.room(0))
+	}
 }
 
 // trailers returns the trailer fields in the header that a handler has left behind, in the two forms of net/http:
 // declared under "Trailer", or with http.TrailerPrefix.
-func trailers(h http.Header) http.Header {
+func trailers(h http.Header) Fields {
 	var t http.Header
 	add := func(name string) {
 		if values, ok := h[name]; ok {
@@ -298,7 +262,7 @@ func trailers(h http.Header) http.Header {
 			add(name)
 		}
 	}
-	return t
+	return NewFields(t)
 }
 
 // declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted.

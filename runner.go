@@ -15,6 +15,8 @@ type Runner struct {
 	opts    RunnerOptions
 	events  reporter
 	waiters waiters
+	steps   deadlines
+	leases  leases
 }
 
 // NewRunner returns a Runner on store. The error reports every fault of opts at once.
@@ -27,7 +29,10 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Runner{store: store, opts: opts, events: reporter{opts.Observer, opts.Logger}}, nil
+	return &Runner{
+		store: store, opts: opts, events: reporter{opts.Observer, opts.Logger},
+		steps: deadlines{timeout: opts.StoreTimeout}, leases: leases{lease: opts.Lease, timeout: opts.StoreTimeout},
+	}, nil
 }
 
 // Do returns the response of the operation that key names: of work, if no attempt has completed before, else the
@@ -43,72 +48,46 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(context.Context) (Response, error)) (resp Response, replayed bool, err error) {
 	if key.ID == "" {
 		err := fmt.Errorf("%w: no ID", ErrKeyInvalid)
-		r.events.report(ctx, Event{Outcome: OutcomeRejected, Err: err})
+		r.events.report(ctx, &Event{Outcome: OutcomeRejected, Err: err})
 		return Response{}, false, refuse(err)
 	}
-	adm, err := r.admit(ctx, key, sha256.Sum256(payload))
+	x := &execution{key: key}
+	replay, err := r.admit(ctx, x, sha256.Sum256(payload))
 	if err != nil {
 		return Response{}, false, err
 	}
-	if adm.replay != nil {
-		return adm.replay.Clone(), true, nil
+	if replay != nil {
+		return replay.Clone(), true, nil
 	}
-	resp, err = r.execute(ctx, adm, func(ctx context.Context, _ *attempt) (Response, error) {
+	resp, err = r.execute(ctx, x, new(attempt), func(ctx context.Context) (Response, error) {
 		resp, err := work(ctx)
 		return resp.Clone(), err // what is stored must not be work's to change
 	})
 	return resp.Clone(), false, err
 }
 
-// admission is a request that the store has not refused: it is either answered or executed.
-type admission struct {
-	key    Key
-	held   held
-	replay *Response // the answer; nil: to be executed
-	err    error     // why the execution is not protected
-	began  time.Time // zero if nobody is to be told of the duration
-	waited time.Duration
-}
-
-// admit asks the store what is to be done.
-func (r *Runner) admit(ctx context.Context, key Key, fp Fingerprint) (admission, error) {
-	adm := admission{key: key, began: r.events.now()}
-	var err error
-	adm.held, adm.waited, err = r.claim(ctx, key, fp)
+// admit asks the store what is to be done: x is to be executed, unless there is a replay of it.
+func (r *Runner) admit(ctx context.Context, x *execution, fp Fingerprint) (replay *Response, err error) {
+	x.runner, x.began = r, r.events.now()
+	x.held, x.waited, err = r.claim(ctx, x.key, fp)
 	switch {
-	case err != nil && r.opts.FailOpen && adm.waited == 0 && !errors.Is(err, ErrRecordInvalid):
-		adm.err = err
-		return adm, nil
+	case err != nil && r.opts.FailOpen && x.waited == 0 && !errors.Is(err, ErrRecordInvalid):
+		x.unprotected = err
+		return nil, nil
 	case err != nil:
-		r.report(ctx, adm, Event{Outcome: OutcomeUnavailable, Err: err})
-		return adm, refuse(err)
-	case adm.held.claim != nil:
-		return adm, nil
+		x.event = Event{Outcome: OutcomeUnavailable, Err: err}
+		x.report(ctx)
+		return nil, refuse(err)
+	case x.held.claim != nil:
+		return nil, nil
 	}
-	adm.replay = adm.held.record.Response
-	if err := judge(adm.held.record, fp); err != nil {
-		return adm, r.refuse(ctx, adm, err)
+	replay = x.held.record.Response
+	if err := judge(&x.held.record, fp); err != nil {
+		return nil, x.refuse(ctx, err)
 	}
-	r.report(ctx, adm, Event{Outcome: OutcomeReplayed, Status: adm.replay.Status})
-	return adm, nil
-}
-
-// refuse reports and returns that another record holds the key.
-func (r *Runner) refuse(ctx context.Context, adm admission, err error) error {
-	event, refusal := Event{Outcome: refusals[err], Err: err}, refuse(err)
-	if err == ErrNotReplayable {
-		event.Status, refusal.OriginalStatus = adm.replay.Status, adm.replay.Status
-	}
-	r.report(ctx, adm, event)
-	return refusal
-}
-
-// report completes the event with what is known of the request.
-func (r *Runner) report(ctx context.Context, adm admission, event Event) {
-	event.Key = adm.key
-	event.Operation, event.Attempt = adm.held.record.Operation, adm.held.record.Attempt
-	event.Total, event.Waited = r.events.since(adm.began), adm.waited
-	r.events.report(ctx, event)
+	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
+	x.report(ctx)
+	return replay, nil
 }
 
 // held is the answer of the store to Begin, and a time before which the lease did not begin.
@@ -120,12 +99,7 @@ type held struct {
 
 // begin asks the store once.
 func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint) (held, error) {
-	if _, ok := r.store.(*MemoryStore); !ok { // which never waits, and so needs no deadline
-		step := new(step)
-		step.begin(ctx, r.opts.StoreTimeout)
-		defer step.end()
-		ctx = step
-	}
+	ctx = r.step(ctx)
 	since := time.Now()
 	record, claim, err := r.store.Begin(ctx, key, Attempt{
 		Fingerprint: fp,
@@ -136,9 +110,17 @@ func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint) (held, erro
 	return held{record, claim, since}, err
 }
 
+// step returns the context of a step of the store that begins now.
+func (r *Runner) step(ctx context.Context) context.Context {
+	if _, ok := r.store.(*MemoryStore); ok { // which never waits
+		return ctx
+	}
+	return r.steps.begin(ctx)
+}
+
 // judge says what a record that holds the key means for a request with fingerprint fp: nil that its response is the
 // answer. That the key was reused outranks everything else.
-func judge(rec Record, fp Fingerprint) error {
+func judge(rec *Record, fp Fingerprint) error {
 	switch {
 	case rec.Fingerprint != fp && rec.Fingerprint != Fingerprint{}:
 		return ErrKeyReused

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"hash/maphash"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -49,8 +48,10 @@ type shard struct {
 	queues  []*queue
 }
 
-// entry is a record. Times are counted from the start of the store: a monotonic clock, in a third of the space.
+// entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
+// tells whose a claim is. Times are counted from the start of the store: a monotonic clock, in a third of the space.
 type entry struct {
+	store       *MemoryStore
 	key         Key
 	operation   uuid.UUID
 	fingerprint Fingerprint
@@ -58,45 +59,35 @@ type entry struct {
 	created     time.Duration
 	lease       time.Duration // when it ends
 	expires     time.Duration // not before the lease
-	token       uint64        // of the last claim
 	released    bool
-	response    *Response
+	completed   bool
+	response    Response
 
-	queue      *queue
+	queue      *queue // nil: removed
 	prev, next *entry
 }
 
-func (e *entry) record(s *MemoryStore, now time.Duration) Record {
-	return Record{
+func (e *entry) record(now time.Duration) Record {
+	r := Record{
 		Operation:   e.operation,
 		Attempt:     e.attempt,
 		Fingerprint: e.fingerprint,
-		Created:     s.start.Add(e.created),
+		Created:     e.store.start.Add(e.created),
 		LeaseLeft:   max(0, e.lease-now),
-		Response:    e.response,
 	}
+	if e.completed {
+		r.Response = &e.response
+	}
+	return r
 }
 
 // entryOverhead estimates what a record takes beyond its bytes.
 const entryOverhead = 320
 
 func (e *entry) size() int64 {
-	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID)
-	if e.response != nil {
-		n += len(e.response.Body) + headerSize(e.response.Header) + headerSize(e.response.Trailer)
-	}
+	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
+		len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
 	return int64(n)
-}
-
-func headerSize(h http.Header) int {
-	n := 0
-	for name, values := range h {
-		n += len(name) + 48
-		for _, v := range values {
-			n += len(v) + 16
-		}
-	}
-	return n
 }
 
 // Begin implements [Store].
@@ -106,26 +97,27 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record
 	now := time.Since(s.start)
 	s.trim(sh, now, 2)
 
-	e := s.find(sh, key, now)
-	if e != nil && !e.claimable(attempt, now) {
-		return e.record(s, now), nil, nil
+	held := s.find(sh, key, now)
+	if held != nil && !held.claimable(attempt, now) {
+		return held.record(now), nil, nil
 	}
-	if e == nil {
-		e = &entry{key: key, operation: uuid.New(), fingerprint: attempt.Fingerprint, created: now}
+	e := &entry{store: s, key: key, fingerprint: attempt.Fingerprint, attempt: 1, lease: now + attempt.Lease}
+	if held == nil {
+		e.operation, e.created = newOperation(), now
 		if !s.insert(sh, e, now) {
 			return Record{}, nil, ErrStoreFull
 		}
+	} else {
+		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
+		held.queue.remove(held)
+		sh.entries[key] = e // of the same size
 	}
-	e.attempt++
-	e.token = s.tokens.Add(1)
-	e.released = false
-	e.lease = now + attempt.Lease
 	sh.enqueue(e, now, max(attempt.TTL, attempt.Lease))
-	return e.record(s, now), &memoryClaim{s, e, e.token}, nil
+	return e.record(now), e, nil
 }
 
 func (e *entry) claimable(attempt Attempt, now time.Duration) bool {
-	if e.response != nil || e.fingerprint != attempt.Fingerprint {
+	if e.completed || e.fingerprint != attempt.Fingerprint {
 		return false
 	}
 	return e.released || attempt.TakeOver && e.lease <= now
@@ -248,20 +240,13 @@ func (q *queue) remove(e *entry) {
 	e.queue, e.prev, e.next = nil, nil, nil
 }
 
-// memoryClaim implements Claim. The entry is its own as long as the token is, also when it has expired and was removed.
-type memoryClaim struct {
-	store *MemoryStore
-	entry *entry
-	token uint64
-}
-
 // Context implements [Claim].
-func (c *memoryClaim) Context(ctx context.Context) context.Context { return ctx }
+func (e *entry) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [Claim].
-func (c *memoryClaim) Extend(_ context.Context, lease time.Duration) error {
-	return c.restoring(func(sh *shard, e *entry, now time.Duration) error {
-		if e.response != nil || e.released {
+func (e *entry) Extend(_ context.Context, lease time.Duration) error {
+	return e.restoring(func(sh *shard, now time.Duration) error {
+		if e.completed || e.released {
 			return ErrClaimLost
 		}
 		e.lease = now + lease
@@ -273,14 +258,14 @@ func (c *memoryClaim) Extend(_ context.Context, lease time.Duration) error {
 }
 
 // Complete implements [Claim].
-func (c *memoryClaim) Complete(_ context.Context, resp Response, ttl time.Duration) error {
+func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) error {
 	resp.Body = bytes.Clone(resp.Body)
-	return c.restoring(func(sh *shard, e *entry, now time.Duration) error {
+	return e.restoring(func(sh *shard, now time.Duration) error {
 		if e.released {
 			return ErrClaimLost
 		}
-		if e.response == nil { // else this is a repetition
-			c.store.respond(sh, e, &resp, now)
+		if !e.completed { // else this is a repetition
+			e.respond(sh, resp, now)
 			e.lease = now
 			sh.enqueue(e, now, ttl)
 		}
@@ -288,47 +273,47 @@ func (c *memoryClaim) Complete(_ context.Context, resp Response, ttl time.Durati
 	})
 }
 
-// respond puts as much of the response into e as there is room for. The room for its status is there from the start.
-func (s *MemoryStore) respond(sh *shard, e *entry, resp *Response, now time.Duration) {
-	before := e.size()
-	e.response = resp
+// respond takes as much of the response as there is room for. The room for its status is there from the start.
+func (e *entry) respond(sh *shard, resp Response, now time.Duration) {
+	s, before := e.store, e.size()
+	e.completed, e.response = true, resp
 	grown := e.size() - before
 	if s.reserve(grown) {
 		return
 	}
 	s.makeRoom(sh, now)
 	if !s.reserve(grown) {
-		e.response = &Response{Status: resp.Status, Omitted: true}
+		e.response = Response{Status: resp.Status, Omitted: true}
 	}
 }
 
-// restoring calls step with the entry of the claim. If the entry has expired, it is added again.
-func (c *memoryClaim) restoring(step func(*shard, *entry, time.Duration) error) error {
-	s, e := c.store, c.entry
+// restoring calls step under the lock of the shard. If the entry has expired, it is added again.
+func (e *entry) restoring(step func(*shard, time.Duration) error) error {
+	s := e.store
 	sh := s.lock(e.key)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	current := s.find(sh, e.key, now)
-	if e.token != c.token || current != nil && current != e {
+	switch s.find(sh, e.key, now) {
+	case e:
+		return step(sh, now)
+	case nil:
+		if !s.insert(sh, e, now) {
+			return ErrStoreFull
+		}
+		sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
+		return cmp.Or(step(sh, now), ErrRestored)
+	default:
 		return ErrClaimLost
 	}
-	if current == e {
-		return step(sh, e, now)
-	}
-	if !s.insert(sh, e, now) {
-		return ErrStoreFull
-	}
-	sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
-	return cmp.Or(step(sh, e, now), ErrRestored)
 }
 
 // Release implements [Claim].
-func (c *memoryClaim) Release(context.Context) error {
-	s, e := c.store, c.entry
+func (e *entry) Release(context.Context) error {
+	s := e.store
 	sh := s.lock(e.key)
 	defer sh.mu.Unlock()
 	now := time.Since(s.start)
-	if s.find(sh, e.key, now) != e || e.token != c.token || e.response != nil {
+	if s.find(sh, e.key, now) != e || e.completed {
 		return ErrClaimLost
 	}
 	e.released, e.lease = true, now

@@ -197,8 +197,8 @@ func TestRedisRoundTrips(t *testing.T) {
 const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d operation=<operation> " +
 	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=1763712000000\n"
 
-const goldenResponse = "response/1 crc=0ac04b68 201 header=3 trailer=1 body=8\n" +
-	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\:Checksum: ok\n\n" + `{"id":1}`
+const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +
+	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\x3aChecksum: ok\n\n" + `{"id":1}`
 
 var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |operation=[0-9a-f-]{36} `)
 
@@ -230,8 +230,8 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	holds(goldenHead, "running", "1763712060000", 2)
 	resp := idempotency.Response{
 		Status:  http.StatusCreated,
-		Header:  http.Header{"Content-Type": {"application/json"}, "Set-Cookie": {"a=1", "b=2"}},
-		Trailer: http.Header{http.TrailerPrefix + "Checksum": {"ok"}},
+		Header:  idempotency.NewFields(http.Header{"Content-Type": {"application/json"}, "Set-Cookie": {"a=1", "b=2"}}),
+		Trailer: idempotency.NewFields(http.Header{http.TrailerPrefix + "Checksum": {"ok"}}),
 		Body:    []byte(`{"id":1}`),
 	}
 	require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))

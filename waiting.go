@@ -87,8 +87,8 @@ func (r *Runner) claim(ctx context.Context, key Key, fp Fingerprint) (h held, wa
 }
 
 // running reports whether the key is held by an attempt of the same request that goes on.
-func (h held) running(fp Fingerprint, err error) bool {
-	return err == nil && h.claim == nil && judge(h.record, fp) == ErrInProgress
+func (h *held) running(fp Fingerprint, err error) bool {
+	return err == nil && h.claim == nil && judge(&h.record, fp) == ErrInProgress
 }
 
 // lead polls until the attempt that h describes has ended, or ctx has.

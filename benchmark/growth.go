@@ -37,10 +37,10 @@ func entry(id string) (idempotency.Key, idempotency.Attempt, idempotency.Respons
 		User: strings.Clone("user-0123456789"), Endpoint: strings.Clone("POST " + path), ID: strings.Clone(id),
 	}
 	attempt := idempotency.Attempt{Fingerprint: sha256.Sum256([]byte(id)), Lease: lease, TTL: ttl, TakeOver: true}
-	resp := idempotency.Response{Status: http.StatusCreated, Body: Small.answer(), Header: http.Header{
+	resp := idempotency.Response{Status: http.StatusCreated, Body: Small.answer(), Header: idempotency.NewFields(http.Header{
 		"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
 		"Content-Length": {strconv.Itoa(Small.Response)},
-	}}
+	})}
 	return key, attempt, resp
 }
 
@@ -49,7 +49,7 @@ func contentSize(id string) float64 {
 	key, _, resp := entry(id)
 	const operation, token = 16, 16
 	n := len(key.User) + len(key.Endpoint) + len(key.ID) + sha256.Size + operation + token + len(resp.Body)
-	for name, values := range resp.Header {
+	for name, values := range resp.Header.Header() {
 		n += len(name) + len(values[0])
 	}
 	return float64(n)

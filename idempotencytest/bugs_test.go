@@ -163,12 +163,13 @@ var alterations = []struct {
 		}
 		return spelled
 	})},
-	{"trailer is lost", "response/trailer", responses(func(r *idempotency.Response) { r.Trailer = nil })},
+	{"trailer is lost", "response/trailer", responses(func(r *idempotency.Response) { r.Trailer = "" })},
 	{"trailer joins the header", "response/trailer", responses(func(r *idempotency.Response) {
-		for name, values := range r.Trailer {
-			r.Header[name] = append(r.Header[name], values...)
+		h := r.Header.Header()
+		for name, values := range r.Trailer.Header() {
+			h[name] = append(h[name], values...)
 		}
-		r.Trailer = nil
+		r.Header, r.Trailer = idempotency.NewFields(h), ""
 	})},
 	{"omission is lost", "response/omitted", responses(func(r *idempotency.Response) { r.Omitted = false })},
 	{"returned memory is reused", "response/memory of the store", alteration{reuse: true}},
@@ -212,7 +213,11 @@ func bodies(change func([]byte) []byte) alteration {
 }
 
 func fields(change func(http.Header) http.Header) alteration {
-	return responses(func(r *idempotency.Response) { r.Header = change(r.Header) })
+	return responses(func(r *idempotency.Response) {
+		if h := r.Header.Header(); h != nil {
+			r.Header = idempotency.NewFields(change(h))
+		}
+	})
 }
 
 func values(change func([]string) []string) alteration {

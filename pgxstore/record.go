@@ -68,7 +68,7 @@ func responseArgs(resp idempotency.Response) []any {
 	case body == nil:
 		body = []byte{}
 	}
-	return []any{int32(resp.Status), encodeHeader(resp.Header), encodeHeader(resp.Trailer), body}
+	return []any{int32(resp.Status), encodeHeader(resp.Header.Header()), encodeHeader(resp.Trailer.Header()), body}
 }
 
 // encodeHeader returns h as JSON, or nil if it is empty. Names and values are bytes, which need not be UTF-8 (RFC
@@ -89,19 +89,19 @@ func encodeHeader(h http.Header) *string {
 	return &text
 }
 
-func decodeHeader(text *string) (http.Header, error) {
+func decodeHeader(text *string) (idempotency.Fields, error) {
 	if text == nil {
-		return nil, nil
+		return "", nil
 	}
 	var chars map[string][]string
 	if err := json.Unmarshal([]byte(*text), &chars); err != nil {
-		return nil, fmt.Errorf("%w: header: %w", idempotency.ErrRecordInvalid, err)
+		return "", fmt.Errorf("%w: header: %w", idempotency.ErrRecordInvalid, err)
 	}
 	h := make(http.Header, len(chars))
 	for name, values := range chars {
 		h[toBytes(name)] = mapStrings(values, toBytes)
 	}
-	return h, nil
+	return idempotency.NewFields(h), nil
 }
 
 // mapStrings tells nil, which deletes a field, from empty, as JSON does.

@@ -21,7 +21,7 @@ var (
 
 	answer = idempotency.Response{
 		Status: http.StatusCreated,
-		Header: http.Header{"Content-Type": {"application/json"}},
+		Header: "Content-Type: application/json\n",
 		Body:   []byte(`{"id":1}`),
 	}
 )
