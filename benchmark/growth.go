@@ -31,16 +31,21 @@ type Growth struct {
 	GCSeconds float64       // of processor time for it
 }
 
+// header is that of every entry.
+var header = idempotency.NewFields(http.Header{
+	"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
+	"Content-Length": {strconv.Itoa(Small.Response)},
+})
+
 // entry is one request as a store sees it. Its strings are nobody else's, as those of a request are.
 func entry(id string) (idempotency.Key, idempotency.Attempt, idempotency.Response) {
 	key := idempotency.Key{
 		User: strings.Clone("user-0123456789"), Endpoint: strings.Clone("POST " + path), ID: strings.Clone(id),
 	}
 	attempt := idempotency.Attempt{Fingerprint: sha256.Sum256([]byte(id)), Lease: lease, TTL: ttl, TakeOver: true}
-	resp := idempotency.Response{Status: http.StatusCreated, Body: Small.answer(), Header: idempotency.NewFields(http.Header{
-		"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
-		"Content-Length": {strconv.Itoa(Small.Response)},
-	})}
+	resp := idempotency.Response{
+		Status: http.StatusCreated, Header: idempotency.Fields(strings.Clone(string(header))), Body: Small.answer(),
+	}
 	return key, attempt, resp
 }
 

@@ -1,6 +1,9 @@
 package benchmark
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Matrix is a group of scenarios for the same subjects.
 type Matrix struct {
@@ -20,8 +23,9 @@ var Matrices = []Matrix{
 		Scenarios: scenarios([]Path{First, Replay}, []Work{Small, Medium, Large, LargeRequest}, []int{1}, false),
 	},
 	{
-		Title:    "In process, memory: workers",
-		Note:     "Time relative to the floor. Duplicates: every worker sends every key, all at once.",
+		Title: "In process, memory: workers",
+		Note: "Time relative to the floor. Duplicates: every worker sends every key, all at once; those that come while the " +
+			"first is being served are refused by the floor and this library, and wait in fiber.",
 		Subjects: []Subject{FloorMemory, Memory, Fiber2, Fiber3},
 		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{16, 64}, false),
 			scenarios([]Path{Duplicates}, []Work{Small}, []int{16, 64}, false)...),
@@ -37,36 +41,34 @@ var Matrices = []Matrix{
 		Note: "Time relative to the bare handler, on loopback: client and server share the processors. Fiber has a " +
 			"server of its own, which is faster than that of net/http.",
 		Subjects: []Subject{BareHandler, FloorMemory, Memory, Fiber2, Fiber3},
-		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, true),
-			scenarios([]Path{First, Replay}, []Work{Medium, Large, LargeRequest}, []int{16}, true)...),
+		Scenarios: slices.Concat(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, true),
+			scenarios([]Path{Duplicates}, []Work{Small}, []int{16, 64}, true),
+			scenarios([]Path{First, Replay}, []Work{Medium, Large, LargeRequest}, []int{16}, true)),
 	},
 	{
-		Title:     "In process, Redis: workers",
-		Note:      "Throughput relative to raw commands.",
-		Rate:      true,
-		Subjects:  []Subject{RawRedis, RawScripts, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis},
-		Scenarios: scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, false),
+		Title:    "In process, Redis",
+		Note:     "Throughput relative to raw commands.",
+		Rate:     true,
+		Subjects: []Subject{RawRedis, RawScripts, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis},
+		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, false),
+			scenarios([]Path{First, Replay}, []Work{Medium, Large, LargeRequest}, []int{16}, false)...),
 	},
 	{
-		Title:     "In process, Redis: sizes",
-		Note:      "Throughput relative to raw commands.",
-		Rate:      true,
-		Subjects:  []Subject{RawRedis, RawScripts, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis},
-		Scenarios: scenarios([]Path{First, Replay}, []Work{Medium, Large}, []int{16}, false),
+		Title:    "In process, PostgreSQL",
+		Note:     "Throughput relative to raw statements. Every commit reaches the disk.",
+		Rate:     true,
+		Subjects: []Subject{RawPostgres, Postgres, PostgresTx},
+		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, false),
+			scenarios([]Path{First, Replay}, []Work{Medium, Large, LargeRequest}, []int{16}, false)...),
 	},
 	{
-		Title:     "In process, PostgreSQL",
-		Note:      "Throughput relative to raw statements. Every commit reaches the disk.",
-		Rate:      true,
-		Subjects:  []Subject{RawPostgres, Postgres, PostgresTx},
-		Scenarios: scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, false),
-	},
-	{
-		Title:     "Over HTTP, Redis and PostgreSQL",
-		Note:      "Throughput relative to the bare handler, 16 connections.",
+		Title: "Over HTTP, Redis and PostgreSQL",
+		Note: "Throughput relative to the bare handler. Of duplicates, all but one are refused by this library, and wait " +
+			"in fiber, which knows only those of its own process.",
 		Rate:      true,
 		Subjects:  []Subject{BareHandler, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis, Postgres, PostgresTx},
-		Scenarios: scenarios([]Path{First, Replay}, []Work{Small}, []int{16}, true),
+		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, true),
+			scenarios([]Path{Duplicates}, []Work{Small}, []int{16, 64}, true)...),
 	},
 }
 

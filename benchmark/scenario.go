@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,6 +48,21 @@ func (s Scenario) Contender(b *Backends, subject Subject) Contender {
 		}
 		return r.batch()
 	}}
+}
+
+// Profile writes a profile of the processor while the subject runs a batch.
+func (s Scenario) Profile(b *Backends, subject Subject, w io.Writer) error {
+	r := &run{scenario: s, subject: subject, app: NewApp(s.Work)}
+	defer r.close(b)
+	if err := r.open(b); err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(w); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	_, err := r.batch()
+	return err
 }
 
 // run is one batch.
