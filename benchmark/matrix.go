@@ -65,8 +65,8 @@ var Matrices = []Matrix{
 		Title: "Over HTTP, Redis and PostgreSQL",
 		Note: "Throughput relative to the bare handler. Of duplicates, all but one are refused by this library, and wait " +
 			"in fiber, which knows only those of its own process.",
-		Rate:      true,
-		Subjects:  []Subject{BareHandler, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis, Postgres, PostgresTx},
+		Rate:     true,
+		Subjects: []Subject{BareHandler, Redis, RedisPipeline, Fiber2Redis, Fiber3Redis, Postgres, PostgresTx},
 		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{1, 16, 64}, true),
 			scenarios([]Path{Duplicates}, []Work{Small}, []int{16, 64}, true)...),
 	},
@@ -85,28 +85,39 @@ func scenarios(paths []Path, works []Work, workers []int, wire bool) []Scenario 
 	return all
 }
 
-// batch is how many requests make a batch of some milliseconds, which all subjects of a comparison share.
+// batch is how many requests make a batch of a millisecond or more, which all subjects of a comparison share.
 func (s Scenario) batch(subjects []Subject) int {
-	n := 2048
-	switch {
-	case s.Work == Medium:
-		n = 128
-	case !s.Work.small():
-		n = 32
-	}
+	n := s.calls()
 	if s.Wire {
-		n = min(n, 320)
+		n = min(n, 320, s.transfers())
 	}
 	for _, subject := range subjects {
-		switch {
-		case subject.Store == InRedis:
-			n = min(n, 256*min(s.Workers, 3))
-		case subject.Store == InPostgres:
-			n = min(n, 48*min(s.Workers, 8))
+		switch subject.Store {
+		case InRedis:
+			n = min(n, 256*min(s.Workers, 3), s.transfers())
+		case InPostgres:
+			n = min(n, 48*min(s.Workers, 8), s.transfers())
 		}
 	}
 	return max(n, s.Workers)
 }
+
+// calls is how many requests a batch has if nothing leaves the process.
+func (s Scenario) calls() int {
+	switch {
+	case !s.Path.guarded():
+		return 32768
+	case s.Work == LargeRequest: // is hashed
+		return 32
+	case s.Path == Replay: // copies nothing
+		return max(256, 8192/s.Work.weight())
+	default:
+		return max(32, 4096/s.Work.weight())
+	}
+}
+
+// transfers is the most requests in a batch if their bodies leave the process.
+func (s Scenario) transfers() int { return max(32, 1024/s.Work.weight()) }
 
 // Compare compares all subjects in one scenario.
 func (m Matrix) Compare(b *Backends, s Scenario, rounds int) (*Comparison, error) {

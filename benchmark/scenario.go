@@ -103,11 +103,13 @@ func (r *run) prepare(dial func(Call) (Worker, error)) error {
 		}
 		r.workers = append(r.workers, w)
 	}
-	switch s.Path {
-	case Replay:
+	switch {
+	case s.Path == Replay:
 		return r.prime(dial)
-	case Duplicates:
+	case s.Path == Duplicates:
 		r.keys = NewKeys(s.Batch / s.Workers)
+	case !s.Path.guarded():
+		r.keys = NewKeys(1)
 	default:
 		r.keys = NewKeys(s.Batch)
 	}
@@ -229,7 +231,7 @@ func (r *run) check() error {
 	}
 	want := len(r.keys)
 	switch {
-	case r.subject.Role == Bare:
+	case r.subject.Role == Bare, !r.scenario.Path.guarded():
 		want = r.scenario.Batch
 	case r.scenario.Path == Replay:
 		want = 0

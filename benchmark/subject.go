@@ -83,6 +83,9 @@ const (
 	OtherMethod Path = "other method" // not guarded
 )
 
+// guarded reports whether the middleware has work to do.
+func (p Path) guarded() bool { return p != NoKey && p != OtherMethod }
+
 // method and body of the requests.
 func (c Call) method() string {
 	if c.Path == OtherMethod {
