@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,24 @@ func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
 			w.Header().Set("Location", "/1")
 			answer(w, "x")
 		}
+	}
+}
+
+// TestBatchesLeaveNothing would find a store of an earlier batch by its goroutine.
+func TestBatchesLeaveNothing(t *testing.T) {
+	s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1, Batch: 8}
+	for _, subject := range []benchmark.Subject{benchmark.Memory, benchmark.Fiber2, benchmark.Fiber3} {
+		batches := func(n int) int {
+			for range n {
+				_, err := s.Contender(nil, subject).Batch()
+				require.NoError(t, err)
+			}
+			return runtime.NumGoroutine()
+		}
+		before := batches(1) // starts what there is one of
+		batches(10)
+		require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
+			"goroutines of %s", subject.Name)
 	}
 }
 

@@ -32,7 +32,11 @@ func (r *results) overheadPlot() string {
 		bars = append(bars, b)
 	}
 	for _, q := range quoted {
-		bars = append(bars, bar{q.name + " (quoted)", []float64{q.first, q.replay}, true})
+		name := q.name + " (quoted)"
+		if !q.hashes {
+			name = q.name + " (quoted, no fingerprint)"
+		}
+		bars = append(bars, bar{name, []float64{q.first, q.replay}, true})
 	}
 	return barChart("Time beside the floor, 256 B in, 200 B out, in memory (less is better)",
 		[]string{"first execution", "replay"}, bars, func(v float64) string { return fmt.Sprintf("%.2f", v) })

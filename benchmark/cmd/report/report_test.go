@@ -126,6 +126,18 @@ func TestGoals(t *testing.T) {
 	require.NotContains(t, rows, "Redis, first", "not measured")
 }
 
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	most, least := limit{bound: 1.3, unit: " x"}, limit{bound: 0.8, unit: " x", atLeast: true}
+	require.Equal(t, "at most 1.3 x", most.String())
+	require.Equal(t, "at least 0.8 x", least.String())
+	require.Equal(t, "0 x", limit{unit: " x"}.String())
+	require.Equal(t, "1.3", most.show(1.3))
+	require.Equal(t, "**1.4**", most.show(1.4))
+	require.Equal(t, "0.8", least.show(0.8))
+	require.Equal(t, "**0.7**", least.show(0.7))
+}
+
 // TestProfileLinks follows the links of the goals.
 func TestProfileLinks(t *testing.T) {
 	t.Parallel()
