@@ -57,11 +57,14 @@ func (s Scenario) Profile(b *Backends, subject Subject, w io.Writer) error {
 	if err := r.open(b); err != nil {
 		return err
 	}
+	if err := r.warm(); err != nil {
+		return err
+	}
 	if err := pprof.StartCPUProfile(w); err != nil {
 		return err
 	}
 	defer pprof.StopCPUProfile()
-	_, err := r.batch()
+	_, err := r.requests()
 	return err
 }
 
@@ -152,17 +155,16 @@ func (r *run) close(b *Backends) {
 
 // batch runs the batch, and checks that it was what it should have been.
 func (r *run) batch() (time.Duration, error) {
-	runtime.GC() // nobody pays for the garbage of the one before
 	if err := r.warm(); err != nil {
 		return 0, err
 	}
-	var next atomic.Int64
-	elapsed, err := r.together(func(_ int, w Worker) error { return r.work(w, &next) })
+	elapsed, err := r.requests()
 	return elapsed / time.Duration(r.scenario.Batch), errors.Join(err, r.check())
 }
 
 // warm lets every worker send a request that does not count: it fills pools of buffers, as those of a server are.
 func (r *run) warm() error {
+	runtime.GC() // nobody pays for the garbage of the batch before
 	keys := r.keys
 	if r.scenario.Path != Replay {
 		keys = NewKeys(len(r.workers))
@@ -170,6 +172,12 @@ func (r *run) warm() error {
 	_, err := r.together(func(i int, w Worker) error { return r.send(w, keys[i%len(keys)]) })
 	r.app.executions.Store(0)
 	return err
+}
+
+// requests sends all requests, and returns how long that takes.
+func (r *run) requests() (time.Duration, error) {
+	var next atomic.Int64
+	return r.together(func(_ int, w Worker) error { return r.work(w, &next) })
 }
 
 // together calls step for all workers at once, and returns how long that takes.

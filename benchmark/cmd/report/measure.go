@@ -26,7 +26,7 @@ type amount struct {
 var (
 	full = amount{
 		rounds: 40, largest: 5_000_000, live: 1_000_000, rate: 100_000, steady: 15 * time.Second,
-		rates: []int{500, 2000}, load: 3 * time.Second, turns: 4, profile: 1_000_000,
+		rates: []int{500, 2000}, load: 4 * time.Second, turns: 3, profile: 500_000,
 	}
 	little = amount{
 		rounds: 5, largest: 100_000, live: 100_000, rate: 100_000, steady: 3 * time.Second,

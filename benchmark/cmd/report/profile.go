@@ -40,6 +40,9 @@ func (r *results) profile(b *bm.Backends, operations int) error {
 	return nil
 }
 
+// harness is what a profile does not show.
+const harness = `^(sync\.\(\*WaitGroup\)|main\.|runtime\.main$|.*/benchmark\.)`
+
 // top returns the functions that most of the time of a batch is spent in.
 func top(b *bm.Backends, subject bm.Subject, s bm.Scenario) (string, error) {
 	dir, err := os.MkdirTemp("", "profile")
@@ -56,7 +59,7 @@ func top(b *bm.Backends, subject bm.Subject, s bm.Scenario) (string, error) {
 	if err := s.Profile(b, subject, file); err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=40", name).Output()
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=40", "-hide="+harness, name).Output()
 	_, table, _ := strings.Cut(string(out), "Showing nodes")
 	return "Showing nodes" + table, err
 }
