@@ -17,15 +17,16 @@ type Matrix struct {
 // Matrices are all comparisons.
 var Matrices = []Matrix{
 	{
-		Title:     "In process, memory: sizes",
-		Note:      "Time relative to the floor, one worker. Fiber does not hash the request, so a large one costs it nothing.",
+		Title: "In process, memory: sizes",
+		Note: "Time relative to the floor, one worker. Fiber does not hash the request, so a large one costs it " +
+			"nothing.",
 		Subjects:  []Subject{FloorMemory, BareHandler, Memory, Fiber2, Fiber3},
 		Scenarios: scenarios([]Path{First, Replay}, []Work{Small, Medium, Large, LargeRequest}, []int{1}, false),
 	},
 	{
 		Title: "In process, memory: workers",
-		Note: "Time relative to the floor. Duplicates: every worker sends every key, all at once; those that come while the " +
-			"first is being served are refused by the floor and this library, and wait in fiber.",
+		Note: "Time relative to the floor. Duplicates: every worker sends every key, all at once; those that come " +
+			"while the first is being served are refused by the floor and this library, and wait in fiber.",
 		Subjects: []Subject{FloorMemory, Memory, Fiber2, Fiber3},
 		Scenarios: append(scenarios([]Path{First, Replay}, []Work{Small}, []int{16, 64}, false),
 			scenarios([]Path{Duplicates}, []Work{Small}, []int{16, 64}, false)...),

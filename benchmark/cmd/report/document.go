@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,8 +48,8 @@ func (d *document) head(r *results, a amount, quick bool) {
 	d.paragraph("# Benchmarks")
 	d.paragraph("This page, its plots and the [profiles](profiles.md) are written by")
 	d.paragraph("    go run ./benchmark/cmd/report")
-	d.paragraph("which measures everything again, on private servers that it starts. [Allocations](allocations.md) says what each " +
-		"remaining allocation is for.")
+	d.paragraph("which measures everything again, on private servers that it starts. [Allocations](allocations.md) " +
+		"says what each remaining allocation is for.")
 	if quick {
 		d.paragraph("**Quick mode: few rounds and small sizes. These figures are a first impression only.**")
 	}
@@ -63,17 +62,17 @@ func (d *document) head(r *results, a amount, quick bool) {
 		{"Rounds", fmt.Sprint(a.rounds)},
 		{"The run took", r.took.Round(time.Second).String()},
 	})
-	d.paragraph("Clients, servers and the subjects share one machine over loopback. A ratio is the median of the ratios " +
-		"of two short batches that ran in the same round; the quartiles stand behind it in brackets. Times alone " +
-		"depend on the machine and on what else it does; those here are the shortest of all rounds. Allocations, " +
+	d.paragraph("Clients, servers and the subjects share one machine over loopback. A ratio is the median of the " +
+		"ratios of two short batches that ran in the same round; the quartiles stand behind it in brackets. Times " +
+		"alone depend on the machine and on what else it does; those here are the shortest of all rounds. Allocations, " +
 		"commands, round trips and WAL are counted and exact. Every batch checks how often the handler ran, and " +
 		"compares replays byte for byte.")
 }
 
 func (d *document) goals(r *results) {
 	d.paragraph("## Goals")
-	d.paragraph("Requests of 256 B and answers of 200 B where nothing else is said. Tests hold the exact figures; no test " +
-		"depends on time.")
+	d.paragraph("Requests of 256 B and answers of 200 B where nothing else is said. Tests hold the exact figures; " +
+		"no test depends on time.")
 	var rows [][]string
 	for _, g := range goals {
 		if row, ok := g.row(r); ok {
@@ -85,8 +84,8 @@ func (d *document) goals(r *results) {
 
 func (d *document) overhead(r *results) {
 	d.paragraph("## In memory, beside the floor")
-	d.paragraph("The floor is the least that the contract could cost: read and hash the body, claim the key in a sharded map, " +
-		"record the answer, send it.")
+	d.paragraph("The floor is the least that the contract could cost: read and hash the body, claim the key in a " +
+		"sharded map, record the answer, send it.")
 	d.paragraph("![Time of each library relative to the floor](overhead.svg)")
 	d.table(r.summary())
 	d.paragraph("%s", quotedFrom)
@@ -133,10 +132,13 @@ func (c comparison) cell(i int) string {
 func (d *document) exact(r *results) {
 	d.paragraph("## Allocations, commands, round trips, WAL")
 	d.paragraph("For one request. The handler allocates nothing; the client of the store is included. A first " +
-		"execution in memory is measured in a store whose maps do not grow, as in one from which as much expires as comes in.")
+		"execution in memory is measured in a store whose maps do not grow, as in one from which as much expires as " +
+		"comes in.")
 	var rows [][]string
 	for _, row := range r.exact {
-		cells := []string{row.subject.Name, string(row.path), row.work.String(), fmt.Sprint(row.Allocs), fmt.Sprint(row.Bytes)}
+		cells := []string{
+			row.subject.Name, string(row.path), row.work.String(), fmt.Sprint(row.Allocs), fmt.Sprint(row.Bytes),
+		}
 		if row.subject.Store == bm.InMemory {
 			cells = append(cells, "", "", "")
 		} else {
@@ -165,8 +167,8 @@ func (d *document) completions(r *results) {
 
 func (d *document) latency(r *results) {
 	d.paragraph("## Latency under load")
-	d.paragraph("Requests arrive at a fixed rate over HTTP, whether or not the server keeps up, and are timed from when " +
-		"they were due: time in a queue counts. Each fifth one repeats an earlier key.")
+	d.paragraph("Requests arrive at a fixed rate over HTTP, whether or not the server keeps up, and are timed from " +
+		"when they were due: time in a queue counts. Each fifth one repeats an earlier key.")
 	d.paragraph("![Latency under load](latency.svg)")
 	var rows [][]string
 	for _, l := range r.loads {
@@ -174,66 +176,6 @@ func (d *document) latency(r *results) {
 			duration(l.P50), duration(l.P99), duration(l.P999), duration(l.Max)})
 	}
 	d.table([]string{"Subject", "Requests a second", "p50", "p99", "p99.9", "Worst"}, rows)
-}
-
-func (d *document) growth(r *results) {
-	d.paragraph("## Growth")
-	d.paragraph("### Memory store")
-	d.paragraph("The slowest insert is told twice: by the clock, which also runs while the machine does something else, and " +
-		"by the processor time of its own thread, the part of it that is the store's.")
-	d.paragraph("![Memory store: cost against size](growth-memory.svg)")
-	var rows [][]string
-	for _, g := range r.memory {
-		rows = append(rows, append(growthCells(g), duration(g.First), duration(g.Replay), duration(g.Worst.Clock),
-			duration(g.Worst.Processor), duration(g.Collect), fmt.Sprintf("%.3f s", g.GCSeconds)))
-	}
-	d.table(slices.Concat(growthHead, []string{"First", "Replay", "Slowest insert", "its processor time",
-		"A garbage collection", "its processor time"}), rows)
-	d.steady(r.steady)
-	d.grown("Redis", "redis", "The content is what name and value of the Redis key hold. Redis needs at least 90 B more: two "+
-		"entries of its hash tables, their pointers, an object and the heads of two strings.", r.redis)
-	d.grown("PostgreSQL", "postgres", "With indexes, and with the room that the fill factor leaves. Every commit "+
-		"reaches the disk.", r.postgres)
-}
-
-func (d *document) steady(s bm.Steady) {
-	if s.Live == 0 {
-		return
-	}
-	d.paragraph("With %d records alive, %d a second coming in and as many expiring, beside the same loop without a store. "+
-		"What that one shows is due to the machine and to the loop. A backlog after a stall is dropped.", s.Live, s.Rate)
-	var rows [][]string
-	for _, of := range []struct {
-		name string
-		bm.Paced
-	}{{"store", s.Store}, {"no store", s.Control}} {
-		rows = append(rows, []string{of.name, duration(of.P50), duration(of.P99), duration(of.P999), duration(of.P9999),
-			duration(of.Worst.Clock), duration(of.Worst.Processor), number(of.GCShare), fmt.Sprintf("%.1f %%", 100*of.Kept)})
-	}
-	d.table([]string{"", "p50", "p99", "p99.9", "p99.99", "Worst", "its processor time", "Processors for garbage collection",
-		"Rate kept"}, rows)
-}
-
-var growthHead = []string{"Records", "Bytes a record", "Content"}
-
-func (d *document) grown(title, file, note string, all []bm.Growth) {
-	d.paragraph("### %s", title)
-	d.paragraph("%s The smallest size is filled by requests, larger ones by copies made in the server, which leave no dead "+
-		"rows. First and replay are one after another on one connection; beside them is a round trip with nothing to do.", note)
-	d.paragraph("![%s: cost against size](growth-%s.svg)", title, file)
-	var rows [][]string
-	for _, g := range all {
-		rows = append(rows, append(growthCells(g), duration(g.First), duration(g.Replay), duration(g.RoundTrip)))
-	}
-	d.table(slices.Concat(growthHead, []string{"First", "Replay", "Round trip"}), rows)
-}
-
-func growthCells(g bm.Growth) []string {
-	content := number(g.Content)
-	if g.Least > 0 {
-		content += fmt.Sprintf(" (at least %s)", number(g.Least))
-	}
-	return []string{fmt.Sprint(g.Records), number(g.Stored), content}
 }
 
 // subjects says what those that are compared leave out.

@@ -60,10 +60,12 @@ var goals = []goal{
 		faster(0.80, bm.Redis, bm.RawRedis, bm.Replay, 16), faster(0.95, bm.Redis, bm.RawScripts, bm.Replay, 16),
 	}, profileOf(bm.Redis, bm.Replay)},
 	{"Redis, pipelining client, first", []limit{
-		faster(1.15, bm.RedisPipeline, bm.RawRedis, bm.First, 16), faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.First, 64),
+		faster(1.15, bm.RedisPipeline, bm.RawRedis, bm.First, 16),
+		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.First, 64),
 	}, profileOf(bm.RedisPipeline, bm.First)},
 	{"Redis, pipelining client, replay", []limit{
-		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.Replay, 16), faster(2.00, bm.RedisPipeline, bm.RawRedis, bm.Replay, 64),
+		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.Replay, 16),
+		faster(2.00, bm.RedisPipeline, bm.RawRedis, bm.Replay, 64),
 	}, profileOf(bm.RedisPipeline, bm.Replay)},
 	{"Redis, completion of 64 KiB", completion(bm.Medium), ""},
 	{"Redis, completion of 1 MiB", completion(bm.Large), ""},
@@ -77,12 +79,10 @@ var goals = []goal{
 		faster(0.65, bm.Postgres, bm.RawPostgres, bm.Replay, 16),
 	}, profileOf(bm.Postgres, bm.Replay)},
 	{"memory, 1,000,000 live, 100,000 a second, expiring", []limit{
-		{bound: 25, unit: " us at p99.9", measure: steadily(time.Microsecond, func(p bm.Paced) time.Duration { return p.P999 })},
-		{bound: 10, unit: " ms stall of its own", measure: steadily(time.Millisecond, func(p bm.Paced) time.Duration {
-			return p.Worst.Processor
-		})},
+		steadily(25, " us at p99.9", time.Microsecond, func(p bm.Paced) time.Duration { return p.P999 }),
+		steadily(10, " ms stall of its own", time.Millisecond, func(p bm.Paced) time.Duration { return p.Worst.Processor }),
 	}, "[the same loop without a store](#memory-store)"},
-	{"memory, a record", []limit{{bound: 150, unit: " B beyond its bytes", measure: overhead}}, ""},
+	{"memory, a record", []limit{{bound: 150, unit: " B beyond its bytes", measure: beyondBytes}}, ""},
 }
 
 // profileOf is the link to a profile.
@@ -119,7 +119,8 @@ func counts(bound float64, of bm.Quantity, s bm.Subject, path bm.Path, work bm.W
 func largeReplay(work bm.Work) []limit {
 	limits := []limit{slower(1.30, bm.FloorMemory, bm.Replay, work)}
 	for _, of := range []bm.Quantity{bm.Allocs, bm.Bytes} {
-		limits = append(limits, limit{unit: " " + string(of) + " beyond a small one", measure: func(r *results) (float64, bool) {
+		unit := fmt.Sprintf(" %s beyond a small one", of)
+		limits = append(limits, limit{unit: unit, measure: func(r *results) (float64, bool) {
 			large, ok1 := r.exactly(bm.Memory, bm.Replay, work)
 			small, ok2 := r.exactly(bm.Memory, bm.Replay, bm.Small)
 			return of.Of(large) - of.Of(small), ok1 && ok2
@@ -169,13 +170,13 @@ func completion(work bm.Work) []limit {
 	}
 }
 
-func steadily(unit time.Duration, value func(bm.Paced) time.Duration) func(*results) (float64, bool) {
-	return func(r *results) (float64, bool) {
-		return float64(value(r.steady.Store)) / float64(unit), r.steady.Live > 0
-	}
+func steadily(bound float64, unit string, one time.Duration, value func(bm.Paced) time.Duration) limit {
+	return limit{bound: bound, unit: unit, measure: func(r *results) (float64, bool) {
+		return float64(value(r.steady.Store)) / float64(one), r.steady.Live > 0
+	}}
 }
 
-func overhead(r *results) (float64, bool) {
+func beyondBytes(r *results) (float64, bool) {
 	if len(r.memory) == 0 {
 		return 0, false
 	}

@@ -72,7 +72,8 @@ func (r *results) profilesDocument() string {
 		"functions under which most of the time is spent, requests of 256 B and answers of 200 B. In Redis and " +
 		"PostgreSQL the time is that of the process of the service, with 16 workers (with the pipelining client 64). " +
 		"To look into one further:")
-	d.paragraph("    go test ./benchmark -run '^$' -bench Request/memory/first -cpuprofile cpu.out\n    go tool pprof -http : cpu.out")
+	d.paragraph("    go test ./benchmark -run '^$' -bench Request/memory/first -cpuprofile cpu.out\n" +
+		"    go tool pprof -http : cpu.out")
 	for _, p := range r.profiles {
 		d.paragraph("## %s", p.title())
 		d.paragraph("```\n%s```", p.top)

@@ -29,8 +29,8 @@ func (r *results) summary() (head []string, rows [][]string) {
 		if q.largeReplay > 0 {
 			large = number(q.largeReplay) + " x"
 		}
-		rows = append(rows, []string{q.name + " " + q.version + " (quoted)", number(q.first) + " x", number(q.replay) + " x", large,
-			q.allocs, q.roundTrips, q.lacks})
+		rows = append(rows, []string{q.name + " " + q.version + " (quoted)", number(q.first) + " x",
+			number(q.replay) + " x", large, q.allocs, q.roundTrips, q.lacks})
 	}
 	return head, rows
 }
@@ -64,8 +64,8 @@ func (r *results) section(dir string) string {
 	d := &document{}
 	d.line("")
 	d.paragraph("![Time of each library relative to the floor](%s/overhead.svg)", dir)
-	d.paragraph("Time in memory relative to the floor, the least that the contract could cost; allocations and round trips of " +
-		"a first execution / a replay; requests of 256 B, answers of 200 B:")
+	d.paragraph("Time in memory relative to the floor, the least that the contract could cost; allocations and " +
+		"round trips of a first execution / a replay; requests of 256 B, answers of 200 B:")
 	d.table(r.summary())
 	d.paragraph("%s [All figures](%s/README.md), with what they were measured on.", quotedFrom, dir)
 	return d.String()
