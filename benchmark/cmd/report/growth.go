@@ -46,7 +46,8 @@ func (d *document) steady(s bm.Steady) {
 		return
 	}
 	d.paragraph("With %d records alive, %d a second coming in and as many expiring, beside the same loop without a "+
-		"store. What that one shows is due to the machine and to the loop. A backlog after a stall is dropped.", s.Live, s.Rate)
+		"store. What that one shows is due to the machine and to the loop. A backlog after a stall is dropped.",
+		s.Live, s.Rate)
 	row := func(name string, p bm.Paced) []string {
 		return []string{name, duration(p.P50), duration(p.P99), duration(p.P999), duration(p.P9999),
 			duration(p.Worst.Clock), duration(p.Worst.Processor), number(p.GCShare), fmt.Sprintf("%.1f %%", 100*p.Kept)}
