@@ -23,25 +23,34 @@ type limit struct {
 	measure func(*results) (measured float64, ok bool)
 }
 
+// What is to be said of goals that are not met.
+const (
+	beyondFloor = "the rest is scope, lease, expiry and the difference of the header, which the floor has not: "
+	beyondCall  = "the middleware is one call and the look-up of two fields, beside " +
+		"[a handler](#in-process-not-guarded) that takes as little"
+	beyondGet = "the token is compared in a script, which takes the server longer than a GET or SET: " +
+		"[the same commands alone](#in-process-redis), "
+)
+
 // goals are all goals. A request has 256 B and an answer 200 B where nothing else is said.
 var goals = []goal{
 	{"memory, replay", []limit{
 		slower(1.30, bm.FloorMemory, bm.Replay, bm.Small),
 		counts(2, bm.Allocs, bm.Memory, bm.Replay, bm.Small),
-	}, profileOf(bm.Memory, bm.Replay)},
+	}, beyondFloor + profileOf(bm.Memory, bm.Replay)},
 	{"memory, first", []limit{
 		slower(1.40, bm.FloorMemory, bm.First, bm.Small),
 		counts(6, bm.Allocs, bm.Memory, bm.First, bm.Small),
 		counts(1<<10, bm.Bytes, bm.Memory, bm.First, bm.Small),
-	}, profileOf(bm.Memory, bm.First)},
-	{"memory, replay of 64 KiB", largeReplay(bm.Medium), profileOf(bm.Memory, bm.Replay)},
-	{"memory, replay of 1 MiB", largeReplay(bm.Large), profileOf(bm.Memory, bm.Replay)},
-	{"memory, first, answer of 64 KiB", largeFirst(bm.Medium), profileOf(bm.Memory, bm.First)},
-	{"memory, first, answer of 1 MiB", largeFirst(bm.Large), profileOf(bm.Memory, bm.First)},
-	{"memory, first, request of 1 MiB", largeRequest(bm.First), profileOf(bm.Memory, bm.First)},
-	{"memory, replay, request of 1 MiB", largeRequest(bm.Replay), profileOf(bm.Memory, bm.Replay)},
-	{"no key", notGuarded(bm.NoKey), ""},
-	{"method not guarded", notGuarded(bm.OtherMethod), ""},
+	}, beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, replay of 64 KiB", largeReplay(bm.Medium), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, replay of 1 MiB", largeReplay(bm.Large), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, first, answer of 64 KiB", largeFirst(bm.Medium), beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, first, answer of 1 MiB", largeFirst(bm.Large), beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, first, request of 1 MiB", largeRequest(bm.First), beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, replay, request of 1 MiB", largeRequest(bm.Replay), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"no key", notGuarded(bm.NoKey), beyondCall},
+	{"method not guarded", notGuarded(bm.OtherMethod), beyondCall},
 	{"Redis, first", []limit{
 		counts(2, bm.RoundTrips, bm.Redis, bm.First, bm.Small),
 		counts(30, bm.Allocs, bm.Redis, bm.First, bm.Small),
@@ -55,18 +64,18 @@ var goals = []goal{
 	{"Redis, claim and release", []limit{counts(2, bm.RoundTrips, bm.Redis, bm.Release, bm.Small)}, ""},
 	{"Redis, first, 16 workers", []limit{
 		faster(0.80, bm.Redis, bm.RawRedis, bm.First, 16), faster(0.95, bm.Redis, bm.RawScripts, bm.First, 16),
-	}, profileOf(bm.Redis, bm.First)},
+	}, beyondGet + profileOf(bm.Redis, bm.First)},
 	{"Redis, replay, 16 workers", []limit{
 		faster(0.80, bm.Redis, bm.RawRedis, bm.Replay, 16), faster(0.95, bm.Redis, bm.RawScripts, bm.Replay, 16),
-	}, profileOf(bm.Redis, bm.Replay)},
+	}, beyondGet + profileOf(bm.Redis, bm.Replay)},
 	{"Redis, pipelining client, first", []limit{
 		faster(1.15, bm.RedisPipeline, bm.RawRedis, bm.First, 16),
 		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.First, 64),
-	}, profileOf(bm.RedisPipeline, bm.First)},
+	}, beyondGet + profileOf(bm.RedisPipeline, bm.First)},
 	{"Redis, pipelining client, replay", []limit{
 		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.Replay, 16),
 		faster(2.00, bm.RedisPipeline, bm.RawRedis, bm.Replay, 64),
-	}, profileOf(bm.RedisPipeline, bm.Replay)},
+	}, beyondGet + profileOf(bm.RedisPipeline, bm.Replay)},
 	{"Redis, completion of 64 KiB", completion(bm.Medium), ""},
 	{"Redis, completion of 1 MiB", completion(bm.Large), ""},
 	{"PostgreSQL, first", []limit{
