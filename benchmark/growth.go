@@ -21,11 +21,21 @@ type Growth struct {
 	First   time.Duration // to claim and complete one more
 	Replay  time.Duration // to find one
 
+	// Of stores on a server only.
+	Least     float64       // bytes that the server cannot do without; of Redis only
+	RoundTrip time.Duration // to the server and back, with nothing to do there
+
 	// Of the store in memory only.
-	Worst     time.Duration // the slowest insert on the way to this size
+	Worst     Stall         // the slowest insert on the way to this size
 	Collect   time.Duration // a garbage collection
 	GCSeconds float64       // of processor time for it
 }
+
+// header is that of every entry.
+var header = idempotency.NewFields(http.Header{
+	"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
+	"Content-Length": {strconv.Itoa(Small.Response)},
+})
 
 // entry is one request as a store sees it. Its strings are nobody else's, as those of a request are.
 func entry(id string) (idempotency.Key, idempotency.Attempt, idempotency.Response) {
@@ -33,10 +43,9 @@ func entry(id string) (idempotency.Key, idempotency.Attempt, idempotency.Respons
 		User: strings.Clone("user-0123456789"), Endpoint: strings.Clone("POST " + path), ID: strings.Clone(id),
 	}
 	attempt := idempotency.Attempt{Fingerprint: sha256.Sum256([]byte(id)), Lease: lease, TTL: ttl, TakeOver: true}
-	resp := idempotency.Response{Status: http.StatusCreated, Body: Small.answer(), Header: idempotency.NewFields(http.Header{
-		"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
-		"Content-Length": {strconv.Itoa(Small.Response)},
-	})}
+	resp := idempotency.Response{
+		Status: http.StatusCreated, Header: idempotency.Fields(strings.Clone(string(header))), Body: Small.answer(),
+	}
 	return key, attempt, resp
 }
 
@@ -53,7 +62,13 @@ func contentSize(id string) float64 {
 
 // execute takes an entry through claim and completion.
 func execute(ctx context.Context, store idempotency.Store, id string) error {
+	return executeFor(ctx, store, id, ttl)
+}
+
+// executeFor does so with an answer that is kept for the time.
+func executeFor(ctx context.Context, store idempotency.Store, id string, ttl time.Duration) error {
 	key, attempt, resp := entry(id)
+	attempt.Lease, attempt.TTL = min(ttl, lease), ttl
 	_, claim, err := store.Begin(ctx, key, attempt)
 	if err != nil {
 		return err
@@ -77,20 +92,17 @@ func replay(ctx context.Context, store idempotency.Store, id string) error {
 	return nil
 }
 
-// median returns the median duration of a step.
-func median(ctx context.Context, store idempotency.Store, ids []string,
-	step func(context.Context, idempotency.Store, string) error) (time.Duration, error) {
-	times := make([]time.Duration, len(ids))
-	for i, id := range ids {
-		started := time.Now()
-		if err := step(ctx, store, id); err != nil {
-			return 0, err
-		}
-		times[i] = time.Since(started)
-	}
-	slices.Sort(times)
-	return times[len(times)/2], nil
+// durations are how long the repetitions of a step took.
+type durations []time.Duration
+
+func (d *durations) add(step func() error) error {
+	started := time.Now()
+	err := step()
+	*d = append(*d, time.Since(started))
+	return err
 }
+
+func (d durations) median() time.Duration { return slices.Sorted(slices.Values(d))[len(d)/2] }
 
 // sizes returns the sizes up to most at which growth is measured.
 func sizes(most int) []int {

@@ -26,34 +26,54 @@ type Latency struct {
 	P50, P99, P999, Max time.Duration
 }
 
-// Run puts the load on the subject, over HTTP on loopback.
-func (l Load) Run(b *Backends, subject Subject) (Latency, error) {
+// Compare puts the load on all subjects in turns, over HTTP on loopback: a disturbance meets more than one of them.
+func (l Load) Compare(b *Backends, subjects []Subject, turns int) ([]Latency, error) {
+	times := make([][]time.Duration, len(subjects))
+	for turn := range turns {
+		for i := range subjects {
+			i = (i + turn) % len(subjects)
+			more, err := l.run(b, subjects[i])
+			if err != nil {
+				return nil, fmt.Errorf("%s under load: %w", subjects[i].Name, err)
+			}
+			times[i] = append(times[i], more...)
+		}
+	}
+	all := make([]Latency, len(subjects))
+	for i := range all {
+		all[i] = latency(slices.Sorted(slices.Values(times[i])))
+	}
+	return all, nil
+}
+
+func (l Load) run(b *Backends, subject Subject) ([]time.Duration, error) {
 	app := NewApp(l.Work)
 	target, err := subject.Open(b, app)
 	if err != nil {
-		return Latency{}, err
+		return nil, err
 	}
+	defer target.close()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return Latency{}, err
+		return nil, err
 	}
 	defer target.Serve(listener)()
 	g := &generator{load: l, keys: l.keys()}
-	if err := g.dial(listener.Addr().String()); err != nil {
-		return Latency{}, err
-	}
 	defer g.close()
+	if err := g.dial(listener.Addr().String()); err != nil {
+		return nil, err
+	}
 	if err := g.run(); err != nil {
-		return Latency{}, err
+		return nil, err
 	}
 	executions := len(slices.Compact(slices.Sorted(slices.Values(g.keys))))
 	if subject.Role == Bare {
 		executions = len(g.keys)
 	}
 	if got := app.executions.Load(); got != int64(executions) {
-		return Latency{}, fmt.Errorf("%s under load: %d executions, not %d", subject.Name, got, executions)
+		return nil, fmt.Errorf("%d executions, not %d", got, executions)
 	}
-	return g.latency(), nil
+	return g.latencies, nil
 }
 
 // keys returns the keys of the requests in the order in which they are due.
@@ -126,8 +146,11 @@ func (g *generator) send(w *wire, i int, due time.Time) error {
 	return nil
 }
 
-func (g *generator) latency() Latency {
-	sorted := slices.Sorted(slices.Values(g.latencies))
-	at := func(p float64) time.Duration { return sorted[int(p*float64(len(sorted)-1))] }
-	return Latency{at(.50), at(.99), at(.999), at(1)}
+// latency returns what clients saw, from times in order.
+func latency(sorted []time.Duration) Latency {
+	return Latency{quantile(sorted, .50), quantile(sorted, .99), quantile(sorted, .999), quantile(sorted, 1)}
+}
+
+func quantile(sorted []time.Duration, p float64) time.Duration {
+	return sorted[int(p*float64(len(sorted)-1))]
 }

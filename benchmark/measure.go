@@ -26,6 +26,7 @@ func Measure(b *Backends, subject Subject, path Path, work Work) (Exact, error) 
 	if err != nil {
 		return Exact{}, err
 	}
+	defer target.close()
 	m.worker = target.Worker(Call{path, work})
 	defer m.worker.Close()
 	if err := m.prepare(target); err != nil {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -40,12 +42,30 @@ func (s Scenario) String() string {
 func (s Scenario) Contender(b *Backends, subject Subject) Contender {
 	return Contender{Name: subject.Name, Batch: func() (time.Duration, error) {
 		r := &run{scenario: s, subject: subject, app: NewApp(s.Work)}
+		defer r.close(b)
 		if err := r.open(b); err != nil {
 			return 0, err
 		}
-		defer r.close(b)
 		return r.batch()
 	}}
+}
+
+// Profile writes a profile of the processor while the subject runs a batch.
+func (s Scenario) Profile(b *Backends, subject Subject, w io.Writer) error {
+	r := &run{scenario: s, subject: subject, app: NewApp(s.Work)}
+	defer r.close(b)
+	if err := r.open(b); err != nil {
+		return err
+	}
+	if err := r.warm(); err != nil {
+		return err
+	}
+	if err := pprof.StartCPUProfile(w); err != nil {
+		return err
+	}
+	defer pprof.StopCPUProfile()
+	_, err := r.requests()
+	return err
 }
 
 // run is one batch.
@@ -53,24 +73,24 @@ type run struct {
 	scenario Scenario
 	subject  Subject
 	app      *App
+	target   *Target
 	workers  []Worker
 	keys     []string
 	first    map[string]Answer // to the keys that are replayed
 	stop     func()
 }
 
-func (r *run) open(b *Backends) error {
-	target, err := r.subject.Open(b, r.app)
-	if err != nil {
+func (r *run) open(b *Backends) (err error) {
+	if r.target, err = r.subject.Open(b, r.app); err != nil {
 		return err
 	}
-	dial := func(c Call) (Worker, error) { return target.Worker(c), nil }
+	dial := func(c Call) (Worker, error) { return r.target.Worker(c), nil }
 	if r.scenario.Wire {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return err
 		}
-		r.stop = target.Serve(listener)
+		r.stop = r.target.Serve(listener)
 		dial = func(c Call) (Worker, error) { return dialWire(listener.Addr().String(), c) }
 	}
 	return r.prepare(dial)
@@ -86,11 +106,13 @@ func (r *run) prepare(dial func(Call) (Worker, error)) error {
 		}
 		r.workers = append(r.workers, w)
 	}
-	switch s.Path {
-	case Replay:
+	switch {
+	case s.Path == Replay:
 		return r.prime(dial)
-	case Duplicates:
+	case s.Path == Duplicates:
 		r.keys = NewKeys(s.Batch / s.Workers)
+	case !s.Path.guarded():
+		r.keys = NewKeys(1)
 	default:
 		r.keys = NewKeys(s.Batch)
 	}
@@ -126,26 +148,53 @@ func (r *run) close(b *Backends) {
 	if r.stop != nil {
 		r.stop()
 	}
+	if r.target != nil {
+		r.target.close()
+	}
 }
 
 // batch runs the batch, and checks that it was what it should have been.
 func (r *run) batch() (time.Duration, error) {
-	runtime.GC() // nobody pays for the garbage of the one before
+	if err := r.warm(); err != nil {
+		return 0, err
+	}
+	elapsed, err := r.requests()
+	return elapsed / time.Duration(r.scenario.Batch), errors.Join(err, r.check())
+}
+
+// warm lets every worker send a request that does not count: it fills pools of buffers, as those of a server are.
+func (r *run) warm() error {
+	runtime.GC() // nobody pays for the garbage of the batch before
+	keys := r.keys
+	if r.scenario.Path != Replay {
+		keys = NewKeys(len(r.workers))
+	}
+	_, err := r.together(func(i int, w Worker) error { return r.send(w, keys[i%len(keys)]) })
+	r.app.executions.Store(0)
+	return err
+}
+
+// requests sends all requests, and returns how long that takes.
+func (r *run) requests() (time.Duration, error) {
 	var next atomic.Int64
+	return r.together(func(_ int, w Worker) error { return r.work(w, &next) })
+}
+
+// together calls step for all workers at once, and returns how long that takes.
+func (r *run) together(step func(i int, w Worker) error) (time.Duration, error) {
 	var wg sync.WaitGroup
 	errs := make([]error, len(r.workers))
 	begin := make(chan struct{})
 	for i, w := range r.workers {
 		wg.Go(func() {
 			<-begin
-			errs[i] = r.work(w, &next)
+			errs[i] = step(i, w)
 		})
 	}
 	started := time.Now()
 	close(begin)
 	wg.Wait()
-	elapsed := time.Since(started)
-	return elapsed / time.Duration(r.scenario.Batch), errors.Join(append(errs, r.check())...)
+	return time.Since(started), errors.Join(errs...)
 }
 
 // work sends the requests of one worker.
@@ -188,11 +237,14 @@ func (r *run) check() error {
 	if r.subject.Role == Raw {
 		return nil
 	}
-	want := int64(len(r.keys))
-	if r.subject.Role == Bare {
-		want = int64(r.scenario.Batch) + int64(len(r.first))
+	want := len(r.keys)
+	switch {
+	case r.subject.Role == Bare, !r.scenario.Path.guarded():
+		want = r.scenario.Batch
+	case r.scenario.Path == Replay:
+		want = 0
 	}
-	if got := r.app.executions.Load(); got != want {
+	if got := r.app.executions.Load(); got != int64(want) {
 		return fmt.Errorf("%d executions, not %d in %q", got, want, r.scenario)
 	}
 	if r.subject.Role == Bare || r.scenario.Path != Replay {

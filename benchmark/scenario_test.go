@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -91,14 +92,35 @@ func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
 	}
 }
 
+// TestBatchesLeaveNothing would find a store of an earlier batch by its goroutine.
+func TestBatchesLeaveNothing(t *testing.T) {
+	s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1, Batch: 8}
+	for _, subject := range []benchmark.Subject{benchmark.Memory, benchmark.Fiber2, benchmark.Fiber3} {
+		batches := func(n int) int {
+			for range n {
+				_, err := s.Contender(nil, subject).Batch()
+				require.NoError(t, err)
+			}
+			return runtime.NumGoroutine()
+		}
+		before := batches(1) // starts what there is one of
+		batches(10)
+		require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
+			"goroutines of %s", subject.Name)
+	}
+}
+
 // TestLoad runs the generator; how fast it goes is not asserted.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	l := benchmark.Load{Work: benchmark.Small, Rate: 200, Duration: time.Second}
-	latency, err := l.Run(nil, benchmark.Memory)
+	latencies, err := l.Compare(nil, []benchmark.Subject{benchmark.BareHandler, benchmark.Memory}, 2)
 	require.NoError(t, err)
-	require.Positive(t, latency.P50)
-	require.LessOrEqual(t, latency.P50, latency.P99)
-	require.LessOrEqual(t, latency.P99, latency.P999)
-	require.LessOrEqual(t, latency.P999, latency.Max)
+	require.Len(t, latencies, 2)
+	for _, latency := range latencies {
+		require.Positive(t, latency.P50)
+		require.LessOrEqual(t, latency.P50, latency.P99)
+		require.LessOrEqual(t, latency.P99, latency.P999)
+		require.LessOrEqual(t, latency.P999, latency.Max)
+	}
 }

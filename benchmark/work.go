@@ -23,6 +23,9 @@ var (
 
 func (w Work) String() string { return fmt.Sprintf("%s in, %s out", size(w.Request), size(w.Response)) }
 
+// weight grows with the body of the answer: 1, 16 or 256.
+func (w Work) weight() int { return max(1, w.Response/(4<<10)) }
+
 // small reports whether many requests with this work fit in a batch.
 func (w Work) small() bool { return w.Request < 1<<10 && w.Response < 1<<10 }
 

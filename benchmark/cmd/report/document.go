@@ -11,9 +11,8 @@ import (
 // document returns the report as Markdown.
 func (r *results) document(a amount, quick bool) string {
 	d := &document{}
-	d.head(r.machine, a, quick)
-	d.goals(r.goals())
-	d.gates(r)
+	d.head(r, a, quick)
+	d.goals(r)
 	d.overhead(r)
 	d.comparisons(r)
 	d.exact(r)
@@ -32,72 +31,64 @@ func (d *document) line(format string, args ...any) { fmt.Fprintf(d, format+"\n"
 // paragraph is a line with an empty one behind it.
 func (d *document) paragraph(format string, args ...any) { d.line(format+"\n", args...) }
 
-// table writes a table. Columns but the first are aligned to the right.
+// table writes a table, unless there is nothing in it.
 func (d *document) table(head []string, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
 	d.line("| %s |", strings.Join(head, " | "))
-	d.line("|---%s|", strings.Repeat("|--:", len(head)-1))
+	d.line("|%s", strings.Repeat("---|", len(head)))
 	for _, row := range rows {
 		d.line("| %s |", strings.Join(row, " | "))
 	}
 	d.line("")
 }
 
-func (d *document) head(m machine, a amount, quick bool) {
+func (d *document) head(r *results, a amount, quick bool) {
 	d.paragraph("# Benchmarks")
-	d.paragraph("This page is written by `go run ./benchmark/cmd/report`, which runs all of it again. " +
-		"[Allocations](allocations.md) " +
+	d.paragraph("This page, its plots and the [profiles](profiles.md) are written by")
+	d.paragraph("    go run ./benchmark/cmd/report")
+	d.paragraph("which measures everything again, on private servers that it starts. [Allocations](allocations.md) " +
 		"says what each remaining allocation is for.")
 	if quick {
 		d.paragraph("**Quick mode: few rounds and small sizes. These figures are a first impression only.**")
 	}
 	d.table([]string{"", ""}, [][]string{
 		{"Date", time.Now().UTC().Format(time.DateOnly)},
-		{"Processor", m.cpu},
-		{"Memory", m.memory},
-		{"Software", goVersion() + ", Redis " + m.redis + ", PostgreSQL " + m.postgres},
-		{"Compared", m.modules},
+		{"Processor", r.machine.cpu},
+		{"Memory", r.machine.memory},
+		{"Software", goVersion() + ", Redis " + r.machine.redis + ", PostgreSQL " + r.machine.postgres},
+		{"Compared", r.machine.modules},
 		{"Rounds", fmt.Sprint(a.rounds)},
+		{"The run took", r.took.Round(time.Second).String()},
 	})
-	d.paragraph("Clients, servers and the subjects share one machine over loopback. A ratio is the median of the ratios " +
-		"of two short batches that ran in the same round; the quartiles stand behind it in brackets. Times alone " +
-		"depend on the machine and on what else it does. Allocations, commands, round trips and WAL are counted and " +
-		"exact. Every batch checks how often the handler ran, and compares replays byte for byte.")
+	d.paragraph("Clients, servers and the subjects share one machine over loopback. A ratio is the median of the " +
+		"ratios of two short batches that ran in the same round; the quartiles stand behind it in brackets. Times " +
+		"alone depend on the machine and on what else it does; those here are the shortest of all rounds. Allocations, " +
+		"commands, round trips and WAL are counted and exact. Every batch checks how often the handler ran, and " +
+		"compares replays byte for byte.")
 }
 
-func (d *document) goals(goals []goal) {
+func (d *document) goals(r *results) {
 	d.paragraph("## Goals")
+	d.paragraph("Requests of 256 B and answers of 200 B where nothing else is said. Tests hold the exact figures; " +
+		"no test depends on time.")
 	var rows [][]string
 	for _, g := range goals {
-		rows = append(rows, []string{g.what, escape(g.want), g.measured, yesNo(g.met)})
+		if row, ok := g.row(r); ok {
+			rows = append(rows, row)
+		}
 	}
 	d.table([]string{"Path", "Goal", "Measured", "Met"}, rows)
 }
 
-func (d *document) gates(r *results) {
-	d.paragraph("## Gates")
-	d.paragraph("The tests of the benchmark module fail above the limit; the target is where it is to come down to.")
-	var rows [][]string
-	for _, g := range bm.Gates {
-		measured := "-"
-		if exact, ok := r.exactly(g.Subject, g.Path, g.Work); ok {
-			measured = number(g.Of.Of(exact))
-		}
-		what := fmt.Sprintf("%s, %s, %s", g.Subject.Name, g.Path, g.Work)
-		rows = append(rows, []string{what, string(g.Of), measured, number(g.Limit), number(g.Target)})
-	}
-	d.table([]string{"Path", "Quantity", "Measured", "Limit", "Target"}, rows)
-}
-
 func (d *document) overhead(r *results) {
-	d.paragraph("## Time beside the floor")
+	d.paragraph("## In memory, beside the floor")
+	d.paragraph("The floor is the least that the contract could cost: read and hash the body, claim the key in a " +
+		"sharded map, record the answer, send it.")
 	d.paragraph("![Time of each library relative to the floor](overhead.svg)")
-	var rows [][]string
-	for _, q := range quoted {
-		rows = append(rows, []string{q.name + " " + q.version, number(q.first), number(q.replay), q.allocs, q.lacks})
-	}
-	d.paragraph("Libraries that are not imported here are quoted from a run of the same works with the same method, on " +
-		"2026-11-20 on another machine (2 vCPU AMD EPYC, Go 1.26.8):")
-	d.table([]string{"Quoted", "First", "Replay", "Allocs first / replay", "Does less"}, rows)
+	d.table(r.summary())
+	d.paragraph("%s", quotedFrom)
 }
 
 func (d *document) comparisons(r *results) {
@@ -115,7 +106,7 @@ func (d *document) comparisons(r *results) {
 				continue
 			}
 			row := []string{c.scenario.String()}
-			for i := range m.Subjects {
+			for i := range c.matrix.Subjects {
 				row = append(row, c.cell(i))
 			}
 			rows = append(rows, row)
@@ -141,10 +132,13 @@ func (c comparison) cell(i int) string {
 func (d *document) exact(r *results) {
 	d.paragraph("## Allocations, commands, round trips, WAL")
 	d.paragraph("For one request. The handler allocates nothing; the client of the store is included. A first " +
-		"execution in memory is measured in a store whose maps do not grow, as in one from which as much expires as comes in.")
+		"execution in memory is measured in a store whose maps do not grow, as in one from which as much expires as " +
+		"comes in.")
 	var rows [][]string
 	for _, row := range r.exact {
-		cells := []string{row.subject.Name, string(row.path), row.work.String(), fmt.Sprint(row.Allocs), fmt.Sprint(row.Bytes)}
+		cells := []string{
+			row.subject.Name, string(row.path), row.work.String(), fmt.Sprint(row.Allocs), fmt.Sprint(row.Bytes),
+		}
 		if row.subject.Store == bm.InMemory {
 			cells = append(cells, "", "", "")
 		} else {
@@ -173,8 +167,8 @@ func (d *document) completions(r *results) {
 
 func (d *document) latency(r *results) {
 	d.paragraph("## Latency under load")
-	d.paragraph("Requests arrive at a fixed rate over HTTP, whether or not the server keeps up, and are timed from when " +
-		"they were due: time in a queue counts. Each fifth one repeats an earlier key.")
+	d.paragraph("Requests arrive at a fixed rate over HTTP, whether or not the server keeps up, and are timed from " +
+		"when they were due: time in a queue counts. Each fifth one repeats an earlier key.")
 	d.paragraph("![Latency under load](latency.svg)")
 	var rows [][]string
 	for _, l := range r.loads {
@@ -184,41 +178,7 @@ func (d *document) latency(r *results) {
 	d.table([]string{"Subject", "Requests a second", "p50", "p99", "p99.9", "Worst"}, rows)
 }
 
-func (d *document) growth(r *results) {
-	d.paragraph("## Growth")
-	d.paragraph("### Memory store")
-	d.paragraph("![Memory store: cost against size](growth-memory.svg)")
-	var rows [][]string
-	for _, g := range r.memory {
-		rows = append(rows, append(growthCells(g), duration(g.Worst), duration(g.Collect), fmt.Sprintf("%.3f s", g.GCSeconds)))
-	}
-	d.table(append(growthHead, "Slowest insert", "A garbage collection", "Its processor time"), rows)
-	d.paragraph("With %d records alive, %d a second coming in and as many expiring:", r.steady.Live, r.steady.Rate)
-	s := r.steady
-	d.table([]string{"p50", "p99", "p99.9", "p99.99", "Worst", "Processors for garbage collection"}, [][]string{
-		{duration(s.P50), duration(s.P99), duration(s.P999), duration(s.P9999), duration(s.Max), number(s.GCShare)}})
-	d.grown("Redis", "redis", "The content is what the name and the value of the Redis key hold.", r.redis)
-	d.grown("PostgreSQL", "postgres", "With indexes, and with the room that the fill factor leaves. Every commit "+
-		"reaches the disk.", r.postgres)
-}
-
-var growthHead = []string{"Records", "Bytes a record", "Content", "First", "Replay"}
-
-func (d *document) grown(title, file, note string, all []bm.Growth) {
-	d.paragraph("### %s", title)
-	d.paragraph("%s", note)
-	d.paragraph("![%s: cost against size](growth-%s.svg)", title, file)
-	var rows [][]string
-	for _, g := range all {
-		rows = append(rows, growthCells(g))
-	}
-	d.table(growthHead, rows)
-}
-
-func growthCells(g bm.Growth) []string {
-	return []string{fmt.Sprint(g.Records), number(g.Stored), number(g.Content), duration(g.First), duration(g.Replay)}
-}
-
+// subjects says what those that are compared leave out.
 func (d *document) subjects() {
 	d.paragraph("## What others leave out")
 	var rows [][]string

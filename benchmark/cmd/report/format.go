@@ -45,16 +45,6 @@ func number(x float64) string {
 	return s
 }
 
-func yesNo(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return "**no**"
-}
-
-// escape keeps Markdown from taking a comparison for a tag.
-func escape(s string) string { return strings.NewReplacer("<", "&lt;", ">", "&gt;").Replace(s) }
-
 func goVersion() string {
 	return fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

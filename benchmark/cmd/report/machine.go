@@ -54,7 +54,9 @@ func procField(file, name string) string {
 
 // modules lists the versions of what is compared.
 func modules() string {
-	shown := []string{"gofiber/fiber/v2", "gofiber/fiber/v3", "gofiber/storage/redis/v3", "redis/go-redis/v9", "jackc/pgx/v5"}
+	shown := []string{
+		"gofiber/fiber/v2", "gofiber/fiber/v3", "gofiber/storage/redis/v3", "redis/go-redis/v9", "jackc/pgx/v5",
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

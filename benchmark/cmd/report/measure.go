@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"regexp"
+	"slices"
 	"time"
 
 	bm "github.com/idempotency-go/idempotency/benchmark"
@@ -17,16 +19,18 @@ type amount struct {
 	steady     time.Duration
 	rates      []int // of the loads
 	load       time.Duration
+	turns      int // of each load
+	profile    int // operations in memory in a profile
 }
 
 var (
 	full = amount{
 		rounds: 40, largest: 5_000_000, live: 1_000_000, rate: 100_000, steady: 15 * time.Second,
-		rates: []int{500, 2000}, load: 10 * time.Second,
+		rates: []int{500, 2000}, load: 4 * time.Second, turns: 3, profile: 500_000,
 	}
 	little = amount{
 		rounds: 5, largest: 100_000, live: 100_000, rate: 100_000, steady: 3 * time.Second,
-		rates: []int{500}, load: 2 * time.Second,
+		rates: []int{500}, load: time.Second, turns: 1, profile: 100_000,
 	}
 )
 
@@ -36,11 +40,13 @@ type results struct {
 	exact       []exactRow
 	comparisons []comparison
 	completions []bm.Completion
+	profiles    []profile
 	memory      []bm.Growth
 	redis       []bm.Growth
 	postgres    []bm.Growth
 	steady      bm.Steady
 	loads       []load
+	took        time.Duration
 }
 
 type exactRow struct {
@@ -62,31 +68,51 @@ type load struct {
 	bm.Latency
 }
 
-// measure runs everything. What has to have the process for itself comes first.
-func measure(ctx context.Context, a amount) (*results, error) {
-	r := &results{}
-	for _, step := range []struct {
-		name string
-		run  func(context.Context, amount) error
-	}{
-		{"memory store: growth", r.growMemory},
-		{"exact figures", r.count},
-		{"servers", r.measureServers},
-	} {
-		log.Print(step.name)
-		if err := step.run(ctx, a); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.name, err)
-		}
+// section is a part of the measurements.
+type section struct {
+	name string
+	run  func() error
+}
+
+// measure runs the sections whose names match.
+func measure(ctx context.Context, a amount, only *regexp.Regexp) (*results, error) {
+	b, err := bm.OpenBackends(false)
+	if err != nil {
+		return nil, err
 	}
+	defer b.Close()
+	r := &results{machine: thisMachine(ctx, b)}
+	started := time.Now()
+	for _, s := range r.sections(ctx, b, a) {
+		if !only.MatchString(s.name) {
+			continue
+		}
+		began := time.Now()
+		if err := s.run(); err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		log.Printf("%5.0f s  %s", time.Since(began).Seconds(), s.name)
+	}
+	r.took = time.Since(started)
 	return r, nil
 }
 
-func (r *results) growMemory(_ context.Context, a amount) (err error) {
-	if r.memory, err = bm.GrowMemory(a.largest); err != nil {
-		return err
+func (r *results) sections(ctx context.Context, b *bm.Backends, a amount) []section {
+	sections := []section{
+		{"Memory: growth", func() (err error) { r.memory, err = bm.GrowMemory(a.largest); return err }},
+		{"Memory: expiry", func() (err error) { r.steady, err = bm.RunSteady(a.live, a.rate, a.steady); return err }},
+		{"Exact figures", r.count},
+		{"Profiles", func() error { return r.profile(b, a.profile) }},
 	}
-	r.steady, err = bm.RunSteady(a.live, a.rate, a.steady)
-	return err
+	for _, m := range bm.Matrices {
+		sections = append(sections, section{m.Title, func() error { return r.compare(b, m, a.rounds) }})
+	}
+	return append(sections,
+		section{"Redis: completion", func() error { return r.complete(ctx, b, a.rounds) }},
+		section{"Latency under load", func() error { return r.underLoad(b, a) }},
+		section{"Redis: growth", func() (err error) { r.redis, err = b.GrowRedis(ctx, a.largest); return err }},
+		section{"PostgreSQL: growth", func() (err error) { r.postgres, err = b.GrowPostgres(ctx, a.largest); return err }},
+	)
 }
 
 // counted are the subjects and works whose exact figures are reported.
@@ -100,20 +126,18 @@ var counted = []struct {
 	{[]bm.Subject{bm.Memory, bm.Fiber2, bm.Fiber3}, []bm.Path{bm.NoKey, bm.OtherMethod}, []bm.Work{bm.Small}},
 	{[]bm.Subject{bm.RawRedis, bm.RawScripts, bm.Redis, bm.Fiber2Redis, bm.Fiber3Redis,
 		bm.RawPostgres, bm.Postgres, bm.PostgresTx},
-		[]bm.Path{bm.First, bm.Replay}, []bm.Work{bm.Small}},
-	{[]bm.Subject{bm.Redis, bm.Fiber3Redis, bm.Postgres, bm.PostgresTx}, []bm.Path{bm.First, bm.Replay},
-		[]bm.Work{bm.Large}},
+		[]bm.Path{bm.First, bm.Replay}, []bm.Work{bm.Small, bm.Medium, bm.Large}},
 	{[]bm.Subject{bm.Redis, bm.Postgres, bm.PostgresTx}, []bm.Path{bm.InProgress, bm.Reuse, bm.Release},
 		[]bm.Work{bm.Small}},
 }
 
-func (r *results) count(ctx context.Context, _ amount) error {
+// count has servers of its own: those of the comparisons do not count.
+func (r *results) count() error {
 	b, err := bm.OpenBackends(true)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	r.machine = thisMachine(ctx, b)
 	for _, group := range counted {
 		for _, subject := range group.subjects {
 			for _, path := range group.paths {
@@ -130,38 +154,28 @@ func (r *results) count(ctx context.Context, _ amount) error {
 	return nil
 }
 
-func (r *results) measureServers(ctx context.Context, a amount) error {
-	b, err := bm.OpenBackends(false)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	for _, m := range bm.Matrices {
-		for _, s := range m.Scenarios {
-			log.Printf("%s: %s", m.Title, s)
-			c, err := m.Compare(b, s, a.rounds)
-			if err != nil {
-				return err
-			}
-			r.comparisons = append(r.comparisons, comparison{m, s, c})
+func (r *results) compare(b *bm.Backends, m bm.Matrix, rounds int) error {
+	for _, s := range m.Scenarios {
+		began := time.Now()
+		c, err := m.Compare(b, s, rounds)
+		if err != nil {
+			return err
 		}
+		log.Printf("         %4.1f s  %s", time.Since(began).Seconds(), s)
+		r.comparisons = append(r.comparisons, comparison{m, s, c})
 	}
+	return nil
+}
+
+func (r *results) complete(ctx context.Context, b *bm.Backends, rounds int) error {
 	for _, work := range []bm.Work{bm.Small, bm.Medium, bm.Large} {
-		c, err := b.CompareCompletion(ctx, work, a.rounds)
+		c, err := b.CompareCompletion(ctx, work, rounds)
 		if err != nil {
 			return err
 		}
 		r.completions = append(r.completions, c)
 	}
-	if err := r.underLoad(b, a); err != nil {
-		return err
-	}
-	log.Print("Redis and PostgreSQL: growth")
-	if r.redis, err = b.GrowRedis(ctx, a.largest); err != nil {
-		return err
-	}
-	r.postgres, err = b.GrowPostgres(ctx, a.largest)
-	return err
+	return nil
 }
 
 // loaded are the subjects that are put under load.
@@ -169,13 +183,12 @@ var loaded = []bm.Subject{bm.BareHandler, bm.Memory, bm.Redis, bm.RedisPipeline,
 
 func (r *results) underLoad(b *bm.Backends, a amount) error {
 	for _, rate := range a.rates {
-		for _, subject := range loaded {
-			log.Printf("%d requests a second: %s", rate, subject.Name)
-			l, err := bm.Load{Work: bm.Small, Rate: rate, Duration: a.load}.Run(b, subject)
-			if err != nil {
-				return err
-			}
-			r.loads = append(r.loads, load{subject, rate, l})
+		latencies, err := bm.Load{Work: bm.Small, Rate: rate, Duration: a.load}.Compare(b, loaded, a.turns)
+		if err != nil {
+			return err
+		}
+		for i, l := range latencies {
+			r.loads = append(r.loads, load{loaded[i], rate, l})
 		}
 	}
 	return nil
@@ -194,12 +207,7 @@ func (r *results) ratio(of, to bm.Subject, s bm.Scenario) (bm.Ratio, bool) {
 }
 
 func index(subjects []bm.Subject, s bm.Subject) int {
-	for i := range subjects {
-		if subjects[i].Name == s.Name {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(subjects, func(other bm.Subject) bool { return other.Name == s.Name })
 }
 
 // exactly returns the exact figures of a subject.

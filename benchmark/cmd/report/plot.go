@@ -63,7 +63,7 @@ type bar struct {
 
 // barChart draws horizontal bars; there is one colour a series.
 func barChart(title string, series []string, bars []bar, format func(float64) string) string {
-	const left, right, top, thick = 270.0, 60.0, 56.0, 13.0
+	const left, right, top, thick = 290.0, 60.0, 56.0, 13.0
 	group := thick*float64(len(series)) + 12
 	s := newSVG(760, int(top+group*float64(len(bars))+8), title)
 	s.legend(40, series...)

@@ -32,7 +32,11 @@ func (r *results) overheadPlot() string {
 		bars = append(bars, b)
 	}
 	for _, q := range quoted {
-		bars = append(bars, bar{q.name + " (quoted)", []float64{q.first, q.replay}, true})
+		name := q.name + " (quoted)"
+		if !q.hashes {
+			name = q.name + " (quoted, no fingerprint)"
+		}
+		bars = append(bars, bar{name, []float64{q.first, q.replay}, true})
 	}
 	return barChart("Time beside the floor, 256 B in, 200 B out, in memory (less is better)",
 		[]string{"first execution", "replay"}, bars, func(v float64) string { return fmt.Sprintf("%.2f", v) })
@@ -49,11 +53,16 @@ func (r *results) latencyPlot() string {
 }
 
 func growthPlot(title, unit string, scale time.Duration, all []bm.Growth) string {
-	var x, first, replay []float64
+	var x []float64
+	lines := []series{{name: "first execution"}, {name: "replay"}, {name: "round trip with nothing to do"}}
 	for _, g := range all {
 		x = append(x, float64(g.Records))
-		first = append(first, float64(g.First)/float64(scale))
-		replay = append(replay, float64(g.Replay)/float64(scale))
+		for i, d := range []time.Duration{g.First, g.Replay, g.RoundTrip} {
+			lines[i].y = append(lines[i].y, float64(d)/float64(scale))
+		}
 	}
-	return linePlot(title, unit, x, []series{{"first execution", first}, {"replay", replay}})
+	if all[0].RoundTrip == 0 {
+		lines = lines[:2]
+	}
+	return linePlot(title, unit, x, lines)
 }

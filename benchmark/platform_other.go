@@ -11,3 +11,8 @@ func pace(n int, started time.Time, interval time.Duration, due chan<- int) {
 		due <- i
 	}
 }
+
+var processStart = time.Now()
+
+// threadTime returns the time on the clock, which is the most that this thread can have worked.
+func threadTime() time.Duration { return time.Since(processStart) }

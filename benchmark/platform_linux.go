@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // pace sends the numbers from 0 to n-1, each when it is due. It sleeps in the kernel: the timers of Go are up to a
@@ -22,4 +24,11 @@ func pace(n int, started time.Time, interval time.Duration, due chan<- int) {
 		}
 		due <- i
 	}
+}
+
+// threadTime returns the processor time that this thread has taken.
+func threadTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts) // this clock is always there
+	return time.Duration(ts.Nano())
 }
