@@ -37,7 +37,7 @@ func (t *Table) DeleteExpired(ctx context.Context) (deleted int64, err error) {
 // deleteBatch does not wait for the disk: a record that a crash brings back is expired still.
 func (t *Table) deleteBatch(ctx context.Context, sql string) (deleted int64, err error) {
 	var batch pgx.Batch
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginReadCommitted)
 	batch.Queue("set local synchronous_commit = off")
 	batch.Queue(sql, int64(deleteBatch)).Exec(func(tag pgconn.CommandTag) error {
 		deleted = tag.RowsAffected()

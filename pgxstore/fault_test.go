@@ -94,6 +94,10 @@ func TestLostMessages(t *testing.T) {
 			require.Equal(t, 1, proxy.Strikes())
 			require.ErrorIs(t, err, c.want)
 			require.False(t, replayed)
+			require.Eventually(t, func() bool {
+				s := pool.Stat()
+				return s.TotalConns() == s.IdleConns()
+			}, 20*time.Second, time.Millisecond, "pgx has asked the server to cancel what it gave up")
 			proxy.Release() // what was held comes late
 
 			resp, replayed, err := patient.Do(ctx, key, nil, work)

@@ -76,7 +76,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 		}
 		return record, nil, nil
 	}
-	c.operation, c.attempt, c.created = held.operation, held.attempt, &held.created
+	c.operation, c.attempt, c.created = held.operation, held.attempt, held.created
 	record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
 	return record, c, nil
 }
@@ -90,34 +90,41 @@ type claim struct {
 	token       pgtype.UUID
 	operation   pgtype.UUID
 	attempt     int32
-	created     *time.Time // nil: not yet
+	created     pgtype.Timestamptz // null: not yet
 	lease, ttl  time.Duration
 }
 
 // take claims the key within reach, or returns the record that holds it.
 func (c *claim) take(ctx context.Context, reach reach) (held row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach),
-		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt, c.token, c.created,
-		c.lease.Microseconds(), c.ttl.Microseconds()}
-	err = retry(ctx, func(ctx context.Context) error {
-		held = row{}
-		if c.store.opts.PartitionDays == 0 {
-			return held.scan(c.store.pool.QueryRow(ctx, c.store.claim, args...))
+		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
+		c.ttl.Microseconds(), c.operation, c.attempt, c.created}
+	err = retry(ctx, func() error {
+		conn, err := c.store.pool.Acquire(ctx)
+		if err != nil {
+			return err
 		}
-		return c.takeLocked(ctx, &held, args)
+		defer conn.Release()
+		held = row{}
+		return hasten(ctx, conn, func() error {
+			if c.store.opts.PartitionDays == 0 {
+				return held.scan(conn.QueryRow(ctx, c.store.claim, args...))
+			}
+			return c.takeLocked(ctx, conn, &held, args)
+		})
 	})
 	return held, err
 }
 
 // takeLocked claims a key of a divided table, where no unique index can refuse a second record. All claims of a key
 // take turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) takeLocked(ctx context.Context, held *row, args []any) (err error) {
+func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, held *row, args []any) error {
 	var batch pgx.Batch
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
 	batch.Queue(c.store.claim, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
 	batch.Queue("commit")
-	return c.store.pool.SendBatch(ctx, &batch).Close()
+	return conn.SendBatch(ctx, &batch).Close()
 }
 
 // Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
@@ -130,8 +137,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	args := append([]any{c.digest[:], c.token}, responseArgs(resp)...)
-	err := c.restoring(ctx, "complete", c.store.complete, append(args, ttl.Microseconds())...)
+	err := c.restoring(ctx, "complete", c.store.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
 	if errors.Is(err, errCompleted) {
 		return nil // this is a repetition
 	}
@@ -163,9 +169,9 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)
-	case held.token == c.token && held.status != nil:
+	case held.token == c.token && held.status.Valid:
 		return errCompleted
-	case held.token != c.token || held.leaseUntil == nil:
+	case held.token != c.token || !held.leaseUntil.Valid:
 		return idempotency.ErrClaimLost
 	}
 	done, err = c.step(ctx, name, sql, args)
@@ -191,11 +197,10 @@ func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bo
 // counted: each time, one of them has won.
 const tries = 3
 
-// retry repeats a step that may be repeated, until its outcome is known. Each try has half of the time that is left,
-// so that a server that falls silent leaves time for another one.
-func retry(ctx context.Context, step func(context.Context) error) error {
+// retry repeats a step that may be repeated, until its outcome is known.
+func retry(ctx context.Context, step func() error) error {
 	for broken := 0; ; {
-		err := try(ctx, step)
+		err := step()
 		switch {
 		case err == nil:
 			return nil
@@ -211,13 +216,15 @@ func retry(ctx context.Context, step func(context.Context) error) error {
 	}
 }
 
-func try(ctx context.Context, step func(context.Context) error) error {
+// hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
+// another try. A deadline of the connection costs less than a context does.
+func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
 	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
+		wire := conn.Conn().PgConn().Conn()
+		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
+		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
 	}
-	return step(ctx)
+	return step()
 }
 
 func pause(ctx context.Context, d time.Duration) {

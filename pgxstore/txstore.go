@@ -70,8 +70,8 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Att
 	suspect := false
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
-		err = retry(ctx, func(ctx context.Context) error {
-			v, err = s.visit(ctx, c, reachOf(attempt))
+		err = retry(ctx, func() error {
+			v, err = s.visit(ctx, s.opts.begin(), c, reachOf(attempt))
 			suspect = suspect || err != nil
 			return err
 		})
@@ -103,30 +103,36 @@ type visit struct {
 	claimable, expired bool
 }
 
+func (v *visit) scan(from pgx.Row) error {
+	r := &v.row
+	return from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
+		&r.header, &r.trailer, &r.body, &v.claimable, &v.expired)
+}
+
 // free reports whether the key can be claimed in this transaction.
 func (v *visit) free() bool { return v.locked && (!v.found || v.claimable) }
 
 // visit takes one round trip.
-func (s *TxStore) visit(ctx context.Context, c *txClaim, reach reach) (*visit, error) {
+func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v := &visit{conn: conn}
 	var batch pgx.Batch
-	batch.Queue("begin isolation level " + string(s.opts.isolation()))
+	batch.Queue(begin)
 	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&v.locked, &v.now, &v.began, nil)
 	})
 	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(func(r pgx.Row) error {
-		err := v.row.scan(r, &v.claimable, &v.expired)
+		err := v.scan(r)
 		v.found = err == nil
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		return err
 	})
-	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+	if err := hasten(ctx, conn, func() error { return conn.SendBatch(ctx, &batch).Close() }); err != nil {
 		conn.Release() // which closes a connection with a transaction
 		return nil, err
 	}
@@ -166,7 +172,7 @@ func (c *txClaim) own(v *visit) {
 	c.visit, c.tx = v, &transaction{conn: v.conn.Conn()}
 	c.operation, c.attempt, c.created = id(uuid.New()), 1, v.now
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
-		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created
+		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created.Time
 	}
 }
 
@@ -223,7 +229,7 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return rolledBack(errEnded)
 	}
-	err := try(ctx, func(ctx context.Context) error { return c.commit(ctx, resp, ttl) })
+	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.conn.Release() // which closes it unless the transaction has ended
 	switch {
 	case err == nil:
@@ -245,11 +251,10 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	if c.visit.found {
 		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
 	}
-	args := append([]any{
+	batch.Queue(c.store.record, responseArgs(resp,
 		c.digest[:], printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt,
-		c.fingerprint[:], c.token, c.created,
-	}, responseArgs(resp)...)
-	batch.Queue(c.store.record, append(args, ttl.Microseconds(), c.visit.began)...)
+		c.fingerprint[:], c.token, c.created, c.visit.began, ttl.Microseconds(),
+	)...)
 	batch.Queue("commit")
 	return c.visit.conn.SendBatch(ctx, &batch).Close()
 }
@@ -258,7 +263,7 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 // as its transaction may still go on; when its lock can be had, it has ended.
 func (c *txClaim) resolve(ctx context.Context, cause error) error {
 	for ctx.Err() == nil {
-		v, err := c.store.visit(ctx, c, expired)
+		v, err := c.store.visit(ctx, beginReadCommitted, c, expired)
 		if err != nil {
 			pause(ctx, 20*time.Millisecond)
 			continue
