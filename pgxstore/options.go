@@ -113,12 +113,13 @@ func (o Options) expand(sql string) string {
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
 		"{claim_columns}", "digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, "+
 			"lease_until, expires_at, expires_minute",
-		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $10::uuid, $11::integer, $2::bytea, $7::uuid,
+		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, coalesce($10::uuid, gen_random_uuid()), coalesce($11::integer, 1),
+        $2::bytea, $7::uuid,
         coalesce($12::timestamptz, {now}), {after $8},
         {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 		"{claim_again}", `
-            operation = CASE WHEN r.expires_at <= {now} THEN $10::uuid ELSE r.operation END,
-            attempt = CASE WHEN r.expires_at <= {now} THEN $11::integer ELSE r.attempt + 1 END,
+            operation = CASE WHEN r.expires_at <= {now} THEN coalesce($10::uuid, gen_random_uuid()) ELSE r.operation END,
+            attempt = CASE WHEN r.expires_at <= {now} THEN coalesce($11::integer, 1) ELSE r.attempt + 1 END,
             created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8}, expires_at = {after $9},

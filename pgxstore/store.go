@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,20 +21,21 @@ import (
 // use.
 type Store struct {
 	*Table
-	claim, complete, extend, release, count string
+	claim, restore, complete, extend, release, count string
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
-	claim := "claim"
+	claim, restore := opts.statement("claim"), opts.statement("restore")
 	if opts.PartitionDays != 0 {
-		claim = "claim_partitioned"
+		restore = opts.statement("claim_partitioned")
+		claim = strings.NewReplacer("$10", "NULL", "$11", "NULL", "$12", "NULL").Replace(restore)
 	}
 	return &Store{
 		Table: NewTable(pool, opts),
-		claim: opts.statement(claim), complete: opts.statement("complete"), extend: opts.statement("extend"),
+		claim: claim, restore: restore, complete: opts.statement("complete"), extend: opts.statement("extend"),
 		release: opts.statement("release"), count: opts.statement("count"),
 	}
 }
@@ -59,9 +61,9 @@ func reachOf(attempt idempotency.Attempt) reach {
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
 	c := &claim{
 		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
-		operation: id(uuid.New()), attempt: 1, lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
+		lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
 	}
-	held, err := c.take(ctx, reachOf(attempt))
+	held, err := c.take(ctx, s.claim, reachOf(attempt))
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -88,17 +90,17 @@ type claim struct {
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
+	lease, ttl  time.Duration
 	operation   pgtype.UUID
 	attempt     int32
-	created     pgtype.Timestamptz // null: not yet
-	lease, ttl  time.Duration
+	created     pgtype.Timestamptz
 }
 
-// take claims the key within reach, or returns the record that holds it.
-func (c *claim) take(ctx context.Context, reach reach) (held row, err error) {
-	args := []any{c.digest[:], c.fingerprint[:], int32(reach),
+// take claims the key within reach, or returns the record that holds it. What was restored is the rest of the record.
+func (c *claim) take(ctx context.Context, sql string, reach reach, restored ...any) (held row, err error) {
+	args := append([]any{c.digest[:], c.fingerprint[:], int32(reach),
 		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
-		c.ttl.Microseconds(), c.operation, c.attempt, c.created}
+		c.ttl.Microseconds()}, restored...)
 	err = retry(ctx, func() error {
 		conn, err := c.store.pool.Acquire(ctx)
 		if err != nil {
@@ -108,9 +110,9 @@ func (c *claim) take(ctx context.Context, reach reach) (held row, err error) {
 		held = row{}
 		return hasten(ctx, conn, func() error {
 			if c.store.opts.PartitionDays == 0 {
-				return held.scan(conn.QueryRow(ctx, c.store.claim, args...))
+				return held.scan(conn.QueryRow(ctx, sql, args...))
 			}
-			return c.takeLocked(ctx, conn, &held, args)
+			return c.takeLocked(ctx, conn, &held, sql, args)
 		})
 	})
 	return held, err
@@ -118,11 +120,11 @@ func (c *claim) take(ctx context.Context, reach reach) (held row, err error) {
 
 // takeLocked claims a key of a divided table, where no unique index can refuse a second record. All claims of a key
 // take turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, held *row, args []any) error {
+func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, held *row, sql string, args []any) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
-	batch.Queue(c.store.claim, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
 	batch.Queue("commit")
 	return conn.SendBatch(ctx, &batch).Close()
 }
@@ -165,7 +167,7 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 	if done || err != nil {
 		return err
 	}
-	held, err := c.take(ctx, expired)
+	held, err := c.take(ctx, c.store.restore, expired, c.operation, c.attempt, c.created)
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)

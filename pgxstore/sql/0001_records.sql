@@ -32,9 +32,10 @@ COMMENT ON TABLE {records} IS 'idempotency records, version 1';
 
 -- Claims a key, or returns the record that holds it, or nothing if that was released or deleted in between. See claim.sql
 -- for the parameters, and for why this is a function.
-CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint, uuid, integer,
-    timestamptz) RETURNS TABLE (operation uuid, attempt integer, fingerprint bytea, token uuid, created_at timestamptz,
-    lease_until timestamptz, now timestamptz, status integer, header text, trailer text, body bytea)
+CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
+    uuid DEFAULT NULL, integer DEFAULT NULL, timestamptz DEFAULT NULL) RETURNS TABLE (operation uuid, attempt integer,
+    fingerprint bytea, token uuid, created_at timestamptz, lease_until timestamptz, now timestamptz, status integer,
+    header text, trailer text, body bytea)
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN QUERY INSERT INTO {records} AS r ({claim_columns})

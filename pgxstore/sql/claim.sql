@@ -2,13 +2,12 @@
 -- Returns the record that holds a key, in which case nothing is written, or else claims it.
 --
 --   $1 digest, $2 fingerprint, $3 what may be claimed beyond what is absent or expired: 1 released, 2 also lapsed
---   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds),
---   $10 operation, $11 attempt, $12 created (null: now)
+--   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds)
 --
 -- The function would do it alone. But a statement that can write takes more than twice as long to begin as one that can
 -- only read, and the server does not begin the function when the first part has a row. Within it, each statement sees
 -- what was committed before that statement. No row at all says that this one is to be run again.
 SELECT {columns} FROM {records} r WHERE r.digest = $1::bytea AND NOT {claimable}
 UNION ALL
-SELECT * FROM {claim_function}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+SELECT * FROM {claim_function}($1, $2, $3, $4, $5, $6, $7, $8, $9)
 LIMIT 1

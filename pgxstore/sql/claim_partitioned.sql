@@ -1,6 +1,6 @@
 /* idempotency: claim */
 -- Claims a key of a table with partitions, or returns the record that holds it, in which case nothing is written. The
--- parameters are those of claim.sql.
+-- parameters are those of claim.sql and, to make a record again that is gone, those of restore.sql.
 --
 -- It runs under the lock of the key, by which no other session inserts a record for it. Where the record is does not
 -- matter: all partitions are searched, and a new time of expiry moves it to its partition.
