@@ -65,7 +65,10 @@ func (o Options) validate() error {
 	return nil
 }
 
-const beginReadCommitted = "begin isolation level read committed"
+const (
+	beginReadCommitted = "begin isolation level read committed"
+	beginSerializable  = "begin isolation level serializable"
+)
 
 // begin returns how a transaction begins for a handler. To name a level costs the server more than to take that of the
 // session.

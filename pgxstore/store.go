@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -101,19 +100,12 @@ func (c *claim) take(ctx context.Context, sql string, reach reach, restored ...a
 	args := append([]any{c.digest[:], c.fingerprint[:], int32(reach),
 		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
 		c.ttl.Microseconds()}, restored...)
-	err = retry(ctx, func() error {
-		conn, err := c.store.pool.Acquire(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Release()
+	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
 		held = row{}
-		return hasten(ctx, conn, func() error {
-			if c.store.opts.PartitionDays == 0 {
-				return held.scan(conn.QueryRow(ctx, sql, args...))
-			}
-			return c.takeLocked(ctx, conn, &held, sql, args)
-		})
+		if c.store.opts.PartitionDays == 0 {
+			return held.scan(conn.QueryRow(ctx, sql, args...))
+		}
+		return c.takeLocked(ctx, conn, &held, sql, args)
 	})
 	return held, err
 }
@@ -148,14 +140,11 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 
 // Release implements [idempotency.Claim].
 func (c *claim) Release(ctx context.Context) error {
-	tag, err := c.store.pool.Exec(ctx, c.store.release, c.digest[:], c.token)
-	switch {
-	case err != nil:
-		return fmt.Errorf("pgxstore: release: %w", err)
-	case tag.RowsAffected() == 0:
+	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token})
+	if err == nil && !done {
 		return idempotency.ErrClaimLost
 	}
-	return nil
+	return err
 }
 
 // errCompleted says that the claim itself has completed its record.
@@ -188,70 +177,13 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 
 // step reports whether the claim held its record, which sql has changed then.
 func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bool, err error) {
-	tag, err := c.store.pool.Exec(ctx, sql, args...)
+	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
+		tag, err := conn.Exec(ctx, sql, args...)
+		done = tag.RowsAffected() == 1
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("pgxstore: %s: %w", name, err)
 	}
-	return tag.RowsAffected() == 1, nil
-}
-
-// tries is how often a claim is attempted over connections that break. Losing a race against other claims is not
-// counted: each time, one of them has won.
-const tries = 3
-
-// retry repeats a step that may be repeated, until its outcome is known.
-func retry(ctx context.Context, step func() error) error {
-	for broken := 0; ; {
-		err := step()
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return err
-		case lostRace(err):
-		case isBroken(err) && broken < tries-1:
-			broken++
-			pause(ctx, time.Duration(broken)*10*time.Millisecond)
-		default:
-			return err
-		}
-	}
-}
-
-// hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
-// another try. A deadline of the connection costs less than a context does.
-func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		wire := conn.Conn().PgConn().Conn()
-		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
-		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
-	}
-	return step()
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// lostRace reports whether another session was faster, so that the step has to be judged anew.
-func lostRace(err error) bool {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return true
-	}
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == "40001" || e.Code == "40P01") // serialization failure, deadlock
-}
-
-// isBroken reports whether it was the connection that failed, or the server as it went down or came up.
-func isBroken(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return true
-	}
-	return e.Code[:2] == "08" || e.Code[:3] == "57P" || e.Code == "53300"
+	return done, nil
 }

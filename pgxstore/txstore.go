@@ -53,7 +53,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempo
 		return c.recordOf(), c, nil
 	}
 	v.end(ctx)
-	if v.found && !v.claimable {
+	if v.held() {
 		record, err := v.row.record()
 		if err == nil && record.Response != nil && s.opts.CountReplays {
 			// The replay is right whether or not it is counted.
@@ -75,7 +75,7 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Att
 			suspect = suspect || err != nil
 			return err
 		})
-		if err != nil || v.locked || !suspect || time.Now().After(giveUp) {
+		if err != nil || v.locked || v.held() || !suspect || time.Now().After(giveUp) {
 			return v, err
 		}
 		v.end(ctx)
@@ -103,40 +103,72 @@ type visit struct {
 	claimable, expired bool
 }
 
-func (v *visit) scan(from pgx.Row) error {
-	r := &v.row
-	return from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
-		&r.header, &r.trailer, &r.body, &v.claimable, &v.expired)
-}
+// held reports whether there is a record that cannot be claimed.
+func (v *visit) held() bool { return v.found && !v.claimable }
 
 // free reports whether the key can be claimed in this transaction.
-func (v *visit) free() bool { return v.locked && (!v.found || v.claimable) }
+func (v *visit) free() bool { return v.locked && !v.held() }
 
-// visit takes one round trip.
+// visit looks at the key on a connection of its own.
 func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v := &visit{conn: conn}
-	var batch pgx.Batch
-	batch.Queue(begin)
-	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&v.locked, &v.now, &v.began, nil)
-	})
-	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(func(r pgx.Row) error {
-		err := v.scan(r)
-		v.found = err == nil
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+	err = hasten(ctx, conn, func() error {
+		if begin == beginSerializable {
+			return s.lookApart(ctx, v, c, reach)
 		}
-		return err
+		return s.look(ctx, v, begin, c, reach)
 	})
-	if err := hasten(ctx, conn, func() error { return conn.SendBatch(ctx, &batch).Close() }); err != nil {
+	if err != nil {
 		conn.Release() // which closes a connection with a transaction
 		return nil, err
 	}
 	return v, nil
+}
+
+// look takes one round trip.
+func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, reach reach) error {
+	var batch pgx.Batch
+	batch.Queue(begin)
+	s.queueLock(&batch, v, c)
+	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(v.scan)
+	return v.conn.SendBatch(ctx, &batch).Close()
+}
+
+// lookApart takes two round trips, for the transaction not to read what others write: at the level serializable the
+// database would refuse one of any two that look for a record on the same page of the index. The record is read before
+// the lock is taken, which is as good: the snapshot of the transaction is never newer than its lock, and what comes
+// between is left to the primary key.
+func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach reach) error {
+	err := v.scan(v.conn.QueryRow(ctx, s.read, c.digest[:], c.fingerprint[:], int32(reach)))
+	if err != nil || v.held() {
+		return err
+	}
+	var batch pgx.Batch
+	batch.Queue(beginSerializable)
+	s.queueLock(&batch, v, c)
+	return v.conn.SendBatch(ctx, &batch).Close()
+}
+
+func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
+	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&v.locked, &v.now, &v.began, nil)
+	})
+}
+
+// scan reads the record, if there is one.
+func (v *visit) scan(from pgx.Row) error {
+	r := &v.row
+	err := from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
+		&r.header, &r.trailer, &r.body, &v.claimable, &v.expired)
+	v.found = err == nil
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
 }
 
 // end rolls back, unless the handler has, and gives the connection back.

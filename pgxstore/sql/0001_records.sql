@@ -30,8 +30,8 @@ CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
 
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';
 
--- Claims a key, or returns the record that holds it, or nothing if that was released or deleted in between. See claim.sql
--- for the parameters, and for why this is a function.
+-- Claims a key, or returns nothing if another session was faster. See claim.sql for the parameters, and for why this is
+-- a function.
 CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
     uuid DEFAULT NULL, integer DEFAULT NULL, timestamptz DEFAULT NULL) RETURNS TABLE (operation uuid, attempt integer,
     fingerprint bytea, token uuid, created_at timestamptz, lease_until timestamptz, now timestamptz, status integer,
@@ -43,8 +43,5 @@ BEGIN
     IF NOT FOUND THEN
         RETURN QUERY UPDATE {records} r SET {claim_again}
         WHERE r.digest = $1 AND {claimable} RETURNING {columns};
-    END IF;
-    IF NOT FOUND THEN -- another session was faster
-        RETURN QUERY SELECT {columns} FROM {records} r WHERE r.digest = $1 AND NOT {claimable};
     END IF;
 END $$;
