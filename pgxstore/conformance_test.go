@@ -35,9 +35,7 @@ func TestStoreConformance(t *testing.T) {
 
 func TestTxStoreConformance(t *testing.T) {
 	t.Parallel()
-	// Not pgx.Serializable: the database may refuse any commit there, for transactions that have nothing in common but
-	// a page of an index. See TestIsolation.
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, serverURL(t))

@@ -4,13 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// deleteBatch is how many records one statement deletes: few enough for claims not to notice.
-const deleteBatch = 1000
+const (
+	// deleteBatch is how many records one statement deletes: few enough for claims not to notice.
+	deleteBatch = 1000
+
+	// findBatch is how many records are found at once. Each search goes through what the one before has found, which
+	// stays in the index until a vacuum.
+	findBatch = 50 * deleteBatch
+)
 
 // DeleteExpired deletes the records that have expired, and returns how many. It works in short transactions and waits
 // for nobody, so it may run at any time, on many instances at once, and be interrupted. Records stay up to a minute
@@ -21,25 +29,45 @@ func (t *Table) DeleteExpired(ctx context.Context) (deleted int64, err error) {
 	if t.opts.PartitionDays != 0 {
 		return 0, errors.New("pgxstore: delete expired: the table has partitions, use Maintain")
 	}
-	sql := t.opts.statement("delete_expired")
 	for {
-		n, err := t.deleteBatch(ctx, sql)
+		found, n, err := t.deleteFound(ctx)
 		deleted += n
 		if err != nil {
 			return deleted, fmt.Errorf("pgxstore: delete expired: %w", err)
 		}
-		if n < deleteBatch {
+		if found < findBatch || n == 0 {
 			return deleted, nil
 		}
 	}
 }
 
-// deleteBatch does not wait for the disk: a record that a crash brings back is expired still.
-func (t *Table) deleteBatch(ctx context.Context, sql string) (deleted int64, err error) {
+// deleteFound deletes what one search finds.
+func (t *Table) deleteFound(ctx context.Context) (found int, deleted int64, err error) {
+	rows, err := t.pool.Query(ctx, t.opts.statement("find_expired"), int64(findBatch))
+	if err != nil {
+		return 0, 0, err
+	}
+	places, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.TID])
+	if err != nil {
+		return 0, 0, err
+	}
+	sql := t.opts.statement("delete_expired")
+	for batch := range slices.Chunk(places, deleteBatch) {
+		n, err := t.deleteAt(ctx, sql, batch)
+		deleted += n
+		if err != nil {
+			return len(places), deleted, err
+		}
+	}
+	return len(places), deleted, nil
+}
+
+// deleteAt does not wait for the disk: a record that a crash brings back is expired still.
+func (t *Table) deleteAt(ctx context.Context, sql string, places []pgtype.TID) (deleted int64, err error) {
 	var batch pgx.Batch
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginReadCommitted)
 	batch.Queue("set local synchronous_commit = off")
-	batch.Queue(sql, int64(deleteBatch)).Exec(func(tag pgconn.CommandTag) error {
+	batch.Queue(sql, places).Exec(func(tag pgconn.CommandTag) error {
 		deleted = tag.RowsAffected()
 		return nil
 	})

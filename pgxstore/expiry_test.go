@@ -17,14 +17,15 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// fill inserts records that expire at a time given as SQL, as if they had been completed.
+// fill inserts records that expire at a time given as SQL, as if they had been completed. Their digests are in order,
+// which makes it much faster.
 func fill(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, records int, expires string) {
 	t.Helper()
 	execute(t, pool, fmt.Sprintf(`INSERT INTO %s (digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
-			created_at, expires_at, completed_at, status, body)
-		SELECT sha256(int8send(i) || int8send((random() * 1e15)::bigint)), 'user', 'POST /', i::text, gen_random_uuid(), 1,
-			'\x00', gen_random_uuid(), %[2]s, %[2]s, %[2]s, 201, repeat('x', 400)::bytea
-		FROM generate_series(1, $1::bigint) i`, tableName(opts), expires), records)
+			created_at, expires_at, expires_minute, completed_at, status, body)
+		SELECT sha256($2::text::bytea) || int8send(i), 'user', 'POST /', i::text, gen_random_uuid(), 1,
+			'\x00', gen_random_uuid(), %[2]s, %[2]s, date_bin('1 minute', %[2]s, 'epoch'), %[2]s, 201, repeat('x', 400)::bytea
+		FROM generate_series(1, $1::bigint) i`, tableName(opts), expires), records, uuid.NewString())
 }
 
 // claiming completes operations until stop is called, which returns how many there were and the longest one.
@@ -94,7 +95,8 @@ func TestDeleteExpiredLeavesWhatWasClaimedAgain(t *testing.T) {
 	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.New(pool, opts)
 	key := completed(t, store)
-	execute(t, pool, "UPDATE "+tableName(opts)+" SET expires_at = now() - interval '2 minutes'")
+	execute(t, pool, "UPDATE "+tableName(opts)+` SET expires_at = now() - interval '2 minutes',
+		expires_minute = date_bin('1 minute', now() - interval '2 minutes', 'epoch')`)
 
 	held, err := pool.Begin(ctx) // as a claim that has not committed yet
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -94,6 +95,10 @@ func TestLostMessages(t *testing.T) {
 			require.Equal(t, 1, proxy.Strikes())
 			require.ErrorIs(t, err, c.want)
 			require.False(t, replayed)
+			require.Eventually(t, func() bool {
+				s := pool.Stat()
+				return s.TotalConns() == s.IdleConns()
+			}, 20*time.Second, time.Millisecond, "pgx has asked the server to cancel what it gave up")
 			proxy.Release() // what was held comes late
 
 			resp, replayed, err := patient.Do(ctx, key, nil, work)
@@ -103,6 +108,47 @@ func TestLostMessages(t *testing.T) {
 			inDoubt := c.fault == servertest.HoldRequest
 			require.Equal(t, c.want == nil || inDoubt && c.store == inTx, replayed)
 		})
+	}
+}
+
+// The request or the reply of a step of a claim is lost, or late. The step itself asks again, and finds out.
+func TestLostSteps(t *testing.T) {
+	t.Parallel()
+	type step struct {
+		statement string
+		run       func(context.Context, idempotency.Claim) error
+		then      string // of the record
+	}
+	const state = `SELECT CASE WHEN status IS NOT NULL THEN 'completed' WHEN lease_until IS NULL THEN 'released'
+		WHEN lease_until > now() + interval '30 minutes' THEN 'extended' ELSE 'claimed' END FROM %s WHERE key = $1`
+	for _, s := range []step{
+		{"idempotency: extend", func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) }, "extended"},
+		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) }, "released"},
+		{"idempotency: complete", func(ctx context.Context, c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) }, "completed"},
+	} {
+		for _, fault := range []servertest.Fault{
+			servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply, servertest.HoldRequest,
+		} {
+			t.Run(s.statement+"/"+string(fault), func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				defer cancel()
+				direct := newPool(t, serverURL(t))
+				pool, proxy := newProxiedPool(t, unprepared)
+				opts := newTable(t, direct, pgxstore.Options{})
+				key, claim := begun(t, pgxstore.New(pool, opts))
+
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: s.statement})
+				require.NoError(t, s.run(ctx, claim))
+				require.Equal(t, 1, proxy.Strikes())
+				sql := fmt.Sprintf(state, tableName(opts))
+				require.Equal(t, s.then, one[string](t, direct, sql, key.ID))
+				proxy.Release() // what was held comes late
+				require.Equal(t, s.then, one[string](t, direct, sql, key.ID), "and changes nothing")
+				require.NoError(t, s.run(ctx, claim), "it may be repeated")
+				require.Equal(t, s.then, one[string](t, direct, sql, key.ID))
+			})
+		}
 	}
 }
 

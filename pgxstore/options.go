@@ -27,9 +27,10 @@ type Options struct {
 	// that the table is not divided, and [Table.DeleteExpired] removes what has expired.
 	PartitionDays int
 
-	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means read committed, and a divided
-	// table allows no other: where no unique index can refuse a second record, a transaction has to see what others
-	// have committed since it began.
+	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is
+	// read committed unless default_transaction_isolation says otherwise. A divided table allows no other than read
+	// committed: where no unique index can refuse a second record, a transaction has to see what others have committed
+	// since it began.
 	Isolation pgx.TxIsoLevel
 
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
@@ -58,13 +59,29 @@ func (o Options) validate() error {
 	if n := len(o.table()) + len("_20060102"); n > 63 {
 		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.table(), n)
 	}
-	if o.PartitionDays != 0 && o.isolation() != pgx.ReadCommitted {
+	if o.PartitionDays != 0 && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
 		return fmt.Errorf("pgxstore: a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
 	}
 	return nil
 }
 
-func (o Options) isolation() pgx.TxIsoLevel { return cmp.Or(o.Isolation, pgx.ReadCommitted) }
+const (
+	beginReadCommitted = "begin isolation level read committed"
+	beginSerializable  = "begin isolation level serializable"
+)
+
+// begin returns how a transaction begins for a handler. To name a level costs the server more than to take that of the
+// session.
+func (o Options) begin() string {
+	switch {
+	case o.PartitionDays != 0:
+		return beginReadCommitted
+	case o.Isolation != "":
+		return "begin isolation level " + string(o.Isolation)
+	default:
+		return "begin"
+	}
+}
 
 // idleTimeout returns IdleTimeout as a setting of the server.
 func (o Options) idleTimeout() string {
@@ -88,6 +105,8 @@ func (o Options) statement(file string) string { return comment.ReplaceAllString
 
 var comment = regexp.MustCompile(`(?m)^--.*\n`)
 
+var after = regexp.MustCompile(`\{after (\$\d+)\}`)
+
 // expand replaces the names in braces that the statements have in common. The table is r in the conditions.
 func (o Options) expand(sql string) string {
 	sql = strings.NewReplacer(
@@ -95,14 +114,26 @@ func (o Options) expand(sql string) string {
 			"{now} AS now, r.status, r.header, r.trailer, r.body",
 		"{claimable}", `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
-		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $7::uuid, $8::integer, $2::bytea, $9::uuid,
-        coalesce($10::timestamptz, {now}), {now} + $11::bigint * interval '1 microsecond',
-        {now} + $12::bigint * interval '1 microsecond'`,
+		"{claim_columns}", "digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, "+
+			"lease_until, expires_at, expires_minute",
+		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, coalesce($10::uuid, gen_random_uuid()), coalesce($11::integer, 1),
+        $2::bytea, $7::uuid,
+        coalesce($12::timestamptz, {now}), {after $8},
+        {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
+		"{claim_again}", `
+            operation = CASE WHEN r.expires_at <= {now} THEN coalesce($10::uuid, gen_random_uuid()) ELSE r.operation END,
+            attempt = CASE WHEN r.expires_at <= {now} THEN coalesce($11::integer, 1) ELSE r.attempt + 1 END,
+            created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
+            replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
+            fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8}, expires_at = {after $9},
+            expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
+            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
 		"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 	).Replace(sql)
+	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	return strings.NewReplacer(
-		"{records}", o.name(""), "{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
+		"{records}", o.name(""), "{claim_function}", o.name("_claim"), "{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
 		"{now}", cmp.Or(o.now, "statement_timestamp()"),
 	).Replace(sql)
 }

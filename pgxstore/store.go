@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -20,20 +20,21 @@ import (
 // use.
 type Store struct {
 	*Table
-	claim, complete, extend, release, count string
+	claim, restore, complete, extend, release, count string
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
-	claim := "claim"
+	claim, restore := opts.statement("claim"), opts.statement("restore")
 	if opts.PartitionDays != 0 {
-		claim = "claim_partitioned"
+		restore = opts.statement("claim_partitioned")
+		claim = strings.NewReplacer("$10", "NULL", "$11", "NULL", "$12", "NULL").Replace(restore)
 	}
 	return &Store{
 		Table: NewTable(pool, opts),
-		claim: opts.statement(claim), complete: opts.statement("complete"), extend: opts.statement("extend"),
+		claim: claim, restore: restore, complete: opts.statement("complete"), extend: opts.statement("extend"),
 		release: opts.statement("release"), count: opts.statement("count"),
 	}
 }
@@ -59,9 +60,9 @@ func reachOf(attempt idempotency.Attempt) reach {
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
 	c := &claim{
 		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
-		operation: id(uuid.New()), attempt: 1, lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
+		lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
 	}
-	held, err := c.take(ctx, reachOf(attempt))
+	held, err := c.take(ctx, s.claim, reachOf(attempt))
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -76,7 +77,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 		}
 		return record, nil, nil
 	}
-	c.operation, c.attempt, c.created = held.operation, held.attempt, &held.created
+	c.operation, c.attempt, c.created = held.operation, held.attempt, held.created
 	record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
 	return record, c, nil
 }
@@ -88,36 +89,36 @@ type claim struct {
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
+	lease, ttl  time.Duration
 	operation   pgtype.UUID
 	attempt     int32
-	created     *time.Time // nil: not yet
-	lease, ttl  time.Duration
+	created     pgtype.Timestamptz
 }
 
-// take claims the key within reach, or returns the record that holds it.
-func (c *claim) take(ctx context.Context, reach reach) (held row, err error) {
-	args := []any{c.digest[:], c.fingerprint[:], int32(reach),
-		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt, c.token, c.created,
-		c.lease.Microseconds(), c.ttl.Microseconds()}
-	err = retry(ctx, func(ctx context.Context) error {
+// take claims the key within reach, or returns the record that holds it. What was restored is the rest of the record.
+func (c *claim) take(ctx context.Context, sql string, reach reach, restored ...any) (held row, err error) {
+	args := append([]any{c.digest[:], c.fingerprint[:], int32(reach),
+		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
+		c.ttl.Microseconds()}, restored...)
+	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
 		held = row{}
 		if c.store.opts.PartitionDays == 0 {
-			return held.scan(c.store.pool.QueryRow(ctx, c.store.claim, args...))
+			return held.scan(conn.QueryRow(ctx, sql, args...))
 		}
-		return c.takeLocked(ctx, &held, args)
+		return c.takeLocked(ctx, conn, &held, sql, args)
 	})
 	return held, err
 }
 
 // takeLocked claims a key of a divided table, where no unique index can refuse a second record. All claims of a key
 // take turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) takeLocked(ctx context.Context, held *row, args []any) (err error) {
+func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, held *row, sql string, args []any) error {
 	var batch pgx.Batch
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
-	batch.Queue(c.store.claim, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
 	batch.Queue("commit")
-	return c.store.pool.SendBatch(ctx, &batch).Close()
+	return conn.SendBatch(ctx, &batch).Close()
 }
 
 // Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
@@ -130,8 +131,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	args := append([]any{c.digest[:], c.token}, responseArgs(resp)...)
-	err := c.restoring(ctx, "complete", c.store.complete, append(args, ttl.Microseconds())...)
+	err := c.restoring(ctx, "complete", c.store.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
 	if errors.Is(err, errCompleted) {
 		return nil // this is a repetition
 	}
@@ -140,14 +140,11 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 
 // Release implements [idempotency.Claim].
 func (c *claim) Release(ctx context.Context) error {
-	tag, err := c.store.pool.Exec(ctx, c.store.release, c.digest[:], c.token)
-	switch {
-	case err != nil:
-		return fmt.Errorf("pgxstore: release: %w", err)
-	case tag.RowsAffected() == 0:
+	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token})
+	if err == nil && !done {
 		return idempotency.ErrClaimLost
 	}
-	return nil
+	return err
 }
 
 // errCompleted says that the claim itself has completed its record.
@@ -159,13 +156,13 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 	if done || err != nil {
 		return err
 	}
-	held, err := c.take(ctx, expired)
+	held, err := c.take(ctx, c.store.restore, expired, c.operation, c.attempt, c.created)
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)
-	case held.token == c.token && held.status != nil:
+	case held.token == c.token && held.status.Valid:
 		return errCompleted
-	case held.token != c.token || held.leaseUntil == nil:
+	case held.token != c.token || !held.leaseUntil.Valid:
 		return idempotency.ErrClaimLost
 	}
 	done, err = c.step(ctx, name, sql, args)
@@ -180,69 +177,13 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 
 // step reports whether the claim held its record, which sql has changed then.
 func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bool, err error) {
-	tag, err := c.store.pool.Exec(ctx, sql, args...)
+	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
+		tag, err := conn.Exec(ctx, sql, args...)
+		done = tag.RowsAffected() == 1
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("pgxstore: %s: %w", name, err)
 	}
-	return tag.RowsAffected() == 1, nil
-}
-
-// tries is how often a claim is attempted over connections that break. Losing a race against other claims is not
-// counted: each time, one of them has won.
-const tries = 3
-
-// retry repeats a step that may be repeated, until its outcome is known. Each try has half of the time that is left,
-// so that a server that falls silent leaves time for another one.
-func retry(ctx context.Context, step func(context.Context) error) error {
-	for broken := 0; ; {
-		err := try(ctx, step)
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() != nil:
-			return err
-		case lostRace(err):
-		case isBroken(err) && broken < tries-1:
-			broken++
-			pause(ctx, time.Duration(broken)*10*time.Millisecond)
-		default:
-			return err
-		}
-	}
-}
-
-func try(ctx context.Context, step func(context.Context) error) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
-	return step(ctx)
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// lostRace reports whether another session was faster, so that the step has to be judged anew.
-func lostRace(err error) bool {
-	if errors.Is(err, pgx.ErrNoRows) {
-		return true
-	}
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == "40001" || e.Code == "40P01") // serialization failure, deadlock
-}
-
-// isBroken reports whether it was the connection that failed, or the server as it went down or came up.
-func isBroken(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return true
-	}
-	return e.Code[:2] == "08" || e.Code[:3] == "57P" || e.Code == "53300"
+	return done, nil
 }

@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strconv"
 	"sync/atomic"
 
@@ -13,8 +14,12 @@ import (
 // Tx returns the transaction that the handler must make its changes in: they are committed together with the record
 // of the operation, or not at all. It returns false where no [TxStore] protects the call.
 //
-// The transaction ends with the handler. Its Commit is refused, and after a Rollback the client is told to try again.
-// To undo a part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
+// The transaction ends with the handler. Its Commit is refused, in SQL too, and after a Rollback the client is told to
+// try again. To undo a part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
+//
+// A COMMIT that is hidden, behind other statements in one string, in a batch, or sent by way of Conn, cannot be
+// refused. It makes permanent what the handler did before; but everything after it is refused, no answer is stored, and
+// the client is told to try again.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*transaction)
 	return tx, ok
@@ -35,9 +40,27 @@ type transaction struct {
 	savepoints atomic.Int64
 }
 
+// check says why the handler cannot use the transaction any more. What it did then would be committed at once.
 func (t *transaction) check() error {
 	if t.ended.Load() {
 		return pgx.ErrTxClosed
+	}
+	if conn := t.conn.PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
+		return errEnded
+	}
+	return nil
+}
+
+// commits matches a statement that would commit the transaction.
+var commits = regexp.MustCompile(`(?i)^\s*(?:commit|end|prepare\s+transaction)\b`)
+
+// permit is check for a statement in SQL.
+func (t *transaction) permit(sql string) error {
+	if err := t.check(); err != nil {
+		return err
+	}
+	if commits.MatchString(sql) {
+		return ErrCommit
 	}
 	return nil
 }
@@ -71,21 +94,21 @@ func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 }
 
 func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.check(); err != nil {
+	if err := t.permit(sql); err != nil {
 		return pgconn.CommandTag{}, err
 	}
 	return t.conn.Exec(ctx, sql, args...)
 }
 
 func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.check(); err != nil {
+	if err := t.permit(sql); err != nil {
 		return refusedRows{err: err}, err
 	}
 	return t.conn.Query(ctx, sql, args...)
 }
 
 func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.check(); err != nil {
+	if err := t.permit(sql); err != nil {
 		return refusedRows{err: err}
 	}
 	return t.conn.QueryRow(ctx, sql, args...)

@@ -53,7 +53,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempo
 		return c.recordOf(), c, nil
 	}
 	v.end(ctx)
-	if v.found && !v.claimable {
+	if v.held() {
 		record, err := v.row.record()
 		if err == nil && record.Response != nil && s.opts.CountReplays {
 			// The replay is right whether or not it is counted.
@@ -70,12 +70,12 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Att
 	suspect := false
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
-		err = retry(ctx, func(ctx context.Context) error {
-			v, err = s.visit(ctx, c, reachOf(attempt))
+		err = retry(ctx, func() error {
+			v, err = s.visit(ctx, s.opts.begin(), c, reachOf(attempt))
 			suspect = suspect || err != nil
 			return err
 		})
-		if err != nil || v.locked || !suspect || time.Now().After(giveUp) {
+		if err != nil || v.locked || v.held() || !suspect || time.Now().After(giveUp) {
 			return v, err
 		}
 		v.end(ctx)
@@ -103,34 +103,72 @@ type visit struct {
 	claimable, expired bool
 }
 
-// free reports whether the key can be claimed in this transaction.
-func (v *visit) free() bool { return v.locked && (!v.found || v.claimable) }
+// held reports whether there is a record that cannot be claimed.
+func (v *visit) held() bool { return v.found && !v.claimable }
 
-// visit takes one round trip.
-func (s *TxStore) visit(ctx context.Context, c *txClaim, reach reach) (*visit, error) {
+// free reports whether the key can be claimed in this transaction.
+func (v *visit) free() bool { return v.locked && !v.held() }
+
+// visit looks at the key on a connection of its own.
+func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v := &visit{conn: conn}
-	var batch pgx.Batch
-	batch.Queue("begin isolation level " + string(s.opts.isolation()))
-	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&v.locked, &v.now, &v.began, nil)
-	})
-	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(func(r pgx.Row) error {
-		err := v.row.scan(r, &v.claimable, &v.expired)
-		v.found = err == nil
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+	err = hasten(ctx, conn, func() error {
+		if begin == beginSerializable {
+			return s.lookApart(ctx, v, c, reach)
 		}
-		return err
+		return s.look(ctx, v, begin, c, reach)
 	})
-	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+	if err != nil {
 		conn.Release() // which closes a connection with a transaction
 		return nil, err
 	}
 	return v, nil
+}
+
+// look takes one round trip.
+func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, reach reach) error {
+	var batch pgx.Batch
+	batch.Queue(begin)
+	s.queueLock(&batch, v, c)
+	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(v.scan)
+	return v.conn.SendBatch(ctx, &batch).Close()
+}
+
+// lookApart takes two round trips, for the transaction not to read what others write: at the level serializable the
+// database would refuse one of any two that look for a record on the same page of the index. The record is read before
+// the lock is taken, which is as good: the snapshot of the transaction is never newer than its lock, and what comes
+// between is left to the primary key.
+func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach reach) error {
+	err := v.scan(v.conn.QueryRow(ctx, s.read, c.digest[:], c.fingerprint[:], int32(reach)))
+	if err != nil || v.held() {
+		return err
+	}
+	var batch pgx.Batch
+	batch.Queue(beginSerializable)
+	s.queueLock(&batch, v, c)
+	return v.conn.SendBatch(ctx, &batch).Close()
+}
+
+func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
+	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&v.locked, &v.now, &v.began, nil)
+	})
+}
+
+// scan reads the record, if there is one.
+func (v *visit) scan(from pgx.Row) error {
+	r := &v.row
+	err := from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
+		&r.header, &r.trailer, &r.body, &v.claimable, &v.expired)
+	v.found = err == nil
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
 }
 
 // end rolls back, unless the handler has, and gives the connection back.
@@ -166,7 +204,7 @@ func (c *txClaim) own(v *visit) {
 	c.visit, c.tx = v, &transaction{conn: v.conn.Conn()}
 	c.operation, c.attempt, c.created = id(uuid.New()), 1, v.now
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
-		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created
+		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created.Time
 	}
 }
 
@@ -223,7 +261,7 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return rolledBack(errEnded)
 	}
-	err := try(ctx, func(ctx context.Context) error { return c.commit(ctx, resp, ttl) })
+	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.conn.Release() // which closes it unless the transaction has ended
 	switch {
 	case err == nil:
@@ -245,11 +283,10 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	if c.visit.found {
 		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
 	}
-	args := append([]any{
+	batch.Queue(c.store.record, responseArgs(resp,
 		c.digest[:], printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt,
-		c.fingerprint[:], c.token, c.created,
-	}, responseArgs(resp)...)
-	batch.Queue(c.store.record, append(args, ttl.Microseconds(), c.visit.began)...)
+		c.fingerprint[:], c.token, c.created, c.visit.began, ttl.Microseconds(),
+	)...)
 	batch.Queue("commit")
 	return c.visit.conn.SendBatch(ctx, &batch).Close()
 }
@@ -258,7 +295,7 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 // as its transaction may still go on; when its lock can be had, it has ended.
 func (c *txClaim) resolve(ctx context.Context, cause error) error {
 	for ctx.Err() == nil {
-		v, err := c.store.visit(ctx, c, expired)
+		v, err := c.store.visit(ctx, beginReadCommitted, c, expired)
 		if err != nil {
 			pause(ctx, 20*time.Millisecond)
 			continue

@@ -51,6 +51,15 @@ func TestHandlerInTransaction(t *testing.T) {
 			}
 		}
 	}
+	behind := func(statements ...string) func(context.Context, pgx.Tx) {
+		return func(ctx context.Context, tx pgx.Tx) {
+			for _, sql := range statements {
+				if _, err := tx.Conn().Exec(ctx, sql); err != nil {
+					panic(err)
+				}
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		then    func(ctx context.Context, tx pgx.Tx) // after the effect
 		status  int
@@ -62,8 +71,20 @@ func TestHandlerInTransaction(t *testing.T) {
 		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0},
 		"rolls back in SQL":           {run("ROLLBACK"), 503, 0},
 		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0},
-		"commits in SQL":              {run("COMMIT"), 503, 1},          // which nobody can undo,
-		"commits and begins again":    {run("COMMIT", "BEGIN"), 503, 1}, // but no success is reported
+		"commits in SQL":              {run("COMMIT", " end work", "prepare TRANSACTION 'x'"), 201, 1}, // is refused
+		"commits and begins again":    {run("COMMIT", "BEGIN"), 201, 1},
+		// A hidden commit nobody can undo, but no success is reported, and nothing more is done.
+		"commits in a string":     {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1},
+		"commits behind our back": {behind("COMMIT"), 503, 1},
+		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1},
+		"commits in a batch": {func(ctx context.Context, tx pgx.Tx) {
+			batch := &pgx.Batch{}
+			batch.Queue("COMMIT")
+			_ = tx.SendBatch(ctx, batch).Close()
+			if _, err := tx.Exec(ctx, "INSERT INTO parent VALUES (9)"); err == nil {
+				panic("a statement after the end is not refused")
+			}
+		}, 503, 1},
 		"commits": {func(ctx context.Context, tx pgx.Tx) {
 			if !errors.Is(tx.Commit(ctx), pgxstore.ErrCommit) {
 				panic("Commit is not refused")

@@ -17,11 +17,11 @@ CREATE TABLE IF NOT EXISTS {records} (
     created_at     timestamptz NOT NULL,    -- when the first attempt began
     lease_until    timestamptz,
     expires_at     timestamptz NOT NULL,
-    expires_minute timestamp   NOT NULL GENERATED ALWAYS AS (date_trunc('minute', expires_at AT TIME ZONE 'UTC')) STORED,
+    expires_minute timestamptz NOT NULL,    -- the same without seconds: what is indexed must seldom change
     completed_at   timestamptz,
     status         integer,
-    header         json,                    -- {"name": ["value", ...]}, one code point a byte; null: none
-    trailer        json,
+    header         text,                    -- a line for each value: "Name: value"
+    trailer        text,
     body           bytea,                   -- null: not kept
     replays        bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70);
@@ -29,3 +29,19 @@ CREATE TABLE IF NOT EXISTS {records} (
 CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
 
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';
+
+-- Claims a key, or returns nothing if another session was faster. See claim.sql for the parameters, and for why this is
+-- a function.
+CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
+    uuid DEFAULT NULL, integer DEFAULT NULL, timestamptz DEFAULT NULL) RETURNS TABLE (operation uuid, attempt integer,
+    fingerprint bytea, token uuid, created_at timestamptz, lease_until timestamptz, now timestamptz, status integer,
+    header text, trailer text, body bytea)
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY INSERT INTO {records} AS r ({claim_columns})
+    VALUES ({claim}) ON CONFLICT DO NOTHING RETURNING {columns};
+    IF NOT FOUND THEN
+        RETURN QUERY UPDATE {records} r SET {claim_again}
+        WHERE r.digest = $1 AND {claimable} RETURNING {columns};
+    END IF;
+END $$;

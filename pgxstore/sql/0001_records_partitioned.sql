@@ -14,10 +14,11 @@ CREATE TABLE IF NOT EXISTS {records} (
     created_at   timestamptz NOT NULL, -- when the first attempt began
     lease_until  timestamptz,          -- null: nobody is running it
     expires_at   timestamptz NOT NULL,
+    expires_minute timestamptz NOT NULL,
     completed_at timestamptz,
     status       integer,              -- null: not completed
-    header       json,                 -- {"name": ["value", ...]}, one code point a byte; null: none
-    trailer      json,
+    header       text,                 -- a line for each value: "Name: value"
+    trailer      text,
     body         bytea,                -- null: not kept
     replays      bigint      NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (expires_at);

@@ -1,6 +1,7 @@
 /* idempotency: complete */
---   $1 digest, $2 token, $3 status, $4 header, $5 trailer, $6 body, $7 time to live in microseconds
+--   $1 digest, $2 token, $3 time to live in microseconds, $4 status, $5 header, $6 trailer, $7 body
 UPDATE {records} r SET
-    status = $3::integer, header = $4::json, trailer = $5::json, body = $6::bytea,
-    completed_at = {now}, lease_until = NULL, expires_at = {now} + $7::bigint * interval '1 microsecond'
+    status = $4::integer, header = $5::text, trailer = $6::text, body = $7::bytea,
+    completed_at = {now}, lease_until = NULL,
+    expires_at = {after $3}, expires_minute = date_bin('1 minute', {after $3}, 'epoch')
 WHERE {held}

@@ -1,7 +1,6 @@
 /* idempotency: delete expired */
--- Deletes up to $1 expired records, but none that another session is working on. The minute alone would do, but the
--- record that is locked may be a newer one than that which the index has led to.
+-- Deletes the expired records among those at $1, but none that another session is working on. What is there may be
+-- another record by now, which is as good if it has expired, too.
 DELETE FROM {records} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {records} WHERE expires_minute < date_trunc('minute', {now} AT TIME ZONE 'UTC')
-    ORDER BY expires_minute LIMIT $1::bigint FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {records} WHERE ctid = ANY ($1::tid[]) AND expires_at <= {now} FOR UPDATE SKIP LOCKED
 )) AND expires_at <= {now}

@@ -1,6 +1,7 @@
 /* idempotency: extend */
 --   $1 digest, $2 token, $3 lease in microseconds
 UPDATE {records} r SET
-    lease_until = {now} + $3::bigint * interval '1 microsecond',
-    expires_at = greatest(r.expires_at, {now} + $3::bigint * interval '1 microsecond')
+    lease_until = {after $3},
+    expires_at = greatest(r.expires_at, {after $3}),
+    expires_minute = date_bin('1 minute', greatest(r.expires_at, {after $3}), 'epoch')
 WHERE {held}

@@ -1,0 +1,83 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// tries is how often a step is attempted over connections that break. Losing a race against other claims is not
+// counted: each time, one of them has won.
+const tries = 3
+
+// retry repeats a step that may be repeated, each time on another connection, until its outcome is known.
+func (t *Table) retry(ctx context.Context, step func(*pgxpool.Conn) error) error {
+	return retry(ctx, func() error {
+		conn, err := t.pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		return hasten(ctx, conn, func() error { return step(conn) })
+	})
+}
+
+func retry(ctx context.Context, step func() error) error {
+	for broken := 0; ; {
+		err := step()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return err
+		case lostRace(err):
+		case isBroken(err) && broken < tries-1:
+			broken++
+			pause(ctx, time.Duration(broken)*10*time.Millisecond)
+		default:
+			return err
+		}
+	}
+}
+
+// hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
+// another try. A deadline of the connection costs less than a context does.
+func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		wire := conn.Conn().PgConn().Conn()
+		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
+		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
+	}
+	return step()
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// lostRace reports whether another session was faster, so that the step has to be judged anew.
+func lostRace(err error) bool {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return true
+	}
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (e.Code == "40001" || e.Code == "40P01") // serialization failure, deadlock
+}
+
+// isBroken reports whether it was the connection that failed, or the server as it went down or came up.
+func isBroken(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return true
+	}
+	return e.Code[:2] == "08" || e.Code[:3] == "57P" || e.Code == "53300"
+}
