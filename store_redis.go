@@ -35,8 +35,13 @@ type RedisStore struct {
 // NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
 // Deadlines hold if the client has ContextTimeoutEnabled: set it. Of a *redis.Client without it, the store uses the
-// connections with settings of its own, in which it is set, but without the hooks that were added to the client. A
-// *redis.AutoPipeliner of go-redis 9.23 keeps no deadline: its client needs a short ReadTimeout, and MaxRetries -1.
+// connections with settings of its own, in which it is set, but without the hooks that were added to the client.
+//
+// A *redis.AutoPipeliner sends the steps of concurrent requests together. That pays where dozens of requests are under
+// way at any time: at 64, it takes a third less processor time of client and server. Where there is one at a time, it
+// doubles how long a step takes. No step relies on the order of others, so several batches may be under way at once
+// (MaxConcurrentBatches, Unordered). In go-redis 9.23 it keeps no deadline: its client needs a short ReadTimeout, and
+// MaxRetries -1.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
 }

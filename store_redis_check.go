@@ -67,7 +67,9 @@ var hazards = []hazard{
 		"scripts need Redis 6.2"},
 	{"role", is("master"),
 		"a replica refuses claims"},
-	{"maxmemory_policy", func(policy string, node settings) bool { return policy == "noeviction" || node["maxmemory"] == "0" },
+	{"maxmemory_policy", func(policy string, node settings) bool {
+		return policy == "noeviction" || node["maxmemory"] == "0"
+	},
 		"records are evicted when memory is short, and operations run again"},
 	{"aof_enabled", is("1"),
 		"a restart forgets records, and operations run again"},

@@ -204,7 +204,8 @@ const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d operation
 const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +
 	"Content-Type: application/json\nSet-Cookie: a=1\nSet-Cookie: b=2\nTrailer\\x3aChecksum: ok\n\n" + `{"id":1}`
 
-var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |operation=[0-9a-f-]{36} `)
+var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |` +
+	`operation=[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12} `)
 
 // What an operator sees in redis-cli GET, and other releases of this package have to read.
 func TestRedisRecordIsReadable(t *testing.T) {
