@@ -40,10 +40,16 @@ func FromContext(ctx context.Context) (Operation, bool) {
 // operationKey is what an attempt answers to as a context.
 type operationKey struct{}
 
-// newOperation returns a random ID: a UUID of version 4 (RFC 9562, section 5.4), as uuid.New makes it.
-func newOperation() (id uuid.UUID) {
-	rand.Read(id[:]) // never fails
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
-	return id
+// newOperation returns a random ID.
+func newOperation() uuid.UUID {
+	var random [16]byte
+	rand.Read(random[:]) // never fails
+	return operationFrom(random)
+}
+
+// operationFrom makes an ID of random bytes: a UUID of version 4 (RFC 9562, section 5.4).
+func operationFrom(random [16]byte) uuid.UUID {
+	random[6] = random[6]&0x0f | 0x40
+	random[8] = random[8]&0x3f | 0x80
+	return random
 }

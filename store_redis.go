@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -90,9 +89,7 @@ func claimRequest(attempt Attempt) (request, token string) {
 	}
 	var random [32]byte
 	rand.Read(random[:]) // never fails
-	secret, operation := random[:16], uuid.UUID(random[16:])
-	operation[6] = operation[6]&0x0f | 0x40 // version 4
-	operation[8] = operation[8]&0x3f | 0x80 // of RFC 9562
+	secret, operation := random[:16], operationFrom([16]byte(random[16:]))
 	start := len(b)
 	b = hex.AppendEncode(b, secret)
 	end := len(b)
