@@ -46,8 +46,12 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 // reach next untouched.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(m.opts.Methods, r.Method) {
+			next.ServeHTTP(w, r)
+			return
+		}
 		values := r.Header[m.opts.Header]
-		if !slices.Contains(m.opts.Methods, r.Method) || len(values) == 0 && !m.opts.Required {
+		if len(values) == 0 && !m.opts.Required {
 			next.ServeHTTP(w, r)
 			return
 		}
