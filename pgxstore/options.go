@@ -25,9 +25,11 @@ type Options struct {
 	PartitionDays int
 
 	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is
-	// read committed unless default_transaction_isolation says otherwise. A divided table allows no other than read
-	// committed: where no unique index can refuse a second record, a transaction has to see what others have committed
-	// since it began.
+	// read committed unless default_transaction_isolation says otherwise. Serializable should be named here even so:
+	// the store looks for records in another way then, or any two operations at once might be refused.
+	//
+	// A divided table allows no other than read committed: where no unique index can refuse a second record, a
+	// transaction has to see what others have committed since it began.
 	Isolation pgx.TxIsoLevel
 
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
