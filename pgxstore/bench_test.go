@@ -243,14 +243,25 @@ func newHandmade(b *testing.B, pool *pgxpool.Pool) {
 
 // BenchmarkDropDay drops a day of a million records while claims go on.
 func BenchmarkDropDay(b *testing.B) {
-	benchRemoval(b, pgxstore.Options{PartitionDays: 1}, func(t *pgxstore.Table) error {
-		return t.Maintain(context.Background())
-	})
+	pool := benchPool(b)
+	now, set := newClock(b, pool)
+	benchRemoval(b, pool, func() pgxstore.Options {
+		set("2030-01-01 12:00:00+00")
+		table := newTable(b, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+		fill(b, pool, table, removed, "'2030-01-01 13:00:00+00'::timestamptz")
+		set("2030-01-02 12:00:00+00")
+		return table
+	}, func(t *pgxstore.Table) error { return t.Maintain(context.Background()) })
 }
 
 // BenchmarkDeleteExpired deletes a million records while claims go on.
 func BenchmarkDeleteExpired(b *testing.B) {
-	benchRemoval(b, pgxstore.Options{}, func(t *pgxstore.Table) error {
+	pool := benchPool(b)
+	benchRemoval(b, pool, func() pgxstore.Options {
+		table := newTable(b, pool, pgxstore.Options{})
+		fill(b, pool, table, removed, "now() - interval '1 hour'")
+		return table
+	}, func(t *pgxstore.Table) error {
 		n, err := t.DeleteExpired(context.Background())
 		require.Equal(b, int64(removed), n)
 		return err
@@ -259,16 +270,11 @@ func BenchmarkDeleteExpired(b *testing.B) {
 
 const removed = 1_000_000
 
-func benchRemoval(b *testing.B, opts pgxstore.Options, remove func(*pgxstore.Table) error) {
-	pool := benchPool(b)
-	now, set := newClock(b, pool)
+func benchRemoval(b *testing.B, pool *pgxpool.Pool, filled func() pgxstore.Options, remove func(*pgxstore.Table) error) {
 	var took, longest time.Duration
 	for b.Loop() {
-		set("2030-01-01 12:00:00+00")
-		table := newTable(b, pool, opts.At(now))
-		fill(b, pool, table, removed, "'2030-01-01 13:00:00+00'::timestamptz")
+		table := filled()
 		execute(b, pool, "VACUUM ANALYZE "+tableName(table))
-		set("2030-01-02 12:00:00+00")
 		stop := claiming(b, pgxstore.New(pool, table))
 		began := time.Now()
 		require.NoError(b, remove(pgxstore.NewTable(pool, table)))

@@ -25,6 +25,16 @@ func TestStoreConformance(t *testing.T) {
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 		})
 	}
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		t.Run("sessions that are "+string(level), func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+				c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(level)
+			})
+			store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+		})
+	}
 	t.Run("partitions", func(t *testing.T) {
 		t.Parallel()
 		pool := newPool(t, serverURL(t))

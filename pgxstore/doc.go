@@ -19,7 +19,9 @@
 // If that takes too long the client is told to try again, and gets whatever came of it.
 //
 // At the isolation levels repeatable read and serializable the database may refuse a commit, also for another
-// transaction that it merely resembles. The client is told to try again then; nothing is half done.
+// transaction that it merely resembles. The client is told to try again then; nothing is half done. At the level
+// serializable a claim takes a round trip more: the record is read in front of the transaction, which would else depend
+// on all records that are inserted near it in the index.
 //
 // # Expiry
 //

@@ -330,7 +330,8 @@ func TestDatabaseCrashes(t *testing.T) {
 			l := newLedger(t, pool, opts)
 			var mu sync.Mutex
 			failed := make(map[string]int) // how often the handler could not tell whether it took effect
-			settings := idempotency.Options{Lease: time.Second}
+			// An answer whose record could not be written is sent all the same: there must be time to write it.
+			settings := idempotency.Options{StoreTimeout: 30 * time.Second}
 			h := newMiddleware(t, open(pool, opts), settings, func(w http.ResponseWriter, r *http.Request) {
 				op, _ := idempotency.FromContext(r.Context())
 				run := pool.Exec

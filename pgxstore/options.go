@@ -2,11 +2,8 @@ package pgxstore
 
 import (
 	"cmp"
-	"embed"
 	"fmt"
-	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,9 +25,11 @@ type Options struct {
 	PartitionDays int
 
 	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is
-	// read committed unless default_transaction_isolation says otherwise. A divided table allows no other than read
-	// committed: where no unique index can refuse a second record, a transaction has to see what others have committed
-	// since it began.
+	// read committed unless default_transaction_isolation says otherwise. Serializable should be named here even so:
+	// the store looks for records in another way then, or any two operations at once might be refused.
+	//
+	// A divided table allows no other than read committed: where no unique index can refuse a second record, a
+	// transaction has to see what others have committed since it began.
 	Isolation pgx.TxIsoLevel
 
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
@@ -57,10 +56,12 @@ func (o Options) name(suffix string) string {
 
 func (o Options) validate() error {
 	if n := len(o.table()) + len("_20060102"); n > 63 {
-		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.table(), n)
+		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63",
+			o.table(), n)
 	}
 	if o.PartitionDays != 0 && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
-		return fmt.Errorf("pgxstore: a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
+		return fmt.Errorf("pgxstore: a table with partitions needs the isolation level %s, not %s",
+			pgx.ReadCommitted, o.Isolation)
 	}
 	return nil
 }
@@ -86,54 +87,4 @@ func (o Options) begin() string {
 // idleTimeout returns IdleTimeout as a setting of the server.
 func (o Options) idleTimeout() string {
 	return strconv.FormatInt(max(1, cmp.Or(o.IdleTimeout, time.Minute).Milliseconds()), 10)
-}
-
-//go:embed sql
-var files embed.FS
-
-// read returns a file of the directory sql for the table of o.
-func (o Options) read(file string) string {
-	text, err := files.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // a file that is not embedded
-	}
-	return o.expand(string(text))
-}
-
-// statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
-func (o Options) statement(file string) string { return comment.ReplaceAllString(o.read(file), "") }
-
-var comment = regexp.MustCompile(`(?m)^--.*\n`)
-
-var after = regexp.MustCompile(`\{after (\$\d+)\}`)
-
-// expand replaces the names in braces that the statements have in common. The table is r in the conditions.
-func (o Options) expand(sql string) string {
-	sql = strings.NewReplacer(
-		"{columns}", "r.operation, r.attempt, r.fingerprint, r.token, r.created_at, r.lease_until, "+
-			"{now} AS now, r.status, r.header, r.trailer, r.body",
-		"{claimable}", `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
-        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
-		"{claim_columns}", "digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, "+
-			"lease_until, expires_at, expires_minute",
-		"{claim}", `$1::bytea, $4::text, $5::text, $6::text, coalesce($10::uuid, gen_random_uuid()), coalesce($11::integer, 1),
-        $2::bytea, $7::uuid,
-        coalesce($12::timestamptz, {now}), {after $8},
-        {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
-		"{claim_again}", `
-            operation = CASE WHEN r.expires_at <= {now} THEN coalesce($10::uuid, gen_random_uuid()) ELSE r.operation END,
-            attempt = CASE WHEN r.expires_at <= {now} THEN coalesce($11::integer, 1) ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
-            replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
-            fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8}, expires_at = {after $9},
-            expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
-            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
-		"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
-    AND r.expires_at > {now}`,
-	).Replace(sql)
-	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
-	return strings.NewReplacer(
-		"{records}", o.name(""), "{claim_function}", o.name("_claim"), "{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
-		"{now}", cmp.Or(o.now, "statement_timestamp()"),
-	).Replace(sql)
 }

@@ -10,23 +10,26 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// tries is how often a step is attempted over connections that break. Losing a race against other claims is not
-// counted: each time, one of them has won.
+// tries is how often a step is begun while connections break. Losing a race against other claims is not counted: each
+// time, one of them has won.
 const tries = 3
 
-// retry repeats a step that may be repeated, each time on another connection, until its outcome is known.
-func (t *Table) retry(ctx context.Context, step func(*pgxpool.Conn) error) error {
-	return retry(ctx, func() error {
+// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. If there is a
+// claim that a failure would leave behind, as there may be once a step was sent, only the end of ctx ends the tries.
+func (t *Table) retry(ctx context.Context, claimed bool, step func(*pgxpool.Conn) error) error {
+	return retry(ctx, &claimed, func() error {
 		conn, err := t.pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer conn.Release()
+		claimed = true
 		return hasten(ctx, conn, func() error { return step(conn) })
 	})
 }
 
-func retry(ctx context.Context, step func() error) error {
+func retry(ctx context.Context, claimed *bool, step func() error) error {
+	_, bounded := ctx.Deadline()
 	for broken := 0; ; {
 		err := step()
 		switch {
@@ -35,9 +38,9 @@ func retry(ctx context.Context, step func() error) error {
 		case ctx.Err() != nil:
 			return err
 		case lostRace(err):
-		case isBroken(err) && broken < tries-1:
+		case isBroken(err) && (broken < tries-1 || *claimed && bounded):
 			broken++
-			pause(ctx, time.Duration(broken)*10*time.Millisecond)
+			pause(ctx, min(time.Duration(broken)*10*time.Millisecond, 100*time.Millisecond))
 		default:
 			return err
 		}

@@ -90,7 +90,7 @@ type claim struct {
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
 	lease, ttl  time.Duration
-	operation   pgtype.UUID
+	operation   pgtype.UUID // null: not claimed yet
 	attempt     int32
 	created     pgtype.Timestamptz
 }
@@ -100,7 +100,7 @@ func (c *claim) take(ctx context.Context, sql string, reach reach, restored ...a
 	args := append([]any{c.digest[:], c.fingerprint[:], int32(reach),
 		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
 		c.ttl.Microseconds()}, restored...)
-	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
+	err = c.store.retry(ctx, c.operation.Valid, func(conn *pgxpool.Conn) error {
 		held = row{}
 		if c.store.opts.PartitionDays == 0 {
 			return held.scan(conn.QueryRow(ctx, sql, args...))
@@ -177,7 +177,7 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 
 // step reports whether the claim held its record, which sql has changed then.
 func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bool, err error) {
-	err = c.store.retry(ctx, func(conn *pgxpool.Conn) error {
+	err = c.store.retry(ctx, true, func(conn *pgxpool.Conn) error {
 		tag, err := conn.Exec(ctx, sql, args...)
 		done = tag.RowsAffected() == 1
 		return err

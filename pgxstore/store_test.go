@@ -62,6 +62,7 @@ func TestColumnsForAudits(t *testing.T) {
 				require.Equal(t, answer, *record.Response)
 			}
 			rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
+				substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
 				created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
 				FROM `+tableName(opts)+` WHERE key = $1`, key.ID)
 			require.NoError(t, err)
@@ -70,7 +71,8 @@ func TestColumnsForAudits(t *testing.T) {
 			require.Equal(t, map[string]any{
 				"user_id": "user 42", "endpoint": "POST /payments", "key": key.ID, "attempt": int32(1),
 				"status": int32(201), "header": "Content-Type: application/json\n", "body": answer.Body,
-				"ordered": true, "kept": true, "replays": int64(2),
+				"media_type": "application/json",
+				"ordered":    true, "kept": true, "replays": int64(2),
 			}, got)
 		})
 	}

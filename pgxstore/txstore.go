@@ -67,10 +67,10 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempo
 // begin visits the key until its state is known. A session whose connection has broken keeps its lock until the
 // server notices; the visits go on for a while then, for a claim not to be refused because of itself.
 func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Attempt) (v *visit, err error) {
-	suspect := false
+	suspect, claimed := false, false // a claim ends with its connection
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
-		err = retry(ctx, func() error {
+		err = retry(ctx, &claimed, func() error {
 			v, err = s.visit(ctx, s.opts.begin(), c, reachOf(attempt))
 			suspect = suspect || err != nil
 			return err

@@ -28,8 +28,6 @@ CREATE TABLE IF NOT EXISTS {records} (
 
 CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
 
-COMMENT ON TABLE {records} IS 'idempotency records, version 1';
-
 -- Claims a key, or returns nothing if another session was faster. See claim.sql for the parameters, and for why this is
 -- a function.
 CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
@@ -45,3 +43,5 @@ BEGIN
         WHERE r.digest = $1 AND {claimable} RETURNING {columns};
     END IF;
 END $$;
+
+COMMENT ON TABLE {records} IS 'idempotency records, version 1';

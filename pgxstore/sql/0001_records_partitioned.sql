@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     created_at   timestamptz NOT NULL, -- when the first attempt began
     lease_until  timestamptz,          -- null: nobody is running it
     expires_at   timestamptz NOT NULL,
-    expires_minute timestamptz NOT NULL,
+    expires_minute timestamptz NOT NULL, -- as in a table without partitions; nothing needs it here
     completed_at timestamptz,
     status       integer,              -- null: not completed
     header       text,                 -- a line for each value: "Name: value"

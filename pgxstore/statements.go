@@ -1,0 +1,68 @@
+package pgxstore
+
+import (
+	"cmp"
+	"embed"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed sql
+var files embed.FS
+
+// read returns a file of the directory sql for the table of o.
+func (o Options) read(file string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // a file that is not embedded
+	}
+	return o.expand(string(text))
+}
+
+// statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
+func (o Options) statement(file string) string { return comment.ReplaceAllString(o.read(file), "") }
+
+var (
+	comment = regexp.MustCompile(`(?m)^--.*\n`)
+	after   = regexp.MustCompile(`\{after (\$\d+)\}`)
+)
+
+// expand replaces what the statements have in common, which stands in braces. The table is r in them.
+func (o Options) expand(sql string) string {
+	sql = common.Replace(sql)
+	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
+	now := cmp.Or(o.now, "statement_timestamp()")
+	return strings.NewReplacer(
+		"{operation}", "coalesce($10::uuid, gen_random_uuid())",
+		"{attempt}", "coalesce($11::integer, 1)",
+		"{created}", "coalesce($12::timestamptz, "+now+")",
+		"{records}", o.name(""),
+		"{claim_function}", o.name("_claim"),
+		"{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
+		"{now}", now,
+	).Replace(sql)
+}
+
+// The parameters are those of claim.sql and restore.sql or, for what a claim holds, the first two of all its steps.
+var common = strings.NewReplacer(
+	"{columns}", `r.operation, r.attempt, r.fingerprint, r.token, r.created_at, r.lease_until, {now} AS now, r.status,
+    r.header, r.trailer, r.body`,
+	"{claimable}", `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
+        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
+	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
+        created_at, lease_until, expires_at, expires_minute`,
+	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, {operation}, {attempt}, $2::bytea, $7::uuid,
+        {created}, {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
+	"{claim_again}", `
+            operation = CASE WHEN r.expires_at <= {now} THEN {operation} ELSE r.operation END,
+            attempt = CASE WHEN r.expires_at <= {now} THEN {attempt} ELSE r.attempt + 1 END,
+            created_at = CASE WHEN r.expires_at <= {now} THEN {created} ELSE r.created_at END,
+            replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
+            fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
+            expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
+            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
+	"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+    AND r.expires_at > {now}`,
+)
