@@ -45,12 +45,13 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 // (redirects, 404) are not the handler's. Requests of other methods, and those without a key unless Required is set,
 // reach next untouched.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
+	methods, header := m.opts.Methods, m.opts.Header
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !slices.Contains(m.opts.Methods, r.Method) {
+		if !slices.Contains(methods, r.Method) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		values := r.Header[m.opts.Header]
+		values := r.Header[header]
 		if len(values) == 0 && !m.opts.Required {
 			next.ServeHTTP(w, r)
 			return

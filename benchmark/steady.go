@@ -10,12 +10,15 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Steady is a store in memory from which as many records expire as come in, and beside it the same loop without a
-// store: what that one sees is due to the machine and to the loop itself.
+// Steady is a store in memory from which as many records expire as come in, and beside it the same loop with a ring of
+// as many pieces of memory in its place: what that one sees is due to the machine and to the loop itself.
 type Steady struct {
 	Live, Rate     int // records, and records a second
 	Store, Control Paced
 }
+
+// recordSize is about what a record takes.
+const recordSize = 728
 
 // Paced is what a loop has seen that keeps a rate.
 type Paced struct {
@@ -51,8 +54,12 @@ func RunSteady(live, rate int, measured time.Duration) (Steady, error) {
 	if err := executeFor(ctx, store, first, ttl); err != nil {
 		return s, fmt.Errorf("benchmark: after its TTL: %w", err)
 	}
-	s.Control, err = paced(rate, 0, measured, func(id string) error {
+	ring := make([][]byte, live)
+	n := 0
+	s.Control, err = paced(rate, ttl+ttl/5, measured, func(id string) error {
 		entry(id)
+		ring[n%live] = make([]byte, recordSize)
+		n++
 		return nil
 	})
 	return s, err

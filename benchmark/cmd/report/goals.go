@@ -30,6 +30,9 @@ const (
 		"[a handler](#in-process-not-guarded) that takes as little"
 	beyondGet = "the token is compared in a script, which takes the server longer than a GET or SET: " +
 		"[the same commands alone](#in-process-redis), "
+	beyondSet = "the record has a checksum and a head, and a script finds the caches cold behind so large a SET: " +
+		"[all sizes](#completion-in-redis)"
+	beyondRow = "what each part takes is told by [pgxstore](../../pgxstore/README.md#what-it-costs); "
 )
 
 // goals are all goals. A request has 256 B and an answer 200 B where nothing else is said.
@@ -76,22 +79,23 @@ var goals = []goal{
 		faster(1.50, bm.RedisPipeline, bm.RawRedis, bm.Replay, 16),
 		faster(2.00, bm.RedisPipeline, bm.RawRedis, bm.Replay, 64),
 	}, beyondGet + profileOf(bm.RedisPipeline, bm.Replay)},
-	{"Redis, completion of 64 KiB", completion(bm.Medium), ""},
-	{"Redis, completion of 1 MiB", completion(bm.Large), ""},
+	{"Redis, completion of 64 KiB", completion(bm.Medium), beyondSet},
+	{"Redis, completion of 1 MiB", completion(bm.Large), beyondSet},
 	{"PostgreSQL, first", []limit{
 		counts(2, bm.RoundTrips, bm.Postgres, bm.First, bm.Small),
 		faster(0.90, bm.Postgres, bm.RawPostgres, bm.First, 16),
-	}, profileOf(bm.Postgres, bm.First)},
+	}, beyondRow + profileOf(bm.Postgres, bm.First)},
 	{"PostgreSQL, replay", []limit{
 		counts(1, bm.RoundTrips, bm.Postgres, bm.Replay, bm.Small),
 		counts(0, bm.WAL, bm.Postgres, bm.Replay, bm.Small),
 		faster(0.65, bm.Postgres, bm.RawPostgres, bm.Replay, 16),
-	}, profileOf(bm.Postgres, bm.Replay)},
+	}, beyondRow + profileOf(bm.Postgres, bm.Replay)},
 	{"memory, 1,000,000 live, 100,000 a second, expiring", []limit{
 		steadily(25, " us at p99.9", time.Microsecond, func(p bm.Paced) time.Duration { return p.P999 }),
 		steadily(10, " ms stall of its own", time.Millisecond, func(p bm.Paced) time.Duration { return p.Worst.Processor }),
-	}, "[the same loop without a store](#memory-store)"},
-	{"memory, a record", []limit{{bound: 150, unit: " B beyond its bytes", measure: beyondBytes}}, ""},
+	}, "so does [a ring of as much memory](#memory-store) in place of the store"},
+	{"memory, a record", []limit{{bound: 150, unit: " B beyond its bytes", measure: beyondBytes}},
+		"[what a record is made of](allocations.md#a-record-in-memory)"},
 }
 
 // profileOf is the link to a profile.

@@ -45,15 +45,16 @@ func (d *document) steady(s bm.Steady) {
 	if s.Live == 0 {
 		return
 	}
-	d.paragraph("With %d records alive, %d a second coming in and as many expiring, beside the same loop without a "+
-		"store. What that one shows is due to the machine and to the loop. A backlog after a stall is dropped.",
+	d.paragraph("With %d records alive, %d a second coming in and as many expiring, beside the same loop with a ring of as "+
+		"many pieces of memory of the same size in place of the store. What that one shows is due to the machine, "+
+		"which has to find the memory, and to the loop. A backlog after a stall is dropped.",
 		s.Live, s.Rate)
 	row := func(name string, p bm.Paced) []string {
 		return []string{name, duration(p.P50), duration(p.P99), duration(p.P999), duration(p.P9999),
 			duration(p.Worst.Clock), duration(p.Worst.Processor), number(p.GCShare), fmt.Sprintf("%.1f %%", 100*p.Kept)}
 	}
 	d.table([]string{"", "p50", "p99", "p99.9", "p99.99", "Worst", "its processor time", "Processors collecting garbage",
-		"Rate kept"}, [][]string{row("store", s.Store), row("no store", s.Control)})
+		"Rate kept"}, [][]string{row("store", s.Store), row("ring", s.Control)})
 }
 
 func (d *document) server(title, plot, note string, all []bm.Growth) {
