@@ -147,9 +147,15 @@ func (b *Backends) sizeInRedis(ctx context.Context, g *Growth, empty float64, he
 // allocator rounds up, and no room in the tables that is free.
 const redisOverhead = 2*24 + 2*8 + 16 + (3 + 1) + (5 + 1)
 
-// redisMemory returns how much memory the data takes: all that Redis uses but what its clients do.
+// redisMemory returns how much memory the data takes: all that Redis uses but what its clients do. It closes all
+// connections but its own, as what Redis says of idle clients may be a second old.
 func (b *Backends) redisMemory(ctx context.Context) (float64, error) {
-	info, err := b.Redis.Info(ctx, "memory").Result()
+	conn := b.Redis.Conn()
+	defer conn.Close()
+	if err := conn.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err(); err != nil {
+		return 0, err
+	}
+	info, err := conn.Info(ctx, "memory").Result()
 	if err != nil {
 		return 0, err
 	}
