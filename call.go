@@ -17,7 +17,6 @@ type call struct {
 	recorder  recorder
 	execution execution
 	lent      *lent
-	response  Response // as the first client gets it
 }
 
 // lent is what a handler is given, and may keep for as long as it likes.
@@ -53,7 +52,7 @@ func (c *call) execute(m *Middleware, next http.Handler, w http.ResponseWriter, 
 		c.recorder.discard()
 		return err
 	}
-	c.recorder.send(&c.response) // if the claim was lost after it went live, there is nothing to add
+	c.recorder.send() // if the claim was lost after it went live, there is nothing to add
 	return nil
 }
 
@@ -82,7 +81,6 @@ func (c *call) work(ctx context.Context) (Response, error) {
 	c.r.MultipartForm = r.MultipartForm // so that the server removes its files
 
 	resp, whole := c.lent.writer.finish()
-	c.response = resp
 	switch {
 	case c.recorder.refused != nil:
 		return resp, c.recorder.refused

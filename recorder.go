@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -204,16 +203,16 @@ func (rec *recorder) setHeader() {
 }
 
 // send sends what is still to be sent of the finished response.
-func (rec *recorder) send(resp *Response) {
+func (rec *recorder) send() {
 	if rec.refused != nil {
 		return
 	}
 	if rec.live {
-		resp.sendTrailer(rec.w)
+		rec.response.sendTrailer(rec.w)
 		return
 	}
 	rec.setHeader()
-	resp.send(rec.w)
+	rec.response.send(rec.w)
 }
 
 // replay sends the response once more.
@@ -250,7 +249,7 @@ func trailers(h http.Header) Fields {
 			if t == nil {
 				t = make(http.Header)
 			}
-			t[name] = slices.Clone(values)
+			t[name] = values
 		}
 	}
 	for _, line := range h["Trailer"] {

@@ -105,20 +105,23 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 	})
 }
 
-// Middleware that compresses, and leaves the Content-Length alone because handlers as a rule do not set it, is common.
 func TestRefusalPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := setup{outer: func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Encoding", "gzip")
-			z := gzip.NewWriter(w)
-			defer z.Close()
-			next.ServeHTTP(plainGzipWriter{w, z}, r)
-		})
-	}, opts: idempotency.Options{Required: true}}.serve(t, echo)
+	svc := setup{outer: compressing, opts: idempotency.Options{Required: true}}.serve(t, echo)
 	got := svc.post("", "b") // the client decompresses
 	got.header.Del("Content-Encoding")
 	requireProblem(t, got, http.StatusBadRequest, "key-missing")
+}
+
+// compressing is middleware that leaves the Content-Length alone because handlers as a rule do not set it, which is
+// common.
+func compressing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		defer z.Close()
+		next.ServeHTTP(plainGzipWriter{w, z}, r)
+	})
 }
 
 type plainGzipWriter struct {

@@ -60,10 +60,7 @@ func fiber2Handler(app *App, storage fiber2.Storage) fasthttp.RequestHandler {
 	f.All(path, func(c *fiber2.Ctx) error {
 		app.enter()
 		_ = c.Body()
-		c.Set("Content-Type", contentType[0])
-		c.Set("Location", location[0])
-		c.Set("X-Request-Id", requestID[0])
-		c.Set("Cache-Control", cacheControl[0])
+		setFields(c.Set)
 		return c.Status(app.Status).Send(app.Work.answer())
 	})
 	return f.Handler()
@@ -77,11 +74,16 @@ func fiber3Handler(app *App, storage fiber3.Storage) fasthttp.RequestHandler {
 	f.All(path, func(c fiber3.Ctx) error {
 		app.enter()
 		_ = c.Body()
-		c.Set("Content-Type", contentType[0])
-		c.Set("Location", location[0])
-		c.Set("X-Request-Id", requestID[0])
-		c.Set("Cache-Control", cacheControl[0])
+		setFields(c.Set)
 		return c.Status(app.Status).Send(app.Work.answer())
 	})
 	return f.Handler()
+}
+
+// setFields sets the fields that App answers with.
+func setFields(set func(name, value string)) {
+	set("Content-Type", contentType[0])
+	set("Location", location[0])
+	set("X-Request-Id", requestID[0])
+	set("Cache-Control", cacheControl[0])
 }
