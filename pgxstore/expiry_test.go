@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -222,6 +223,7 @@ func TestBorderOfDays(t *testing.T) {
 		// For half of the sessions the time is later by two seconds, so that their records expire on the next day.
 		late := opts.At(now + " + interval '2 seconds'")
 		stores := []idempotency.Store{open(opts), open(late)}
+		var sides [2]atomic.Int64
 		for i := range 30 {
 			key := keyOf(fmt.Sprintf("%s %d", name, i))
 			day := idempotency.Attempt{Fingerprint: attempt.Fingerprint, Lease: 12 * time.Hour, TTL: 12 * time.Hour}
@@ -235,7 +237,11 @@ func TestBorderOfDays(t *testing.T) {
 					}
 					if err == nil && claim != nil {
 						executed.Add(1)
-						err = claim.Complete(ctx, answer, 12*time.Hour)
+						sides[n%2].Add(1)
+						if name == "lease" {
+							err = checkDay(ctx, pool, opts, key, "2030050"+[]string{"1", "2"}[n%2])
+						}
+						err = errors.Join(err, claim.Complete(ctx, answer, 12*time.Hour))
 					}
 					if err != nil {
 						t.Error(err)
@@ -246,9 +252,21 @@ func TestBorderOfDays(t *testing.T) {
 			require.Equal(t, int64(1), executed.Load())
 			require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
 		}
-		days := one[int](t, pool, "SELECT count(DISTINCT tableoid) FROM "+tableName(opts))
-		require.Equal(t, 2, days, "claims were won on both sides")
+		require.NotZero(t, sides[0].Load(), "claims were won before midnight")
+		require.NotZero(t, sides[1].Load(), "and after it")
+		require.Equal(t, 2, one[int](t, pool, "SELECT count(DISTINCT tableoid) FROM "+tableName(opts)))
 	}
+}
+
+// checkDay reports that a record is in the partition of another day.
+func checkDay(ctx context.Context, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key, want string) error {
+	var day string
+	err := pool.QueryRow(ctx, "SELECT right(relname, 8) FROM pg_class WHERE oid = (SELECT tableoid FROM "+tableName(opts)+
+		" WHERE key = $1)", key.ID).Scan(&day)
+	if err == nil && day != want {
+		return fmt.Errorf("the record is in the partition of %s, not %s", day, want)
+	}
+	return err
 }
 
 // Dropping a day costs the same however many records it has.

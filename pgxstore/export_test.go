@@ -1,7 +1,4 @@
 package pgxstore
 
 // At returns the options with a clock of the test's own: now is SQL for the time.
-func (o Options) At(now string) Options {
-	o.now = now
-	return o
-}
+func (o Options) At(now string) Options { return o.at(now) }

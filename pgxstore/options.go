@@ -34,7 +34,8 @@ type Options struct {
 
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
 	// long is a key held by an owner that fell silent, because its network is gone or its handler does something else.
-	// (One that dies frees the key at once.) Zero means one minute.
+	// (One that dies frees the key at once.) Zero means one minute. A session whose own setting
+	// idle_in_transaction_session_timeout is the same saves the server the work of changing it for each transaction.
 	IdleTimeout time.Duration
 
 	// CountReplays counts in the column "replays" how often each response was replayed. That costs a write for each
@@ -42,6 +43,12 @@ type Options struct {
 	CountReplays bool
 
 	now string // SQL for the time; empty: statement_timestamp()
+}
+
+// at returns the options with another time.
+func (o Options) at(now string) Options {
+	o.now = now
+	return o
 }
 
 func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
@@ -55,7 +62,7 @@ func (o Options) name(suffix string) string {
 }
 
 func (o Options) validate() error {
-	if n := len(o.table()) + len("_20060102"); n > 63 {
+	if n := len(o.table()) + len("_claim_day"); n > 63 {
 		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63",
 			o.table(), n)
 	}
@@ -84,7 +91,16 @@ func (o Options) begin() string {
 	}
 }
 
-// idleTimeout returns IdleTimeout as a setting of the server.
+// idleTimeout returns IdleTimeout as the server writes it: in the largest unit in which it is a whole number.
 func (o Options) idleTimeout() string {
-	return strconv.FormatInt(max(1, cmp.Or(o.IdleTimeout, time.Minute).Milliseconds()), 10)
+	ms := max(1, cmp.Or(o.IdleTimeout, time.Minute).Milliseconds())
+	for _, unit := range []struct {
+		name string
+		ms   int64
+	}{{"d", 86_400_000}, {"h", 3_600_000}, {"min", 60_000}, {"s", 1000}} {
+		if ms%unit.ms == 0 {
+			return strconv.FormatInt(ms/unit.ms, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(ms, 10) + "ms"
 }

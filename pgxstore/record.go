@@ -1,11 +1,11 @@
 package pgxstore
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
@@ -14,7 +14,7 @@ import (
 // row is a record as the statements return it.
 type row struct {
 	operation   pgtype.UUID
-	attempt     int32
+	attempt     pgtype.Int4
 	fingerprint []byte
 	token       pgtype.UUID
 	created     pgtype.Timestamptz
@@ -26,15 +26,27 @@ type row struct {
 	body        []byte // nil: not kept
 }
 
-// scan reads the columns.
-func (r *row) scan(from pgx.Row) error {
-	return from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
-		&r.header, &r.trailer, &r.body)
+// columns returns where to scan the columns to, and what a statement returns besides.
+func (r *row) columns(more ...any) []any {
+	return append(append(make([]any, 0, 13), &r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created,
+		&r.leaseUntil, &r.now, &r.status, &r.header, &r.trailer, &r.body), more...)
+}
+
+// claimable reports whether an attempt may claim the key of a record that has not expired. The statements of [Store] say
+// the same in SQL.
+func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
+	if r.status.Valid || !bytes.Equal(r.fingerprint, by[:]) {
+		return false
+	}
+	if !r.leaseUntil.Valid {
+		return reach >= released
+	}
+	return reach >= lapsed && !r.leaseUntil.Time.After(r.now.Time)
 }
 
 // record returns the record, or an error that wraps idempotency.ErrRecordInvalid.
 func (r *row) record() (idempotency.Record, error) {
-	rec := idempotency.Record{Operation: r.operation.Bytes, Attempt: int(r.attempt), Created: r.created.Time}
+	rec := idempotency.Record{Operation: r.operation.Bytes, Attempt: int(r.attempt.Int32), Created: r.created.Time}
 	if copy(rec.Fingerprint[:], r.fingerprint) != len(rec.Fingerprint) {
 		return rec, fmt.Errorf("%w: fingerprint of %d bytes", idempotency.ErrRecordInvalid, len(r.fingerprint))
 	}

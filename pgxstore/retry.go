@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -67,9 +66,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
+// errOvertaken says that another session has claimed the key since it was looked at.
+var errOvertaken = errors.New("pgxstore: overtaken by another claim")
+
 // lostRace reports whether another session was faster, so that the step has to be judged anew.
 func lostRace(err error) bool {
-	if errors.Is(err, pgx.ErrNoRows) {
+	if errors.Is(err, errOvertaken) {
 		return true
 	}
 	e, ok := errors.AsType[*pgconn.PgError](err)

@@ -21,7 +21,7 @@ func Migrations(opts Options) []Migration {
 	if opts.PartitionDays != 0 {
 		file = "0001_records_partitioned"
 	}
-	sql := opts.read(file)
+	sql := opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
 	if opts.Schema != "" {
 		sql = "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{opts.Schema}.Sanitize() + ";\n\n" + sql
 	}

@@ -57,6 +57,11 @@ func TestMismatchOfTableAndOptions(t *testing.T) {
 	require.ErrorContains(t, err, "does not exist") // the function that claims
 	require.ErrorContains(t, pgxstore.New(pool, opts).Check(ctx), "by day")
 	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "by day")
+
+	opts = newTable(t, pool, pgxstore.Options{})
+	opts.PartitionDays = 1
+	_, _, err = pgxstore.New(pool, opts).Begin(ctx, keyOf("1"), attempt)
+	require.ErrorContains(t, err, "does not exist")
 }
 
 func TestCheck(t *testing.T) {

@@ -35,30 +35,48 @@ func (o Options) expand(sql string) string {
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	now := cmp.Or(o.now, "statement_timestamp()")
 	return strings.NewReplacer(
-		"{operation}", "coalesce($10::uuid, gen_random_uuid())",
-		"{attempt}", "coalesce($11::integer, 1)",
-		"{created}", "coalesce($12::timestamptz, "+now+")",
 		"{records}", o.name(""),
-		"{claim_function}", o.name("_claim"),
+		"{claim_function}", o.name(o.claimSuffix()),
 		"{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
 		"{now}", now,
 	).Replace(sql)
 }
 
-// The parameters are those of claim.sql and restore.sql or, for what a claim holds, the first two of all its steps.
+// recordStatements returns how a transaction records a new operation, and the next attempt at one: what it is called and
+// when it began are parameters then.
+func (o Options) recordStatements() (first, next string) {
+	sql := o.statement("record")
+	return strings.NewReplacer("{operation}", "$5::uuid", "{attempt}", "1", "{created}", "now()").Replace(sql),
+		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", "$15::timestamptz").Replace(sql)
+}
+
+// claimSuffix returns how the function that claims is called behind the name of the table. A store that was told
+// otherwise of the partitions than the table was made with does not find it: it would claim keys twice.
+func (o Options) claimSuffix() string {
+	if o.PartitionDays != 0 {
+		return "_claim_day"
+	}
+	return "_claim"
+}
+
+const claimable = `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
+        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`
+
+// The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps. An operation is
+// called after the token of its first claim.
 var common = strings.NewReplacer(
 	"{columns}", `r.operation, r.attempt, r.fingerprint, r.token, r.created_at, r.lease_until, {now} AS now, r.status,
     r.header, r.trailer, r.body`,
-	"{claimable}", `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
-        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`,
+	"{claimable}", claimable,
+	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
-	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, {operation}, {attempt}, $2::bytea, $7::uuid,
-        {created}, {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
+	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, coalesce($10::uuid, $7::uuid), $11::integer, $2::bytea,
+        $7::uuid, coalesce($12::timestamptz, {now}), {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 	"{claim_again}", `
-            operation = CASE WHEN r.expires_at <= {now} THEN {operation} ELSE r.operation END,
-            attempt = CASE WHEN r.expires_at <= {now} THEN {attempt} ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= {now} THEN {created} ELSE r.created_at END,
+            operation = CASE WHEN r.expires_at <= {now} THEN coalesce($10::uuid, $7::uuid) ELSE r.operation END,
+            attempt = CASE WHEN r.expires_at <= {now} THEN $11::integer ELSE r.attempt + 1 END,
+            created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,21 +19,16 @@ import (
 // use.
 type Store struct {
 	*Table
-	claim, restore, complete, extend, release, count string
+	claim, complete, extend, release, count string
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
-	claim, restore := opts.statement("claim"), opts.statement("restore")
-	if opts.PartitionDays != 0 {
-		restore = opts.statement("claim_partitioned")
-		claim = strings.NewReplacer("$10", "NULL", "$11", "NULL", "$12", "NULL").Replace(restore)
-	}
 	return &Store{
 		Table: NewTable(pool, opts),
-		claim: claim, restore: restore, complete: opts.statement("complete"), extend: opts.statement("extend"),
+		claim: opts.statement("claim"), complete: opts.statement("complete"), extend: opts.statement("extend"),
 		release: opts.statement("release"), count: opts.statement("count"),
 	}
 }
@@ -62,7 +56,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
 		lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
 	}
-	held, err := c.take(ctx, s.claim, reachOf(attempt))
+	held, err := c.take(ctx, reachOf(attempt))
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -70,16 +64,16 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 	if err != nil {
 		return record, nil, err
 	}
-	if held.token != c.token {
-		if record.Response != nil && s.opts.CountReplays {
-			// The replay is right whether or not it is counted.
-			_, _ = s.pool.Exec(ctx, s.count, c.digest[:], held.token)
-		}
-		return record, nil, nil
+	if held.token == c.token {
+		c.operation, c.attempt, c.created = held.operation, held.attempt.Int32, held.created
+		record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
+		return record, c, nil
 	}
-	c.operation, c.attempt, c.created = held.operation, held.attempt, held.created
-	record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
-	return record, c, nil
+	if record.Response != nil && s.opts.CountReplays {
+		// The replay is right whether or not it is counted.
+		_, _ = s.pool.Exec(ctx, s.count, c.digest[:], held.token)
+	}
+	return record, nil, nil
 }
 
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
@@ -95,30 +89,61 @@ type claim struct {
 	created     pgtype.Timestamptz
 }
 
-// take claims the key within reach, or returns the record that holds it. What was restored is the rest of the record.
-func (c *claim) take(ctx context.Context, sql string, reach reach, restored ...any) (held row, err error) {
-	args := append([]any{c.digest[:], c.fingerprint[:], int32(reach),
-		printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.token, c.lease.Microseconds(),
-		c.ttl.Microseconds()}, restored...)
-	err = c.store.retry(ctx, c.operation.Valid, func(conn *pgxpool.Conn) error {
-		held = row{}
+// take claims the key within reach, and returns the record that holds it then.
+func (c *claim) take(ctx context.Context, reach reach) (held *row, err error) {
+	args := []any{c.digest[:], c.fingerprint[:], int32(reach), printable(c.key.User), printable(c.key.Endpoint),
+		printable(c.key.ID), c.token, c.lease.Microseconds(), c.ttl.Microseconds(), nil, 1, nil}
+	if c.operation.Valid {
+		args[9], args[10], args[11] = c.operation, c.attempt, c.created
+	}
+	err = c.store.retry(ctx, c.operation.Valid, func(conn *pgxpool.Conn) (err error) {
 		if c.store.opts.PartitionDays == 0 {
-			return held.scan(conn.QueryRow(ctx, sql, args...))
+			held, err = c.scan(conn.QueryRow(ctx, c.store.claim, args...))
+			return err
 		}
-		return c.takeLocked(ctx, conn, &held, sql, args)
+		held, err = c.takeLocked(ctx, conn, args)
+		return err
 	})
 	return held, err
 }
 
 // takeLocked claims a key of a divided table, where no unique index can refuse a second record. All claims of a key
 // take turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, held *row, sql string, args []any) error {
+func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, args []any) (held *row, err error) {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
-	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error { return held.scan(r) })
+	batch.Queue(c.store.claim, args...).QueryRow(func(r pgx.Row) (err error) {
+		held, err = c.scan(r)
+		return err
+	})
 	batch.Queue("commit")
-	return conn.SendBatch(ctx, &batch).Close()
+	err = conn.SendBatch(ctx, &batch).Close()
+	return held, err
+}
+
+// scan returns the record that holds the key, which is that of the claim if the statement has made it.
+func (c *claim) scan(from pgx.Row) (*row, error) {
+	var claimed pgtype.Int4
+	held := &row{}
+	switch err := from.Scan(held.columns(&claimed)...); {
+	case err != nil:
+		return nil, err
+	case !claimed.Valid:
+		return held, nil
+	case claimed.Int32 == 0:
+		return nil, errOvertaken
+	}
+	own := row{operation: c.token, attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
+		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.lease), Valid: true}}
+	switch {
+	case c.operation.Valid: // it was made again
+		own.operation, own.attempt.Int32, own.created = c.operation, c.attempt, c.created
+	case claimed.Int32 > 1:
+		own.operation, own.created = held.operation, held.created
+	}
+	*held = own
+	return held, nil
 }
 
 // Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
@@ -156,7 +181,7 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 	if done || err != nil {
 		return err
 	}
-	held, err := c.take(ctx, c.store.restore, expired, c.operation, c.attempt, c.created)
+	held, err := c.take(ctx, expired)
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)

@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -196,4 +197,85 @@ func unprepared(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.Que
 // walPosition returns how many bytes of write-ahead log the server has written since it was made.
 func walPosition(t testing.TB, pool *pgxpool.Pool) int64 {
 	return one[int64](t, pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+}
+
+// Another session changes a record, or makes one, after a claim has looked and before it can write.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	const columns = `(digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until,
+		expires_at, expires_minute)`
+	for name, c := range map[string]struct {
+		change   string // by the other session
+		replayed bool
+		attempt  int // of the claim; 0: there is none
+	}{
+		"renewed":   {change: "UPDATE %s SET lease_until = now() + interval '1 minute'"},
+		"completed": {change: "UPDATE %s SET lease_until = NULL, status = 201, body = '{}'", replayed: true},
+		"taken":     {change: "UPDATE %s SET token = gen_random_uuid(), attempt = 2, lease_until = now() + interval '1 minute'"},
+		"replaced": {
+			change:  "UPDATE %s SET token = gen_random_uuid(), operation = gen_random_uuid(), attempt = 5, lease_until = NULL",
+			attempt: 6,
+		},
+		"deleted": {change: "DELETE FROM %s", attempt: 1},
+		"made":    {change: "INSERT INTO %s " + columns + " SELECT " + columns[1:len(columns)-1] + " FROM former"},
+	} {
+		for kind, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+			if name == "made" && kind == "partitions" {
+				continue // claims take turns there
+			}
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				pool := newPool(t, serverURL(t))
+				opts := newTable(t, pool, opts)
+				store := pgxstore.New(pool, opts)
+				key, _ := begun(t, store)
+				execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = now() - interval '1 second'")
+
+				other, err := pool.Begin(ctx)
+				require.NoError(t, err)
+				if name == "made" {
+					_, err = other.Exec(ctx, "CREATE TEMP TABLE former ON COMMIT DROP AS SELECT * FROM "+tableName(opts))
+					require.NoError(t, err)
+					_, err = other.Exec(ctx, "UPDATE former SET lease_until = now() + interval '1 minute'")
+					require.NoError(t, err)
+					execute(t, pool, "DELETE FROM "+tableName(opts))
+				}
+				_, err = other.Exec(ctx, fmt.Sprintf(c.change, tableName(opts)))
+				require.NoError(t, err)
+
+				again := attempt
+				again.TakeOver = true
+				type outcome struct {
+					record idempotency.Record
+					claim  idempotency.Claim
+					err    error
+				}
+				begun := make(chan outcome)
+				go func() {
+					record, claim, err := store.Begin(ctx, key, again)
+					begun <- outcome{record, claim, err}
+				}()
+				require.Eventually(t, func() bool {
+					return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+						WHERE NOT l.granted AND a.query LIKE '%"' || $1 || '\_claim%')`, opts.Table)
+				}, 10*time.Second, time.Millisecond, "the claim waits for the other session")
+				require.NoError(t, other.Commit(ctx))
+
+				got := <-begun
+				require.NoError(t, got.err)
+				require.Equal(t, c.replayed, got.record.Response != nil)
+				require.Equal(t, c.attempt != 0, got.claim != nil)
+				if got.claim == nil && !c.replayed {
+					require.Greater(t, got.record.LeaseLeft, 50*time.Second, "it is running")
+				}
+				if got.claim != nil {
+					require.Equal(t, c.attempt, got.record.Attempt)
+					require.NoError(t, got.claim.Complete(ctx, answer, time.Hour))
+					require.Equal(t, one[string](t, pool, "SELECT operation::text FROM "+tableName(opts)),
+						got.record.Operation.String())
+				}
+			})
+		}
+	}
 }

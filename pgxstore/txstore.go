@@ -23,7 +23,7 @@ import (
 // session falls silent.
 type TxStore struct {
 	*Table
-	lock, read, replace, record, count string
+	lock, read, replace, recordFirst, recordNext, count string
 }
 
 var _ idempotency.Store = (*TxStore)(nil)
@@ -31,10 +31,11 @@ var _ idempotency.Store = (*TxStore)(nil)
 // NewTx returns a store on pool, which stays the caller's to close. Each operation holds one of its connections while
 // it runs; requests that wait for it hold none. The table is made by [Migrate].
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
+	first, next := opts.recordStatements()
 	return &TxStore{
 		Table: NewTable(pool, opts),
 		lock:  opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
-		record: opts.statement("record"), count: opts.statement("count"),
+		recordFirst: first, recordNext: next, count: opts.statement("count"),
 	}
 }
 
@@ -95,8 +96,7 @@ func timeLeft(ctx context.Context) time.Duration {
 type visit struct {
 	conn   *pgxpool.Conn
 	locked bool
-	now    time.Time
-	began  time.Time // as now() has it
+	began  pgtype.Timestamptz
 
 	found              bool // there is a record
 	row                row
@@ -134,7 +134,7 @@ func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, 
 	var batch pgx.Batch
 	batch.Queue(begin)
 	s.queueLock(&batch, v, c)
-	batch.Queue(s.read, c.digest[:], c.fingerprint[:], int32(reach)).QueryRow(v.scan)
+	batch.Queue(s.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
 	return v.conn.SendBatch(ctx, &batch).Close()
 }
 
@@ -143,7 +143,7 @@ func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, 
 // the lock is taken, which is as good: the snapshot of the transaction is never newer than its lock, and what comes
 // between is left to the primary key.
 func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach reach) error {
-	err := v.scan(v.conn.QueryRow(ctx, s.read, c.digest[:], c.fingerprint[:], int32(reach)))
+	err := v.scan(v.conn.QueryRow(ctx, s.read, c.digest[:]), c, reach)
 	if err != nil || v.held() {
 		return err
 	}
@@ -155,20 +155,22 @@ func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach rea
 
 func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
 	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&v.locked, &v.now, &v.began, nil)
+		return r.Scan(&v.locked, &v.began, nil)
 	})
 }
 
-// scan reads the record, if there is one.
-func (v *visit) scan(from pgx.Row) error {
-	r := &v.row
-	err := from.Scan(&r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.now, &r.status,
-		&r.header, &r.trailer, &r.body, &v.claimable, &v.expired)
-	v.found = err == nil
-	if errors.Is(err, pgx.ErrNoRows) {
+// scan reads the record, if there is one, and judges it as c would.
+func (v *visit) scan(from pgx.Row, c *txClaim, reach reach) error {
+	var expires pgtype.Timestamptz
+	switch err := from.Scan(v.row.columns(&expires)...); {
+	case errors.Is(err, pgx.ErrNoRows):
 		return nil
+	case err != nil:
+		return err
 	}
-	return err
+	v.found, v.expired = true, !expires.Time.After(v.row.now.Time)
+	v.claimable = v.expired || v.row.claimable(c.fingerprint, reach)
+	return nil
 }
 
 // end rolls back, unless the handler has, and gives the connection back.
@@ -192,7 +194,7 @@ type txClaim struct {
 	tx        *transaction
 	operation pgtype.UUID
 	attempt   int32
-	created   time.Time
+	created   pgtype.Timestamptz
 
 	settled  bool
 	released bool
@@ -202,15 +204,15 @@ type txClaim struct {
 // own makes v the transaction of the claim.
 func (c *txClaim) own(v *visit) {
 	c.visit, c.tx = v, &transaction{conn: v.conn.Conn()}
-	c.operation, c.attempt, c.created = id(uuid.New()), 1, v.now
+	c.operation, c.attempt, c.created = c.token, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
-		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt+1, v.row.created.Time
+		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
 	}
 }
 
 func (c *txClaim) recordOf() idempotency.Record {
 	return idempotency.Record{
-		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created,
+		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time,
 	}
 }
 
@@ -283,10 +285,12 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	if c.visit.found {
 		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
 	}
-	batch.Queue(c.store.record, responseArgs(resp,
-		c.digest[:], printable(c.key.User), printable(c.key.Endpoint), printable(c.key.ID), c.operation, c.attempt,
-		c.fingerprint[:], c.token, c.created, c.visit.began, ttl.Microseconds(),
-	)...)
+	sql, args := c.store.recordFirst, responseArgs(resp, c.digest[:], printable(c.key.User), printable(c.key.Endpoint),
+		printable(c.key.ID), c.token, c.visit.began, c.fingerprint[:], ttl.Microseconds())
+	if c.attempt > 1 {
+		sql, args = c.store.recordNext, append(args, c.operation, c.attempt, c.created)
+	}
+	batch.Queue(sql, args...)
 	batch.Queue("commit")
 	return c.visit.conn.SendBatch(ctx, &batch).Close()
 }

@@ -317,3 +317,29 @@ func TestTransactionEndsWithItsClaim(t *testing.T) {
 		})
 	}
 }
+
+// The timeout of a transaction is what was asked for, however it is written; and is left alone if the session has it.
+func TestIdleTimeout(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const setting = "idle_in_transaction_session_timeout"
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	for timeout, want := range map[time.Duration]string{
+		0: "1min", time.Nanosecond: "1ms", 1500 * time.Millisecond: "1500ms", time.Minute: "1min", 90 * time.Second: "90s",
+		2 * time.Hour: "2h", 90 * time.Minute: "90min", 48 * time.Hour: "2d", 36 * time.Hour: "36h",
+	} {
+		for session, source := range map[string]string{"7s": "session", want: "client"} {
+			pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = session })
+			opts := opts
+			opts.IdleTimeout = timeout
+			_, claim := begun(t, pgxstore.NewTx(pool, opts))
+			tx, _ := pgxstore.Tx(claim.Context(ctx))
+			var now, from string
+			require.NoError(t, tx.QueryRow(ctx, "SELECT current_setting(name), source FROM pg_settings WHERE name = $1", setting).
+				Scan(&now, &from))
+			require.Equal(t, []string{want, source}, []string{now, from})
+			require.NoError(t, claim.Release(ctx))
+			require.Equal(t, session, one[string](t, pool, "SELECT current_setting($1)", setting))
+		}
+	}
+}

@@ -28,20 +28,4 @@ CREATE TABLE IF NOT EXISTS {records} (
 
 CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
 
--- Claims a key, or returns nothing if another session was faster. See claim.sql for the parameters, and for why this is
--- a function.
-CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
-    uuid DEFAULT NULL, integer DEFAULT NULL, timestamptz DEFAULT NULL) RETURNS TABLE (operation uuid, attempt integer,
-    fingerprint bytea, token uuid, created_at timestamptz, lease_until timestamptz, now timestamptz, status integer,
-    header text, trailer text, body bytea)
-LANGUAGE plpgsql AS $$
-BEGIN
-    RETURN QUERY INSERT INTO {records} AS r ({claim_columns})
-    VALUES ({claim}) ON CONFLICT DO NOTHING RETURNING {columns};
-    IF NOT FOUND THEN
-        RETURN QUERY UPDATE {records} r SET {claim_again}
-        WHERE r.digest = $1 AND {claimable} RETURNING {columns};
-    END IF;
-END $$;
-
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';

@@ -1,0 +1,22 @@
+-- Claims a key for which no record was seen, or one that can be claimed. Returns the number of the attempt, which is 1
+-- for every new record; null if what was seen holds the key; or 0 if another session was faster. See claim.sql for the
+-- parameters, and for why this is a function. $13 is the time.
+CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint, uuid, integer,
+    timestamptz, timestamptz, seen_token uuid, seen_status integer, seen_expires_at timestamptz, seen_fingerprint bytea,
+    seen_lease_until timestamptz) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    claimed integer;
+BEGIN
+    IF seen_token IS NULL THEN
+        INSERT INTO {records} ({claim_columns}) VALUES ({claim}) ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS claimed = ROW_COUNT; -- any expression would take longer
+        RETURN claimed;
+    END IF;
+    IF NOT {seen_claimable} THEN
+        RETURN NULL;
+    END IF;
+    UPDATE {records} r SET {claim_again}
+    WHERE r.digest = $1 AND r.token = seen_token AND {claimable} RETURNING r.attempt INTO claimed;
+    RETURN coalesce(claimed, 0);
+END $$;
