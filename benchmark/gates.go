@@ -79,4 +79,6 @@ var Gates = []Gate{
 	{PostgresTx, First, Small, RoundTrips, 2, 2},
 	{PostgresTx, Replay, Small, RoundTrips, 2, 2},
 	{PostgresTx, Replay, Small, WAL, 0, 0},
+	{PostgresTx, First, Small, Allocs, 130, 130},
+	{PostgresTx, Replay, Small, Allocs, 96, 96},
 }
