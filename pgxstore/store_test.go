@@ -234,6 +234,7 @@ func TestOvertaken(t *testing.T) {
 
 				other, err := pool.Begin(ctx)
 				require.NoError(t, err)
+				defer func() { _ = other.Rollback(ctx) }() // in any case: the pool waits for its connections
 				if name == "made" {
 					_, err = other.Exec(ctx, "CREATE TEMP TABLE former ON COMMIT DROP AS SELECT * FROM "+tableName(opts))
 					require.NoError(t, err)
@@ -251,7 +252,7 @@ func TestOvertaken(t *testing.T) {
 					claim  idempotency.Claim
 					err    error
 				}
-				begun := make(chan outcome)
+				begun := make(chan outcome, 1)
 				go func() {
 					record, claim, err := store.Begin(ctx, key, again)
 					begun <- outcome{record, claim, err}

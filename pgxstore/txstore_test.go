@@ -325,14 +325,15 @@ func TestIdleTimeout(t *testing.T) {
 	const setting = "idle_in_transaction_session_timeout"
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 	for timeout, want := range map[time.Duration]string{
-		0: "1min", time.Nanosecond: "1ms", 1500 * time.Millisecond: "1500ms", time.Minute: "1min", 90 * time.Second: "90s",
+		0: "1min", 61_500 * time.Millisecond: "61500ms", time.Minute: "1min", 90 * time.Second: "90s",
 		2 * time.Hour: "2h", 90 * time.Minute: "90min", 48 * time.Hour: "2d", 36 * time.Hour: "36h",
 	} {
-		for session, source := range map[string]string{"7s": "session", want: "client"} {
+		for session, source := range map[string]string{"77s": "session", want: "client"} {
 			pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = session })
 			opts := opts
 			opts.IdleTimeout = timeout
 			_, claim := begun(t, pgxstore.NewTx(pool, opts))
+			defer func() { _ = claim.Release(ctx) }() // in any case: the pool waits for its connections
 			tx, _ := pgxstore.Tx(claim.Context(ctx))
 			var now, from string
 			require.NoError(t, tx.QueryRow(ctx, "SELECT current_setting(name), source FROM pg_settings WHERE name = $1", setting).
