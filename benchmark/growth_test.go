@@ -26,7 +26,7 @@ func TestGrowth(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, all, 2)
 			require.Equal(t, records, all[1].Records)
-			require.InEpsilon(t, all[0].Stored, all[1].Stored, .25, "copies take what others do")
+			require.InEpsilon(t, all[0].Stored, all[1].Stored, .35, "copies take what others do, but for dead rows")
 			for _, g := range all {
 				require.Greater(t, g.Stored, g.Content, "a record takes more than its content")
 				require.Less(t, g.Stored, 10*g.Content, "and was not counted twice")
