@@ -2,7 +2,9 @@ package pgxstore
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -34,8 +36,9 @@ type Options struct {
 
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
 	// long is a key held by an owner that fell silent, because its network is gone or its handler does something else.
-	// (One that dies frees the key at once.) Zero means one minute. A session whose own setting
-	// idle_in_transaction_session_timeout is the same saves the server the work of changing it for each transaction.
+	// (One that dies frees the key at once.) Zero means one minute. PostgreSQL counts in milliseconds, up to 24 days.
+	// A session whose own setting idle_in_transaction_session_timeout is the same saves the server the work of changing
+	// it for each transaction.
 	IdleTimeout time.Duration
 
 	// CountReplays counts in the column "replays" how often each response was replayed. That costs a write for each
@@ -61,17 +64,32 @@ func (o Options) name(suffix string) string {
 	return pgx.Identifier{o.Schema, o.table() + suffix}.Sanitize()
 }
 
+// validate reports all faults of the options together. It is cheap enough for each claim.
 func (o Options) validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pgxstore: "+format, args...)) }
 	if n := len(o.table()) + len("_claim_day"); n > 63 {
-		return fmt.Errorf("pgxstore: the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63",
-			o.table(), n)
+		fault("the name of table %q is too long: %d bytes with its suffixes, PostgreSQL allows 63", o.table(), n)
+	}
+	if o.PartitionDays < 0 {
+		fault("PartitionDays is %d, less than zero", o.PartitionDays)
+	}
+	switch o.Isolation {
+	case "", pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted:
+	default:
+		fault("there is no isolation level %q", o.Isolation)
 	}
 	if o.PartitionDays != 0 && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
-		return fmt.Errorf("pgxstore: a table with partitions needs the isolation level %s, not %s",
-			pgx.ReadCommitted, o.Isolation)
+		fault("a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
 	}
-	return nil
+	if o.IdleTimeout < 0 || o.IdleTimeout > longestIdle {
+		fault("IdleTimeout is %s, not from 0 to %s", o.IdleTimeout, longestIdle)
+	}
+	return errors.Join(faults...)
 }
+
+// longestIdle is what the server allows.
+const longestIdle = math.MaxInt32 * time.Millisecond
 
 const (
 	beginReadCommitted = "begin isolation level read committed"

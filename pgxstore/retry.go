@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -80,6 +81,9 @@ func lostRace(err error) bool {
 
 // isBroken reports whether it was the connection that failed, or the server as it went down or came up.
 func isBroken(err error) bool {
+	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
+		return false // the answer came, from a table that is not as it was made
+	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return true

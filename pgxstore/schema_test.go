@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -42,8 +43,31 @@ func TestMigrate(t *testing.T) {
 			require.NotNil(t, record.Response, "the records are still there")
 		})
 	}
-	long := pgxstore.Options{Table: strings.Repeat("x", 60)}
-	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, long), "too long")
+}
+
+// What the server would refuse, or silently take for something else, is refused at once; all faults together.
+func TestFaultyOptions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	faulty := pgxstore.Options{
+		Table: strings.Repeat("x", 60), PartitionDays: -1, Isolation: "SERIALIZABLE", IdleTimeout: 25 * 24 * time.Hour,
+	}
+	_, _, leased := pgxstore.New(pool, faulty).Begin(ctx, keyOf("1"), attempt)
+	_, _, inTx := pgxstore.NewTx(pool, faulty).Begin(ctx, keyOf("1"), attempt)
+	for what, err := range map[string]error{
+		"migrate": pgxstore.Migrate(ctx, pool, faulty), "check": pgxstore.NewTable(pool, faulty).Check(ctx),
+		"lease": leased, "transaction": inTx,
+	} {
+		for _, fault := range []string{
+			"too long", "less than zero", `no isolation level "SERIALIZABLE"`, "needs the isolation level", "IdleTimeout is 600h0m0s",
+		} {
+			require.ErrorContains(t, err, fault, what)
+		}
+	}
+	for _, timeout := range []time.Duration{-1, 25 * 24 * time.Hour} {
+		require.Error(t, pgxstore.Migrate(ctx, pool, pgxstore.Options{IdleTimeout: timeout}), timeout)
+	}
 }
 
 // A store that was given other options than the table was made with does nothing, rather than something unsafe.

@@ -52,6 +52,9 @@ func reachOf(attempt idempotency.Attempt) reach {
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
 // the key, the second one recognises its own token.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
+	if err := s.opts.validate(); err != nil {
+		return idempotency.Record{}, nil, err
+	}
 	c := &claim{
 		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
 		lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),

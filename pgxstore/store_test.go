@@ -117,6 +117,28 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A table that was changed by hand is an error at once: to ask again, until the time is over, would hide it.
+func TestTableThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	direct := newPool(t, serverURL(t))
+	pool, proxy := newProxiedPool(t, alone)
+	for name, newStore := range map[string]func(pgxstore.Options) idempotency.Store{
+		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },
+		"transaction": func(o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(pool, o) },
+	} {
+		opts := newTable(t, direct, pgxstore.Options{})
+		key := completed(t, pgxstore.New(direct, opts))
+		execute(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
+		before := proxy.Flights()
+		_, claim, err := newStore(opts).Begin(ctx, key, attempt)
+		require.ErrorContains(t, err, "attempt", name)
+		require.Nil(t, claim)
+		require.LessOrEqual(t, proxy.Flights()-before, 3, "round trips, with those that prepare statements")
+	}
+}
+
 // A first execution takes two round trips and a replay one, also where claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
