@@ -2,6 +2,7 @@ package pgxstore
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"strings"
 
@@ -80,6 +81,15 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 		body = []byte{}
 	}
 	return append(args, int32(resp.Status), string(resp.Header), string(resp.Trailer), body)
+}
+
+// countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay
+// is right whether or not it is counted.
+func (t *Table) countReplay(ctx context.Context, sql string, digest [32]byte, found *row, by idempotency.Attempt) {
+	replayed := found.status.Valid && found.body != nil && bytes.Equal(found.fingerprint, by.Fingerprint[:])
+	if replayed && t.opts.CountReplays {
+		_, _ = t.pool.Exec(ctx, sql, digest[:], found.token)
+	}
 }
 
 // printable returns s as PostgreSQL can hold it in a text column. Such columns are for people: what tells keys apart

@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -88,5 +89,5 @@ func isBroken(err error) bool {
 	if !ok {
 		return true
 	}
-	return e.Code[:2] == "08" || e.Code[:3] == "57P" || e.Code == "53300"
+	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || e.Code == "53300"
 }

@@ -42,12 +42,16 @@ func (o Options) expand(sql string) string {
 	).Replace(sql)
 }
 
+// vacant is the creation of an operation whose former record is replaced, if it is gone: a divided table has no primary
+// key to tell.
+const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea) THEN $15::timestamptz END"
+
 // recordStatements returns how a transaction records a new operation, and the next attempt at one: what it is called and
 // when it began are parameters then.
 func (o Options) recordStatements() (first, next string) {
 	sql := o.statement("record")
 	return strings.NewReplacer("{operation}", "$5::uuid", "{attempt}", "1", "{created}", "now()").Replace(sql),
-		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", "$15::timestamptz").Replace(sql)
+		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
 // claimSuffix returns how the function that claims is called behind the name of the table. A store that was told

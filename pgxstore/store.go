@@ -72,10 +72,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 		record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
 		return record, c, nil
 	}
-	if record.Response != nil && s.opts.CountReplays {
-		// The replay is right whether or not it is counted.
-		_, _ = s.pool.Exec(ctx, s.count, c.digest[:], held.token)
-	}
+	s.countReplay(ctx, s.count, c.digest, held, attempt)
 	return record, nil, nil
 }
 

@@ -62,6 +62,10 @@ func TestColumnsForAudits(t *testing.T) {
 				require.Nil(t, claim)
 				require.Equal(t, answer, *record.Response)
 			}
+			reuse := attempt
+			reuse.Fingerprint[0]++
+			_, _, err := store.Begin(ctx, key, reuse) // is refused, not answered
+			require.NoError(t, err)
 			rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
 				substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
 				created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
@@ -75,6 +79,12 @@ func TestColumnsForAudits(t *testing.T) {
 				"media_type": "application/json",
 				"ordered":    true, "kept": true, "replays": int64(2),
 			}, got)
+
+			omitted, claim := begun(t, store)
+			require.NoError(t, claim.Complete(ctx, idempotency.Response{Status: 200, Omitted: true}, time.Hour))
+			_, _, err = store.Begin(ctx, omitted, attempt) // has no response to replay
+			require.NoError(t, err)
+			require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
 		})
 	}
 }

@@ -14,8 +14,12 @@ import (
 // Tx returns the transaction that the handler must make its changes in: they are committed together with the record
 // of the operation, or not at all. It returns false where no [TxStore] protects the call.
 //
-// The transaction ends with the handler. Its Commit is refused, in SQL too, and after a Rollback the client is told to
-// try again. To undo a part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
+// The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
+// savepoint: tx.Begin, or [pgx.BeginFunc].
+//
+// After a Rollback nothing is committed, and the client is told to try again. So it is if a savepoint cannot be undone
+// or released, if a statement fails because its context is over, and if somebody still uses the transaction when the
+// handler returns. Like any other, it can be used by one goroutine at a time.
 //
 // A COMMIT that is hidden, behind other statements in one string, in a batch, or sent by way of Conn, cannot be
 // refused. It makes permanent what the handler did before; but everything after it is refused, no answer is stored, and
@@ -31,52 +35,59 @@ type txKey struct{}
 // has returned.
 var ErrCommit = errors.New("pgxstore: the transaction is committed when the handler has returned")
 
-// transaction implements [pgx.Tx] on a connection that a store has begun a transaction on. That pgx begins and commits
-// its own with a round trip for each is what it saves; and once ended it refuses everything, for goroutines that
-// a handler has left behind not to write into the transaction of somebody else.
+// transaction implements [pgx.Tx] on a connection that a store has begun a transaction on, or on a savepoint in it. That
+// pgx begins and commits its own with a round trip for each is what it saves. It is one user of the connection at a
+// time: a goroutine that the handler has left behind must neither meet the commit there nor write into the transaction
+// of somebody else.
 type transaction struct {
-	conn       *pgx.Conn
-	ended      atomic.Bool
-	savepoints atomic.Int64
+	*session
+	savepoint string // empty: the whole
+	closed    atomic.Bool
 }
 
-// check says why the handler cannot use the transaction any more. What it did then would be committed at once.
-func (t *transaction) check() error {
-	if t.ended.Load() {
-		return pgx.ErrTxClosed
+// commits matches a statement that would commit the transaction, behind comments and empty statements.
+var commits = regexp.MustCompile(`(?is)^(?:[\s;]|--[^\n]*\n|/\*.*?\*/)*(?:commit|end|prepare\s+transaction)\b`)
+
+// enter begins a call that sends sql.
+func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
+	if t.closed.Load() || t.undone.Load() {
+		return use{}, pgx.ErrTxClosed
 	}
-	if conn := t.conn.PgConn(); !conn.IsBusy() && conn.TxStatus() == 'I' {
-		return errEnded
+	if err := t.acquire(); err != nil {
+		return use{}, err
 	}
-	return nil
+	switch {
+	case t.conn.PgConn().TxStatus() == 'I':
+		t.release()
+		return use{}, errEnded // what it did would be committed at once
+	case commits.MatchString(sql):
+		t.release()
+		return use{}, ErrCommit
+	}
+	return use{of: t.session, ctx: ctx}, nil
 }
 
-// commits matches a statement that would commit the transaction.
-var commits = regexp.MustCompile(`(?i)^\s*(?:commit|end|prepare\s+transaction)\b`)
-
-// permit is check for a statement in SQL.
-func (t *transaction) permit(sql string) error {
-	if err := t.check(); err != nil {
-		return err
+// Commit returns ErrCommit, unless it is that of a savepoint.
+func (t *transaction) Commit(ctx context.Context) error {
+	if t.savepoint != "" {
+		return t.endSavepoint(ctx, "release savepoint ")
 	}
-	if commits.MatchString(sql) {
-		return ErrCommit
-	}
-	return nil
+	_, err := t.enter(ctx, "commit")
+	return err
 }
 
-// Commit returns ErrCommit.
-func (t *transaction) Commit(context.Context) error {
-	if err := t.check(); err != nil {
-		return err
-	}
-	return ErrCommit
-}
-
+// Rollback undoes the transaction even if it fails: the handler, which cannot do more than ask, counts on it.
 func (t *transaction) Rollback(ctx context.Context) error {
-	if t.ended.Swap(true) {
+	if t.savepoint != "" {
+		return t.endSavepoint(ctx, "rollback to savepoint ")
+	}
+	if t.undone.Swap(true) {
 		return pgx.ErrTxClosed
 	}
+	if err := t.acquire(); err != nil {
+		return err
+	}
+	defer t.release()
 	return rollback(ctx, t.conn)
 }
 
@@ -90,106 +101,96 @@ func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 	if _, err := t.Exec(ctx, "savepoint "+name); err != nil {
 		return nil, err
 	}
-	return &savepoint{transaction: t, name: name}, nil
+	return &transaction{session: t.session, savepoint: name}, nil
+}
+
+// endSavepoint releases it or rolls it back. If that fails, the handler believes that a part is undone which is not.
+func (t *transaction) endSavepoint(ctx context.Context, how string) error {
+	if t.closed.Load() {
+		return pgx.ErrTxClosed
+	}
+	_, err := t.Exec(ctx, how+t.savepoint)
+	if err != nil {
+		t.undone.Store(true)
+	}
+	t.closed.Store(true)
+	return err
 }
 
 func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.permit(sql); err != nil {
+	u, err := t.enter(ctx, sql)
+	if err != nil {
 		return pgconn.CommandTag{}, err
 	}
-	return t.conn.Exec(ctx, sql, args...)
+	tag, err := t.conn.Exec(ctx, sql, args...)
+	u.done(err)
+	return tag, err
 }
 
 func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.permit(sql); err != nil {
+	u, err := t.enter(ctx, sql)
+	if err != nil {
 		return refusedRows{err: err}, err
 	}
-	return t.conn.Query(ctx, sql, args...)
+	rows, err := t.conn.Query(ctx, sql, args...)
+	if err != nil {
+		u.done(err)
+		return rows, err
+	}
+	return &openRows{rows, u}, nil
 }
 
 func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.permit(sql); err != nil {
+	u, err := t.enter(ctx, sql)
+	if err != nil {
 		return refusedRows{err: err}
 	}
-	return t.conn.QueryRow(ctx, sql, args...)
+	return &openRow{t.conn.QueryRow(ctx, sql, args...), u}
 }
 
 func (t *transaction) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	if err := t.check(); err != nil {
+	u, err := t.enter(ctx, "")
+	if err != nil {
 		return refusedBatch{err: err}
 	}
-	return t.conn.SendBatch(ctx, batch)
+	return &openBatch{t.conn.SendBatch(ctx, batch), u}
 }
 
 func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
-	if err := t.check(); err != nil {
+	u, err := t.enter(ctx, "")
+	if err != nil {
 		return 0, err
 	}
-	return t.conn.CopyFrom(ctx, table, columns, from)
+	n, err := t.conn.CopyFrom(ctx, table, columns, from)
+	u.done(err)
+	return n, err
 }
 
 func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.check(); err != nil {
+	u, err := t.enter(ctx, "")
+	if err != nil {
 		return nil, err
 	}
-	return t.conn.Prepare(ctx, name, sql)
+	prepared, err := t.conn.Prepare(ctx, name, sql)
+	u.done(err)
+	return prepared, err
 }
 
-// LargeObjects takes a round trip, for only a transaction of pgx can make what it returns. If the transaction has
-// ended, or the connection fails, its large objects panic.
+// LargeObjects takes a round trip, for only a transaction of pgx can make what it returns; which knows no end of this
+// one, so that the connection is closed then. If the transaction has ended already, or the connection fails, its large
+// objects panic.
 func (t *transaction) LargeObjects() pgx.LargeObjects {
-	if t.check() != nil {
-		return pgx.LargeObjects{}
-	}
-	tx, err := t.conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "/* in a transaction already */"})
+	u, err := t.enter(context.Background(), "")
 	if err != nil {
 		return pgx.LargeObjects{}
 	}
+	tx, err := t.conn.BeginTx(u.ctx, pgx.TxOptions{BeginQuery: "/* in a transaction already */"})
+	u.done(err)
+	if err != nil {
+		return pgx.LargeObjects{}
+	}
+	t.lent.Store(true)
 	return tx.LargeObjects()
 }
 
 func (t *transaction) Conn() *pgx.Conn { return t.conn }
-
-// savepoint is a transaction within a transaction.
-type savepoint struct {
-	*transaction
-	name   string
-	closed bool
-}
-
-func (s *savepoint) Commit(ctx context.Context) error { return s.end(ctx, "release savepoint ") }
-
-func (s *savepoint) Rollback(ctx context.Context) error { return s.end(ctx, "rollback to savepoint ") }
-
-func (s *savepoint) end(ctx context.Context, how string) error {
-	if s.closed {
-		return pgx.ErrTxClosed
-	}
-	s.closed = true
-	_, err := s.Exec(ctx, how+s.name)
-	return err
-}
-
-// refusedRows are the rows of a query that was not asked.
-type refusedRows struct {
-	pgx.Rows
-	err error
-}
-
-func (r refusedRows) Err() error        { return r.err }
-func (r refusedRows) Close()            {}
-func (r refusedRows) Next() bool        { return false }
-func (r refusedRows) Scan(...any) error { return r.err }
-
-func (r refusedRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
-
-// refusedBatch are the results of a batch that was not sent.
-type refusedBatch struct {
-	pgx.BatchResults
-	err error
-}
-
-func (b refusedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
-func (b refusedBatch) Query() (pgx.Rows, error)         { return refusedRows{err: b.err}, b.err }
-func (b refusedBatch) QueryRow() pgx.Row                { return refusedRows{err: b.err} }
-func (b refusedBatch) Close() error                     { return b.err }

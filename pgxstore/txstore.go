@@ -55,11 +55,8 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempo
 	}
 	v.end(ctx)
 	if v.held() {
+		s.countReplay(ctx, s.count, c.digest, &v.row, attempt)
 		record, err := v.row.record()
-		if err == nil && record.Response != nil && s.opts.CountReplays {
-			// The replay is right whether or not it is counted.
-			_, _ = s.pool.Exec(ctx, s.count, c.digest[:], v.row.token)
-		}
 		return record, nil, err
 	}
 	return idempotency.Record{LeaseLeft: time.Second}, nil, nil // all that can be known of a running transaction
@@ -97,6 +94,8 @@ type visit struct {
 	conn   *pgxpool.Conn
 	locked bool
 	began  pgtype.Timestamptz
+
+	session *session // of the handler; nil: it has none
 
 	found              bool // there is a record
 	row                row
@@ -175,12 +174,24 @@ func (v *visit) scan(from pgx.Row, c *txClaim, reach reach) error {
 
 // end rolls back, unless the handler has, and gives the connection back.
 func (v *visit) end(ctx context.Context) error {
-	defer v.conn.Release() // which closes it if that has failed
+	defer v.giveBack()
 	if v.conn.Conn().PgConn().TxStatus() == 'I' {
 		return nil
 	}
 	return rollback(ctx, v.conn.Conn())
 }
+
+// giveBack returns the connection to the pool, which closes it if its transaction has not ended.
+func (v *visit) giveBack() {
+	if v.session != nil && v.session.lent.Load() {
+		v.hangUp()
+		return
+	}
+	v.conn.Release()
+}
+
+// hangUp closes a connection that somebody may be using, whom nothing but the end of it can stop. The server rolls back.
+func (v *visit) hangUp() { _ = v.conn.Hijack().PgConn().Conn().Close() }
 
 // txClaim implements [idempotency.Claim].
 type txClaim struct {
@@ -203,7 +214,8 @@ type txClaim struct {
 
 // own makes v the transaction of the claim.
 func (c *txClaim) own(v *visit) {
-	c.visit, c.tx = v, &transaction{conn: v.conn.Conn()}
+	v.session = &session{conn: v.conn.Conn()}
+	c.visit, c.tx = v, &transaction{session: v.session}
 	c.operation, c.attempt, c.created = c.token, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
 		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
@@ -238,7 +250,10 @@ func (c *txClaim) Release(ctx context.Context) error {
 		return idempotency.ErrClaimLost
 	}
 	c.settled, c.released = true, true
-	c.tx.ended.Store(true)
+	if !c.tx.end() {
+		c.visit.hangUp()
+		return nil
+	}
 	if err := c.visit.end(ctx); err != nil {
 		return fmt.Errorf("pgxstore: release: %w", err)
 	}
@@ -252,19 +267,22 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 	}
 	if !c.settled {
 		c.settled = true
-		c.tx.ended.Store(true)
 		c.outcome = c.complete(ctx, resp, ttl)
 	}
 	return c.outcome
 }
 
 func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
+	if !c.tx.end() {
+		c.visit.hangUp()
+		return rolledBack(errBusy)
+	}
+	if c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return rolledBack(errEnded)
 	}
 	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
-	c.visit.conn.Release() // which closes it unless the transaction has ended
+	c.visit.giveBack()
 	switch {
 	case err == nil:
 		return nil

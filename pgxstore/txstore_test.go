@@ -3,9 +3,11 @@ package pgxstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -71,8 +74,9 @@ func TestHandlerInTransaction(t *testing.T) {
 		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0},
 		"rolls back in SQL":           {run("ROLLBACK"), 503, 0},
 		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0},
-		"commits in SQL":              {run("COMMIT", " end work", "prepare TRANSACTION 'x'"), 201, 1}, // is refused
-		"commits and begins again":    {run("COMMIT", "BEGIN"), 201, 1},
+		"commits in SQL": {run("COMMIT", " end work", "prepare TRANSACTION 'x'", // all of which is refused
+			"-- name: Done :exec\nCOMMIT", ";/* a */ /* b\n */COMMIT"), 201, 1},
+		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1},
 		// A hidden commit nobody can undo, but no success is reported, and nothing more is done.
 		"commits in a string":     {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1},
 		"commits behind our back": {behind("COMMIT"), 503, 1},
@@ -93,6 +97,80 @@ func TestHandlerInTransaction(t *testing.T) {
 		"leaves rows open": {func(ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Query(ctx, "SELECT generate_series(1, 100000)")
 		}, 503, 0},
+		"rolls back in vain": {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(canceled(ctx)) }, 503, 0},
+		"rolls back while rows are open": {func(ctx context.Context, tx pgx.Tx) {
+			rows, _ := tx.Query(ctx, "SELECT 1")
+			defer rows.Close()
+			_ = tx.Rollback(ctx)
+		}, 503, 0},
+		"asks for nothing when nobody waits": {func(ctx context.Context, tx pgx.Tx) {
+			_, _ = tx.Exec(canceled(ctx), "SELECT 1")
+		}, 503, 0},
+		"reads nothing when nobody waits": {func(ctx context.Context, tx pgx.Tx) {
+			_ = tx.QueryRow(canceled(ctx), "SELECT 1").Scan(nil)
+		}, 503, 0},
+		"undoes a part in vain": {func(ctx context.Context, tx pgx.Tx) {
+			part, _ := tx.Begin(ctx)
+			_ = part.Rollback(canceled(ctx))
+		}, 503, 0},
+		"commits a part in vain": {func(ctx context.Context, tx pgx.Tx) {
+			part, _ := tx.Begin(ctx)
+			_ = part.Commit(canceled(ctx)) // the handler believes that the part is undone
+		}, 503, 0},
+		"commits a part while rows are open": {func(ctx context.Context, tx pgx.Tx) {
+			part, _ := tx.Begin(ctx)
+			rows, _ := part.Query(ctx, "SELECT 1")
+			defer rows.Close()
+			_ = part.Commit(ctx)
+		}, 503, 0},
+		"uses a part that has ended": {func(ctx context.Context, tx pgx.Tx) {
+			for _, end := range []func(pgx.Tx) error{
+				func(part pgx.Tx) error { return part.Commit(ctx) }, func(part pgx.Tx) error { return part.Rollback(ctx) },
+			} {
+				part, err := tx.Begin(ctx)
+				if err := errors.Join(err, end(part)); err != nil {
+					panic(err)
+				}
+				_, late := part.Exec(ctx, "INSERT INTO parent VALUES (6)")
+				_, later := part.Begin(ctx)
+				for _, err := range []error{late, later, part.Commit(ctx), part.Rollback(ctx)} {
+					if !errors.Is(err, pgx.ErrTxClosed) {
+						panic(err)
+					}
+				}
+			}
+		}, 201, 1},
+		"reads in every way": {func(ctx context.Context, tx pgx.Tx) { // and each leaves the connection to the next
+			var n int
+			rows, err := tx.Query(ctx, "SELECT generate_series(1, 3)")
+			numbers, err1 := pgx.CollectRows(rows, pgx.RowTo[int])
+			rows, err2 := tx.Query(ctx, "SELECT generate_series(1, 3)")
+			rows.Next()
+			if err := errors.Join(err, err1, err2, rows.Scan(&n)); err != nil || len(numbers) != 3 {
+				panic(err)
+			}
+			_, err = tx.Exec(ctx, "SELECT 1")
+			if err == nil {
+				panic("two at once")
+			}
+			rows.Close()
+			rows.Close()
+			_, wrong := tx.Query(ctx, "SELECT $1::int") // is not sent
+			if wrong == nil {
+				panic("no error")
+			}
+			batch := &pgx.Batch{}
+			batch.Queue("SELECT 2")
+			err = errors.Join(
+				tx.QueryRow(ctx, "SELECT 1").Scan(&n),
+				tx.SendBatch(ctx, batch).Close(),
+			)
+			_, err1 = tx.Prepare(ctx, "one", "SELECT 1")
+			_, err2 = tx.CopyFrom(ctx, pgx.Identifier{"parent"}, []string{"id"}, pgx.CopyFromRows(nil))
+			if err := errors.Join(err, err1, err2); err != nil {
+				panic(err)
+			}
+		}, 201, 1},
 		"ends its session": {run("SELECT pg_terminate_backend(pg_backend_pid())"), 503, 0},
 		"undoes a part": {func(ctx context.Context, tx pgx.Tx) {
 			_ = pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
@@ -133,6 +211,145 @@ func TestHandlerInTransaction(t *testing.T) {
 			require.Equal(t, c.status == http.StatusCreated, records == 1, "record and success go together")
 		})
 	}
+}
+
+// canceled is ctx when the client has gone.
+func canceled(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	cancel()
+	return ctx
+}
+
+// A goroutine that the handler has left behind is in the middle of a call when the handler returns. No success is
+// reported, and nothing of it stays.
+func TestGoroutineLeftBehind(t *testing.T) {
+	t.Parallel()
+	const number = 4711
+	wait := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", number)
+	direct := newPool(t, serverURL(t))
+	for name, call := range map[string]func(context.Context, pgx.Tx) error{
+		"Exec": func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, wait)
+			return err
+		},
+		"Query": func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, wait)
+			if err != nil {
+				return err
+			}
+			_, err = pgx.CollectRows(rows, pgx.RowTo[any])
+			return err
+		},
+		"QueryRow": func(ctx context.Context, tx pgx.Tx) error { return tx.QueryRow(ctx, wait).Scan(nil) },
+		"SendBatch": func(ctx context.Context, tx pgx.Tx) error {
+			batch := &pgx.Batch{}
+			batch.Queue(wait)
+			return tx.SendBatch(ctx, batch).Close()
+		},
+		"savepoint": func(ctx context.Context, tx pgx.Tx) error {
+			return pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
+				_, err := part.Exec(ctx, wait)
+				return err
+			})
+		},
+	} {
+		for end, status := range map[string]int{"answers": http.StatusCreated, "panics": 0} {
+			t.Run(name+"/"+end, func(t *testing.T) {
+				pool := newPool(t, serverURL(t), alone)
+				opts := newTable(t, direct, pgxstore.Options{})
+				l := newLedger(t, direct, opts)
+				held, err := direct.Begin(t.Context())
+				require.NoError(t, err)
+				defer func() { _ = held.Rollback(t.Context()) }()
+				_, err = held.Exec(t.Context(), wait)
+				require.NoError(t, err)
+
+				late := make(chan error, 1)
+				first := true
+				h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+					tx, _ := pgxstore.Tx(r.Context())
+					if _, err := tx.Exec(r.Context(), l.insert(), "1"); err != nil {
+						panic(err)
+					}
+					if !first {
+						w.WriteHeader(http.StatusCreated)
+						return
+					}
+					first = false
+					ctx := context.WithoutCancel(r.Context())
+					pid := tx.Conn().PgConn().PID()
+					go func() { late <- call(ctx, tx) }()
+					for !one[bool](t, direct, "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)", pid) {
+						runtime.Gosched()
+					}
+					if status == 0 {
+						panic("broken")
+					}
+					w.WriteHeader(status)
+				})
+				if status == 0 {
+					require.PanicsWithValue(t, "broken", func() { post(h, "1") })
+				} else {
+					require.Equal(t, http.StatusServiceUnavailable, post(h, "1").Code)
+				}
+				require.Error(t, <-late)
+				require.NoError(t, held.Rollback(t.Context())) // and so the server goes on with it
+				require.Eventually(t, func() bool { return post(h, "1").Code == http.StatusCreated }, 10*time.Second, time.Millisecond)
+				require.Equal(t, 1, l.effects(t, keyOf("1")))
+			})
+		}
+	}
+}
+
+// So it is whenever the handler returns, in what it reports and in what stays, and the process goes on.
+func TestManyLeftBehind(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
+	opts := newTable(t, pool, pgxstore.Options{})
+	l := newLedger(t, pool, opts)
+	var strays sync.WaitGroup
+	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		tx, _ := pgxstore.Tx(r.Context())
+		if _, err := tx.Exec(r.Context(), l.insert(), op.Key.ID); err != nil {
+			panic(err)
+		}
+		ctx := context.WithoutCancel(r.Context())
+		for range 2 {
+			strays.Go(func() {
+				for range 1000 {
+					if _, err := tx.Exec(ctx, l.insert(), "stray of "+op.Key.ID); errors.Is(err, pgx.ErrTxClosed) {
+						return
+					}
+				}
+			})
+		}
+		for range op.Key.ID[0] % 4 {
+			runtime.Gosched()
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+	var crowd sync.WaitGroup
+	for range 4 {
+		crowd.Go(func() {
+			for range 50 {
+				key := uuid.NewString()
+				code := post(h, key).Code
+				if code != http.StatusCreated {
+					assert.Equal(t, http.StatusServiceUnavailable, code)
+				}
+				want := map[int]int{http.StatusCreated: 1}[code]
+				assert.Equal(t, want, l.effects(t, keyOf(key)))
+				if want == 0 {
+					assert.Zero(t, l.effects(t, keyOf("stray of "+key)))
+				}
+			}
+		})
+	}
+	crowd.Wait()
+	strays.Wait()
+	records := one[int](t, pool, "SELECT count(*) FROM "+tableName(opts))
+	require.Equal(t, records, one[int](t, pool, "SELECT count(DISTINCT key) FROM "+l.table+" WHERE key NOT LIKE 'stray%'"))
 }
 
 func TestPanicRollsBack(t *testing.T) {
@@ -316,6 +533,82 @@ func TestTransactionEndsWithItsClaim(t *testing.T) {
 			require.Equal(t, 1, one[int](t, pool, "SELECT 1"), "the connection is free")
 		})
 	}
+}
+
+// What pgx knows large objects by outlives the transaction; its connection does not.
+func TestLargeObjectsEndWithTheirClaim(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t), alone)
+	store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
+	for name, settle := range map[string]func(idempotency.Claim) error{
+		"complete": func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+		"release":  func(c idempotency.Claim) error { return c.Release(ctx) },
+	} {
+		_, claim := begun(t, store)
+		tx, _ := pgxstore.Tx(claim.Context(ctx))
+		los := tx.LargeObjects()
+		before, err := los.Create(ctx, 0)
+		require.NoError(t, err)
+		require.NoError(t, settle(claim))
+		_, err = los.Create(ctx, 0)
+		require.Error(t, err, name)
+		require.Equal(t, name == "complete",
+			one[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_largeobject_metadata WHERE oid = $1)", before))
+	}
+}
+
+// A lease that has lapsed is taken over by a transaction, which nobody can see. If its owner completes it after all, or
+// another one claims it, the transaction gives way.
+func TestTransactionGivesWayToLease(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 3}} {
+		t.Run(name, func(t *testing.T) {
+			opts := newTable(t, pool, opts)
+			l := newLedger(t, pool, opts)
+			leases, transactions := pgxstore.New(pool, opts), pgxstore.NewTx(pool, opts)
+			lapsing := attempt
+			lapsing.Lease, lapsing.TakeOver = time.Microsecond, true
+			key := keyOf("lapses")
+			_, owner, err := leases.Begin(ctx, key, lapsing)
+			require.NoError(t, err)
+			_, taker, err := transactions.Begin(ctx, key, lapsing)
+			require.NoError(t, err)
+			tx, _ := pgxstore.Tx(taker.Context(ctx))
+			_, err = tx.Exec(ctx, l.insert(), key.ID)
+			require.NoError(t, err)
+			require.NoError(t, owner.Complete(ctx, answer, time.Hour))
+			err = taker.Complete(ctx, idempotency.Response{Status: 500}, 25*time.Hour) // in another partition
+			require.ErrorIs(t, err, idempotency.ErrRolledBack)
+			record, _, err := transactions.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.Equal(t, &answer, record.Response, "what was acknowledged stays")
+			require.Zero(t, l.effects(t, key))
+		})
+	}
+
+	opts := newTable(t, pool, pgxstore.Options{})
+	key, inTx := begun(t, pgxstore.NewTx(pool, opts))
+	_, lease, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.ErrorIs(t, inTx.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+	require.NoError(t, lease.Complete(ctx, answer, time.Hour))
+}
+
+// Where no unique index can refuse a second record, a transaction has to see what others have committed.
+func TestLevelOfDividedTables(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	})
+	_, claim := begun(t, pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 2})))
+	defer func() { _ = claim.Release(t.Context()) }()
+	tx, _ := pgxstore.Tx(claim.Context(t.Context()))
+	var level string
+	require.NoError(t, tx.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level))
+	require.Equal(t, "read committed", level)
 }
 
 // The timeout of a transaction is what was asked for, however it is written; and is left alone if the session has it.

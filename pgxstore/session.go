@@ -1,0 +1,132 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// session is the connection as the handler has it.
+type session struct {
+	conn       *pgx.Conn
+	state      atomic.Int32
+	undone     atomic.Bool // the transaction must not be committed
+	savepoints atomic.Int64
+	lent       atomic.Bool // there is a way to the connection that is not watched
+}
+
+// The states of a session.
+const (
+	idle int32 = iota
+	busy
+	ended
+)
+
+// errBusy is what two goroutines get that use a transaction at the same time, or one that has left rows open.
+var errBusy = errors.New("pgxstore: the transaction is in use: another goroutine uses it, or rows are open")
+
+// acquire makes the caller the only user of the connection, until release.
+func (s *session) acquire() error {
+	if s.state.CompareAndSwap(idle, busy) {
+		return nil
+	}
+	if s.state.Load() == ended {
+		return pgx.ErrTxClosed
+	}
+	return errBusy
+}
+
+func (s *session) release() { s.state.CompareAndSwap(busy, idle) }
+
+// end takes the connection from the handler, and reports whether nobody was using it.
+func (s *session) end() bool { return s.state.Swap(ended) == idle }
+
+// use is one call of the handler. It may outlast the method that begins it, by the rows that are still to be read.
+type use struct {
+	of   *session
+	ctx  context.Context
+	over bool
+}
+
+// done ends the call. One that was not made because its context is over undoes the transaction, as one does that was
+// interrupted: the handler may believe it was made, or take it for a refusal by the database.
+func (u *use) done(err error) {
+	if u.over {
+		return
+	}
+	u.over = true
+	if over := u.ctx.Err(); over != nil && errors.Is(err, over) {
+		u.of.undone.Store(true)
+	}
+	u.of.release()
+}
+
+// openRows end the call that asked for them when they are closed.
+type openRows struct {
+	pgx.Rows
+	use
+}
+
+func (r *openRows) Close() {
+	r.Rows.Close()
+	r.done(r.Err())
+}
+
+func (r *openRows) Next() bool {
+	more := r.Rows.Next()
+	if !more {
+		r.done(r.Err())
+	}
+	return more
+}
+
+// openRow ends the call when it is scanned.
+type openRow struct {
+	pgx.Row
+	use
+}
+
+func (r *openRow) Scan(dest ...any) error {
+	err := r.Row.Scan(dest...)
+	r.done(err)
+	return err
+}
+
+// openBatch ends the call when it is closed.
+type openBatch struct {
+	pgx.BatchResults
+	use
+}
+
+func (b *openBatch) Close() error {
+	err := b.BatchResults.Close()
+	b.done(err)
+	return err
+}
+
+// refusedRows are the rows of a query that was not asked.
+type refusedRows struct {
+	pgx.Rows
+	err error
+}
+
+func (r refusedRows) Err() error        { return r.err }
+func (r refusedRows) Close()            {}
+func (r refusedRows) Next() bool        { return false }
+func (r refusedRows) Scan(...any) error { return r.err }
+
+func (r refusedRows) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+
+// refusedBatch are the results of a batch that was not sent.
+type refusedBatch struct {
+	pgx.BatchResults
+	err error
+}
+
+func (b refusedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
+func (b refusedBatch) Query() (pgx.Rows, error)         { return refusedRows{err: b.err}, b.err }
+func (b refusedBatch) QueryRow() pgx.Row                { return refusedRows{err: b.err} }
+func (b refusedBatch) Close() error                     { return b.err }
