@@ -40,6 +40,7 @@
 //
 // # PgBouncer
 //
-// Both stores work behind PgBouncer in transaction mode: what they set and lock ends with the transaction. Before
-// PgBouncer 1.21 pgx must not prepare statements there: set DefaultQueryExecMode to [pgx.QueryExecModeExec].
+// Both stores work behind PgBouncer in transaction mode: what they set and lock ends with the transaction. Unless its
+// max_prepared_statements is above zero, which it knows since version 1.21, pgx must not prepare statements there: set
+// DefaultQueryExecMode to [pgx.QueryExecModeExec].
 package pgxstore

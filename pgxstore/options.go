@@ -41,8 +41,8 @@ type Options struct {
 	// it for each transaction.
 	IdleTimeout time.Duration
 
-	// CountReplays counts in the column "replays" how often each response was replayed. That costs a write for each
-	// replay, which otherwise writes nothing.
+	// CountReplays counts in the column "replays" how often each response was fetched to be replayed; duplicates that
+	// waited in one process share it. That costs a write for each, where otherwise nothing is written.
 	CountReplays bool
 
 	now string // SQL for the time; empty: statement_timestamp()

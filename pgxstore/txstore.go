@@ -202,7 +202,8 @@ type txClaim struct {
 	token       pgtype.UUID
 
 	visit     *visit
-	tx        *transaction
+	session   session
+	tx        transaction
 	operation pgtype.UUID
 	attempt   int32
 	created   pgtype.Timestamptz
@@ -214,8 +215,8 @@ type txClaim struct {
 
 // own makes v the transaction of the claim.
 func (c *txClaim) own(v *visit) {
-	v.session = &session{conn: v.conn.Conn()}
-	c.visit, c.tx = v, &transaction{session: v.session}
+	c.visit, v.session = v, &c.session
+	c.session.conn, c.tx.session = v.conn.Conn(), &c.session
 	c.operation, c.attempt, c.created = c.token, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
 		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
@@ -230,7 +231,7 @@ func (c *txClaim) recordOf() idempotency.Record {
 
 // Context implements [idempotency.Claim]: it adds what [Tx] returns.
 func (c *txClaim) Context(ctx context.Context) context.Context {
-	return context.WithValue(ctx, txKey{}, c.tx)
+	return context.WithValue(ctx, txKey{}, &c.tx)
 }
 
 // Extend implements [idempotency.Claim]. There is no lease to extend.
@@ -250,7 +251,7 @@ func (c *txClaim) Release(ctx context.Context) error {
 		return idempotency.ErrClaimLost
 	}
 	c.settled, c.released = true, true
-	if !c.tx.end() {
+	if !c.session.end() {
 		c.visit.hangUp()
 		return nil
 	}
@@ -273,11 +274,11 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 }
 
 func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if !c.tx.end() {
+	if !c.session.end() {
 		c.visit.hangUp()
 		return rolledBack(errBusy)
 	}
-	if c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
+	if c.session.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return rolledBack(errEnded)
 	}
