@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"testing"
 	"time"
 
@@ -198,4 +199,31 @@ func TestCommitInFlight(t *testing.T) {
 	proxy.Release()
 	require.NoError(t, <-outcome)
 	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
+}
+
+// A session whose connection broke keeps its lock until the server notices. Its claim is not refused because of it.
+func TestLockOfBrokenSession(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	direct := newPool(t, serverURL(t))
+	pool, proxy := newProxiedPool(t, unprepared)
+	opts := newTable(t, direct, pgxstore.Options{})
+	key, broken := begun(t, pgxstore.NewTx(direct, opts)) // stands for it
+	defer func() { _ = broken.Release(ctx) }()
+
+	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: lock"})
+	noticed := make(chan error, 1)
+	go func() {
+		for proxy.Flights() < 10 && ctx.Err() == nil {
+			runtime.Gosched()
+		}
+		noticed <- broken.Release(ctx)
+	}()
+	_, claim, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.NoError(t, claim.Release(ctx))
+	require.NoError(t, <-noticed)
+	require.Equal(t, 1, proxy.Strikes())
 }
