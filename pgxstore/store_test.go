@@ -145,7 +145,7 @@ func TestTableThatCannotBeRead(t *testing.T) {
 		_, claim, err := newStore(opts).Begin(ctx, key, attempt)
 		require.ErrorContains(t, err, "attempt", name)
 		require.Nil(t, claim)
-		require.LessOrEqual(t, proxy.Flights()-before, 3, "round trips, with those that prepare statements")
+		require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
 	}
 }
 
