@@ -37,6 +37,7 @@ func (o Options) expand(sql string) string {
 	return strings.NewReplacer(
 		"{records}", o.name(""),
 		"{claim_function}", o.name(o.claimSuffix()),
+		"{on_conflict}", o.onConflict(),
 		"{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
 		"{now}", now,
 	).Replace(sql)
@@ -61,6 +62,15 @@ func (o Options) claimSuffix() string {
 		return "_claim_day"
 	}
 	return "_claim"
+}
+
+// onConflict returns what an insertion does about a record that another session was faster to make. Where claims take
+// turns there is none. What any other index refuses is an error: to look again would not show why.
+func (o Options) onConflict() string {
+	if o.PartitionDays != 0 {
+		return ""
+	}
+	return "ON CONFLICT (digest) DO NOTHING"
 }
 
 const claimable = `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea

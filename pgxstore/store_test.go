@@ -149,6 +149,31 @@ func TestTableThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// A record that cannot be made because of an index of somebody else's is an error at once, not tried for ever.
+func TestUniqueIndexOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	direct := newPool(t, serverURL(t))
+	pool, proxy := newProxiedPool(t, alone)
+	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+		table := tableName(opts)
+		if days != 0 {
+			completed(t, pgxstore.New(direct, opts))
+			table = one[string](t, direct, "SELECT tableoid::regclass::text FROM "+tableName(opts)+" LIMIT 1")
+		}
+		execute(t, direct, "CREATE UNIQUE INDEX ON "+table+" (user_id, endpoint, key)")
+		store := pgxstore.New(pool, opts)
+		_, _, err := store.Begin(ctx, keyOf("a\x00"), attempt)
+		require.NoError(t, err, name)
+		before := proxy.Flights()
+		_, _, err = store.Begin(ctx, keyOf("a\xff"), attempt)
+		require.ErrorContains(t, err, "duplicate key", name)
+		require.LessOrEqual(t, proxy.Flights()-before, 2, name)
+	}
+}
+
 // A first execution takes two round trips and a replay one, also where claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
@@ -222,6 +247,11 @@ func newProxiedPool(t testing.TB, changes ...func(*pgxpool.Config)) (*pgxpool.Po
 	db, _ := server()
 	proxy := servertest.NewProxy(t, db.Addr())
 	return newPool(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable", changes...), proxy
+}
+
+// repeatable makes the sessions of a pool begin transactions at another isolation level than read committed.
+func repeatable(c *pgxpool.Config) {
+	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 }
 
 func unprepared(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }

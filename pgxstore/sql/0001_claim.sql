@@ -9,7 +9,7 @@ DECLARE
     claimed integer;
 BEGIN
     IF seen_token IS NULL THEN
-        INSERT INTO {records} ({claim_columns}) VALUES ({claim}) ON CONFLICT DO NOTHING;
+        INSERT INTO {records} ({claim_columns}) VALUES ({claim}) {on_conflict};
         GET DIAGNOSTICS claimed = ROW_COUNT; -- any expression would take longer
         RETURN claimed;
     END IF;
