@@ -6,17 +6,23 @@ import (
 	"fmt"
 )
 
-// Check reports everything that would break the promise of the store: a server that is a standby, settings by which
-// it may forget what it has acknowledged, a table that is missing, out of date or not logged, and partitions that
-// nobody creates. It is to be called when the program starts.
+// Check reports what would break the promise of the store, or keep it from working: a server that is a standby,
+// settings of the session by which it may forget what it has acknowledged, a table that is missing, out of date, not
+// logged or made with another PartitionDays, privileges to read and to write it that the role does not have, and
+// partitions that nobody creates. It is to be called when the program starts.
 func (t *Table) Check(ctx context.Context) error {
-	var standby bool
-	var synchronous, fsync, fullPages, persistence string
+	var standby, execute bool
+	var synchronous, fsync, fullPages, persistence, denied string
 	err := t.pool.QueryRow(ctx, `
 SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes'),
-    coalesce((SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass($1::text)), '')`,
-		t.opts.name("")).Scan(&standby, &synchronous, &fsync, &fullPages, &persistence)
+    coalesce(c.relpersistence::text, ''), coalesce((SELECT string_agg(p, ', ')
+        FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(c.oid, p)), ''),
+    coalesce((SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE'))
+        FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text), true)
+FROM (SELECT) AS server LEFT JOIN pg_class c ON c.oid = to_regclass($1::text)`,
+		t.opts.name(""), t.opts.claimFunction()).
+		Scan(&standby, &synchronous, &fsync, &fullPages, &persistence, &denied, &execute)
 	if err != nil {
 		return fmt.Errorf("pgxstore: check: %w", err)
 	}
@@ -31,7 +37,9 @@ SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setti
 	fault(fsync == "off", "fsync is off: a crash of the machine loses records")
 	fault(fullPages == "off", "full_page_writes is off: a crash of the machine may damage records")
 	fault(persistence == "u", "the table is unlogged: a crash empties it")
-	if t.opts.PartitionDays != 0 && persistence != "" {
+	fault(denied != "", "the role may not "+denied+" in the table")
+	fault(!execute, "the role may not EXECUTE the function "+t.opts.claimFunction())
+	if t.opts.divided() && persistence != "" {
 		faults = append(faults, t.checkPartitions(ctx))
 	}
 	return errors.Join(faults...)

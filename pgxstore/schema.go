@@ -2,6 +2,7 @@ package pgxstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -16,30 +17,37 @@ type Migration struct {
 
 // Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. A table
 // with partitions needs [Table.Maintain] before it can be used.
+//
+// Without a Schema they work in the first one of the search path. They do not check opts: what is wrong with them is an
+// error of [Migrate], of [Table.Check] and of the Begin of a store.
 func Migrations(opts Options) []Migration {
 	file := "0001_records"
-	if opts.PartitionDays != 0 {
+	if opts.divided() {
 		file = "0001_records_partitioned"
 	}
-	sql := opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
+	sql := opts.read("0001_form") + "\n"
 	if opts.Schema != "" {
-		sql = "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{opts.Schema}.Sanitize() + ";\n\n" + sql
+		sql += "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{opts.Schema}.Sanitize() + ";\n\n"
 	}
+	sql += opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
 	return []Migration{{1, sql}}
 }
 
-// Migrate applies the migrations that the table has not seen yet, in one transaction, and makes the first partitions
-// if it has any. Many may call it at once, and again at each start.
+// Migrate applies the migrations that the table has not seen yet, or whose function is missing, in one transaction, and
+// makes the first partitions if it has any. Many may call it at once, and again at each start.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if err := opts.validate(); err != nil {
 		return err
 	}
 	t := NewTable(pool, opts)
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
 			return err
 		}
 		have, err := t.version(ctx, tx)
+		if err == nil {
+			err = t.stayBeside(ctx, tx)
+		}
 		if err != nil {
 			return err
 		}
@@ -56,10 +64,22 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("pgxstore: migrate: %w", err)
 	}
-	if opts.PartitionDays != 0 {
+	if opts.divided() {
 		return t.Maintain(ctx)
 	}
 	return nil
+}
+
+// readCommitted is named because a session may begin at another level, where what has waited for a lock would go on by
+// what it saw before.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
+// stayBeside lets the transaction make whatever has no schema in that of the table, which may be a later one of the
+// search path.
+func (t *Table) stayBeside(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT set_config('search_path', quote_ident(nspname), true)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1::text)`, t.opts.name(""))
+	return err
 }
 
 // querier is a pool or a transaction.
@@ -68,20 +88,32 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// version returns the version of the table, which its comment tells, or zero if there is none. It is an error if the
-// table has partitions and should not, or the other way round.
+// version returns the version of the table, which its comment tells, or zero if there is none, or not the function that
+// claims beside it. It is an error if the table has partitions and should not, or the other way round; or is not ours.
 func (t *Table) version(ctx context.Context, q querier) (version int, err error) {
-	var comment string
-	err = q.QueryRow(ctx, "SELECT coalesce(obj_description(to_regclass($1::text), 'pg_class'), '')", t.opts.name("")).Scan(&comment)
-	if err != nil || comment == "" {
+	var kind, comment string
+	var claims bool
+	err = q.QueryRow(ctx, `
+SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
+    EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text)
+FROM pg_class c WHERE c.oid = to_regclass($1::text)`, t.opts.name(""), t.opts.claimFunction()).
+		Scan(&kind, &comment, &claims)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, nil
+	case err != nil:
 		return 0, err
+	case kind != t.opts.kind():
+		return 0, fmt.Errorf("table %s was made with another setting of PartitionDays, or is none", t.opts.name(""))
+	case comment == "":
+		return 0, nil
 	}
-	form := "idempotency records, version %d"
-	if t.opts.PartitionDays != 0 {
-		form = "idempotency records by day, version %d"
-	}
+	const form = "idempotency records, version %d"
 	if _, err := fmt.Sscanf(comment, form, &version); err != nil {
 		return 0, fmt.Errorf("table %s is %q, not %q", t.opts.name(""), comment, form)
+	}
+	if !claims {
+		return 0, nil
 	}
 	return version, nil
 }

@@ -2,16 +2,21 @@ package pgxstore_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
+
+// onlyFsync is what Check has to say of the server that the tests share.
+const onlyFsync = "pgxstore: fsync is off: a crash of the machine loses records"
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
@@ -75,17 +80,103 @@ func TestMismatchOfTableAndOptions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
-	opts.PartitionDays = 0
-	_, _, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("1"), attempt)
-	require.ErrorContains(t, err, "does not exist") // the function that claims
-	require.ErrorContains(t, pgxstore.New(pool, opts).Check(ctx), "by day")
-	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "by day")
+	for name, days := range map[string][2]int{"divided": {1, 0}, "plain": {0, 1}} {
+		t.Run(name, func(t *testing.T) {
+			made := newTable(t, pool, pgxstore.Options{PartitionDays: days[0]})
+			told := made
+			told.PartitionDays = days[1]
+			_, _, err := pgxstore.New(pool, told).Begin(ctx, keyOf("1"), attempt)
+			require.ErrorContains(t, err, "does not exist") // the function that claims
+			require.ErrorContains(t, pgxstore.New(pool, told).Check(ctx), "PartitionDays")
+			require.ErrorContains(t, pgxstore.Migrate(ctx, pool, told), "PartitionDays")
+			for _, m := range pgxstore.Migrations(told) {
+				_, err := pool.Exec(ctx, m.SQL) // as another tool would
+				require.ErrorContains(t, err, "PartitionDays")
+			}
+			require.EqualError(t, pgxstore.New(pool, made).Check(ctx), onlyFsync, "nothing was changed")
+			completed(t, pgxstore.New(pool, made))
 
-	opts = newTable(t, pool, pgxstore.Options{})
-	opts.PartitionDays = 1
-	_, _, err = pgxstore.New(pool, opts).Begin(ctx, keyOf("1"), attempt)
-	require.ErrorContains(t, err, "does not exist")
+			execute(t, pool, "ALTER TABLE "+tableName(made)+` RENAME TO "former `+made.Table+`"`)
+			require.NoError(t, pgxstore.Migrate(ctx, pool, told), "a new table, with the other options")
+			completed(t, pgxstore.New(pool, told))
+			_, _, err = pgxstore.New(pool, made).Begin(ctx, keyOf("1"), attempt)
+			require.ErrorContains(t, err, "does not exist", "what still has the former options is stopped")
+		})
+	}
+}
+
+// The function that claims is made again where it is missing: beside the table, wherever the table is found.
+func TestMissingFunction(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, days := range map[string]int{"plain": 0} {
+		for where, lose := range map[string]string{
+			"dropped":           `DROP FUNCTION "%[1]s_claim%[2]s"`,
+			"table moved":       `ALTER TABLE "%[1]s" SET SCHEMA later`,
+			"in a later schema": `ALTER TABLE "%[1]s" SET SCHEMA later`,
+		} {
+			t.Run(name+"/"+where, func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, serverURL(t))
+				opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+				execute(t, pool, "CREATE SCHEMA IF NOT EXISTS later")
+				key := completed(t, pgxstore.New(pool, opts))
+				execute(t, pool, fmt.Sprintf(lose, opts.Table, map[int]string{0: "", 2: "_day"}[days]))
+				switch where {
+				case "table moved":
+					opts.Schema = "later"
+				case "in a later schema":
+					pool = newPool(t, serverURL(t), func(c *pgxpool.Config) {
+						c.ConnConfig.RuntimeParams["search_path"] = "public, later"
+					})
+				}
+				store := pgxstore.New(pool, opts)
+				require.ErrorContains(t, store.Check(ctx), "call Migrate")
+				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
+				require.EqualError(t, store.Check(ctx), onlyFsync)
+				record, _, err := store.Begin(ctx, key, attempt)
+				require.NoError(t, err)
+				require.NotNil(t, record.Response, "it is the same table")
+				completed(t, store)
+			})
+		}
+	}
+}
+
+// Whatever PostgreSQL takes for a name works as one.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for _, name := range []string{
+		"a$$b", "a%sb", "\u00fc\"x'", "{now}", "q$1", "a.b", `a\b`, "x_claim", strings.Repeat("x", 53),
+	} {
+		for _, days := range []int{0, 1} {
+			opts := pgxstore.Options{Schema: fmt.Sprintf("names '%d'", days), Table: name, PartitionDays: days}
+			require.NoError(t, pgxstore.Migrate(ctx, pool, opts), name)
+			for _, m := range pgxstore.Migrations(opts) {
+				execute(t, pool, m.SQL)
+			}
+			store := pgxstore.New(pool, opts)
+			require.EqualError(t, store.Check(ctx), onlyFsync, name)
+			completed(t, store)
+			if days == 0 {
+				_, err := store.DeleteExpired(ctx)
+				require.NoError(t, err, name)
+			}
+		}
+	}
+}
+
+// Without its index DeleteExpired would read the whole table, so the name of the index must not be taken.
+func TestNameOfTheIndexIsTaken(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := pgxstore.Options{Schema: "taken", Table: "records"}
+	execute(t, pool, "CREATE SCHEMA taken; CREATE TABLE taken.records_expires ()")
+	require.ErrorContains(t, pgxstore.Migrate(context.Background(), pool, opts), "records_expires")
+	execute(t, pool, "DROP TABLE taken.records_expires")
+	require.NoError(t, pgxstore.Migrate(context.Background(), pool, opts))
 }
 
 func TestCheck(t *testing.T) {
@@ -115,4 +206,22 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, unsafe.Standby())
 	pool.Reset()
 	require.ErrorContains(t, store.Check(ctx), "standby")
+}
+
+func TestCheckOfPrivileges(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	execute(t, pool, "CREATE ROLE app LOGIN")
+	store := pgxstore.New(newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = "app" }), opts)
+	require.ErrorContains(t, store.Check(ctx), "the role may not")
+	for _, privilege := range []string{"INSERT", "SELECT", "UPDATE", "DELETE"} {
+		require.ErrorContains(t, store.Check(ctx), privilege)
+		execute(t, pool, "GRANT "+privilege+" ON "+tableName(opts)+" TO app")
+	}
+	require.EqualError(t, store.Check(ctx), onlyFsync)
+	completed(t, store)
+	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
+	require.ErrorContains(t, store.Check(ctx), "EXECUTE")
 }

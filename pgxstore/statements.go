@@ -34,14 +34,21 @@ func (o Options) expand(sql string) string {
 	sql = common.Replace(sql)
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	now := cmp.Or(o.now, "statement_timestamp()")
+	index := o.table() + "_expires"
 	return strings.NewReplacer(
 		"{records}", o.name(""),
-		"{claim_function}", o.name(o.claimSuffix()),
+		"{records_text}", literal(o.name("")),
+		"{kind}", o.kind(),
+		"{claim_function}", o.name(claimSuffix(o.divided())),
+		"{other_claim_function}", o.name(claimSuffix(!o.divided())),
 		"{on_conflict}", o.onConflict(),
-		"{expiry_index}", pgx.Identifier{o.table() + "_expires"}.Sanitize(),
+		"{expiry_index}", pgx.Identifier{index}.Sanitize(),
+		"{expiry_index_text}", literal(index),
 		"{now}", now,
 	).Replace(sql)
 }
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
 // vacant is the creation of an operation whose former record is replaced, if it is gone: a divided table has no primary
 // key to tell.
@@ -55,19 +62,31 @@ func (o Options) recordStatements() (first, next string) {
 		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
-// claimSuffix returns how the function that claims is called behind the name of the table. A store that was told
-// otherwise of the partitions than the table was made with does not find it: it would claim keys twice.
-func (o Options) claimSuffix() string {
-	if o.PartitionDays != 0 {
+func (o Options) divided() bool { return o.PartitionDays != 0 }
+
+// kind returns what pg_class.relkind says of the table.
+func (o Options) kind() string {
+	if o.divided() {
+		return "p"
+	}
+	return "r"
+}
+
+// claimSuffix returns how the function that claims is called behind the name of the table. A [Store] that was told
+// otherwise of the partitions than the table was made with does not find it: it might claim keys twice.
+func claimSuffix(divided bool) string {
+	if divided {
 		return "_claim_day"
 	}
 	return "_claim"
 }
 
+func (o Options) claimFunction() string { return o.table() + claimSuffix(o.divided()) }
+
 // onConflict returns what an insertion does about a record that another session was faster to make. Where claims take
 // turns there is none. What any other index refuses is an error: to look again would not show why.
 func (o Options) onConflict() string {
-	if o.PartitionDays != 0 {
+	if o.divided() {
 		return ""
 	}
 	return "ON CONFLICT (digest) DO NOTHING"

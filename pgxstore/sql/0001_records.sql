@@ -26,6 +26,13 @@ CREATE TABLE IF NOT EXISTS {records} (
     replays        bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70);
 
-CREATE INDEX IF NOT EXISTS {expiry_index} ON {records} (expires_minute);
+-- IF NOT EXISTS would be content with whatever else has the name.
+DO $index$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid = {records_text}::regclass AND c.relname = {expiry_index_text}) THEN
+        CREATE INDEX {expiry_index} ON {records} (expires_minute);
+    END IF;
+END $index$;
 
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';

@@ -23,4 +23,4 @@ CREATE TABLE IF NOT EXISTS {records} (
     replays      bigint      NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (expires_at);
 
-COMMENT ON TABLE {records} IS 'idempotency records by day, version 1';
+COMMENT ON TABLE {records} IS 'idempotency records, version 1';
