@@ -58,19 +58,17 @@ func (t *Table) checkVersion(ctx context.Context) error {
 	return nil
 }
 
-// checkPartitions reports that fewer than half of the partitions are ready which Maintain would have made.
+// checkPartitions reports that from today on, in a row, no more than half of PartitionDays are ready.
 func (t *Table) checkPartitions(ctx context.Context) error {
-	today, partitions, err := t.partitions(ctx, t.pool)
+	now, partitions, err := t.partitions(ctx, t.pool)
 	if err != nil {
 		return fmt.Errorf("pgxstore: check: %w", err)
 	}
 	ready := 0
-	for _, p := range partitions {
-		if p.state == "attached" && !p.day.Before(today) {
-			ready++
-		}
+	for has(partitions, dayOf(now).AddDate(0, 0, ready), attached) {
+		ready++
 	}
-	if 2*ready < t.opts.PartitionDays {
+	if 2*ready <= t.opts.PartitionDays {
 		return fmt.Errorf("pgxstore: only %d partitions are ready: call Maintain every day", ready)
 	}
 	return nil

@@ -26,7 +26,7 @@ const (
 //
 // To be called every few minutes. A table with partitions needs [Table.Maintain] instead.
 func (t *Table) DeleteExpired(ctx context.Context) (deleted int64, err error) {
-	if t.opts.PartitionDays != 0 {
+	if t.opts.divided() {
 		return 0, errors.New("pgxstore: delete expired: the table has partitions, use Maintain")
 	}
 	for {

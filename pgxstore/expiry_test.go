@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -167,7 +169,10 @@ func TestMaintain(t *testing.T) {
 	record, _, err := store.Begin(ctx, keyOf("1"), day)
 	require.NoError(t, err)
 	require.NotNil(t, record.Response, "kept for 25 hours, until 02:00")
-	set("2030-02-02 00:00:01+00")
+	set("2030-02-02 00:59:59+00")
+	require.NoError(t, store.Maintain(ctx))
+	require.Contains(t, partitions(t, pool, opts), "20300201", "the day has been over for less than an hour")
+	set("2030-02-02 01:00:00+00")
 	require.NoError(t, store.Maintain(ctx))
 	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300201"), "dropped")
 }
@@ -177,9 +182,107 @@ func partitionName(opts pgxstore.Options, day string) string {
 	return tableName(opts)
 }
 
-// What an interrupted call leaves behind is finished by the next one, and a table that only looks like a partition is
-// left alone.
+// A table that only looks like a partition is left alone, as are the partitions of another table.
+func TestMaintainLeavesOtherTables(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	now, set := newClock(t, pool)
+	set("2030-01-10 12:00:00+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+	former := opts
+	former.Table = "former " + opts.Table
+	execute(t, pool, "ALTER TABLE "+tableName(opts)+" RENAME TO "+tableName(former))
+	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "already exists", "the names of its days are taken")
+	execute(t, pool, "CREATE TABLE "+partitionName(opts, "20300101")+" (mine int)")
+
+	set("2030-01-20 12:00:00+00")
+	require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
+	require.Equal(t, []string{"20300120", "20300121"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20300110", "20300111"}, partitions(t, pool, former))
+	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300101"))
+	require.NoError(t, pgxstore.Migrate(ctx, pool, former), "and its own days are known by whatever name")
+	require.Equal(t, []string{"20300120", "20300121"}, partitions(t, pool, former))
+}
+
+// halfDetach interrupts the detachment of a day.
+func halfDetach(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, day string) {
+	t.Helper()
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	finish := reading(t, pool, opts)
+	defer finish()
+	detach := "ALTER TABLE " + tableName(opts) + " DETACH PARTITION " + partitionName(opts, day) + " CONCURRENTLY"
+	interrupted := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(ctx, detach)
+		interrupted <- err
+	}()
+	awaitPending(t, pool, opts)
+	interrupt()
+	require.Error(t, <-interrupted)
+	require.Eventually(t, func() bool {
+		return one[int](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = $1", detach) == 0
+	}, 10*time.Second, time.Millisecond)
+}
+
+// reading has a transaction read a table, until finish is called.
+func reading(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (finish func()) {
+	t.Helper()
+	reader, err := pool.Begin(context.Background())
+	require.NoError(t, err)
+	finish = func() { _ = reader.Rollback(context.Background()) }
+	t.Cleanup(finish) // in any case: the pool waits for its connections
+	_, err = reader.Exec(context.Background(), "SELECT FROM "+tableName(opts), pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	return finish
+}
+
+func awaitPending(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_inherits
+			WHERE inhparent = $1::text::regclass AND inhdetachpending)`, tableName(opts))
+	}, 10*time.Second, time.Millisecond)
+}
+
+// What an interrupted call leaves behind is finished by the next one, before it drops any other day.
 func TestMaintainGoesOn(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	plain := newPool(t, serverURL(t))
+	for name, pool := range map[string]*pgxpool.Pool{
+		"read committed": plain, "repeatable read": newPool(t, serverURL(t), repeatable),
+	} {
+		t.Run(name, func(t *testing.T) {
+			now, set := newClock(t, plain)
+			set("2030-01-10 12:00:00+00")
+			opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+			store := pgxstore.New(pool, opts)
+			set("2030-01-12 12:00:00+00")
+			halfDetach(t, plain, opts, "20300111")
+			completed(t, store) // meanwhile nobody else has to wait
+			require.NoError(t, store.Maintain(ctx))
+			require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
+
+			set("2030-01-13 12:00:00+00")
+			halfDetach(t, plain, opts, "20300112")
+			finish := reading(t, plain, opts)
+			require.NoError(t, store.Maintain(ctx), "nor need it wait for those who do not know that day any more")
+			finish()
+			require.Equal(t, []string{"20300113", "20300114", "20300115"}, partitions(t, pool, opts))
+
+			set("2030-01-14 12:00:00+00")
+			execute(t, plain, "ALTER TABLE "+tableName(opts)+" DETACH PARTITION "+partitionName(opts, "20300113"))
+			require.NoError(t, store.Maintain(ctx))
+			require.Zero(t, one[int](t, plain, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300113"))
+		})
+	}
+}
+
+// A day that was detached before it is over comes back, with its records.
+func TestMaintainAttachesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
@@ -187,32 +290,161 @@ func TestMaintainGoesOn(t *testing.T) {
 	set("2030-01-10 12:00:00+00")
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
 	store := pgxstore.New(pool, opts)
-	execute(t, pool, "ALTER TABLE "+tableName(opts)+" DETACH PARTITION "+partitionName(opts, "20300111"))
-	execute(t, pool, "CREATE TABLE "+partitionName(opts, "20300101")+" (mine int)")
+	key := completed(t, store)
+	for _, day := range []string{"20300110", "20300112"} {
+		execute(t, pool, "ALTER TABLE "+tableName(opts)+" DETACH PARTITION "+partitionName(opts, day))
+	}
+	require.ErrorContains(t, store.Check(ctx), "only 0 partitions are ready")
+	require.NoError(t, store.Maintain(ctx))
+	require.Equal(t, []string{"20300110", "20300111", "20300112"}, partitions(t, pool, opts))
+	record, _, err := store.Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, record.Response)
+}
 
-	reader, err := pool.Begin(ctx)
-	require.NoError(t, err)
-	_, err = reader.Exec(ctx, "SELECT FROM "+tableName(opts))
-	require.NoError(t, err)
-	set("2030-01-12 12:00:00+00")
-	short, cancel := context.WithTimeout(ctx, time.Second)
+// While one instance waits to drop a day, the others leave that to it, and make the days that are missing.
+func TestMaintainWhileAnotherWaits(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	require.Error(t, store.Maintain(short), "a transaction is still reading")
-	completed(t, store) // meanwhile nobody else has to wait
-	require.NoError(t, reader.Rollback(ctx))
+	pool := newPool(t, serverURL(t))
+	impatient := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
+		c.ConnConfig.RuntimeParams["application_name"] = t.Name()
+	})
+	now, set := newClock(t, pool)
+	set("2030-01-10 12:00:00+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	set("2030-01-11 12:00:00+00")
+	finish := reading(t, pool, opts)
+	dropped := make(chan error, 1)
+	go func() { dropped <- pgxstore.NewTable(impatient, opts).Maintain(ctx) }()
+	awaitPending(t, pool, opts)
+	require.Eventually(t, func() bool {
+		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1
+			AND state = 'idle in transaction' AND clock_timestamp() > state_change + interval '300 ms')`, t.Name())
+	}, 10*time.Second, 10*time.Millisecond, "its turn lasts longer than its sessions may idle")
 
-	require.Eventually(t, func() bool { return store.Maintain(ctx) == nil }, 10*time.Second, 20*time.Millisecond)
-	require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
-	require.Equal(t, []string{opts.Table + "_20300101"}, column[string](t, pool,
-		"SELECT relname::text FROM pg_class WHERE starts_with(relname, $1) AND relkind = 'r' AND relname < $2",
-		opts.Table+"_", opts.Table+"_20300112"))
+	set("2030-01-13 12:00:00+00")
+	short, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(short))
+	require.Equal(t, []string{"20300110", "20300111", "20300112", "20300113", "20300114", "20300115"},
+		partitions(t, pool, opts), "all is left to the first one")
+	completed(t, pgxstore.New(pool, opts))
+	finish()
+	require.NoError(t, <-dropped)
+	require.NotContains(t, partitions(t, pool, opts), "20300110")
+}
+
+// stall is a tracer of pgx that holds up the second of two calls, before it may create, until the first one may drop.
+type stall struct{ arrived, dropping chan struct{} }
+
+type tracedKey struct{}
+
+func (s stall) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if ctx.Value(tracedKey{}) == "second" && strings.Contains(q.SQL, "pg_advisory_xact_lock") {
+		close(s.arrived)
+		select {
+		case <-s.dropping:
+		case <-ctx.Done():
+		}
+	}
+	return context.WithValue(ctx, tracedKey{}, q.SQL)
+}
+
+func (s stall) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if sql, _ := ctx.Value(tracedKey{}).(string); strings.Contains(sql, "pg_try_advisory_xact_lock") {
+		select {
+		case <-s.dropping:
+		default:
+			close(s.dropping)
+		}
+	}
+}
+
+// Two calls that have only two connections do not wait for each other's.
+func TestMaintainOnASmallPool(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s := stall{make(chan struct{}), make(chan struct{})}
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns, c.ConnConfig.Tracer = 2, s })
+	table := pgxstore.NewTable(pool, newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: 1}))
+	second := make(chan error, 1)
+	go func() { second <- table.Maintain(context.WithValue(ctx, tracedKey{}, "second")) }()
+	<-s.arrived
+	require.NoError(t, table.Maintain(ctx))
+	require.NoError(t, <-second)
+}
+
+// A completion that moves a record to another day is still committing when midnight has passed. While it does, nobody
+// may miss the record, neither in the one day nor in the other.
+func TestCompletionAcrossMidnight(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	pool := newPool(t, serverURL(t))
+	now, set := newClock(t, pool)
+	set("2030-01-10 23:59:59.9+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	store := pgxstore.New(pool, opts)
+	key := keyOf("1")
+	brief := attempt
+	brief.Lease, brief.TTL = 50*time.Millisecond, 50*time.Millisecond
+	_, claim, err := store.Begin(ctx, key, brief)
+	require.NoError(t, err)
+
+	gate, err := pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = gate.Rollback(context.Background()) }()
+	_, err = gate.Exec(ctx, "SELECT pg_advisory_xact_lock(20300112)")
+	require.NoError(t, err)
+	execute(t, pool, fmt.Sprintf(`CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql
+			AS 'BEGIN PERFORM pg_advisory_xact_lock(20300112); RETURN NULL; END';
+		CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON %s DEFERRABLE INITIALLY DEFERRED
+			FOR EACH ROW WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION gate()`, partitionName(opts, "20300112")))
+	completion := make(chan error, 1)
+	go func() { completion <- claim.Complete(ctx, answer, 30*time.Hour) }()
+	require.Eventually(t, func() bool {
+		return one[bool](t, pool, "SELECT EXISTS (SELECT FROM pg_locks WHERE objid = 20300112 AND NOT granted)")
+	}, 10*time.Second, time.Millisecond)
+
+	set("2030-01-11 00:00:00.1+00")
+	maintained := make(chan error, 1)
+	go func() { maintained <- store.Maintain(ctx) }()
+	require.Eventually(t, func() bool {
+		return len(maintained) == 1 || one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_inherits
+			WHERE inhparent = $1::text::regclass AND inhdetachpending)`, tableName(opts))
+	}, 10*time.Second, time.Millisecond)
+	type outcome struct {
+		record idempotency.Record
+		err    error
+	}
+	second := make(chan outcome, 1)
+	go func() {
+		record, _, err := store.Begin(ctx, key, attempt)
+		second <- outcome{record, err}
+	}()
+	require.Eventually(t, func() bool {
+		return len(second) == 1 || one[bool](t, pool, `SELECT EXISTS (
+			SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+			WHERE NOT l.granted AND a.query LIKE '%"' || $1 || '\_claim%')`, opts.Table)
+	}, 10*time.Second, time.Millisecond, "it waits for the completion")
+	require.NoError(t, gate.Rollback(ctx))
+	require.NoError(t, <-completion)
+	require.NoError(t, <-maintained)
+	got := <-second
+	require.NoError(t, got.err)
+	require.NotNil(t, got.record.Response, "it was not executed again")
+	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
 // No key is claimed twice on the two sides of midnight, where records go to different partitions.
 func TestBorderOfDays(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	pool := newPool(t, serverURL(t))
+	pool := newPool(t, serverURL(t), repeatable) // what waits for its turn must see what the others did
 	now, set := newClock(t, pool)
 	for name, open := range map[string]func(pgxstore.Options) idempotency.Store{
 		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },

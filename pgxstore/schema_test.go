@@ -50,6 +50,24 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+// Many instances start at once, whatever the isolation level of their sessions.
+func TestMigrateOnSessionsOfAnotherLevel(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), repeatable)
+	for i := range 5 {
+		opts := pgxstore.Options{Table: fmt.Sprintf("start %d", i), PartitionDays: 10}
+		var instances sync.WaitGroup
+		for range 8 {
+			instances.Go(func() {
+				if err := pgxstore.Migrate(context.Background(), pool, opts); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		instances.Wait()
+	}
+}
+
 // What the server would refuse, or silently take for something else, is refused at once; all faults together.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
@@ -109,7 +127,7 @@ func TestMismatchOfTableAndOptions(t *testing.T) {
 func TestMissingFunction(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	for name, days := range map[string]int{"plain": 0} {
+	for name, days := range map[string]int{"plain": 0, "partitions": 2} {
 		for where, lose := range map[string]string{
 			"dropped":           `DROP FUNCTION "%[1]s_claim%[2]s"`,
 			"table moved":       `ALTER TABLE "%[1]s" SET SCHEMA later`,
@@ -138,6 +156,13 @@ func TestMissingFunction(t *testing.T) {
 				require.NoError(t, err)
 				require.NotNil(t, record.Response, "it is the same table")
 				completed(t, store)
+				if days != 0 {
+					opts.PartitionDays++
+					require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
+					require.Equal(t, one[string](t, pool, "SELECT relnamespace::regnamespace::text FROM pg_class WHERE relname = $1",
+						opts.Table), one[string](t, pool, `SELECT relnamespace::regnamespace::text FROM pg_class
+						WHERE relkind = 'r' AND starts_with(relname, $1) ORDER BY relname DESC LIMIT 1`, opts.Table+"_"))
+				}
 			})
 		}
 	}
@@ -206,6 +231,24 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, unsafe.Standby())
 	pool.Reset()
 	require.ErrorContains(t, store.Check(ctx), "standby")
+}
+
+// Check reports that the days to come are running out, before they are at an end.
+func TestCheckOfPartitions(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	now, set := newClock(t, pool)
+	set("2030-01-10 12:00:00+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	store := pgxstore.New(pool, opts)
+	set("2030-01-11 12:00:00+00")
+	require.EqualError(t, store.Check(ctx), onlyFsync)
+	set("2030-01-12 12:00:00+00")
+	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready")
+	set("2030-01-10 12:00:00+00")
+	execute(t, pool, "DROP TABLE "+partitionName(opts, "20300111"))
+	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready", "what comes after a gap does not count")
 }
 
 func TestCheckOfPrivileges(t *testing.T) {
