@@ -440,6 +440,24 @@ func TestCompletionAcrossMidnight(t *testing.T) {
 	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
+// The schema may be named or left to the search path: it is the same table, and the same key.
+func TestSpellingOfTheSchema(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
+	key, claim := begun(t, pgxstore.NewTx(pool, opts))
+	opts.Schema = "public"
+	record, second, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
+	require.NoError(t, claim.Release(ctx))
+	require.NoError(t, err)
+	if second != nil {
+		require.NoError(t, second.Release(ctx))
+	}
+	require.Nil(t, second)
+	require.NotZero(t, record.LeaseLeft, "it is running")
+}
+
 // No key is claimed twice on the two sides of midnight, where records go to different partitions.
 func TestBorderOfDays(t *testing.T) {
 	t.Parallel()

@@ -19,12 +19,12 @@ type Table struct {
 // NewTable returns the table that stores with the same options use.
 func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
-	h.Write([]byte(opts.name("")))
+	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
 	return &Table{pool, opts, h.Sum64()}
 }
 
-// lockNumber returns what advisory locks call a key. That two keys have the same number is as unlikely as it is
-// harmless: one of them is in progress a moment longer.
+// lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in
+// progress a moment longer. That is very unlikely, save for one key in tables of one name in two schemas.
 func (t *Table) lockNumber(digest [32]byte) int64 {
 	return int64(binary.BigEndian.Uint64(digest[:8]) ^ t.space)
 }
