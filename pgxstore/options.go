@@ -14,7 +14,8 @@ import (
 // Options are the settings of a store. The zero value of each field is its default. Everything that works on the same
 // table must be given the same Schema, Table and PartitionDays.
 type Options struct {
-	// Schema is the schema of the table. Empty means the first one of the search path.
+	// Schema is the schema of the table. Empty means the first one of the search path that has such a table; where none
+	// has, [Migrate] makes it in the first one.
 	Schema string
 
 	// Table is the name of the table. Empty means "idempotency_records".

@@ -15,8 +15,8 @@ import (
 )
 
 // Store keeps records in PostgreSQL, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds
-// as long as its owner lives. Every step is one statement, and time is that of the server. It is safe for concurrent
-// use.
+// as long as its owner lives. Every step is decided by the statement that makes it, and time is that of the server. It
+// is safe for concurrent use.
 type Store struct {
 	*Table
 	claim, complete, extend, release, count string
