@@ -118,6 +118,55 @@ func TestDeleteExpiredLeavesWhatWasClaimedAgain(t *testing.T) {
 	require.Nil(t, claim)
 }
 
+// Every step says twice when the record expires: by the minute, which is how DeleteExpired finds it, and exactly.
+func TestDeleteExpiredFindsWhatEachStepWrote(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, c := range map[string]struct {
+		step    func(t *testing.T, store idempotency.Store, set func(string))
+		expires string
+	}{
+		"begin": {func(t *testing.T, store idempotency.Store, _ func(string)) { begun(t, store) }, "13:00"},
+		"begin again": {func(t *testing.T, store idempotency.Store, set func(string)) {
+			key, claim := begun(t, store)
+			require.NoError(t, claim.Release(ctx))
+			set("2030-01-10 12:30:20+00")
+			_, claim, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, claim)
+		}, "13:30"},
+		"extend": {func(t *testing.T, store idempotency.Store, _ func(string)) {
+			_, claim := begun(t, store)
+			require.NoError(t, claim.Extend(ctx, 2*time.Hour))
+		}, "14:00"},
+		"complete": {func(t *testing.T, store idempotency.Store, _ func(string)) {
+			_, claim := begun(t, store)
+			require.NoError(t, claim.Complete(ctx, answer, 10*time.Minute))
+		}, "12:10"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t))
+			now, set := newClock(t, pool)
+			set("2030-01-10 12:00:20+00")
+			opts := newTable(t, pool, pgxstore.Options{}.At(now))
+			store := pgxstore.New(pool, opts)
+			c.step(t, store, set)
+			minute := one[time.Time](t, pool, "SELECT expires_minute FROM "+tableName(opts))
+			require.Equal(t, c.expires, minute.UTC().Format("15:04"))
+
+			set("2030-01-10 " + c.expires + ":59+00")
+			deleted, err := store.DeleteExpired(ctx)
+			require.NoError(t, err)
+			require.Zero(t, deleted, "within the minute")
+			set(minute.Add(time.Minute).Format(time.RFC3339))
+			deleted, err = store.DeleteExpired(ctx)
+			require.NoError(t, err)
+			require.Equal(t, int64(1), deleted)
+		})
+	}
+}
+
 // newClock returns SQL for a time that stands still where it is set.
 func newClock(t testing.TB, pool *pgxpool.Pool) (now string, set func(string)) {
 	name := fmt.Sprintf("clock_%d", tables.Add(1))

@@ -174,6 +174,65 @@ func TestUniqueIndexOfSomebodyElse(t *testing.T) {
 	}
 }
 
+// However short it is, a lease is told from none.
+func TestShortestLease(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+	short := attempt
+	short.Lease = time.Nanosecond
+	record, claim, err := store.Begin(context.Background(), keyOf("1"), short)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Positive(t, record.LeaseLeft)
+}
+
+// A new operation by the key of one that has expired begins to count anew.
+func TestReplaysOfANewOperation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	now, set := newClock(t, pool)
+	set("2030-01-10 12:00:00+00")
+	opts := newTable(t, pool, pgxstore.Options{CountReplays: true}.At(now))
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	record, _, err := store.Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, record.Response)
+	require.Equal(t, 1, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+	set("2030-01-10 14:00:00+00")
+	_, claim, err := store.Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+}
+
+// A record that is made again is that of the same attempt: the numbers, by which others fence, never fall back.
+func TestRestoredAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
+		t.Run(name, func(t *testing.T) {
+			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+			store := pgxstore.New(pool, opts)
+			key, first := begun(t, store)
+			require.NoError(t, first.Release(ctx))
+			second, claim, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			execute(t, pool, "DELETE FROM "+tableName(opts))
+			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
+			require.NoError(t, claim.Release(ctx))
+			third, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.Equal(t, 3, third.Attempt)
+			require.Equal(t, second.Operation, third.Operation)
+			require.True(t, second.Created.Equal(third.Created))
+		})
+	}
+}
+
 // A first execution takes two round trips and a replay one, also where claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
