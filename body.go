@@ -31,6 +31,9 @@ func (b *buffer) grow(n int) {
 
 const smallestRead = 512
 
+// mostAnnounced bounds what is made room for before it is there: what a header announces costs its sender nothing.
+const mostAnnounced = 1<<20 + 1
+
 // readBody reads the whole body into the buffer. A body of more than limit bytes is refused, if possible before it
 // is read.
 func (b *buffer) readBody(r *http.Request, limit int64) error {
@@ -41,7 +44,7 @@ func (b *buffer) readBody(r *http.Request, limit int64) error {
 		return nil
 	}
 	// One byte more than announced, so that the read that meets the end needs no growth.
-	b.grow(int(max(r.ContentLength+1, smallestRead)))
+	b.grow(int(min(max(r.ContentLength+1, smallestRead), mostAnnounced)))
 	for {
 		n, err := r.Body.Read(b.b[len(b.b):cap(b.b)])
 		b.b = b.b[:len(b.b)+n]

@@ -40,6 +40,10 @@ func (c *call) free() {
 	calls.Put(c)
 }
 
+// errGaveUp ends an attempt whose handler heard that its claim may be lost, and returned without a word. To net/http
+// that is an answer of 200; but who is told to stop and does says nothing of success.
+var errGaveUp = errors.New("idempotency: handler gave up, as its claim may be lost")
+
 // errNotStorable ends an attempt whose answer is sent but not stored, so that it may be tried again.
 var errNotStorable = errors.New("idempotency: answer not storable")
 
@@ -80,8 +84,10 @@ func (c *call) work(ctx context.Context) (Response, error) {
 	c.next.ServeHTTP(&c.lent.writer, r)
 	c.r.MultipartForm = r.MultipartForm // so that the server removes its files
 
-	resp, whole := c.lent.writer.finish()
+	resp, whole, silent := c.lent.writer.finish()
 	switch {
+	case silent && context.Cause(ctx) == ErrClaimLost:
+		return resp, errGaveUp
 	case c.recorder.refused != nil:
 		return resp, c.recorder.refused
 	case !whole || !c.m.opts.Storable(resp.Status):

@@ -72,7 +72,7 @@ var problems = []struct {
 		Detail: "This request must carry an idempotency key. Send it again with a key of its own, such as a random UUID."}},
 	{ErrKeyInvalid, Error{Status: http.StatusBadRequest, Code: "key-invalid",
 		Title:  "Idempotency key is invalid",
-		Detail: "Nothing was executed. Send one header line with 1 to 255 visible ASCII characters, bare or as an RFC 9651 string."}},
+		Detail: "Nothing was executed. Send one header line with 1 to 255 visible ASCII characters, bare if without comma or else as an RFC 9651 string."}},
 	{ErrUserUnknown, Error{Status: http.StatusUnauthorized, Code: "user-unknown",
 		Title:  "Caller is unknown",
 		Detail: "Nothing was executed. Authenticate, then retry with the same key."}},

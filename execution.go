@@ -68,6 +68,8 @@ func (x *execution) run(work work) (Response, error) {
 	switch {
 	case x.settled: // by work
 		return resp, err
+	case err == errGaveUp:
+		return resp, refuse(ErrClaimLost) // as if it had not returned
 	case err != nil:
 		return resp, x.release(err)
 	default:
@@ -141,17 +143,17 @@ var errInterrupted = errors.New("idempotency: handler panicked or exited")
 
 // settle ends the claim if work did not return, and reports the outcome.
 func (x *execution) settle() {
+	defer x.attempt.end(nil)
 	if !x.settled && x.leased() && x.runner.opts.Abandoned == Refuse {
-		// Nobody can say how far a handler came that panicked: the claim is left to lapse, as after a crash.
+		// Nobody can say how far a handler came that panicked or gave up: the claim is left to lapse, as after a crash.
 		x.keeper.stop()
-		x.event.Outcome, x.event.Err = OutcomeAbandoned, errInterrupted
+		x.event.Outcome, x.event.Err = OutcomeAbandoned, cmp.Or(x.event.Err, errInterrupted)
 	} else if !x.settled {
-		x.event.Err = errInterrupted
-		_ = x.release(errInterrupted)
+		x.event.Err = cmp.Or(x.event.Err, errInterrupted)
+		_ = x.release(x.event.Err)
 	}
 	x.runner.wake(x.key)
 	x.report(x.attempt)
-	x.attempt.end(nil)
 }
 
 // refuse reports and returns that another record holds the key.

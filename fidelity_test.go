@@ -335,6 +335,8 @@ var scenarios = []scenario{
 		handler: write(strings.Repeat("x", 1500), "<html>", strings.Repeat("y", 9000)),
 		opts:    idempotency.Options{Stream: true}},
 	{name: "streamed, nothing", handler: write(), opts: idempotency.Options{Stream: true}},
+	{name: "trailers set while all is held back", handler: trailersBeforeBody},
+	{name: "trailers set before it goes live", handler: trailersBeforeBody, opts: idempotency.Options{Stream: true}},
 	{name: "streamed trailers", handler: trailing(10_000), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, undeclared trailers", handler: prefixed(10_000), opts: idempotency.Options{Stream: true}},
 	{name: "streamed, flushed", handler: func(w http.ResponseWriter, r *http.Request) {
@@ -558,6 +560,41 @@ func (x exchange) unclosed() exchange {
 	x.Header.Del("Connection")
 	x.Close, x.raw = false, strings.Replace(x.raw, "Connection: close\r\n", "", 1)
 	return x
+}
+
+// trailersBeforeBody sets its trailers between the header and the body.
+func trailersBeforeBody(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Trailer", "X-Sum")
+	w.WriteHeader(http.StatusCreated)
+	w.Header().Set("X-Sum", "1")
+	w.Header().Set(http.TrailerPrefix+"X-Undeclared", "2")
+	write(strings.Repeat("x", 10_000))(w, r)
+}
+
+// A body that outgrows the limit with its second piece is what its beginning says, and keeps the trailers set before.
+func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
+	t.Parallel()
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum")
+		_, _ = io.WriteString(w, "<ht")
+		w.Header().Set("X-Sum", "1")
+		_, _ = io.WriteString(w, "ml><body>"+strings.Repeat("x", 10_000))
+	}
+	for name, opts := range map[string]idempotency.Options{"": {MaxResponse: 100}, "streamed": {MaxResponse: 100, Stream: true}} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/HTTP2=%t", name, http2), func(t *testing.T) {
+				sc := scenario{handler: handler}
+				svc := setup{opts: opts}.guard(t, sc.handler)
+				bare := sc.perform(t, listen(t, sc.handler, http2))
+				guarded := sc.perform(t, listen(t, svc.handler, http2))
+				require.Equal(t, "text/html; charset=utf-8", bare.Header.Get("Content-Type"))
+				require.Equal(t, bare.Header["Content-Type"], guarded.Header["Content-Type"])
+				require.Equal(t, http.Header{"X-Sum": {"1"}}, bare.Trailer)
+				require.Equal(t, bare.Trailer, guarded.Trailer)
+				require.Equal(t, bare.Body, guarded.Body)
+			})
+		}
+	}
 }
 
 func TestAnswersEqualThoseOfTheBareHandler(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,6 +72,42 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, replayed)
 	})
+}
+
+// A handler that stops because its claim may be lost, and says nothing, has not answered 200.
+func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		policy  idempotency.Abandoned
+		outcome idempotency.Outcome
+		again   int
+	}{
+		"re-execute": {idempotency.ReExecute, idempotency.OutcomeReleased, http.StatusCreated},
+		"refuse":     {idempotency.Refuse, idempotency.OutcomeAbandoned, http.StatusConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onExtend = failing(always, errDown)
+				svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute, Abandoned: c.policy}}.guard(t,
+					func(w http.ResponseWriter, r *http.Request) {
+						if op, _ := idempotency.FromContext(r.Context()); op.Attempt == 1 {
+							w.Header().Set("X-Left-Behind", "1")
+							<-r.Context().Done()
+							return
+						}
+						w.WriteHeader(http.StatusCreated)
+					})
+				first := svc.call("k", "b")
+				require.NotContains(t, first.header, "X-Left-Behind")
+				requireProblem(t, first, http.StatusConflict, "in-progress")
+				require.Equal(t, c.outcome, svc.journal.last(t).Outcome)
+				time.Sleep(time.Minute)
+				require.Equal(t, c.again, svc.call("k", "b").status)
+			})
+		})
+	}
 }
 
 // All leases of a Runner share one timer. Each is renewed when it is due, also if it began before one that was known

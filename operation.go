@@ -23,8 +23,12 @@ type Operation struct {
 
 // DownstreamKey derives a key to pass on to another system, such as a payment provider's Idempotency-Key, an object
 // name or a deduplication ID: the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
-// attempt at the operation gets the same key, and each name another one.
+// attempt at the operation gets the same key, and each name another one. Where no key protects the call there is no
+// operation, and every key is another one.
 func (o Operation) DownstreamKey(name string) string {
+	if o.ID == uuid.Nil {
+		return newOperation().String() // not one that all such calls would share
+	}
 	return uuid.NewSHA1(o.ID, []byte(name)).String()
 }
 

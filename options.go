@@ -92,7 +92,7 @@ type Options struct {
 // RunnerOptions are the settings of a [Runner]. The zero value of each field is its default.
 type RunnerOptions struct {
 	// TTL is how long an answer is kept, counted from its completion. A later request with the key is a new
-	// operation. Zero means 24 hours. It must not be shorter than Lease.
+	// operation. Zero means 24 hours. It must not be shorter than Lease, nor longer than 100 years.
 	TTL time.Duration
 
 	// Lease is how long a claim outlives its owner: an operation whose process dies is blocked for so long. It is
@@ -170,6 +170,7 @@ func (o Options) validate() error {
 	faults.check(len(o.Methods) > 0, "Methods is empty: nothing would be guarded")
 	for _, method := range o.Methods {
 		faults.check(isToken(method), "Methods: %q is not a method", method)
+		faults.check(method == strings.ToUpper(method), "Methods: %q is not in capitals, as methods are", method)
 	}
 	for _, name := range o.OmitHeaders {
 		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
@@ -198,12 +199,16 @@ func (o RunnerOptions) validate() error {
 	var faults faults
 	faults.check(o.Lease >= time.Millisecond, "Lease %v is shorter than a millisecond", o.Lease)
 	faults.check(o.TTL >= o.Lease, "TTL %v is shorter than Lease %v", o.TTL, o.Lease)
+	faults.check(o.TTL <= longestTTL, "TTL %v is longer than %v", o.TTL, longestTTL)
 	faults.check(o.Wait >= 0, "Wait %v is negative", o.Wait)
 	faults.check(o.StoreTimeout > 0, "StoreTimeout %v is negative", o.StoreTimeout)
 	faults.check(o.StoreTimeout <= o.Lease, "StoreTimeout %v is longer than Lease %v", o.StoreTimeout, o.Lease)
 	faults.check(o.Abandoned == ReExecute || o.Abandoned == Refuse, "Abandoned %d is unknown", o.Abandoned)
 	return errors.Join(faults...)
 }
+
+// longestTTL leaves every clock room to count up to.
+const longestTTL = 100 * 365 * 24 * time.Hour
 
 // faults collects what is wrong with a configuration, to report it all at once.
 type faults []error

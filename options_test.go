@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,16 +25,35 @@ import (
 func TestNewReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	m, err := idempotency.New(nil, nil, idempotency.Options{
-		Header: "no name", Methods: []string{"PO ST"}, OmitHeaders: []string{"a:"}, MaxBody: -1, MaxResponse: -1,
+		Header: "no name", Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"}, MaxBody: -1, MaxResponse: -1,
 		ReuseStatus: 200, TTL: time.Second, Lease: time.Minute, Wait: -1, Abandoned: -1, StoreTimeout: time.Hour,
 	})
 	require.Nil(t, m)
 	for _, fault := range []string{"Store is nil", "UserFunc", "Header", "Methods", "OmitHeaders", "MaxBody",
-		"MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout"} {
+		"MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})
 	require.ErrorContains(t, err, "Methods")
+	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{TTL: math.MaxInt64, Lease: math.MaxInt64})
+	require.ErrorContains(t, err, "TTL")
+	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{TTL: 99 * 365 * 24 * time.Hour})
+	require.NoError(t, err)
+}
+
+// Limits are no plan to use them: nothing is made room for because a header announces it.
+func TestHugeLimits(t *testing.T) {
+	t.Parallel()
+	const huge = "17592186044416"
+	svc := setup{opts: idempotency.Options{MaxBody: math.MaxInt64, MaxResponse: math.MaxInt64}}.guard(t,
+		func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", huge) })
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("short"))
+	r.Header.Set("Idempotency-Key", "k")
+	r.ContentLength = 1 << 44
+	w := httptest.NewRecorder()
+	svc.handler.ServeHTTP(w, r)
+	require.Equal(t, huge, w.Header().Get("Content-Length"))
+	require.EqualValues(t, 1, svc.runs.Load())
 }
 
 func TestOptionsAreFrozen(t *testing.T) {

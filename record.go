@@ -118,11 +118,11 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 	status, header, trailer := line.number(""), line.number("header="), line.number("trailer=")
 	size := line.next("body=")
 	fields := header + trailer
-	if !line.ok || line.rest != "" || fields < 0 || fields >= len(rest) || rest[fields] != '\n' {
+	if !line.ok || line.rest != "" || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
 	}
 	text, body := string(rest[:fields]), rest[fields+1:]
-	resp := Response{Status: status, Omitted: size == responseOmitted}
+	resp := Response{Status: int(status), Omitted: size == responseOmitted}
 	if !resp.Omitted && size != strconv.Itoa(len(body)) {
 		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
 	}
@@ -153,8 +153,8 @@ func (w *words) next(prefix string) string {
 	return value
 }
 
-func (w *words) number(prefix string) int {
-	n, err := strconv.Atoi(w.next(prefix))
+func (w *words) number(prefix string) int64 {
+	n, err := strconv.ParseInt(w.next(prefix), 10, 64) // a time does not fit into an int everywhere
 	w.ok = w.ok && err == nil && n >= 0
 	return n
 }

@@ -66,7 +66,7 @@ func (rec *recorder) writeHeader(status int) {
 		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
 	}
 	if rec.declared <= rec.limit {
-		rec.body.grow(int(rec.declared))
+		rec.body.grow(int(min(rec.declared, mostAnnounced)))
 	}
 }
 
@@ -80,7 +80,7 @@ func record[T []byte | string](rec *recorder, p T) (int, error) {
 		return 0, err
 	}
 	if len(p) > 0 && !rec.keeps(len(p)) {
-		if err := rec.outgrow(); err != nil {
+		if err := rec.outgrow([]byte(p[:min(len(p), sniffed)])); err != nil {
 			return 0, err
 		}
 		return rec.w.Write([]byte(p))
@@ -119,12 +119,12 @@ func (rec *recorder) keeps(n int) bool {
 	return int64(len(rec.body.b)+n) <= rec.limit || rec.owner == nil
 }
 
-// outgrow gives up on keeping the body.
-func (rec *recorder) outgrow() error {
+// outgrow gives up on keeping the body, which goes on with next.
+func (rec *recorder) outgrow(next []byte) error {
 	if rec.response.Omitted {
 		return rec.refused
 	}
-	rec.sniff()
+	rec.sniff(next...)
 	rec.response.Omitted = true
 	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.live {
 		rec.goLive()
@@ -133,19 +133,24 @@ func (rec *recorder) outgrow() error {
 	return rec.refused
 }
 
-// goLive sends what was held back.
+// goLive sends what was held back. Trailers that are set already stay in the header.
 func (rec *recorder) goLive() {
 	rec.sniff()
+	trailer := trailers(rec.w.Header())
 	rec.setHeader()
 	rec.live = true
 	rec.w.WriteHeader(rec.response.Status)
+	trailer.set(rec.w.Header(), trailer.room(0))
 	_, _ = rec.w.Write(rec.body.b)
 }
 
-// sniff resolves the Content-Type once, from what is held back now.
-func (rec *recorder) sniff() {
-	if rec.undeclared && len(rec.body.b) > 0 {
-		rec.setContentType(http.DetectContentType(rec.body.b))
+// sniffed is how many bytes of a body its Content-Type is found from.
+const sniffed = 512
+
+// sniff resolves the Content-Type once, from what is held back now and what follows it.
+func (rec *recorder) sniff(next ...byte) {
+	if body := rec.body.b; rec.undeclared && len(body)+len(next) > 0 {
+		rec.setContentType(http.DetectContentType(append(body[:min(len(body), sniffed):min(len(body), sniffed)], next...)))
 	}
 	rec.undeclared = false
 }

@@ -1,11 +1,16 @@
 package idempotency_test
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -139,4 +144,39 @@ func TestNestedMiddlewaresReplayTheSameAnswer(t *testing.T) {
 	requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
 	require.EqualValues(t, 1, svc.runs.Load())
 	require.EqualValues(t, 1, svc.store.begins.Load())
+}
+
+// The files of a form are removed when the request has ended, as by the server without a middleware.
+func TestFilesOfFormsAreRemoved(t *testing.T) {
+	t.Parallel()
+	var file string
+	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.ParseMultipartForm(1) == nil {
+			f, err := r.MultipartForm.File["upload"][0].Open()
+			if err == nil {
+				file = f.(*os.File).Name()
+				_ = f.Close()
+			}
+		}
+	})
+	body := "--x\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"a\"\r\n\r\n" +
+		strings.Repeat("x", 100) + "\r\n--x--\r\n"
+	answer := svc.post("k", body, withHeader("Content-Type", "multipart/form-data; boundary=x"))
+	require.Equal(t, http.StatusOK, answer.status)
+	require.NotEmpty(t, file)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(file)
+		return errors.Is(err, fs.ErrNotExist)
+	}, 5*time.Second, time.Millisecond)
+}
+
+// Calls without an operation share no key to pass on: another system would take them for one.
+func TestDownstreamKeysWithoutAnOperation(t *testing.T) {
+	t.Parallel()
+	none, ok := idempotency.FromContext(t.Context())
+	require.False(t, ok)
+	require.NotEqual(t, none.DownstreamKey("charge"), none.DownstreamKey("charge"))
+	one := idempotency.Operation{ID: uuid.New()}
+	require.Equal(t, one.DownstreamKey("charge"), one.DownstreamKey("charge"))
+	require.NotEqual(t, one.DownstreamKey("charge"), one.DownstreamKey("mail"))
 }

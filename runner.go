@@ -40,7 +40,8 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 //
 // Work runs with the operation in its context ([FromContext]), and with what the store offers. The context is
 // cancelled with the cause [ErrClaimLost] if another attempt takes over. If work returns an error, nothing is stored,
-// the operation may be tried again, and Do returns that error. If it panics or calls [runtime.Goexit], likewise.
+// the operation may be tried again, and Do returns that error. If it panics or calls [runtime.Goexit], likewise; but
+// with [Refuse] the claim is left to lapse, as after a crash.
 //
 // Payload is what the operation works on; a key that comes back with another payload is refused. A refusal is an
 // [*Error] that wraps one of the sentinels of this package: [ErrInProgress], [ErrKeyReused], [ErrNotReplayable],

@@ -179,11 +179,8 @@ func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *
 
 // insert adds a record, if there is room for it.
 func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) bool {
-	if !s.reserve(e.size()) {
-		s.makeRoom(sh, now)
-		if !s.reserve(e.size()) {
-			return false
-		}
+	if !s.take(sh, e.size(), now) {
+		return false
 	}
 	sh.put(hash, e)
 	return true
@@ -195,6 +192,16 @@ func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
 	s.size.Add(-e.size())
 }
 
+// take reserves n bytes, if need be in the place of expired records. The caller holds sh.
+func (s *MemoryStore) take(sh *shard, n int64, now time.Duration) bool {
+	for !s.reserve(n) {
+		if !s.makeRoom(sh, now) {
+			return false
+		}
+	}
+	return true
+}
+
 func (s *MemoryStore) reserve(n int64) bool {
 	if s.size.Add(n) <= s.max {
 		return true
@@ -203,27 +210,30 @@ func (s *MemoryStore) reserve(n int64) bool {
 	return false
 }
 
-// trim removes up to n expired records.
-func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) {
+// trim removes up to n expired records, and reports whether there were any.
+func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) (trimmed bool) {
 	for _, q := range sh.queues {
 		for ; n > 0 && q.head != nil && q.head.expires <= now; n-- {
 			s.remove(sh, s.hash(q.head.key), q.head)
+			trimmed = true
 		}
 	}
+	return trimmed
 }
 
-// makeRoom trims every shard that nobody is using; the caller holds held.
-func (s *MemoryStore) makeRoom(held *shard, now time.Duration) {
+// makeRoom trims every shard that nobody is using, and reports whether there was anything to trim; the caller holds held.
+func (s *MemoryStore) makeRoom(held *shard, now time.Duration) (made bool) {
 	const each = 16
 	for i := range s.shards {
 		sh := &s.shards[i]
 		if sh == held {
-			s.trim(sh, now, each)
+			made = s.trim(sh, now, each) || made
 		} else if sh.mu.TryLock() {
-			s.trim(sh, now, each)
+			made = s.trim(sh, now, each) || made
 			sh.mu.Unlock()
 		}
 	}
+	return made
 }
 
 // queue holds the records with one TTL in the order in which they expire: that in which they were added.
@@ -313,14 +323,9 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 
 // respond takes as much of the response as there is room for. The room for its status is there from the start.
 func (e *entry) respond(resp Response, now time.Duration) {
-	s, before := e.shard.store, e.size()
+	before := e.size()
 	e.completed, e.response = true, resp
-	grown := e.size() - before
-	if s.reserve(grown) {
-		return
-	}
-	s.makeRoom(e.shard, now)
-	if !s.reserve(grown) {
+	if !e.shard.store.take(e.shard, e.size()-before, now) {
 		e.response = Response{Status: resp.Status, Omitted: true}
 	}
 }

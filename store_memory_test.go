@@ -322,3 +322,25 @@ func TestMemoryStoreUnderContention(t *testing.T) {
 		require.EqualValues(t, 1, executions[i].Load(), "key %d", i)
 	}
 }
+
+// However small the records are that have expired, a large answer has their room. An answer that was left out takes none.
+func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 20})
+		waiting := mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
+		n := fillStore(t, store, bodyOf(0), time.Hour)
+		require.Greater(t, n, 10_000)
+		require.NoError(t, waiting.Complete(t.Context(), bodyOf(1<<20), time.Hour))
+		require.True(t, mustRead(t, store, numberedKey(-1)).Response.Omitted)
+
+		time.Sleep(2 * time.Hour)
+		claim := mustClaim(t, store, numberedKey(-2), attemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), bodyOf(4<<20), time.Hour))
+		require.False(t, mustRead(t, store, numberedKey(-2)).Response.Omitted)
+
+		time.Sleep(2 * time.Hour)
+		mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
+		require.Equal(t, n, fillStore(t, store, bodyOf(0), time.Hour), "room was lost")
+	})
+}

@@ -20,8 +20,9 @@ type RedisOptions struct {
 	Prefix string
 }
 
-// RedisStore keeps records in Redis 6.2 or newer, or Valkey: one server, Sentinel or Cluster. Every step is one
-// script, which Redis runs atomically and by its own clock. It is safe for concurrent use.
+// RedisStore keeps records in Redis 6.2 or newer, or Valkey: one server, Sentinel or Cluster. Every step is decided by
+// one script, which Redis runs atomically and by its own clock; large answers are sent in front of it, or fetched behind.
+// It is safe for concurrent use.
 //
 // A claim is a lease: exactly once holds as long as the owner lives and Redis keeps what it has acknowledged. See
 // [RedisStore.Check] for the settings that this depends on.
@@ -70,7 +71,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 		held.record.LeaseLeft = attempt.Lease
 		return held.record, &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
 	case held.state == stateDone && len(held.response) == 0:
-		return s.read(ctx, name, key, attempt)
+		return s.read(ctx, name, key, attempt, held.identity)
 	}
 	record, err := held.decode()
 	return record, nil, err
@@ -101,8 +102,8 @@ func claimRequest(attempt Attempt) (request, token string) {
 }
 
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
-// somebody else's.
-func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attempt) (Record, Claim, error) {
+// somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
+func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attempt, seen string) (Record, Claim, error) {
 	reply, err := s.do(ctx, "get", name)
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, attempt)
@@ -114,7 +115,7 @@ func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attemp
 	if err != nil {
 		return Record{}, nil, err
 	}
-	if held.state != stateDone {
+	if held.state != stateDone || held.identity != seen {
 		return s.Begin(ctx, key, attempt)
 	}
 	record, err := held.decode()

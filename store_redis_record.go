@@ -39,7 +39,7 @@ func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 	lease := line.number("lease=")
 	r.identity = line.rest
 	r.token = line.next("token=")
-	r.record.Attempt = line.number("attempt=")
+	r.record.Attempt = int(line.number("attempt="))
 	operation, err := uuid.Parse(line.next("operation="))
 	fingerprint := r.record.Fingerprint.parse(line.next("fingerprint="))
 	created := line.number("created=")
@@ -47,13 +47,13 @@ func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 		return redisRecord{}, errRedisHead
 	}
 	r.record.Operation = operation
-	r.record.Created = time.UnixMilli(int64(created))
+	r.record.Created = time.UnixMilli(created)
 	switch {
 	case r.state == stateDone:
 		value, _ := reply.Bytes()
 		r.response = value[len(head)+1:]
 	case rest != "": // as the script has added it, unless the claim is our own
-		now, err := strconv.Atoi(rest)
+		now, err := strconv.ParseInt(rest, 10, 64)
 		if err != nil {
 			return redisRecord{}, errRedisHead
 		}

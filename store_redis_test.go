@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -760,4 +761,49 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	}
 	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
 	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
+}
+
+// A record that is too large for the script is fetched behind it, perhaps from a replica or a cache that is behind. What
+// comes back is the answer of the operation that the script has seen, or none.
+func TestFetchedAnswerIsThatOfTheRecord(t *testing.T) {
+	t.Parallel()
+	_, client := newMiniredis(t)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	execute := func(body byte) idempotency.Response {
+		resp := bodyOf(20_000)
+		resp.Body[0] = body
+		require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), resp, time.Hour))
+		return resp
+	}
+	execute('a')
+	name, err := client.RandomKey(t.Context()).Result()
+	require.NoError(t, err)
+	old, err := client.GetDel(t.Context(), name).Result()
+	require.NoError(t, err)
+	current := execute('b')
+
+	client.AddHook(staleGet{&old, new(atomic.Int64)})
+	require.Equal(t, &current, mustRead(t, store, numberedKey(1)).Response)
+}
+
+// staleGet answers the first GET with an old value.
+type staleGet struct {
+	old  *string
+	gets *atomic.Int64
+}
+
+func (staleGet) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (staleGet) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s staleGet) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "get" && s.gets.Add(1) == 1 {
+			cmd.(*redis.StringCmd).SetVal(*s.old)
+		}
+		return err
+	}
 }

@@ -22,7 +22,8 @@ import (
 //
 // What is sent again is what may still be carried out or answered:
 //
-//   - network errors, unless the context of the request has ended, or the server's certificate is not accepted;
+//   - whatever Base could not send, unless the context of the request has ended, or the server's certificate is not
+//     accepted;
 //   - 425, 429, 500, 502, 503 and 504, unless marked as a replay: a stored answer stays what it is;
 //   - 409 with Retry-After: the operation is in progress. Other conflicts end at once, such as a key that was reused.
 //
@@ -49,7 +50,8 @@ type Transport struct {
 	// Exclude tells which requests pass untouched, for instance those to hosts that do not know the header.
 	Exclude func(*http.Request) bool
 
-	// MaxAttempts is how often a request is sent at most; with 1, nothing is sent again. Zero means 4.
+	// MaxAttempts is how often a request is handed to Base at most; with 1, once. Zero means 4. The transport of
+	// net/http may send it again by itself where a connection fails that was in use before, with the same key.
 	MaxAttempts int
 
 	// MinDelay is the pause before the second attempt. Each further one is twice as long, up to MaxDelay, and all are
@@ -81,7 +83,7 @@ type TransportEvent struct {
 	// Err is why there was no answer.
 	Err error
 
-	// Pause is how long the next attempt waits. Zero: this was the last one.
+	// Pause is how long the next attempt waits, unless the context ends before. Zero: this was the last one.
 	Pause time.Duration
 }
 
@@ -91,7 +93,7 @@ type TransportError struct {
 	// Key is what the request was sent with, for [WithKey]; empty if that was not a valid key.
 	Key string
 
-	// Attempts is how often the request was sent.
+	// Attempts is how often the request was handed to Base.
 	Attempts int
 
 	// Err is the error of the last attempt, joined by that of the context if it ended the pause after it.
@@ -212,6 +214,7 @@ func (t *Transport) send(req *http.Request, key string) (*http.Response, error) 
 // attempt returns the request as it is sent for the nth time. The first one takes the body of req.
 func (t *Transport) attempt(req *http.Request, key string, n int) (*http.Request, error) {
 	attempt := req.Clone(req.Context())
+	attempt.Trailer = req.Trailer // its values may be set while the body is read
 	if attempt.Header == nil {
 		attempt.Header = make(http.Header)
 	}

@@ -80,15 +80,22 @@ func retryAfter(h http.Header, limit time.Duration) time.Duration {
 // drainable is how much of an answer that nobody wants is read, so that its connection can be used again.
 const drainable = 16 << 10
 
+// discard reads the rest of an answer, but does not wait long for it.
+func discard(body io.ReadCloser, patience time.Duration) {
+	impatient := time.AfterFunc(patience, func() { _ = body.Close() })
+	defer impatient.Stop()
+	_, _ = io.CopyN(io.Discard, body, drainable)
+	_ = body.Close()
+}
+
 // rest discards the answer of an attempt and pauses before the next one. It returns an error if ctx ends before.
 func rest(ctx context.Context, pause time.Duration, resp *http.Response, err error) error {
-	if resp != nil {
-		_, _ = io.CopyN(io.Discard, resp.Body, drainable)
-		_ = resp.Body.Close()
-		err = fmt.Errorf("answered with status %d", resp.StatusCode)
-	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
+	if resp != nil {
+		discard(resp.Body, min(pause, time.Second))
+		err = fmt.Errorf("answered with status %d", resp.StatusCode)
+	}
 	select {
 	case <-timer.C:
 		return nil

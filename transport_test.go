@@ -913,3 +913,52 @@ type idle struct {
 }
 
 func (i *idle) CloseIdleConnections() { i.closed = true }
+
+// summing is a body that sets a trailer when it has been read.
+type summing struct {
+	io.Reader
+	of *http.Request
+}
+
+func (s summing) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err == io.EOF {
+		s.of.Trailer.Set("X-Sum", "1")
+	}
+	return n, err
+}
+
+func (summing) Close() error { return nil }
+
+func TestTransportSendsTrailers(t *testing.T) {
+	t.Parallel()
+	sums := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		sums <- r.Trailer.Get("X-Sum")
+	}))
+	defer server.Close()
+	r := newPost(t, server.URL, "")
+	r.Body, r.ContentLength, r.Trailer = summing{io.LimitReader(strings.NewReader("body"), 4), r}, -1, http.Header{"X-Sum": nil}
+	require.Equal(t, http.StatusOK, do(impatient(server), r).status)
+	require.Equal(t, "1", <-sums)
+}
+
+// An answer that nobody wants is not waited for.
+func TestTransportLeavesAnAnswerThatStalls(t *testing.T) {
+	t.Parallel()
+	var got arrivals
+	stalled := make(chan struct{})
+	server := httptest.NewServer(got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+		if n == 1 {
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_ = http.NewResponseController(w).Flush()
+			<-stalled
+		}
+	}))
+	defer server.Close()
+	defer close(stalled)
+	require.Equal(t, http.StatusOK, do(impatient(server), newPost(t, server.URL, "")).status)
+	got.requireOneKey(t, 2)
+}

@@ -72,13 +72,14 @@ func (w *writer) EnableFullDuplex() error {
 	return http.NewResponseController(w.outer).EnableFullDuplex()
 }
 
-// finish ends the recording: nothing is written any more.
-func (w *writer) finish() (resp Response, whole bool) {
+// finish ends the recording: nothing is written any more. It also reports whether nothing was.
+func (w *writer) finish() (resp Response, whole, silent bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	silent = w.rec.response.Status == 0
 	resp, whole = w.rec.finish()
 	w.rec = nil
-	return resp, whole
+	return resp, whole, silent
 }
 
 // close ends the recording, and reports whether the handler had not returned.
