@@ -11,18 +11,18 @@ import (
 // logged or made with another PartitionDays, privileges to read and to write it that the role does not have, and
 // partitions that nobody creates. It is to be called when the program starts.
 func (t *Table) Check(ctx context.Context) error {
-	var standby, execute bool
+	var standby, readOnly, execute bool
 	var synchronous, fsync, fullPages, persistence, denied string
 	err := t.pool.QueryRow(ctx, `
-SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),
-    current_setting('full_page_writes'),
+SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool,
+    current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes'),
     coalesce(c.relpersistence::text, ''), coalesce((SELECT string_agg(p, ', ')
         FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(c.oid, p)), ''),
     coalesce((SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE'))
         FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text), true)
 FROM (SELECT) AS server LEFT JOIN pg_class c ON c.oid = to_regclass($1::text)`,
 		t.opts.name(""), t.opts.claimFunction()).
-		Scan(&standby, &synchronous, &fsync, &fullPages, &persistence, &denied, &execute)
+		Scan(&standby, &readOnly, &synchronous, &fsync, &fullPages, &persistence, &denied, &execute)
 	if err != nil {
 		return fmt.Errorf("pgxstore: check: %w", err)
 	}
@@ -33,6 +33,7 @@ FROM (SELECT) AS server LEFT JOIN pg_class c ON c.oid = to_regclass($1::text)`,
 		}
 	}
 	fault(standby, "the server is a standby: it can neither claim nor know the last records")
+	fault(readOnly, "default_transaction_read_only is on: nothing can be claimed or recorded")
 	fault(synchronous == "off", "synchronous_commit is off: a crash loses the last records")
 	fault(fsync == "off", "fsync is off: a crash of the machine loses records")
 	fault(fullPages == "off", "full_page_writes is off: a crash of the machine may damage records")

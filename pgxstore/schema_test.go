@@ -219,6 +219,11 @@ func TestCheck(t *testing.T) {
 	days.PartitionDays = 9
 	require.ErrorContains(t, pgxstore.NewTx(pool, days).Check(ctx), "only 3 partitions")
 
+	readOnly := newPool(t, db.URL(), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
+	})
+	require.ErrorContains(t, pgxstore.New(readOnly, opts).Check(ctx), "read_only")
+
 	execute(t, pool, "ALTER TABLE "+tableName(opts)+" SET UNLOGGED")
 	require.ErrorContains(t, store.Check(ctx), "unlogged")
 	unsafe := servertest.Postgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
