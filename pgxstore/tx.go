@@ -177,8 +177,8 @@ func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.St
 }
 
 // LargeObjects takes a round trip, for only a transaction of pgx can make what it returns; which knows no end of this
-// one, so that the connection is closed then. If the transaction has ended already, or the connection fails, its large
-// objects panic.
+// one, so that the connection is closed then. If the transaction has ended already or is in use, or the connection fails,
+// its large objects panic.
 func (t *transaction) LargeObjects() pgx.LargeObjects {
 	u, err := t.enter(context.Background(), "")
 	if err != nil {
