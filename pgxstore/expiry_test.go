@@ -449,7 +449,7 @@ func TestCompletionAcrossMidnight(t *testing.T) {
 	defer func() { _ = gate.Rollback(context.Background()) }()
 	_, err = gate.Exec(ctx, "SELECT pg_advisory_xact_lock(20300112)")
 	require.NoError(t, err)
-	execute(t, pool, fmt.Sprintf(`CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql
+	execute(t, pool, fmt.Sprintf(`CREATE OR REPLACE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql
 			AS 'BEGIN PERFORM pg_advisory_xact_lock(20300112); RETURN NULL; END';
 		CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON %s DEFERRABLE INITIALLY DEFERRED
 			FOR EACH ROW WHEN (NEW.status IS NOT NULL) EXECUTE FUNCTION gate()`, partitionName(opts, "20300112")))

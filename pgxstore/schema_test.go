@@ -198,7 +198,7 @@ func TestNameOfTheIndexIsTaken(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	opts := pgxstore.Options{Schema: "taken", Table: "records"}
-	execute(t, pool, "CREATE SCHEMA taken; CREATE TABLE taken.records_expires ()")
+	execute(t, pool, "DROP SCHEMA IF EXISTS taken CASCADE; CREATE SCHEMA taken; CREATE TABLE taken.records_expires ()")
 	require.ErrorContains(t, pgxstore.Migrate(context.Background(), pool, opts), "records_expires")
 	execute(t, pool, "DROP TABLE taken.records_expires")
 	require.NoError(t, pgxstore.Migrate(context.Background(), pool, opts))
@@ -261,12 +261,13 @@ func TestCheckOfPrivileges(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
-	execute(t, pool, "CREATE ROLE app LOGIN")
-	store := pgxstore.New(newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = "app" }), opts)
+	role := strings.ReplaceAll(opts.Table, " ", "_")
+	execute(t, pool, "CREATE ROLE "+role+" LOGIN")
+	store := pgxstore.New(newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = strings.ToLower(role) }), opts)
 	require.ErrorContains(t, store.Check(ctx), "the role may not")
 	for _, privilege := range []string{"INSERT", "SELECT", "UPDATE", "DELETE"} {
 		require.ErrorContains(t, store.Check(ctx), privilege)
-		execute(t, pool, "GRANT "+privilege+" ON "+tableName(opts)+" TO app")
+		execute(t, pool, "GRANT "+privilege+" ON "+tableName(opts)+" TO "+role)
 	}
 	require.EqualError(t, store.Check(ctx), onlyFsync)
 	completed(t, store)

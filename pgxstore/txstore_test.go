@@ -493,16 +493,19 @@ func TestRoundTripsOfTransactions(t *testing.T) {
 	require.Equal(t, 3, proxy.Flights()-before)
 }
 
+// settlings are how a claim ends.
+var settlings = map[string]func(idempotency.Claim) error{
+	"complete": func(c idempotency.Claim) error { return c.Complete(context.Background(), answer, time.Hour) },
+	"release":  func(c idempotency.Claim) error { return c.Release(context.Background()) },
+}
+
 // A goroutine that the handler left behind cannot reach the connection, which serves somebody else by then.
 func TestTransactionEndsWithItsClaim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t), alone)
 	store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
-	for name, settle := range map[string]func(idempotency.Claim) error{
-		"complete": func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
-		"release":  func(c idempotency.Claim) error { return c.Release(ctx) },
-	} {
+	for name, settle := range settlings {
 		t.Run(name, func(t *testing.T) {
 			_, claim := begun(t, store)
 			tx, ok := pgxstore.Tx(claim.Context(ctx))
@@ -548,10 +551,7 @@ func TestLargeObjectsEndWithTheirClaim(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t), alone)
 	store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
-	for name, settle := range map[string]func(idempotency.Claim) error{
-		"complete": func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
-		"release":  func(c idempotency.Claim) error { return c.Release(ctx) },
-	} {
+	for name, settle := range settlings {
 		_, claim := begun(t, store)
 		tx, _ := pgxstore.Tx(claim.Context(ctx))
 		los := tx.LargeObjects()
