@@ -144,16 +144,23 @@ var errInterrupted = errors.New("idempotency: handler panicked or exited")
 // settle ends the claim if work did not return, and reports the outcome.
 func (x *execution) settle() {
 	defer x.attempt.end(nil)
-	if !x.settled && x.leased() && x.runner.opts.Abandoned == Refuse {
-		// Nobody can say how far a handler came that panicked or gave up: the claim is left to lapse, as after a crash.
-		x.keeper.stop()
-		x.event.Outcome, x.event.Err = OutcomeAbandoned, cmp.Or(x.event.Err, errInterrupted)
-	} else if !x.settled {
-		x.event.Err = cmp.Or(x.event.Err, errInterrupted)
-		_ = x.release(x.event.Err)
+	if !x.settled {
+		x.abandon(cmp.Or(x.event.Err, errInterrupted))
 	}
 	x.runner.wake(x.key)
 	x.report(x.attempt)
+}
+
+// abandon ends the claim of work that has not returned, or has given up.
+func (x *execution) abandon(cause error) {
+	x.event.Err = cause
+	if !x.leased() || x.runner.opts.Abandoned == ReExecute {
+		_ = x.release(cause)
+		return
+	}
+	// Nobody can say how far the handler came: the claim is left to lapse, as after a crash.
+	x.keeper.stop()
+	x.event.Outcome = OutcomeAbandoned
 }
 
 // refuse reports and returns that another record holds the key.

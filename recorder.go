@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -149,8 +150,9 @@ const sniffed = 512
 
 // sniff resolves the Content-Type once, from what is held back now and what follows it.
 func (rec *recorder) sniff(next ...byte) {
-	if body := rec.body.b; rec.undeclared && len(body)+len(next) > 0 {
-		rec.setContentType(http.DetectContentType(append(body[:min(len(body), sniffed):min(len(body), sniffed)], next...)))
+	head := slices.Clip(rec.body.b[:min(len(rec.body.b), sniffed)])
+	if rec.undeclared && len(head)+len(next) > 0 {
+		rec.setContentType(http.DetectContentType(append(head, next...)))
 	}
 	rec.undeclared = false
 }

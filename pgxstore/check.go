@@ -26,7 +26,7 @@ FROM (SELECT) AS server LEFT JOIN pg_class c ON c.oid = to_regclass($1::text)`,
 	if err != nil {
 		return fmt.Errorf("pgxstore: check: %w", err)
 	}
-	faults := []error{t.opts.validate(), t.checkVersion(ctx)}
+	faults := []error{t.faults, t.checkVersion(ctx)}
 	fault := func(found bool, text string) {
 		if found {
 			faults = append(faults, errors.New("pgxstore: "+text))

@@ -147,9 +147,7 @@ func TestDeleteExpiredFindsWhatEachStepWrote(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, serverURL(t))
-			now, set := newClock(t, pool)
-			set("2030-01-10 12:00:20+00")
-			opts := newTable(t, pool, pgxstore.Options{}.At(now))
+			opts, set := newTableAt(t, pool, pgxstore.Options{}, "2030-01-10 12:00:20+00")
 			store := pgxstore.New(pool, opts)
 			c.step(t, store, set)
 			minute := one[time.Time](t, pool, "SELECT expires_minute FROM "+tableName(opts))
@@ -177,6 +175,14 @@ func newClock(t testing.TB, pool *pgxpool.Pool) (now string, set func(string)) {
 	}
 }
 
+// newTableAt makes a table with a clock of its own, which stands at when until it is set.
+func newTableAt(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, when string) (_ pgxstore.Options, set func(string)) {
+	t.Helper()
+	now, set := newClock(t, pool)
+	set(when)
+	return newTable(t, pool, opts.At(now)), set
+}
+
 // partitions returns the days of the partitions of a table.
 func partitions(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) []string {
 	return column[string](t, pool, `SELECT right(c.relname, 8) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
@@ -187,9 +193,7 @@ func TestMaintain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	now, set := newClock(t, pool)
-	set("2030-01-30 23:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-30 23:00:00+00")
 	store := pgxstore.New(pool, opts)
 	require.Equal(t, []string{"20300130", "20300131", "20300201"}, partitions(t, pool, opts))
 	day := idempotency.Attempt{Fingerprint: attempt.Fingerprint, Lease: time.Minute, TTL: 24 * time.Hour}
@@ -236,9 +240,7 @@ func TestMaintainLeavesOtherTables(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	now, set := newClock(t, pool)
-	set("2030-01-10 12:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
 	former := opts
 	former.Table = "former " + opts.Table
 	execute(t, pool, "ALTER TABLE "+tableName(opts)+" RENAME TO "+tableName(former))
@@ -287,12 +289,16 @@ func reading(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (finish fu
 	return finish
 }
 
+// isPending reports whether the detachment of a day has begun, and not ended.
+func isPending(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) bool {
+	t.Helper()
+	return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_inherits
+		WHERE inhparent = $1::text::regclass AND inhdetachpending)`, tableName(opts))
+}
+
 func awaitPending(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) {
 	t.Helper()
-	require.Eventually(t, func() bool {
-		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_inherits
-			WHERE inhparent = $1::text::regclass AND inhdetachpending)`, tableName(opts))
-	}, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return isPending(t, pool, opts) }, 10*time.Second, time.Millisecond)
 }
 
 // What an interrupted call leaves behind is finished by the next one, before it drops any other day.
@@ -335,9 +341,7 @@ func TestMaintainAttachesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	now, set := newClock(t, pool)
-	set("2030-01-10 12:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	opts, _ := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
 	key := completed(t, store)
 	for _, day := range []string{"20300110", "20300112"} {
@@ -361,9 +365,7 @@ func TestMaintainWhileAnotherWaits(t *testing.T) {
 		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
 		c.ConnConfig.RuntimeParams["application_name"] = t.Name()
 	})
-	now, set := newClock(t, pool)
-	set("2030-01-10 12:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
 	set("2030-01-11 12:00:00+00")
 	finish := reading(t, pool, opts)
 	dropped := make(chan error, 1)
@@ -434,9 +436,7 @@ func TestCompletionAcrossMidnight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	pool := newPool(t, serverURL(t))
-	now, set := newClock(t, pool)
-	set("2030-01-10 23:59:59.9+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 23:59:59.9+00")
 	store := pgxstore.New(pool, opts)
 	key := keyOf("1")
 	brief := attempt
@@ -463,8 +463,7 @@ func TestCompletionAcrossMidnight(t *testing.T) {
 	maintained := make(chan error, 1)
 	go func() { maintained <- store.Maintain(ctx) }()
 	require.Eventually(t, func() bool {
-		return len(maintained) == 1 || one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_inherits
-			WHERE inhparent = $1::text::regclass AND inhdetachpending)`, tableName(opts))
+		return len(maintained) == 1 || isPending(t, pool, opts)
 	}, 10*time.Second, time.Millisecond)
 	type outcome struct {
 		record idempotency.Record

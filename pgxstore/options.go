@@ -55,6 +55,8 @@ func (o Options) at(now string) Options {
 	return o
 }
 
+func (o Options) divided() bool { return o.PartitionDays != 0 }
+
 func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
 
 // name returns the quoted name of the table, or of something beside it that is called so with a suffix.
@@ -65,7 +67,7 @@ func (o Options) name(suffix string) string {
 	return pgx.Identifier{o.Schema, o.table() + suffix}.Sanitize()
 }
 
-// validate reports all faults of the options together. It is cheap enough for each claim.
+// validate reports all faults of the options together.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("pgxstore: "+format, args...)) }
@@ -80,7 +82,7 @@ func (o Options) validate() error {
 	default:
 		fault("there is no isolation level %q", o.Isolation)
 	}
-	if o.PartitionDays != 0 && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
+	if o.divided() && cmp.Or(o.Isolation, pgx.ReadCommitted) != pgx.ReadCommitted {
 		fault("a table with partitions needs the isolation level %s, not %s", pgx.ReadCommitted, o.Isolation)
 	}
 	if o.IdleTimeout < 0 || o.IdleTimeout > longestIdle {
@@ -101,7 +103,7 @@ const (
 // session.
 func (o Options) begin() string {
 	switch {
-	case o.PartitionDays != 0:
+	case o.divided():
 		return beginReadCommitted
 	case o.Isolation != "":
 		return "begin isolation level " + string(o.Isolation)

@@ -40,11 +40,12 @@ func (t *Table) Maintain(ctx context.Context) error {
 
 // Advisory locks call the turns to create and to drop partitions after the table that the search path finds.
 const (
-	createTurn = "SELECT pg_advisory_xact_lock($1::bigint # to_regclass($2::text)::oid::bigint)"
+	turnNumber = "$1::bigint # to_regclass($2::text)::oid::bigint"
+	createTurn = "SELECT pg_advisory_xact_lock(" + turnNumber + ")"
 
 	// A turn to drop lasts as long as the transactions that a detachment waits for, without a statement.
-	dropTurn = `SELECT set_config('idle_in_transaction_session_timeout', '0', true),
-    pg_try_advisory_xact_lock($1::bigint # to_regclass($2::text)::oid::bigint)`
+	dropTurn = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
+		turnNumber + ")"
 )
 
 // createMissing makes the partitions that are not there yet.

@@ -36,10 +36,10 @@ func Migrations(opts Options) []Migration {
 // Migrate applies the migrations that the table has not seen yet, or whose function is missing, in one transaction, and
 // makes the first partitions if it has any. Many may call it at once, and again at each start.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
-	if err := opts.validate(); err != nil {
-		return err
-	}
 	t := NewTable(pool, opts)
+	if t.faults != nil {
+		return t.faults
+	}
 	err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
 			return err

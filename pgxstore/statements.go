@@ -62,8 +62,6 @@ func (o Options) recordStatements() (first, next string) {
 		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
-func (o Options) divided() bool { return o.PartitionDays != 0 }
-
 // kind returns what pg_class.relkind says of the table.
 func (o Options) kind() string {
 	if o.divided() {

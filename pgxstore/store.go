@@ -52,8 +52,8 @@ func reachOf(attempt idempotency.Attempt) reach {
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
 // the key, the second one recognises its own token.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
-	if err := s.opts.validate(); err != nil {
-		return idempotency.Record{}, nil, err
+	if s.faults != nil {
+		return idempotency.Record{}, nil, s.faults
 	}
 	c := &claim{
 		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
@@ -97,7 +97,7 @@ func (c *claim) take(ctx context.Context, reach reach) (held *row, err error) {
 		args[9], args[10], args[11] = c.operation, c.attempt, c.created
 	}
 	err = c.store.retry(ctx, c.operation.Valid, func(conn *pgxpool.Conn) (err error) {
-		if c.store.opts.PartitionDays == 0 {
+		if !c.store.opts.divided() {
 			held, err = c.scan(conn.QueryRow(ctx, c.store.claim, args...))
 			return err
 		}

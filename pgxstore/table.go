@@ -11,16 +11,17 @@ import (
 // [TxStore] have its methods; for a job that does nothing else there is [NewTable]. It is safe for concurrent use, also
 // by many processes.
 type Table struct {
-	pool  *pgxpool.Pool
-	opts  Options
-	space uint64 // keeps the locks of one table apart from those of another
+	pool   *pgxpool.Pool
+	opts   Options
+	faults error  // of opts
+	space  uint64 // keeps the locks of one table apart from those of another
 }
 
 // NewTable returns the table that stores with the same options use.
 func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
-	return &Table{pool, opts, h.Sum64()}
+	return &Table{pool, opts, opts.validate(), h.Sum64()}
 }
 
 // lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in

@@ -24,6 +24,7 @@ import (
 type TxStore struct {
 	*Table
 	lock, read, replace, recordFirst, recordNext, count string
+	beginning, idleTimeout                              string
 }
 
 var _ idempotency.Store = (*TxStore)(nil)
@@ -36,13 +37,14 @@ func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 		Table: NewTable(pool, opts),
 		lock:  opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
 		recordFirst: first, recordNext: next, count: opts.statement("count"),
+		beginning: opts.begin(), idleTimeout: opts.idleTimeout(),
 	}
 }
 
 // Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
 func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
-	if err := s.opts.validate(); err != nil {
-		return idempotency.Record{}, nil, err
+	if s.faults != nil {
+		return idempotency.Record{}, nil, s.faults
 	}
 	c := &txClaim{store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New())}
 	v, err := s.begin(ctx, c, attempt)
@@ -69,7 +71,7 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Att
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
 		err = retry(ctx, &claimed, func() error {
-			v, err = s.visit(ctx, s.opts.begin(), c, reachOf(attempt))
+			v, err = s.visit(ctx, s.beginning, c, reachOf(attempt))
 			suspect = suspect || err != nil
 			return err
 		})
@@ -95,7 +97,7 @@ type visit struct {
 	locked bool
 	began  pgtype.Timestamptz
 
-	session *session // of the handler; nil: it has none
+	session session // of the handler, if the key is claimed
 
 	found              bool // there is a record
 	row                row
@@ -153,7 +155,7 @@ func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach rea
 }
 
 func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
-	batch.Queue(s.lock, s.lockNumber(c.digest), s.opts.idleTimeout()).QueryRow(func(r pgx.Row) error {
+	batch.Queue(s.lock, s.lockNumber(c.digest), s.idleTimeout).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&v.locked, &v.began, nil)
 	})
 }
@@ -183,7 +185,7 @@ func (v *visit) end(ctx context.Context) error {
 
 // giveBack returns the connection to the pool, which closes it if its transaction has not ended.
 func (v *visit) giveBack() {
-	if v.session != nil && v.session.lent.Load() {
+	if v.session.lent.Load() {
 		v.hangUp()
 		return
 	}
@@ -202,7 +204,6 @@ type txClaim struct {
 	token       pgtype.UUID
 
 	visit     *visit
-	session   session
 	tx        transaction
 	operation pgtype.UUID
 	attempt   int32
@@ -215,8 +216,8 @@ type txClaim struct {
 
 // own makes v the transaction of the claim.
 func (c *txClaim) own(v *visit) {
-	c.visit, v.session = v, &c.session
-	c.session.conn, c.tx.session = v.conn.Conn(), &c.session
+	c.visit, c.tx.session = v, &v.session
+	v.session.conn = v.conn.Conn()
 	c.operation, c.attempt, c.created = c.token, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
 		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
@@ -251,7 +252,7 @@ func (c *txClaim) Release(ctx context.Context) error {
 		return idempotency.ErrClaimLost
 	}
 	c.settled, c.released = true, true
-	if !c.session.end() {
+	if !c.tx.end() {
 		c.visit.hangUp()
 		return nil
 	}
@@ -274,11 +275,11 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 }
 
 func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if !c.session.end() {
+	if !c.tx.end() {
 		c.visit.hangUp()
 		return rolledBack(errBusy)
 	}
-	if c.session.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
+	if c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return rolledBack(errEnded)
 	}
