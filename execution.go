@@ -49,7 +49,7 @@ func (r *Runner) execute(ctx context.Context, x *execution, a *attempt, work wor
 }
 
 // leased reports whether the claim has a lease; else its effects are bound to Complete.
-func (x *execution) leased() bool { return x.held.claim != nil && x.held.record.LeaseLeft > 0 }
+func (x *execution) leased() bool { return x.held.claim != nil && !x.held.record.NoLease }
 
 // runUnprotected runs work without a claim, as FailOpen allows.
 func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {

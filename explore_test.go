@@ -171,7 +171,7 @@ func (p *process) dead() bool {
 }
 
 func (p *process) Begin(
-	_ context.Context, _ idempotency.Key, a idempotency.Attempt,
+	_ context.Context, _ idempotency.Key, a idempotency.ClaimRequest,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {
 	free := func() bool { return p.store.free(a, p.bug) }
 	if p.bug == "claim is not atomic" {
@@ -477,7 +477,7 @@ func (s *leaseStore) running() bool {
 	return s.token > 0 && !s.released && s.response == nil && s.until > s.now
 }
 
-func (s *leaseStore) free(a idempotency.Attempt, bug string) bool {
+func (s *leaseStore) free(a idempotency.ClaimRequest, bug string) bool {
 	switch {
 	case s.token == 0:
 		return true
@@ -490,7 +490,7 @@ func (s *leaseStore) free(a idempotency.Attempt, bug string) bool {
 	}
 }
 
-func (s *leaseStore) claim(a idempotency.Attempt, bug string) {
+func (s *leaseStore) claim(a idempotency.ClaimRequest, bug string) {
 	if s.token == 0 {
 		s.operation = uuid.New()
 	}
@@ -501,7 +501,7 @@ func (s *leaseStore) claim(a idempotency.Attempt, bug string) {
 	s.until, s.released, s.response = s.now+a.Lease, false, nil
 }
 
-func (s *leaseStore) record(a idempotency.Attempt) idempotency.Record {
+func (s *leaseStore) record(a idempotency.ClaimRequest) idempotency.Record {
 	rec := idempotency.Record{Operation: s.operation, Attempt: s.attempt, Fingerprint: a.Fingerprint, Response: s.response}
 	if s.running() {
 		rec.LeaseLeft = s.until - s.now

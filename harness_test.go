@@ -59,10 +59,10 @@ func spy(ctx context.Context, calls *atomic.Int64, on hook, step func() error) e
 }
 
 func (s *spyStore) Begin(
-	ctx context.Context, key idempotency.Key, attempt idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {
 	err = spy(ctx, &s.begins, s.onBegin, func() (err error) {
-		rec, claim, err = s.Store.Begin(ctx, key, attempt)
+		rec, claim, err = s.Store.Begin(ctx, key, request)
 		return err
 	})
 	if claim != nil {

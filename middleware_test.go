@@ -286,7 +286,7 @@ func crash(t *testing.T, svc *service, key, body string, lease time.Duration) id
 	fp, err := idempotency.FingerprintRaw(httptest.NewRequest(http.MethodPost, "/payments", nil), []byte(body))
 	require.NoError(t, err)
 	rec, claim, err := svc.store.Begin(t.Context(), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: key},
-		idempotency.Attempt{Fingerprint: fp, Lease: lease, TTL: time.Hour})
+		idempotency.ClaimRequest{Fingerprint: fp, Lease: lease, TTL: time.Hour})
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	return rec
@@ -617,11 +617,11 @@ func TestClaimLostToASuccessor(t *testing.T) {
 type txStore struct{ *spyStore }
 
 func (s txStore) Begin(
-	ctx context.Context, key idempotency.Key, attempt idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	rec, claim, err := s.spyStore.Begin(ctx, key, attempt)
+	rec, claim, err := s.spyStore.Begin(ctx, key, request)
 	if claim != nil {
-		rec.LeaseLeft = 0
+		rec.NoLease = true
 	}
 	return rec, claim, err
 }

@@ -268,7 +268,7 @@ func TestOptionOmitHeaders(t *testing.T) {
 		require.NotContains(t, replay.header, "X-Secret")
 		require.Equal(t, "body", replay.body)
 
-		rec, _, err := svc.store.Begin(t.Context(), svc.journal.last(t).Key, idempotency.Attempt{Lease: time.Second})
+		rec, _, err := svc.store.Begin(t.Context(), svc.journal.last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
 		require.NoError(t, err)
 		stored := fmt.Sprint(rec.Response.Header, rec.Response.Trailer)
 		for _, secret := range []string{"session", "2", "4"} {

@@ -8,7 +8,37 @@ import (
 	"hash/crc32"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/google/uuid"
 )
+
+// Record is the state of one operation.
+type Record struct {
+	// Operation is the same for every attempt at the operation.
+	Operation uuid.UUID
+
+	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
+	Attempt int
+
+	// Fingerprint is that of the first attempt. It is zero if the store cannot tell while an attempt runs.
+	Fingerprint Fingerprint
+
+	// Created is when the first attempt began, by the store's clock.
+	Created time.Time
+
+	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero says that nobody is running
+	// the operation, unless NoLease is set.
+	LeaseLeft time.Duration
+
+	// NoLease says that the claim has no lease to renew: it holds until it is settled, and the effects of the attempt
+	// are bound to Complete. A store that works in transactions sets it in the record of a claim that it grants, and in
+	// that of an attempt that is running.
+	NoLease bool
+
+	// Response is nil until the operation is completed. It is shared: nobody modifies it.
+	Response *Response
+}
 
 // Response is what a handler answered, or what is kept of it.
 type Response struct {

@@ -102,7 +102,7 @@ type held struct {
 func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint, h *held) (err error) {
 	ctx = r.step(ctx)
 	h.since = time.Now()
-	h.record, h.claim, err = r.store.Begin(ctx, key, Attempt{
+	h.record, h.claim, err = r.store.Begin(ctx, key, ClaimRequest{
 		Fingerprint: fp,
 		Lease:       r.opts.Lease,
 		TTL:         r.opts.TTL,
@@ -129,7 +129,7 @@ func judge(rec *Record, fp Fingerprint) error {
 		return ErrNotReplayable
 	case rec.Response != nil:
 		return nil
-	case rec.LeaseLeft > 0:
+	case rec.LeaseLeft > 0 || rec.NoLease:
 		return ErrInProgress
 	default:
 		return ErrOutcomeUnknown

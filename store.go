@@ -3,8 +3,6 @@ package idempotency
 import (
 	"context"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
@@ -18,22 +16,27 @@ import (
 type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
-	// The caller owns the operation if and only if claim is non-nil; record then describes the caller's attempt.
-	// Otherwise record is the one that holds the key: completed, running, or abandoned. A key is claimed if
+	// Without an error, the caller owns the operation if and only if claim is non-nil; record then describes the
+	// caller's attempt. Otherwise record is the one that holds the key: completed, running, or abandoned. A key is
+	// claimed if
 	//
 	//   - there is no record, or the record has outlived its TTL: a new operation, attempt 1; or
 	//   - the record was released: the same operation, the next attempt; or
-	//   - the lease of the record has lapsed and attempt.TakeOver is set: likewise;
+	//   - the lease of the record has lapsed and request.TakeOver is set: likewise;
 	//
-	// and, in the last two cases, attempt.Fingerprint equals that of the record. A completed record is never claimed.
+	// and, in the last two cases, request.Fingerprint equals that of the record. A completed record is never claimed.
 	//
 	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
 	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull].
-	Begin(ctx context.Context, key Key, attempt Attempt) (record Record, claim Claim, err error)
+	//
+	// With an error, a claim that is non-nil may or may not have been granted: the store took the request, say, and its
+	// reply was lost. The caller does not own the operation. All that it may do with the claim is to call Release.
+	Begin(ctx context.Context, key Key, request ClaimRequest) (record Record, claim Claim, err error)
 }
 
 // Claim is the right to run one attempt and to settle its record. It is made by [Store.Begin], carries the secret
-// token by which the store recognises its owner, and is used by one goroutine at a time.
+// token by which the store recognises its owner. Extend may still be under way when Complete or Release is called; it
+// then changes nothing any more. Otherwise a Claim is used by one goroutine at a time.
 //
 // Each call may be repeated with the same arguments when its outcome is unknown; a repetition of what has already
 // taken effect succeeds and changes nothing.
@@ -62,8 +65,8 @@ type Claim interface {
 	Release(ctx context.Context) error
 }
 
-// Attempt is what the caller of [Store.Begin] asks for.
-type Attempt struct {
+// ClaimRequest is what the caller of [Store.Begin] asks for.
+type ClaimRequest struct {
 	// Fingerprint identifies the content of the request.
 	Fingerprint Fingerprint
 
@@ -74,29 +77,6 @@ type Attempt struct {
 	// than Lease.
 	TTL time.Duration
 
-	// TakeOver allows to claim a record whose owner let the lease lapse, as after a crash.
+	// TakeOver permits claiming a record whose owner let the lease lapse, as after a crash.
 	TakeOver bool
-}
-
-// Record is the state of one operation.
-type Record struct {
-	// Operation is the same for every attempt at the operation.
-	Operation uuid.UUID
-
-	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
-	Attempt int
-
-	// Fingerprint is that of the first attempt. It is zero if the store cannot tell while an attempt runs.
-	Fingerprint Fingerprint
-
-	// Created is when the first attempt began, by the store's clock.
-	Created time.Time
-
-	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero says that nobody is running
-	// the operation; but in the record of one's own claim it says that the claim has no lease to renew: it holds
-	// until it is settled, and its effects are bound to Complete.
-	LeaseLeft time.Duration
-
-	// Response is nil until the operation is completed. It is shared: nobody modifies it.
-	Response *Response
 }

@@ -127,7 +127,7 @@ func (e *entry) size() int64 {
 }
 
 // Begin implements [Store].
-func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record, Claim, error) {
+func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
 	hash := s.hash(key)
 	sh := s.lock(hash)
 	defer sh.mu.Unlock()
@@ -135,10 +135,10 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record
 	s.trim(sh, now, 2)
 
 	held := s.find(sh, hash, key, now)
-	if held != nil && !held.claimable(attempt, now) {
+	if held != nil && !held.claimable(request, now) {
 		return held.record(now), nil, nil
 	}
-	e := &entry{shard: sh, key: key, fingerprint: attempt.Fingerprint, attempt: 1, lease: now + attempt.Lease}
+	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
 	if held == nil {
 		e.operation, e.created = newOperation(), now
 		if !s.insert(sh, hash, e, now) {
@@ -150,15 +150,15 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, attempt Attempt) (Record
 		sh.drop(hash, held)
 		sh.put(hash, e) // of the same size
 	}
-	sh.enqueue(e, now, max(attempt.TTL, attempt.Lease))
+	sh.enqueue(e, now, max(request.TTL, request.Lease))
 	return e.record(now), e, nil
 }
 
-func (e *entry) claimable(attempt Attempt, now time.Duration) bool {
-	if e.completed || e.fingerprint != attempt.Fingerprint {
+func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
+	if e.completed || e.fingerprint != request.Fingerprint {
 		return false
 	}
-	return e.released || attempt.TakeOver && e.lease <= now
+	return e.released || request.TakeOver && e.lease <= now
 }
 
 func (s *MemoryStore) lock(hash uint64) *shard {

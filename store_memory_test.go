@@ -42,8 +42,8 @@ func numberedKey(n int) idempotency.Key {
 }
 
 // attemptFor returns an attempt with a lease of a minute.
-func attemptFor(ttl time.Duration) idempotency.Attempt {
-	return idempotency.Attempt{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: ttl, TakeOver: true}
+func attemptFor(ttl time.Duration) idempotency.ClaimRequest {
+	return idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: ttl, TakeOver: true}
 }
 
 // bodyOf returns a response with a body of n bytes.
@@ -53,10 +53,10 @@ func bodyOf(n int) idempotency.Response {
 
 // mustClaim claims a free key.
 func mustClaim(
-	t testing.TB, store idempotency.Store, key idempotency.Key, attempt idempotency.Attempt,
+	t testing.TB, store idempotency.Store, key idempotency.Key, request idempotency.ClaimRequest,
 ) idempotency.Claim {
 	t.Helper()
-	_, claim, err := store.Begin(t.Context(), key, attempt)
+	_, claim, err := store.Begin(t.Context(), key, request)
 	require.NoError(t, err)
 	require.NotNil(t, claim, "the key is held by somebody else")
 	return claim
@@ -105,7 +105,7 @@ func TestFullMemoryStoreKeepsEveryRecordUntilItsTime(t *testing.T) {
 		for i := range n {
 			require.NotNil(t, mustRead(t, store, numberedKey(i)).Response, "record %d was forgotten", i)
 		}
-		record, _, err := store.Begin(t.Context(), running, idempotency.Attempt{Lease: time.Minute, TTL: time.Hour})
+		record, _, err := store.Begin(t.Context(), running, idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, 1, record.Attempt, "the claim was dropped")
 

@@ -56,10 +56,10 @@ func (s *RedisStore) key(key Key) string {
 }
 
 // Begin implements [Store].
-func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Record, Claim, error) {
+func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
 	name := any(s.key(key))
-	request, token := claimRequest(attempt)
-	reply, err := s.run(ctx, claimScript, name, request)
+	argument, token := claimArgument(request)
+	reply, err := s.run(ctx, claimScript, name, argument)
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -68,22 +68,22 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, attempt Attempt) (Recor
 	case err != nil:
 		return Record{}, nil, err
 	case held.state == stateRunning && held.token == token:
-		held.record.LeaseLeft = attempt.Lease
+		held.record.LeaseLeft = request.Lease
 		return held.record, &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
 	case held.state == stateDone && len(held.response) == 0:
-		return s.read(ctx, name, key, attempt, held.identity)
+		return s.read(ctx, name, key, request, held.identity)
 	}
 	record, err := held.decode()
 	return record, nil, err
 }
 
-// claimRequest returns the argument of the claim script, in one piece because each would cost allocations, and the
+// claimArgument returns the argument of the claim script, in one piece because each would cost allocations, and the
 // token in it, by which the store knows the claim.
-func claimRequest(attempt Attempt) (request, token string) {
+func claimArgument(request ClaimRequest) (argument, token string) {
 	var space [256]byte
-	b := strconv.AppendInt(space[:0], attempt.Lease.Milliseconds(), 10)
-	b = strconv.AppendInt(append(b, ' '), max(attempt.TTL, attempt.Lease).Milliseconds(), 10)
-	if attempt.TakeOver {
+	b := strconv.AppendInt(space[:0], request.Lease.Milliseconds(), 10)
+	b = strconv.AppendInt(append(b, ' '), max(request.TTL, request.Lease).Milliseconds(), 10)
+	if request.TakeOver {
 		b = append(b, " 1 token="...)
 	} else {
 		b = append(b, " 0 token="...)
@@ -95,18 +95,18 @@ func claimRequest(attempt Attempt) (request, token string) {
 	b = hex.AppendEncode(b, secret)
 	end := len(b)
 	b = append(append(b, " attempt=1 operation="...), operation.String()...)
-	b = hex.AppendEncode(append(b, " fingerprint="...), attempt.Fingerprint[:])
+	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = append(b, " created="...)
-	request = string(b)
-	return request, request[start:end]
+	argument = string(b)
+	return argument, argument[start:end]
 }
 
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
-func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attempt, seen string) (Record, Claim, error) {
+func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
 	reply, err := s.do(ctx, "get", name)
 	if errors.Is(err, redis.Nil) {
-		return s.Begin(ctx, key, attempt)
+		return s.Begin(ctx, key, request)
 	}
 	if err != nil {
 		return Record{}, nil, storeError(err)
@@ -116,7 +116,7 @@ func (s *RedisStore) read(ctx context.Context, name any, key Key, attempt Attemp
 		return Record{}, nil, err
 	}
 	if held.state != stateDone || held.identity != seen {
-		return s.Begin(ctx, key, attempt)
+		return s.Begin(ctx, key, request)
 	}
 	record, err := held.decode()
 	return record, nil, err

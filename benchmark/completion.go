@@ -62,7 +62,7 @@ func completions(ctx context.Context, b *Backends, store idempotency.Store, work
 	var resp idempotency.Response
 	for _, id := range keys {
 		var key idempotency.Key
-		var attempt idempotency.Attempt
+		var attempt idempotency.ClaimRequest
 		key, attempt, resp = entry(id)
 		if _, claims[id], err = store.Begin(ctx, key, attempt); err != nil {
 			return 0, 0, err

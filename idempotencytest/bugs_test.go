@@ -97,15 +97,15 @@ var alterations = []struct {
 	{"keys cut at 255 bytes", "distinct keys", parts(func(s string) string { return s[:min(255, len(s))] })},
 	{"keys by hash tag", "distinct keys", parts(hashTag)},
 
-	{"fingerprint is ignored", "other request", alteration{attempt: func(a idempotency.Attempt) idempotency.Attempt {
+	{"fingerprint is ignored", "other request", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Fingerprint = idempotency.Fingerprint{}
 		return a
 	}}},
-	{"lease of at least a second", "lapsed lease", alteration{attempt: func(a idempotency.Attempt) idempotency.Attempt {
+	{"lease of at least a second", "lapsed lease", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Lease = max(a.Lease, time.Second)
 		return a
 	}}},
-	{"lease is half as long", "running attempt", alteration{attempt: func(a idempotency.Attempt) idempotency.Attempt {
+	{"lease is half as long", "running attempt", alteration{attempt: func(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 		a.Lease /= 2
 		return a
 	}}},
@@ -178,7 +178,7 @@ var alterations = []struct {
 // alteration is a fault between a store and its callers.
 type alteration struct {
 	key      func(idempotency.Key) idempotency.Key
-	attempt  func(idempotency.Attempt) idempotency.Attempt
+	attempt  func(idempotency.ClaimRequest) idempotency.ClaimRequest
 	record   func(*idempotency.Record)
 	response func(*idempotency.Response) // of a copy, before it is stored
 	reuse    bool                        // of the memory of the response that was returned before
@@ -248,7 +248,7 @@ type altered struct {
 }
 
 func (s *altered) Begin(
-	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	if s.key != nil {
 		key = s.key(key)

@@ -63,8 +63,8 @@ func (t *trial) runsAs(seen, own answer) {
 	switch {
 	case seen.Response != nil:
 		t.failf("the record of an attempt that runs has a response")
-	case seen.LeaseLeft <= 0:
-		t.failf("the record of an attempt that runs has a lease of %v left", seen.LeaseLeft)
+	case seen.NoLease != (t.kind == transactional):
+		t.failf("the record of an attempt that runs says NoLease: %t", seen.NoLease)
 	case t.kind == leased:
 		t.describes(seen, own)
 		t.leaseRuns(seen, own)
@@ -86,7 +86,7 @@ func (t *trial) leaseRuns(seen, own answer) {
 // isAbandoned checks that a record says that nobody runs the operation of own, and that it is not completed.
 func (t *trial) isAbandoned(seen, own answer) {
 	t.describes(seen, own)
-	if seen.LeaseLeft != 0 || seen.Response != nil {
+	if seen.LeaseLeft != 0 || seen.NoLease || seen.Response != nil {
 		t.failf("the record is not that of an attempt that has ended without a response: %s", show(seen))
 	}
 }
@@ -100,7 +100,7 @@ func (t *trial) isNew(own, before answer) {
 
 // replays checks that the key stays with the response of own, whoever asks and however often.
 func (t *trial) replays(own answer, resp idempotency.Response) {
-	for _, a := range []idempotency.Attempt{request, takingOver(request), another, takingOver(another)} {
+	for _, a := range []idempotency.ClaimRequest{request, takingOver(request), another, takingOver(another)} {
 		t.isResponse(t.refused(a), own, resp)
 	}
 }
@@ -111,8 +111,8 @@ func (t *trial) isResponse(seen, own answer, resp idempotency.Response) {
 	switch {
 	case seen.Response == nil:
 		t.failf("the record has no response: %s", show(seen))
-	case seen.LeaseLeft != 0:
-		t.failf("the record of a completed operation has a lease of %v left", seen.LeaseLeft)
+	case seen.LeaseLeft != 0 || seen.NoLease:
+		t.failf("the record of a completed operation has a lease of %v left, or none: %t", seen.LeaseLeft, seen.NoLease)
 	}
 	if diff := difference(*seen.Response, resp); diff != "" {
 		t.failf("the response is not what was completed: %s", diff)

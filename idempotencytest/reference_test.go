@@ -44,7 +44,7 @@ func (r *reference) record(e *entry, now time.Time) idempotency.Record {
 }
 
 func (r *reference) Begin(
-	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *reference) Begin(
 	e.owner.claimed = *e
 	own := r.record(e, now)
 	if r.has("own lease is not told") {
-		own.LeaseLeft = 0
+		own.NoLease = true
 	}
 	return own, e.owner, nil
 }
@@ -136,7 +136,7 @@ func (r *reference) find(key idempotency.Key, now time.Time) *entry {
 	return e
 }
 
-func (r *reference) claimable(e *entry, a idempotency.Attempt, now time.Time) bool {
+func (r *reference) claimable(e *entry, a idempotency.ClaimRequest, now time.Time) bool {
 	lapsed := !e.lease.After(now)
 	if r.has("takeover heeds the first lease only") {
 		lapsed = !e.owner.claimed.lease.After(now)
@@ -321,7 +321,7 @@ func newTransactions(bug string) *transactions {
 }
 
 func (s *transactions) Begin(
-	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (_ idempotency.Record, claim idempotency.Claim, _ error) {
 	select {
 	case s.conns <- struct{}{}:
@@ -343,10 +343,10 @@ func (s *transactions) Begin(
 		if s.bug == "running transaction seems abandoned" {
 			return idempotency.Record{}, nil, nil
 		}
-		return idempotency.Record{LeaseLeft: time.Second}, nil, nil
+		return idempotency.Record{NoLease: true}, nil, nil
 	}
 	tx := &transaction{store: s, key: key, lease: now.Add(a.Lease), record: idempotency.Record{
-		Operation: uuid.New(), Attempt: 1, Fingerprint: a.Fingerprint, Created: now}}
+		Operation: uuid.New(), Attempt: 1, Fingerprint: a.Fingerprint, Created: now, NoLease: true}}
 	s.locks[key] = tx
 	return tx.record, tx, nil
 }
@@ -383,6 +383,7 @@ func (tx *transaction) Complete(_ context.Context, resp idempotency.Response, tt
 	}
 	resp = resp.Clone()
 	tx.record.Response, tx.expires = &resp, time.Now().Add(ttl)
+	tx.record.NoLease = false
 	s.rows[tx.key] = tx
 	tx.end()
 	return nil

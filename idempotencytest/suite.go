@@ -2,7 +2,7 @@
 // states.
 //
 // Two kinds of stores keep that contract. In a leased store a claim lapses unless it is extended. In a transactional
-// store it has no lease ([idempotency.Record].LeaseLeft is zero in the record of one's own claim): it holds until it
+// store it has none, as [idempotency.Record].NoLease says in the record of a claim: it holds until it
 // is settled, and is undone with everything else if it is not completed. [Run] tells the kind by the first claim, and
 // names it in the subtests. These rules differ:
 //
@@ -81,7 +81,7 @@ func kindOf(ctx context.Context, store idempotency.Store) (kind, error) {
 	if claim == nil {
 		return 0, errors.New("a fresh key was not claimed")
 	}
-	if record.LeaseLeft == 0 {
+	if record.NoLease {
 		return transactional, claim.Release(ctx)
 	}
 	return leased, claim.Release(ctx)

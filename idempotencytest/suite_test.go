@@ -104,7 +104,7 @@ func TestHangingStore(t *testing.T) {
 type hanging struct{ end chan struct{} }
 
 func (s hanging) Begin(
-	context.Context, idempotency.Key, idempotency.Attempt,
+	context.Context, idempotency.Key, idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	<-s.end
 	return idempotency.Record{}, nil, context.DeadlineExceeded
@@ -177,7 +177,7 @@ func (s slow) wait() {
 }
 
 func (s slow) Begin(
-	ctx context.Context, key idempotency.Key, a idempotency.Attempt,
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	s.wait()
 	record, claim, err := s.Store.Begin(ctx, key, a)

@@ -26,16 +26,16 @@ const (
 
 // Two requests, asked with attempts that outlive the check.
 var (
-	request = idempotency.Attempt{Fingerprint: sha256.Sum256([]byte("request")), Lease: long, TTL: long}
-	another = idempotency.Attempt{Fingerprint: sha256.Sum256([]byte("another")), Lease: long, TTL: long}
+	request = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("request")), Lease: long, TTL: long}
+	another = idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte("another")), Lease: long, TTL: long}
 )
 
-func takingOver(a idempotency.Attempt) idempotency.Attempt {
+func takingOver(a idempotency.ClaimRequest) idempotency.ClaimRequest {
 	a.TakeOver = true
 	return a
 }
 
-func lasting(a idempotency.Attempt, lease, ttl time.Duration) idempotency.Attempt {
+func lasting(a idempotency.ClaimRequest, lease, ttl time.Duration) idempotency.ClaimRequest {
 	a.Lease, a.TTL = lease, ttl
 	return a
 }
@@ -85,13 +85,13 @@ type answer struct {
 	asked, answered time.Time
 }
 
-func (t *trial) ask(a idempotency.Attempt) (answer, error) {
+func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
 	asked := time.Now()
 	record, claim, err := t.store.Begin(t.ctx, t.key, a)
 	return answer{record, claim, a.Lease, asked, time.Now()}, err
 }
 
-func (t *trial) begin(a idempotency.Attempt) answer {
+func (t *trial) begin(a idempotency.ClaimRequest) answer {
 	got, err := t.ask(a)
 	t.succeeds("Begin", err)
 	if got.claim != nil {
@@ -101,7 +101,7 @@ func (t *trial) begin(a idempotency.Attempt) answer {
 }
 
 // claim begins an attempt that must be granted.
-func (t *trial) claim(a idempotency.Attempt) answer {
+func (t *trial) claim(a idempotency.ClaimRequest) answer {
 	own := t.begin(a)
 	switch {
 	case own.claim == nil:
@@ -114,16 +114,16 @@ func (t *trial) claim(a idempotency.Attempt) answer {
 		t.failf("the record of the claim has fingerprint %v, not that of its request, %v", own.Fingerprint, a.Fingerprint)
 	case own.Response != nil:
 		t.failf("the record of the claim has a response")
+	case own.NoLease != (t.kind == transactional):
+		t.failf("the claim is not %v, unlike the first one in this store", t.kind)
 	case t.kind == leased:
 		t.leaseRuns(own, own)
-	case own.LeaseLeft != 0:
-		t.failf("the claim has a lease, unlike the first one in this store")
 	}
 	return own
 }
 
 // refused begins an attempt that must not be granted.
-func (t *trial) refused(a idempotency.Attempt) answer {
+func (t *trial) refused(a idempotency.ClaimRequest) answer {
 	seen := t.begin(a)
 	if seen.claim != nil {
 		t.failf("the key was claimed: %s", show(seen))
@@ -132,7 +132,7 @@ func (t *trial) refused(a idempotency.Attempt) answer {
 }
 
 // next claims the next attempt at the operation of own.
-func (t *trial) next(own answer, a idempotency.Attempt) answer {
+func (t *trial) next(own answer, a idempotency.ClaimRequest) answer {
 	next := t.claim(a)
 	own.Attempt++
 	t.describes(next, own)
@@ -140,7 +140,7 @@ func (t *trial) next(own answer, a idempotency.Attempt) answer {
 }
 
 // race lets a crowd begin at once on each of the keys, one caller of which must be granted the claim.
-func (t *trial) race(a idempotency.Attempt, keys ...idempotency.Key) []answer {
+func (t *trial) race(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
 	const callers = 32
 	answers, errs := make([]answer, callers*len(keys)), make([]error, callers*len(keys))
 	start := make(chan struct{})

@@ -196,7 +196,7 @@ func TestMaintain(t *testing.T) {
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-30 23:00:00+00")
 	store := pgxstore.New(pool, opts)
 	require.Equal(t, []string{"20300130", "20300131", "20300201"}, partitions(t, pool, opts))
-	day := idempotency.Attempt{Fingerprint: attempt.Fingerprint, Lease: time.Minute, TTL: 24 * time.Hour}
+	day := idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: time.Minute, TTL: 24 * time.Hour}
 	_, claim, err := store.Begin(ctx, keyOf("1"), day)
 	require.NoError(t, err)
 
@@ -503,7 +503,7 @@ func TestSpellingOfTheSchema(t *testing.T) {
 		require.NoError(t, second.Release(ctx))
 	}
 	require.Nil(t, second)
-	require.NotZero(t, record.LeaseLeft, "it is running")
+	require.True(t, record.NoLease, "it is running")
 }
 
 // No key is claimed twice on the two sides of midnight, where records go to different partitions.
@@ -524,7 +524,7 @@ func TestBorderOfDays(t *testing.T) {
 		var sides [2]atomic.Int64
 		for i := range 30 {
 			key := keyOf(fmt.Sprintf("%s %d", name, i))
-			day := idempotency.Attempt{Fingerprint: attempt.Fingerprint, Lease: 12 * time.Hour, TTL: 12 * time.Hour}
+			day := idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: 12 * time.Hour, TTL: 12 * time.Hour}
 			var executed atomic.Int64
 			var crowd sync.WaitGroup
 			for n := range 16 {

@@ -102,8 +102,8 @@ func serve() error {
 
 type mortalStore struct{ idempotency.Store }
 
-func (s mortalStore) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, attempt)
+func (s mortalStore) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim != nil {
 		at(ctx, "claimed")
 		claim = mortalClaim{claim}

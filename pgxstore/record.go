@@ -85,7 +85,7 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 
 // countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay
 // is right whether or not it is counted.
-func (t *Table) countReplay(ctx context.Context, sql string, digest [32]byte, found *row, by idempotency.Attempt) {
+func (t *Table) countReplay(ctx context.Context, sql string, digest [32]byte, found *row, by idempotency.ClaimRequest) {
 	replayed := found.status.Valid && found.body != nil && bytes.Equal(found.fingerprint, by.Fingerprint[:])
 	if replayed && t.opts.CountReplays {
 		_, _ = t.pool.Exec(ctx, sql, digest[:], found.token)

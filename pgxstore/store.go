@@ -42,8 +42,8 @@ const (
 	lapsed                // and that whose lease has lapsed
 )
 
-func reachOf(attempt idempotency.Attempt) reach {
-	if attempt.TakeOver {
+func reachOf(request idempotency.ClaimRequest) reach {
+	if request.TakeOver {
 		return lapsed
 	}
 	return released
@@ -51,15 +51,15 @@ func reachOf(attempt idempotency.Attempt) reach {
 
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
 // the key, the second one recognises its own token.
-func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
+func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
 	c := &claim{
-		store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New()),
-		lease: attempt.Lease, ttl: max(attempt.TTL, attempt.Lease),
+		store: s, key: key, digest: key.Digest(), fingerprint: request.Fingerprint, token: id(uuid.New()),
+		lease: request.Lease, ttl: max(request.TTL, request.Lease),
 	}
-	held, err := c.take(ctx, reachOf(attempt))
+	held, err := c.take(ctx, reachOf(request))
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -69,10 +69,9 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, attempt idempote
 	}
 	if held.token == c.token {
 		c.operation, c.attempt, c.created = held.operation, held.attempt.Int32, held.created
-		record.LeaseLeft = max(record.LeaseLeft, 1) // it is a lease, though it may have lapsed before a second question
 		return record, c, nil
 	}
-	s.countReplay(ctx, s.count, c.digest, held, attempt)
+	s.countReplay(ctx, s.count, c.digest, held, request)
 	return record, nil, nil
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	attempt = idempotency.Attempt{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+	attempt = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
 
 	answer = idempotency.Response{
 		Status: http.StatusCreated,
@@ -184,7 +184,7 @@ func TestLeaseThatHasLapsed(t *testing.T) {
 	record, claim, err := store.Begin(context.Background(), keyOf("1"), lapsed)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
-	require.Positive(t, record.LeaseLeft)
+	require.False(t, record.NoLease)
 }
 
 // A new operation by the key of one that has expired begins to count anew.

@@ -42,12 +42,12 @@ func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 }
 
 // Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
-func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempotency.Attempt) (idempotency.Record, idempotency.Claim, error) {
+func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
-	c := &txClaim{store: s, key: key, digest: key.Digest(), fingerprint: attempt.Fingerprint, token: id(uuid.New())}
-	v, err := s.begin(ctx, c, attempt)
+	c := &txClaim{store: s, key: key, digest: key.Digest(), fingerprint: request.Fingerprint, token: id(uuid.New())}
+	v, err := s.begin(ctx, c, request)
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -57,21 +57,21 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, attempt idempo
 	}
 	v.end(ctx)
 	if v.held() {
-		s.countReplay(ctx, s.count, c.digest, &v.row, attempt)
+		s.countReplay(ctx, s.count, c.digest, &v.row, request)
 		record, err := v.row.record()
 		return record, nil, err
 	}
-	return idempotency.Record{LeaseLeft: time.Second}, nil, nil // all that can be known of a running transaction
+	return idempotency.Record{NoLease: true}, nil, nil // all that can be known of a running transaction
 }
 
 // begin visits the key until its state is known. A session whose connection has broken keeps its lock until the
 // server notices; the visits go on for a while then, for a claim not to be refused because of itself.
-func (s *TxStore) begin(ctx context.Context, c *txClaim, attempt idempotency.Attempt) (v *visit, err error) {
+func (s *TxStore) begin(ctx context.Context, c *txClaim, request idempotency.ClaimRequest) (v *visit, err error) {
 	suspect, claimed := false, false // a claim ends with its connection
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
 		err = retry(ctx, &claimed, func() error {
-			v, err = s.visit(ctx, s.beginning, c, reachOf(attempt))
+			v, err = s.visit(ctx, s.beginning, c, reachOf(request))
 			suspect = suspect || err != nil
 			return err
 		})
@@ -226,7 +226,7 @@ func (c *txClaim) own(v *visit) {
 
 func (c *txClaim) recordOf() idempotency.Record {
 	return idempotency.Record{
-		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time,
+		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time, NoLease: true,
 	}
 }
 
