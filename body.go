@@ -1,25 +1,34 @@
 package idempotency
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
+
+// buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost
+// more than all else that the middleware does.
+type buffer struct{ b []byte }
+
+var buffers = sync.Pool{New: func() any { return new(buffer) }}
+
+func newBuffer() *buffer { return buffers.Get().(*buffer) }
 
 // maxPooled bounds what a buffer may keep for the next request.
 const maxPooled = 2 << 20
 
-// buffer is a byte slice that one request after another makes use of.
-type buffer struct{ b []byte }
-
-// reuse returns the buffer for the next request.
-func (b buffer) reuse() buffer {
+// free gives the buffer to the next request, and reports whether it did: a huge one is left to the garbage collector.
+func (b *buffer) free() bool {
 	if cap(b.b) > maxPooled {
-		return buffer{}
+		return false
 	}
-	return buffer{b.b[:0]}
+	b.b = b.b[:0]
+	buffers.Put(b)
+	return true
 }
 
 // grow makes room for n more bytes.
@@ -29,14 +38,14 @@ func (b *buffer) grow(n int) {
 	}
 }
 
-const smallestRead = 512
+const (
+	smallestRead = 512
+	largestRead  = 32 << 10 // at first, whatever the request announces: an announcement costs its sender nothing
+)
 
-// mostAnnounced bounds what is made room for before it is there: what a header announces costs its sender nothing.
-const mostAnnounced = 1<<20 + 1
-
-// readBody reads the whole body into the buffer. A body of more than limit bytes is refused, if possible before it
-// is read.
-func (b *buffer) readBody(r *http.Request, limit int64) error {
+// readBody reads the whole body into the buffer, and takes what arrives from the budget. A body of more than limit bytes
+// is refused, if possible before it is read.
+func (b *buffer) readBody(r *http.Request, limit int64, budget *budget) error {
 	if r.ContentLength > limit {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrBodyTooLarge, r.ContentLength, limit)
 	}
@@ -44,10 +53,13 @@ func (b *buffer) readBody(r *http.Request, limit int64) error {
 		return nil
 	}
 	// One byte more than announced, so that the read that meets the end needs no growth.
-	b.grow(int(min(max(r.ContentLength+1, smallestRead), mostAnnounced)))
+	b.grow(int(min(max(r.ContentLength+1, smallestRead), largestRead)))
 	for {
 		n, err := r.Body.Read(b.b[len(b.b):cap(b.b)])
 		b.b = b.b[:len(b.b)+n]
+		if !budget.take(n) {
+			return ErrOverloaded
+		}
 		if int64(len(b.b)) > limit {
 			return fmt.Errorf("%w: over %d bytes", ErrBodyTooLarge, limit)
 		}
@@ -61,36 +73,81 @@ func (b *buffer) readBody(r *http.Request, limit int64) error {
 			return fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 		}
 		if len(b.b) == cap(b.b) {
-			b.grow(cap(b.b))
+			b.grow(b.next(r.ContentLength))
 		}
 	}
 }
 
-// bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer
-// belongs to another request by then, and a goroutine that the handler left behind must not see it.
-type bodyReader struct {
-	mu     sync.Mutex
-	unread []byte
-	closed bool
+// next returns by how much a full buffer grows: it doubles, but not beyond what the request announces.
+func (b *buffer) next(announced int64) int {
+	if left := announced + 1 - int64(len(b.b)); left > 0 {
+		return int(min(left, int64(cap(b.b))))
+	}
+	return cap(b.b)
 }
 
-func (r *bodyReader) Read(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return 0, http.ErrBodyReadAfterClose
-	}
-	if len(r.unread) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, r.unread)
-	r.unread = r.unread[n:]
-	return n, nil
+// consumed reports whether somebody else has read the body of r before, of which read bytes were left: then nothing
+// tells this request from another one with its key.
+func consumed(r *http.Request, read int) bool {
+	return read == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
 }
 
-func (r *bodyReader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.unread, r.closed = nil, true
-	return nil
+// budget bounds the bytes of all request bodies that are held at a time.
+type budget struct {
+	limit int64 // 0: none
+	held  atomic.Int64
+}
+
+// take reports whether n more bytes may be held. They count in any case, until they are given back.
+func (b *budget) take(n int) bool {
+	return b.limit == 0 || b.held.Add(int64(n)) <= b.limit
+}
+
+func (b *budget) giveBack(n int) {
+	if b.limit != 0 {
+		b.held.Add(-int64(n))
+	}
+}
+
+// waitingBodies lets requests that wait for the same operation hold one body for all of them.
+type waitingBodies struct {
+	mu    sync.Mutex
+	byKey map[Key]*sharedBody
+}
+
+type sharedBody struct {
+	buffer  *buffer
+	holders int
+}
+
+// join returns the body that all requests with this key hold. If there is none yet, it becomes body. It returns nil if
+// that body is another one, as it may be if the fingerprint leaves something out.
+func (w *waitingBodies) join(key Key, body *buffer) *sharedBody {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	shared := w.byKey[key]
+	switch {
+	case shared == nil:
+		if w.byKey == nil {
+			w.byKey = make(map[Key]*sharedBody)
+		}
+		shared = &sharedBody{buffer: body}
+		w.byKey[key] = shared
+	case !bytes.Equal(shared.buffer.b, body.b):
+		return nil
+	}
+	shared.holders++
+	return shared
+}
+
+// leave reports whether the caller was the last one to hold the body.
+func (w *waitingBodies) leave(key Key, shared *sharedBody) (last bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	shared.holders--
+	if shared.holders > 0 {
+		return false
+	}
+	delete(w.byKey, key)
+	return true
 }

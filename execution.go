@@ -4,180 +4,264 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 )
 
-// execution is a request on its way through a Runner, from the question to the store to the end of the claim.
+// execution is one attempt at an operation: from the question to the store to the end of the claim.
 type execution struct {
 	runner      *Runner
 	key         Key
-	held        held
+	request     context.Context
+	lasting     context.Context // the same without an end; nil: not needed yet
+	begun       beginResult
 	unprotected error     // why there is no claim
-	began       time.Time // zero if nobody is to be told of the duration
+	asked       time.Time // zero if nobody is to be told of the duration
 	waited      time.Duration
+	onWait      func() // called before the first wait for another attempt
 
-	attempt *attempt
-	keeper  keeper
-	event   Event
-	settled bool // the claim has ended, or must not be touched any more
+	operation operationContext
+	ctx       context.Context // of work
+	cancel    context.CancelCauseFunc
+	renewer   renewer
+	answered  *Response // by a handler that has returned, until it is known what the answer means
+	event     Event
+	settled   bool  // the claim has ended, or is left to lapse
+	refusal   error // what is to be answered instead of the response; set with settled
 }
 
-// work carries out an operation. It may complete the execution by itself.
-type work func(context.Context) (Response, error)
+// work carries out an operation. It says what its response means; the error is a cause for the event.
+type work func(context.Context) (Response, Verdict, error)
 
-// execute runs work for the owner of a claim, and settles the claim whatever work does. The attempt is to be work's
-// context.
-func (r *Runner) execute(ctx context.Context, x *execution, a *attempt, work work) (Response, error) {
-	if x.held.claim == nil {
+// execute runs work for the owner of a claim, and settles the claim whatever work does. The error is a refusal, to be
+// answered instead of the response.
+func (r *Runner) execute(ctx context.Context, x *execution, work work) (Response, error) {
+	if x.begun.claim == nil {
 		return x.runUnprotected(ctx, work)
 	}
-	a.Context = x.held.claim.Context(ctx)
-	a.operation = Operation{x.key, x.held.record.Operation, x.held.record.Attempt}
-	x.attempt = a
+	x.enter(ctx)
 	defer x.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
-	switch {
-	case x.leased() && time.Since(x.held.since) >= r.opts.Lease: // the store took longer to answer than the lease lasts
-		err := refuse(x.release(ErrClaimLost)) // nothing has run: with Refuse too, it may be tried again
-		x.event = Event{Outcome: OutcomeClaimLost, Err: err}
-		return Response{}, err
-	case x.leased():
-		x.keeper.claim, x.keeper.attempt = x.held.claim, a
-		r.leases.keep(&x.keeper, x.held.since)
+	if x.leased() {
+		if time.Since(x.begun.since) >= r.renewals.span() { // the store took longer to answer than the lease lasts
+			return Response{}, x.overdue()
+		}
+		x.renewer.claim, x.renewer.ctx, x.renewer.cancel = x.begun.claim, x.detached(), x.cancel
+		r.renewals.add(&x.renewer, x.begun.since)
 	}
 	return x.run(work)
 }
 
+// enter makes the context of work.
+func (x *execution) enter(ctx context.Context) {
+	record := &x.begun.record
+	x.operation.Operation = Operation{Key: x.key, ID: record.Operation, Attempt: record.Attempt}
+	x.operation.store = x.runner.store
+	ctx, x.cancel = context.WithCancelCause(ctx)
+	x.ctx = x.begun.claim.Context(context.WithValue(ctx, operationKey{}, &x.operation))
+}
+
+// detached returns the context of what must be done even if that of the request has ended.
+func (x *execution) detached() context.Context {
+	if x.lasting == nil {
+		x.lasting = context.WithoutCancel(x.request)
+	}
+	return x.lasting
+}
+
+// step returns the context of a step of the store that begins now. A client that hangs up must not leave a claim behind.
+func (x *execution) step() (context.Context, context.CancelFunc) {
+	if x.runner.immediate {
+		return x.request, func() {}
+	}
+	return context.WithTimeout(x.detached(), x.runner.opts.StoreTimeout)
+}
+
 // leased reports whether the claim has a lease; else its effects are bound to Complete.
-func (x *execution) leased() bool { return x.held.claim != nil && !x.held.record.NoLease }
+func (x *execution) leased() bool { return x.begun.claim != nil && !x.begun.record.NoLease }
 
 // runUnprotected runs work without a claim, as FailOpen allows.
 func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {
 	x.event = Event{Outcome: OutcomeUnprotected, Err: x.unprotected}
 	defer x.report(ctx)
 	began := x.runner.events.now()
-	resp, err := work(ctx)
+	resp, _, _ := work(ctx)
 	x.event.Status, x.event.Work = resp.Status, x.runner.events.since(began)
-	return resp, err
+	return resp, nil
+}
+
+// overdue gives up a claim that may have lapsed before work has begun.
+func (x *execution) overdue() error {
+	refusal := refuse(cmp.Or(x.release(ErrClaimLost), ErrClaimLost)) // with Refuse too, it may be tried again
+	x.event = Event{Outcome: OutcomeClaimLost, Err: refusal}
+	return refusal
 }
 
 func (x *execution) run(work work) (Response, error) {
 	began := x.runner.events.now()
-	resp, err := work(x.attempt)
-	x.event.Status, x.event.Work, x.event.Err = resp.Status, x.runner.events.since(began), cmp.Or(x.event.Err, err)
+	resp, verdict, cause := work(x.ctx)
+	x.answered = nil
+	x.event.Status, x.event.Work, x.event.Err = resp.Status, x.runner.events.since(began), cmp.Or(x.event.Err, cause)
 	switch {
-	case x.settled: // by work
-		return resp, err
-	case err == errGaveUp:
-		return resp, refuse(ErrClaimLost) // as if it had not returned
-	case err != nil:
-		return resp, x.release(err)
-	default:
+	case x.settled: // by an answer that was too large to be kept
+		return resp, x.refusal
+	case verdict == Keep:
 		return resp, x.complete(resp)
+	case verdict == Release:
+		return resp, x.release(cause)
+	default:
+		return resp, x.abandon(cause)
 	}
 }
 
 // complete stores the response. It returns nil if the response may be sent. That includes that the store failed: the
-// effects exist, so the answer is true, and the claim is kept until its lease lapses rather than released.
-func (x *execution) complete(resp Response) error {
-	err := x.persist(x.lastStep(), resp)
-	if err == nil && x.keeper.restored {
+// effects exist, so the answer is true. It goes on to be stored in the background then.
+func (x *execution) complete(resp Response) (refusal error) {
+	refusal = x.tryComplete(resp)
+	if !x.settled {
+		x.completeLater(resp)
+	}
+	return refusal
+}
+
+// tryComplete is complete, but leaves the claim as it is if the store fails.
+func (x *execution) tryComplete(resp Response) (refusal error) {
+	err := x.persist(resp)
+	x.settled = settles(err)
+	x.judgeCompletion(err)
+	if x.settled {
+		x.renewer.stop()
+	}
+	if x.event.Outcome == OutcomeClaimLost || x.event.Outcome == OutcomeRolledBack {
+		x.refusal = refuse(err)
+	}
+	return x.refusal
+}
+
+// settles reports whether Complete has said what became of the record.
+func settles(err error) bool {
+	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) ||
+		errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid)
+}
+
+// judgeCompletion sets the event to what Complete has said.
+func (x *execution) judgeCompletion(err error) {
+	if err == nil && x.renewer.restored.Load() {
 		err = ErrRestored
 	}
 	x.event.Err = err
 	switch {
+	case err == nil && x.event.Outcome == OutcomeUnrecorded:
+		x.event.Outcome = OutcomeRecorded
 	case err == nil:
 		x.event.Outcome = OutcomeExecuted
 	case errors.Is(err, ErrRestored):
 		x.event.Outcome = OutcomeRestored
 	case errors.Is(err, ErrClaimLost):
 		x.event.Outcome = OutcomeClaimLost
-		return refuse(err)
 	case errors.Is(err, ErrRolledBack):
 		x.event.Outcome = OutcomeRolledBack
-		return refuse(err)
 	default:
 		x.event.Outcome = OutcomeUnrecorded
+	}
+}
+
+// The pauses between two questions to a store that does not work.
+const (
+	firstRetry = 20 * time.Millisecond
+	lastRetry  = time.Second
+)
+
+// persist calls Complete, which may be repeated, until the record is settled or the time for a step is up.
+func (x *execution) persist(resp Response) error {
+	until := time.Now().Add(x.runner.opts.StoreTimeout)
+	ctx, cancel := x.step()
+	defer cancel()
+	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		err := x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
+		if settles(err) || time.Until(until) < pause || !sleep(ctx, pause, nil) {
+			return err
+		}
+	}
+}
+
+// completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the
+// response would have expired, or at the end of a Shutdown.
+func (x *execution) completeLater(resp Response) {
+	x.settled = true
+	resp = resp.Clone() // its body is in a buffer that serves the next request
+	until := time.Now().Add(x.runner.opts.TTL)
+	// The request goes on, and reports what is known now.
+	later := &execution{runner: x.runner, key: x.key, begun: x.begun, asked: x.asked, event: x.event}
+	added := x.runner.backlog.add(len(resp.Body), func(ctx context.Context) {
+		defer x.renewer.stop()
+		later.request, later.lasting = ctx, ctx // which ends with a Shutdown
+		err := later.persist(resp)
+		for !settles(err) && time.Now().Before(until) && sleep(ctx, firstRetry, nil) {
+			err = later.persist(resp)
+		}
+		if settles(err) {
+			later.judgeCompletion(err)
+			later.report(ctx)
+			later.runner.wake(later.key)
+		}
+	})
+	if !added {
+		x.renewer.stop()
+	}
+}
+
+// release ends the claim without a response, so that the operation may be tried again. It returns a refusal if another
+// attempt has taken over. If the store fails, the lease lapses by itself.
+func (x *execution) release(cause error) (refusal error) {
+	x.settled = true
+	x.renewer.stop()
+	ctx, cancel := x.step()
+	defer cancel()
+	err := x.begun.claim.Release(ctx)
+	x.event.Outcome, x.event.Err = OutcomeReleased, cause
+	if err != nil {
+		x.event.Err = errors.Join(err, cause)
+	}
+	if errors.Is(err, ErrClaimLost) {
+		x.event.Outcome = OutcomeClaimLost
+		return refuse(x.event.Err)
 	}
 	return nil
 }
 
-// persist calls Complete, which may be repeated, until its outcome is known or the step must end.
-func (x *execution) persist(ctx context.Context, resp Response) error {
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		err := x.held.claim.Complete(ctx, resp, x.runner.opts.TTL)
-		if err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) ||
-			errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid) {
-			return err
-		}
-		if !sleep(ctx, pause, nil) {
-			return err
-		}
+// abandon ends the claim of an attempt of which nobody can say how far it came.
+func (x *execution) abandon(cause error) (refusal error) {
+	if !x.leased() || x.runner.opts.Abandoned == ReExecute {
+		return x.release(cause)
 	}
-}
-
-// release ends the claim without a response, so that the operation may be tried again. It returns cause, or that
-// another attempt has taken over. If the store fails, the lease lapses by itself.
-func (x *execution) release(cause error) error {
-	err := x.held.claim.Release(x.lastStep())
-	if errors.Is(err, ErrClaimLost) {
-		x.event.Outcome, x.event.Err = OutcomeClaimLost, errors.Join(err, cause)
-		return refuse(fmt.Errorf("%w: %w", err, cause))
-	}
-	x.event.Outcome = OutcomeReleased
-	if err != nil {
-		x.event.Err = errors.Join(cause, err)
-	}
-	return cause
-}
-
-// lastStep stops the renewals, and begins the last step of the store, which is all that is left to do.
-func (x *execution) lastStep() context.Context {
-	x.keeper.stop()
+	// The claim is left to lapse, as after a crash.
 	x.settled = true
-	return x.runner.step(x.attempt)
+	x.renewer.stop()
+	x.event.Outcome, x.event.Err = OutcomeAbandoned, cause
+	return nil
 }
 
-// errInterrupted is the cause of a release when work did not return.
+// errInterrupted is the cause of the end of an attempt when work did not return.
 var errInterrupted = errors.New("idempotency: handler panicked or exited")
 
-// settle ends the claim if work did not return, and reports the outcome.
+// settle ends the claim if work did not return, or did but could not say what its response means. It reports the
+// outcome.
 func (x *execution) settle() {
-	defer x.attempt.end(nil)
-	if !x.settled {
-		x.abandon(cmp.Or(x.event.Err, errInterrupted))
+	defer x.cancel(nil)
+	switch {
+	case x.settled:
+	case x.answered != nil:
+		_ = x.complete(*x.answered)
+	default:
+		_ = x.abandon(cmp.Or(x.event.Err, errInterrupted))
 	}
 	x.runner.wake(x.key)
-	x.report(x.attempt)
-}
-
-// abandon ends the claim of work that has not returned, or has given up.
-func (x *execution) abandon(cause error) {
-	x.event.Err = cause
-	if !x.leased() || x.runner.opts.Abandoned == ReExecute {
-		_ = x.release(cause)
-		return
-	}
-	// Nobody can say how far the handler came: the claim is left to lapse, as after a crash.
-	x.keeper.stop()
-	x.event.Outcome = OutcomeAbandoned
-}
-
-// refuse reports and returns that another record holds the key.
-func (x *execution) refuse(ctx context.Context, err error) error {
-	refusal := refuse(err)
-	x.event = Event{Outcome: refusals[err], Err: err}
-	if err == ErrNotReplayable {
-		x.event.Status, refusal.OriginalStatus = x.held.record.Response.Status, x.held.record.Response.Status
-	}
-	x.report(ctx)
-	return refusal
+	x.report(x.ctx)
 }
 
 // report completes the event with what is known of the request.
 func (x *execution) report(ctx context.Context) {
 	e := &x.event
-	e.Key, e.Operation, e.Attempt = x.key, x.held.record.Operation, x.held.record.Attempt
-	e.Total, e.Waited = x.runner.events.since(x.began), x.waited
+	e.Key, e.Operation, e.Attempt = x.key, x.begun.record.Operation, x.begun.record.Attempt
+	e.Total, e.Waited = x.runner.events.since(x.asked), x.waited
 	x.runner.events.report(ctx, e)
 }

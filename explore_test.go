@@ -103,11 +103,12 @@ func (e *execution) promise(holds bool, format string, args ...any) {
 // process does the operation once. It is also the Store of its Runner: a connection to the store that all share.
 type process struct {
 	*execution
-	id     int
-	events []idempotency.Event
-	died   chan struct{}
-	ended  bool
-	alone  bool // nothing is left to the explorer
+	id       int
+	outcomes []idempotency.Outcome
+	answer   string // that its client has got
+	died     chan struct{}
+	ended    bool
+	alone    bool // nothing is left to the explorer
 }
 
 // patiently is how calls wait for the explorer: if they fail, it is its choice. A renewal however may be aborted.
@@ -257,24 +258,64 @@ func (p *process) enter(op idempotency.Operation) {
 	p.entered = op
 }
 
-// request does the operation. What the store did not take is no promise: it is sent, but only until the lease lapses.
+// request does the operation. What the store has not taken is no promise: it is sent, but only until the lease lapses.
 func (p *process) request() error {
 	runner, err := idempotency.NewRunner(p, idempotency.RunnerOptions{
 		Lease: time.Minute, StoreTimeout: pause * 3 / 2, Abandoned: p.abandoned, // time for a second try of Complete
 		Logger:   slog.New(slog.DiscardHandler),
-		Observer: func(_ context.Context, event idempotency.Event) { p.events = append(p.events, event) },
+		Observer: func(_ context.Context, event idempotency.Event) { p.observe(event.Outcome) },
 	})
 	if err != nil {
 		return err
 	}
+	defer p.shutdown(runner)
 	resp, _, err := runner.Do(context.Background(), someKey, nil, p.handle)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.promise(len(p.events) == 1, "%d reports %d events", p.id, len(p.events))
-	if err == nil && len(p.events) > 0 && p.events[0].Outcome != idempotency.OutcomeUnrecorded {
-		p.answers = append(p.answers, string(resp.Body))
+	p.promise(len(p.outcomes) > 0, "%d reports nothing", p.id)
+	if err == nil {
+		p.answer = string(resp.Body)
+		p.keep()
 	}
 	return err
+}
+
+func (p *process) observe(o idempotency.Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outcomes = append(p.outcomes, o)
+	late := len(p.outcomes) == 2 && p.outcomes[0] == idempotency.OutcomeUnrecorded
+	p.promise(len(p.outcomes) == 1 || late, "%d reports %q", p.id, p.outcomes)
+	p.keep()
+}
+
+// keep adds the answer that the client of p has got to those that must stay as they are, once the store has it.
+func (p *process) keep() {
+	if p.answer == "" || len(p.outcomes) == 0 {
+		return
+	}
+	switch p.outcomes[len(p.outcomes)-1] {
+	case idempotency.OutcomeUnrecorded, idempotency.OutcomeClaimLost:
+	default:
+		p.answers = append(p.answers, p.answer)
+	}
+}
+
+// shutdown waits for what the runner does in the background, unless the process has died.
+func (p *process) shutdown(runner *idempotency.Runner) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-p.died:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := runner.Shutdown(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.promise(err == nil || p.dead(), "%d leaves something behind: %v", p.id, err)
 }
 
 const pause = 20 * time.Millisecond // of the Runner before it repeats Complete
@@ -381,7 +422,7 @@ func (e *execution) judge() {
 	interrupted := !e.stored && len(e.leases) > 0
 	e.store.now += time.Minute
 	for range 2 {
-		err := (&process{execution: e, alone: true}).request()
+		err := (&process{execution: e, alone: true, died: make(chan struct{})}).request()
 		refused := e.abandoned == idempotency.Refuse && interrupted && errors.Is(err, idempotency.ErrOutcomeUnknown)
 		e.promise(err == nil || refused, "the key is wedged: %v", err)
 	}

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"fmt"
 	"net/http"
+	"net/textproto"
 	"slices"
 	"strings"
 )
@@ -149,15 +150,27 @@ func (f Fields) Header() http.Header {
 		return nil
 	}
 	h := make(http.Header, f.lines())
-	f.set(h, f.room(0))
+	f.set(h, f.noValues())
 	return h
+}
+
+// Get returns the first value of a field, whose name may be written in any case, or the empty string.
+func (f Fields) Get(name string) string {
+	for rest := f; rest != ""; {
+		var field, value string
+		field, value, _, rest = rest.next()
+		if strings.EqualFold(field, name) {
+			return value
+		}
+	}
+	return ""
 }
 
 // lines returns the number of lines.
 func (f Fields) lines() int { return strings.Count(string(f), "\n") }
 
-// room returns memory for the values of all lines, and n more.
-func (f Fields) room(n int) []string { return make([]string, 0, f.lines()+n) }
+// noValues returns an empty slice with room for the values of all lines.
+func (f Fields) noValues() []string { return make([]string, 0, f.lines()) }
 
 // next returns the first line, whether it has a value, and the other lines.
 func (f Fields) next() (name, value string, ok bool, rest Fields) {
@@ -170,9 +183,9 @@ func (f Fields) next() (name, value string, ok bool, rest Fields) {
 	return name, value, ok, Fields(others)
 }
 
-// set sets the fields in h. Their values are appended to room, which it returns: slices of it that cannot grow into
+// set sets the fields in h. Their values are appended to values, which it returns: slices of it that cannot grow into
 // one another.
-func (f Fields) set(h http.Header, room []string) []string {
+func (f Fields) set(h http.Header, values []string) []string {
 	last, first := "", 0
 	for rest := f; rest != ""; {
 		var name, value string
@@ -183,28 +196,26 @@ func (f Fields) set(h http.Header, room []string) []string {
 			continue
 		}
 		if name != last {
-			last, first = name, len(room)
+			last, first = name, len(values)
 		}
-		room = append(room, value)
-		h[name] = room[first:len(room):len(room)]
+		values = append(values, value)
+		h[name] = values[first:len(values):len(values)]
 	}
-	return room
+	return values
 }
 
-// describes reports whether h has these fields and no others.
-func (f Fields) describes(h http.Header) bool {
-	names := 0
-	for rest := f; rest != ""; {
-		var name, value string
-		var ok bool
-		name, value, ok, rest = rest.next()
-		values := h[name]
-		if !ok || len(values) != 1 || values[0] != value {
-			return false // fields with several values are rare enough
-		}
-		names++
+// prefixed returns the fields that have http.TrailerPrefix.
+func (f Fields) prefixed() Fields {
+	const prefix = `Trailer\x3a` // as it is escaped
+	start := strings.Index("\n"+string(f), "\n"+prefix)
+	if start < 0 {
+		return ""
 	}
-	return names == len(h)
+	end := start // the lines are in the order of the names
+	for strings.HasPrefix(string(f[end:]), prefix) {
+		end += strings.IndexByte(string(f[end:]), '\n') + 1
+	}
+	return f[start:end]
 }
 
 // with returns the fields with that one in place of what they have under its name.
@@ -216,3 +227,80 @@ func (f Fields) with(name string, values []string) Fields {
 	h[name] = values
 	return NewFields(h)
 }
+
+// unstoredFields tells the fields of an answer that only its first client gets: those that belong to one connection or
+// one moment (RFC 9110, sections 6.6.1 and 7.6.1), and those in Options.OmitHeaders, by their canonical names.
+type unstoredFields map[string]bool
+
+func newUnstoredFields(omit []string) unstoredFields {
+	u := make(unstoredFields, len(omit))
+	for _, name := range omit {
+		u[textproto.CanonicalMIMEHeaderKey(name)] = true
+	}
+	return u
+}
+
+// has reports whether the field is left out of the record. A field without a value is kept: all that it says is that
+// net/http shall not add the field by itself. connection is the field of that name beside it.
+func (u unstoredFields) has(name string, values, connection []string) bool {
+	if len(values) == 0 {
+		return false
+	}
+	name = textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date":
+		return true
+	}
+	return len(u) > 0 && u[name] || len(connection) > 0 && listed(connection, name)
+}
+
+// listed reports whether one of the comma-separated lists in lines has the name.
+func listed(lines []string, name string) bool {
+	for _, line := range lines {
+		for token := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// difference returns what made after out of before: a field that was added or changed has its values, a field that was
+// deleted has none. Fields that only the first client gets are apart from it.
+func (u unstoredFields) difference(before, after http.Header) (diff Fields, unstored http.Header) {
+	var space [16]field
+	list := space[:0]
+	connection := after["Connection"]
+	for name, values := range after {
+		old, existed := before[name]
+		switch {
+		case existed && slices.Equal(old, values):
+		case u.has(name, values, connection):
+			if unstored == nil {
+				unstored = make(http.Header)
+			}
+			unstored[name] = slices.Clone(values)
+		default:
+			list = append(list, field{name, values})
+		}
+	}
+	for name := range before {
+		if _, kept := after[name]; !kept {
+			list = append(list, field{name, nil})
+		}
+	}
+	return newFields(list), unstored
+}
+
+// strip returns f without the fields that only the first client gets.
+func (u unstoredFields) strip(f Fields) Fields {
+	if f == "" {
+		return ""
+	}
+	diff, _ := u.difference(nil, f.Header())
+	return diff
+}
+
+// replayMarker is the field that tells a replay from a first answer.
+const replayMarker = "Idempotent-Replayed"

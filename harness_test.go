@@ -159,6 +159,7 @@ func (s setup) guard(t testing.TB, handler http.HandlerFunc) *service {
 	}
 	m, err := idempotency.New(s.store, s.user, s.opts)
 	require.NoError(t, err)
+	giveUpAtTheEnd(t, m)
 	svc.handler = m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		svc.runs.Add(1)
 		handler(w, r)
@@ -167,6 +168,15 @@ func (s setup) guard(t testing.TB, handler http.HandlerFunc) *service {
 		svc.handler = s.outer(svc.handler)
 	}
 	return svc
+}
+
+// giveUpAtTheEnd ends what goes on in the background when the test does.
+func giveUpAtTheEnd(t testing.TB, r interface{ Shutdown(context.Context) error }) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = r.Shutdown(ctx) // the error says that something was going on
+	})
 }
 
 // serve puts handler behind a middleware on a real server.

@@ -4,49 +4,62 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// leases renews the leases of all claims that a Runner holds. They last equally long, so those that were begun first
-// are due first: one queue and one timer do, and an attempt that ends before its lease is due costs no timer.
-type leases struct {
+// renewals renews the leases of all claims that a Runner holds. They last equally long, so those that began first are
+// due first: one queue and one timer serve them all. Most handlers are done before their lease is due, and a timer for
+// each of them would be two allocations and the dearest part of what a claim costs.
+//
+// The queue is ordered by the start of the leases.
+type renewals struct {
 	lease   time.Duration
 	timeout time.Duration // of a renewal
+	slots   chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
 
 	mu          sync.Mutex
-	first, last *keeper
+	first, last *renewer
 	timer       *time.Timer
-	armed       bool
+	fires       time.Time // when the timer fires; zero: it is not set
 }
 
-// keeper renews the lease of a claim for as long as the handler runs. An owner that may have lost its lease must stop
-// acting as one: the attempt is lost when the store says so, or when no renewal has succeeded for as long as the lease
-// lasts by the process's own clock. The zero value keeps nothing.
-type keeper struct {
-	leases   *leases
-	claim    Claim
-	attempt  *attempt
-	restored bool // the store had forgotten the claim
+// mostRenewals bounds how many renewals a Runner asks the store for at a time.
+const mostRenewals = 64
 
-	// Under the lock of leases.
+func newRenewals(opts RunnerOptions) *renewals {
+	return &renewals{
+		lease: opts.Lease, timeout: min(opts.StoreTimeout, opts.Lease/3), slots: make(chan struct{}, mostRenewals),
+	}
+}
+
+// renewer renews the lease of a claim until the claim is settled. An owner that may have lost its lease must stop acting
+// as one: the attempt is lost when the store says so, or when no renewal has succeeded until shortly before the lease
+// must have lapsed, by the process's own clock.
+type renewer struct {
+	renewals *renewals // nil: there is nothing to renew
+	claim    Claim
+	ctx      context.Context         // for the store
+	cancel   context.CancelCauseFunc // of the attempt
+	restored atomic.Bool             // the store had forgotten the claim
+
+	// Under the lock of renewals.
 	since      time.Time // the lease did not begin before
 	queued     bool
-	prev, next *keeper
+	prev, next *renewer
 	stopped    bool
 	abort      context.CancelFunc // of the renewal under way
-	ended      chan struct{}      // closed when it has ended
 }
 
-// keep begins to renew the lease of claim, which did not begin before since.
-func (l *leases) keep(k *keeper, since time.Time) {
+// add begins to renew the lease of k, which did not begin before since.
+func (l *renewals) add(k *renewer, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k.leases = l
+	k.renewals = l
 	l.enqueue(k, since)
 }
 
-// enqueue puts k where it is due.
-func (l *leases) enqueue(k *keeper, since time.Time) {
+func (l *renewals) enqueue(k *renewer, since time.Time) {
 	k.since, k.queued = since, true
 	before := l.last
 	for before != nil && before.since.After(since) {
@@ -66,7 +79,7 @@ func (l *leases) enqueue(k *keeper, since time.Time) {
 	l.arm()
 }
 
-func (l *leases) dequeue(k *keeper) {
+func (l *renewals) dequeue(k *renewer) {
 	if k.prev == nil {
 		l.first = k.next
 	} else {
@@ -81,94 +94,107 @@ func (l *leases) dequeue(k *keeper) {
 }
 
 // due returns when the lease is to be renewed.
-func (l *leases) due(k *keeper) time.Time { return k.since.Add(l.lease / 3) }
+func (l *renewals) due(k *renewer) time.Time { return k.since.Add(l.lease / 3) }
 
-// arm sets the timer, unless it is set: it does no harm that it fires too early, and costs less than to stop it.
-func (l *leases) arm() {
-	if l.armed || l.first == nil {
+// span is how long an owner relies on a lease. The margin is for what it takes the owner to hear that it must stop.
+func (l *renewals) span() time.Duration { return l.lease - l.lease/16 }
+
+// arm sets the timer for the first renewal. A timer that fires too early does no harm, and costs less than to stop it.
+func (l *renewals) arm() {
+	if l.first == nil {
 		return
 	}
-	l.armed = true
-	left := time.Until(l.due(l.first))
+	due := l.due(l.first)
+	if !l.fires.IsZero() && !l.fires.After(due) {
+		return
+	}
+	l.fires = due
 	if l.timer == nil {
-		l.timer = time.AfterFunc(left, l.renewDue)
+		l.timer = time.AfterFunc(time.Until(due), l.renewDue)
 	} else {
-		l.timer.Reset(left)
+		l.timer.Reset(time.Until(due))
 	}
 }
 
 // renewDue is called by the timer.
-func (l *leases) renewDue() {
+func (l *renewals) renewDue() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.armed = false
+	l.fires = time.Time{}
 	for k := l.first; k != nil && !time.Now().Before(l.due(k)); k = l.first {
 		l.dequeue(k)
+		lapses := k.since.Add(l.span())
 		var ctx context.Context
-		ctx, k.abort = context.WithDeadline(context.WithoutCancel(k.attempt), k.since.Add(l.lease))
-		k.ended = make(chan struct{})
-		go k.renew(ctx)
+		ctx, k.abort = context.WithDeadline(k.ctx, lapses)
+		go k.renew(ctx, lapses)
 	}
 	l.arm()
 }
 
-// renew renews the lease. If the store does not answer, it tries again until the lease must have lapsed.
-func (k *keeper) renew(ctx context.Context) {
-	defer close(k.ended)
+// renew renews the lease. If the store does not answer, it tries again until the lease lapses. The owner is told of that
+// by a timer, since a driver may take no notice of its context.
+func (k *renewer) renew(ctx context.Context, lapses time.Time) {
 	defer k.abort()
+	alarm := time.AfterFunc(time.Until(lapses), k.lose)
+	defer alarm.Stop()
 	for ctx.Err() == nil {
 		since := time.Now()
-		err := k.extend(ctx)
-		if err == nil || errors.Is(err, ErrRestored) {
-			k.restored = k.restored || err != nil
+		switch err := k.extend(ctx); {
+		case err == nil, errors.Is(err, ErrRestored):
+			if err != nil {
+				k.restored.Store(true)
+			}
 			k.again(since)
 			return
-		}
-		if errors.Is(err, ErrClaimLost) {
-			k.attempt.end(ErrClaimLost)
+		case errors.Is(err, ErrClaimLost):
+			k.lose()
 			return
 		}
-		sleep(ctx, k.leases.lease/10, nil)
-	}
-	if ctx.Err() == context.DeadlineExceeded {
-		k.attempt.end(ErrClaimLost)
+		sleep(ctx, k.renewals.lease/20, nil)
 	}
 }
 
-func (k *keeper) extend(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, k.leases.timeout)
+func (k *renewer) extend(ctx context.Context) error {
+	select {
+	case k.renewals.slots <- struct{}{}:
+		defer func() { <-k.renewals.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, k.renewals.timeout)
 	defer cancel()
-	return k.claim.Extend(ctx, k.leases.lease)
+	return k.claim.Extend(ctx, k.renewals.lease)
 }
 
-func (k *keeper) again(since time.Time) {
-	k.leases.mu.Lock()
-	defer k.leases.mu.Unlock()
+func (k *renewer) again(since time.Time) {
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
 	if !k.stopped {
-		k.leases.enqueue(k, since)
+		k.renewals.enqueue(k, since)
 	}
 }
 
-// stop ends the renewals; when it returns, none is under way.
-func (k *keeper) stop() {
-	if k.leases == nil {
+// lose tells the owner that its claim is lost, unless it has settled it.
+func (k *renewer) lose() {
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	if !k.stopped {
+		k.cancel(ErrClaimLost)
+	}
+}
+
+// stop ends the renewals. It does not wait for one that is under way.
+func (k *renewer) stop() {
+	if k.renewals == nil {
 		return
 	}
-	if ended := k.halt(); ended != nil {
-		<-ended
-	}
-}
-
-func (k *keeper) halt() (ended chan struct{}) {
-	k.leases.mu.Lock()
-	defer k.leases.mu.Unlock()
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
 	k.stopped = true
 	if k.queued {
-		k.leases.dequeue(k)
-		return nil
+		k.renewals.dequeue(k)
 	}
 	if k.abort != nil {
 		k.abort()
 	}
-	return k.ended
 }

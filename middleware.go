@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,11 +18,13 @@ func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. It is safe for concurrent use.
 type Middleware struct {
-	runner  *Runner
-	user    UserFunc
-	opts    Options
-	events  *reporter
-	passing passing
+	runner   *Runner
+	user     UserFunc
+	opts     Options
+	events   *reporter
+	unstored unstoredFields
+	budget   budget
+	waiting  waitingBodies
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
@@ -36,14 +39,21 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Middleware{runner, user, opts, &runner.events, newPassing(opts.OmitHeaders)}, nil
+	return &Middleware{
+		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
+		budget: budget{limit: opts.MaxBodies},
+	}, nil
 }
+
+// Shutdown waits until everything is settled that the store did not take in time, as [Runner.Shutdown] does. Call it
+// after [http.Server.Shutdown], and before the client of the store is closed.
+func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
 // Handler guards next. The method value m.Handler is what routers such as chi and gorilla/mux take as a middleware.
 //
 // It must stand behind authentication, which tells the users apart, and inside of the router, whose own answers
 // (redirects, 404) are not the handler's. Requests of other methods, and those without a key unless Required is set,
-// reach next untouched.
+// reach next untouched. A handler that is guarded twice, with the same store and key, runs once.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, header := m.opts.Methods, m.opts.Header
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,25 +79,25 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	if err != nil {
 		return m.reject(r, key, err)
 	}
-	c := calls.Get().(*call)
-	defer c.free()
-	if err := c.body.readBody(r, m.opts.MaxBody); err != nil {
+	if carriesOut(r.Context(), m.runner.store, key) {
+		next.ServeHTTP(w, r)
+		return nil
+	}
+	e := &exchange{m: m, next: next, w: w, r: r, execution: execution{runner: m.runner, key: key, request: r.Context()}}
+	defer e.close()
+	fp, err := e.fingerprint()
+	if err != nil {
 		return m.reject(r, key, err)
 	}
-	fp, err := m.opts.Fingerprint(r, c.body.b)
-	if err != nil {
-		return m.reject(r, key, fmt.Errorf("%w: %w", ErrBodyInvalid, err))
-	}
-	c.execution.key = key
-	replay, err := m.runner.admit(r.Context(), &c.execution, fp)
+	replay, err := e.execution.admit(fp)
 	switch {
 	case err != nil:
 		return err
 	case replay != nil:
-		replay.replay(w)
+		replay.replay(w, e.recorder.values[:0])
 		return nil
 	default:
-		return c.execute(m, next, w, r)
+		return e.execute()
 	}
 }
 
@@ -129,4 +139,180 @@ func (m *Middleware) key(r *http.Request, values []string) (Key, error) {
 		return Key{}, ErrUserUnknown
 	}
 	return Key{User: user, Endpoint: m.opts.Endpoint(r), ID: id}, nil
+}
+
+// exchange is a guarded request and its answer. The handler may keep parts of it for as long as it likes; its buffers
+// serve the next request.
+type exchange struct {
+	m         *Middleware
+	next      http.Handler
+	w         http.ResponseWriter
+	r         *http.Request
+	body      *buffer     // of the request
+	shared    *sharedBody // not nil: others that wait for the operation hold the same body
+	execution execution
+
+	recorder recorder
+	writer   writer
+	reader   bodyReader
+	kept     Response // what is stored of the answer
+	silence  error    // why the context of a handler had ended that returned without an answer
+}
+
+// close takes everything away from the handler, which may have left goroutines behind.
+func (e *exchange) close() {
+	e.reader.Close()
+	e.writer.close()
+	if e.recorder.body != nil {
+		e.recorder.body.free()
+	}
+	switch {
+	case e.body == nil:
+	case e.shared == nil || e.m.waiting.leave(e.execution.key, e.shared):
+		e.dropBody()
+	}
+}
+
+// dropBody gives the body of the request back.
+func (e *exchange) dropBody() {
+	e.m.budget.giveBack(len(e.body.b))
+	e.body.free()
+}
+
+// fingerprint reads the body of the request and returns what tells the request from others with its key.
+func (e *exchange) fingerprint() (Fingerprint, error) {
+	e.body = newBuffer()
+	err := e.body.readBody(e.r, e.m.opts.MaxBody, &e.m.budget)
+	switch {
+	case err != nil:
+		return Fingerprint{}, err
+	case consumed(e.r, len(e.body.b)):
+		return Fingerprint{}, ErrBodyConsumed
+	}
+	if e.m.opts.Wait > 0 {
+		e.execution.onWait = e.shareBody
+	}
+	fp, err := e.m.opts.Fingerprint(e.r, e.body.b)
+	if err != nil {
+		return fp, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
+	}
+	return fp, nil
+}
+
+// shareBody lets the request hold its body together with others that wait for the same operation.
+func (e *exchange) shareBody() {
+	e.shared = e.m.waiting.join(e.execution.key, e.body)
+	if e.shared != nil && e.shared.buffer != e.body {
+		e.dropBody()
+		e.body = e.shared.buffer
+	}
+}
+
+// execute answers the request by running the handler.
+func (e *exchange) execute() error {
+	e.record()
+	ctx, cancel := e.context()
+	defer cancel()
+	_, err := e.m.runner.execute(ctx, &e.execution, e.work)
+	switch {
+	case e.recorder.sending && err != nil: // there is nothing to add
+		return nil
+	case err != nil:
+		return err
+	case e.silence == ErrClaimLost:
+		return e.silence
+	case e.silence != nil: // outer middleware answers, as it would without a key
+		<-e.r.Context().Done() // by its own timer, which may be a moment behind
+		return nil
+	default:
+		e.recorder.send()
+		return nil
+	}
+}
+
+// context returns the context of the handler. A client that leaves decides nothing about it, but a deadline of outer
+// middleware does.
+func (e *exchange) context() (context.Context, context.CancelFunc) {
+	ctx := e.r.Context()
+	if e.m.opts.CancelWithClient || e.m.opts.Stream {
+		return ctx, func() {}
+	}
+	free := e.execution.detached()
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(free, deadline)
+	}
+	return free, func() {}
+}
+
+// record sets up what the handler writes to.
+func (e *exchange) record() {
+	rec := &e.recorder
+	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, newBuffer()
+	if e.execution.begun.claim == nil || e.execution.leased() {
+		rec.stream, rec.owner = e.m.opts.Stream, e
+	} // else the effects are bound to the record: not a byte may go out before it is stored, however many there are
+	e.writer.outer, e.writer.rec = e.w, rec
+}
+
+// work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
+func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
+	defer e.writer.close()
+	r := e.r.WithContext(ctx)
+	defer func() { e.r.MultipartForm = r.MultipartForm }() // so that the server removes its files
+	if r.Body != nil && r.Body != http.NoBody {
+		e.reader.unread = e.body.b
+		r.Body = &e.reader
+	}
+	e.next.ServeHTTP(&e.writer, r)
+
+	resp, wrote, complete := e.writer.finish()
+	e.kept = resp
+	e.kept.Trailer = e.m.unstored.strip(resp.Trailer)
+	if int64(len(resp.Body)) > e.m.opts.MaxResponse || !complete {
+		e.kept.Body, e.kept.Omitted = nil, true
+	}
+	if !wrote && e.execution.operation.decided() != Keep {
+		e.silence = context.Cause(ctx)
+	}
+	e.execution.answered = &e.kept
+	verdict, cause := e.judge(&e.kept, complete)
+	return e.kept, verdict, cause
+}
+
+// Why an answer does not end the operation.
+var (
+	errGaveUp      = errors.New("idempotency: handler returned without an answer after its context had ended")
+	errBroken      = errors.New("idempotency: answer shorter than its Content-Length")
+	errNotStorable = errors.New("idempotency: answer not storable")
+	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
+)
+
+// judge says what an answer means for the operation. Where it is not kept, the error is the reason.
+func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
+	decided := e.execution.operation.decided()
+	switch {
+	case decided == Keep:
+		return Keep, nil
+	case decided != undecided:
+		return decided, errNotKept
+	case e.silence != nil:
+		return Unknown, errGaveUp
+	case !complete:
+		return Release, errBroken
+	case !e.m.opts.Storable(resp):
+		return Release, errNotStorable
+	default:
+		return Keep, nil
+	}
+}
+
+// outgrown is called before an answer is sent that cannot be kept whole.
+func (e *exchange) outgrown(resp Response) error {
+	if e.execution.begun.claim == nil || e.m.opts.Stream {
+		return nil
+	}
+	if verdict, _ := e.judge(&resp, true); verdict != Keep {
+		return nil
+	}
+	return e.execution.tryComplete(resp)
 }

@@ -589,7 +589,7 @@ func TestClaimLostToASuccessor(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newSpyStore()
 				store.onExtend = failing(always, errDown)
-				opts := idempotency.Options{MaxResponse: 8}
+				opts := idempotency.Options{MaxResponse: 8, Lease: time.Minute}
 				svc := setup{store: store, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
 					if op, _ := idempotency.FromContext(r.Context()); op.Attempt == 2 {
 						_, _ = io.WriteString(w, "second")
@@ -597,7 +597,7 @@ func TestClaimLostToASuccessor(t *testing.T) {
 					}
 					<-r.Context().Done()
 					assert.Equal(t, idempotency.ErrClaimLost, context.Cause(r.Context()))
-					time.Sleep(time.Second)
+					time.Sleep(5 * time.Second)
 					row.answer(w)
 				})
 				answers := make(chan answer, 1)

@@ -11,22 +11,26 @@ import (
 // Outcome says what became of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should have, has exactly one.
+// The outcomes. Each request that carries a key, or should have, has exactly one, except that unrecorded may be followed
+// by one of recorded, restored and claim-lost.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store
 	OutcomeReleased      Outcome = "released"          // ran, and may be tried again: not storable, an error, a panic
-	OutcomeAbandoned     Outcome = "abandoned"         // panicked, and Refuse keeps it from being tried again
+	OutcomeAbandoned     Outcome = "abandoned"         // panicked, gave up or is Unknown; Refuse keeps it from being tried again
 	OutcomeInProgress    Outcome = "in-progress"       // refused: another attempt is running
 	OutcomeKeyReused     Outcome = "key-reused"        // refused: the key came with another request before
 	OutcomeNotReplayable Outcome = "not-replayable"    // refused: ran before, but its answer was not kept
+	OutcomeClientLeft    Outcome = "client-left"       // not answered: its client left while it waited for another attempt
+	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted
 	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
 	OutcomeUnavailable   Outcome = "store-unavailable" // refused: no claim could be had from the store
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
-	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store did not take the answer
+	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store has not taken the answer yet
+	OutcomeRecorded      Outcome = "recorded"          // the answer of a request that was unrecorded is stored by now
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
-	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt had taken over, or may have: its answer counts
+	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
 )
 
@@ -52,8 +56,8 @@ type Event struct {
 	Err error
 }
 
-// Observer is told of each request once, when its outcome is certain; mostly before the answer is sent. It is called
-// by many goroutines at once and holds up the request.
+// Observer is told of each request when its outcome is certain; mostly before the answer is sent. It is called by many
+// goroutines at once and holds up the request.
 type Observer func(context.Context, Event)
 
 // logged says whether an outcome is logged, and at which level. Those that are part of normal operation are not.
@@ -63,6 +67,8 @@ func (o Outcome) logged() (slog.Level, bool) {
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
 		return slog.LevelWarn, true
+	case OutcomeRecorded:
+		return slog.LevelInfo, true
 	default:
 		return 0, false
 	}

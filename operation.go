@@ -3,6 +3,8 @@ package idempotency
 import (
 	"context"
 	"crypto/rand"
+	"reflect"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 )
@@ -23,8 +25,8 @@ type Operation struct {
 
 // DownstreamKey derives a key to pass on to another system, such as a payment provider's Idempotency-Key, an object
 // name or a deduplication ID: the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
-// attempt at the operation gets the same key, and each name another one. Where no key protects the call there is no
-// operation, and every key is another one.
+// attempt at the operation gets the same key, and each name gets its own. Where no key protects the call there is no
+// operation, and each call returns a fresh random key.
 func (o Operation) DownstreamKey(name string) string {
 	if o.ID == uuid.Nil {
 		return newOperation().String() // not one that all such calls would share
@@ -34,15 +36,37 @@ func (o Operation) DownstreamKey(name string) string {
 
 // FromContext returns the operation that the handler was called for. It returns false where no key protects the call.
 func FromContext(ctx context.Context) (Operation, bool) {
-	o, ok := ctx.Value(operationKey{}).(*Operation)
-	if !ok {
+	op := operationIn(ctx)
+	if op == nil {
 		return Operation{}, false
 	}
-	return *o, true
+	return op.Operation, true
 }
 
-// operationKey is what an attempt answers to as a context.
+// operationContext is what the context of a handler knows of its operation. A context holds it by a pointer: whoever
+// prints the context sees an address, and neither user nor key.
+type operationContext struct {
+	Operation
+	store   Store
+	verdict atomic.Int32
+}
+
+// decided returns the verdict of the handler.
+func (o *operationContext) decided() Verdict { return Verdict(o.verdict.Load()) }
+
 type operationKey struct{}
+
+// operationIn returns nil if ctx belongs to no operation.
+func operationIn(ctx context.Context) *operationContext {
+	op, _ := ctx.Value(operationKey{}).(*operationContext)
+	return op
+}
+
+// carriesOut reports whether ctx belongs to the operation that key names in store: the middleware is mounted twice then.
+func carriesOut(ctx context.Context, store Store, key Key) bool {
+	op := operationIn(ctx)
+	return op != nil && op.Key == key && reflect.ValueOf(store).Comparable() && op.store == store
+}
 
 // newOperation returns a random ID.
 func newOperation() uuid.UUID {

@@ -45,7 +45,7 @@ type Options struct {
 	// before any StripPrefix: "POST /payments".
 	Endpoint func(*http.Request) string
 
-	// Fingerprint tells requests apart that reuse a key. Nil means [FingerprintRaw]; [FingerprintJSON] and
+	// Fingerprint detects a key that is reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
 	// [FingerprintMultipart] are ready alternatives.
 	Fingerprint FingerprintFunc
 
@@ -53,15 +53,21 @@ type Options struct {
 	// body-too-large. It is held in memory while the request is served. Zero means 1 MiB.
 	MaxBody int64
 
+	// MaxBodies is the most bytes that the bodies of all guarded requests may take in memory together. A request beyond
+	// it is refused with overloaded. Requests that wait for the same operation hold one body together. Zero means that
+	// there is no limit.
+	MaxBodies int64
+
 	// MaxResponse is the most bytes of body that are stored. The client gets a larger answer whole, but a retry gets
 	// not-replayable and does not run the handler again. Zero means 1 MiB.
 	MaxResponse int64
 
-	// Storable tells, by its status code, whether an answer ends the operation. If not, the client gets it as it is
-	// and may try again with the same key. Nil means [DefaultStorable].
-	Storable func(status int) bool
+	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
+	// again with the same key. The response is complete, except for the body of one that is too large to be kept; it
+	// must not be modified. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
+	Storable func(*Response) bool
 
-	// OmitHeaders are response fields that must not rest in a store, such as Set-Cookie. The first client gets them,
+	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,
 	// a replay does not.
 	OmitHeaders []string
 
@@ -73,6 +79,10 @@ type Options struct {
 	// seen an answer, or a part of it, that a crash keeps from being stored. By default the answer is stored before
 	// its first byte is sent. It has no effect with a transactional store.
 	Stream bool
+
+	// CancelWithClient ends the context of the handler when its client leaves, as net/http does. By default the work goes
+	// on and its answer is stored, so that a retry gets it. With Stream the context ends with the client in any case.
+	CancelWithClient bool
 
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
 	ErrorHandler func(http.ResponseWriter, *http.Request, *Error)
@@ -95,8 +105,8 @@ type RunnerOptions struct {
 	// operation. Zero means 24 hours. It must not be shorter than Lease, nor longer than 100 years.
 	TTL time.Duration
 
-	// Lease is how long a claim outlives its owner: an operation whose process dies is blocked for so long. It is
-	// renewed while the handler runs, however long that takes. Zero means 60 seconds.
+	// Lease is how long a key stays blocked after its process dies. It is renewed while the handler runs, however long
+	// that takes. Zero means 30 seconds.
 	Lease time.Duration
 
 	// Wait is how long a request waits for another attempt with its key to end, to be answered with what came of it.
@@ -106,12 +116,14 @@ type RunnerOptions struct {
 	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].
 	Abandoned Abandoned
 
-	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, but no more than Lease.
+	// StoreTimeout bounds each step of the store, retries included. A renewal of a lease never takes longer than a third
+	// of Lease. Zero means 5 seconds, but no more than a third of Lease.
 	StoreTimeout time.Duration
 
 	// FailOpen runs the handler without protection when no claim can be had because the store does not work. By
 	// default such requests are refused with store-unavailable. Refused either way are those whose record cannot be
-	// read, and those that have waited for another attempt, which may still be running.
+	// read, those of a user who has used up a share of the store, and those that have waited for another attempt, which
+	// may still be running.
 	FailOpen bool
 
 	// Observer is told of every outcome.
@@ -120,16 +132,6 @@ type RunnerOptions struct {
 	// Logger is told of what should not happen: a store that fails, a claim that was lost. Nil means slog.Default().
 	// Keys are logged as pseudonyms.
 	Logger *slog.Logger
-}
-
-// DefaultStorable stores what a handler decided, and not what says that it did not get to decide: every status below
-// 500 except 401, 408, 425 and 429.
-func DefaultStorable(status int) bool {
-	switch status {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		return false
-	}
-	return status < 500
 }
 
 const (
@@ -176,6 +178,7 @@ func (o Options) validate() error {
 		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
 	}
 	faults.check(o.MaxBody > 0, "MaxBody %d is negative", o.MaxBody)
+	faults.check(o.MaxBodies == 0 || o.MaxBodies >= o.MaxBody, "MaxBodies %d is less than MaxBody %d", o.MaxBodies, o.MaxBody)
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
 	return errors.Join(faults...)
@@ -190,8 +193,8 @@ func (o Options) runner() RunnerOptions {
 
 func (o RunnerOptions) withDefaults() RunnerOptions {
 	o.TTL = cmp.Or(o.TTL, 24*time.Hour)
-	o.Lease = cmp.Or(o.Lease, time.Minute)
-	o.StoreTimeout = cmp.Or(o.StoreTimeout, min(5*time.Second, o.Lease))
+	o.Lease = cmp.Or(o.Lease, 30*time.Second)
+	o.StoreTimeout = cmp.Or(o.StoreTimeout, min(5*time.Second, o.Lease/3))
 	return o
 }
 

@@ -162,7 +162,7 @@ func TestOptionTTL(t *testing.T) {
 func TestOptionLease(t *testing.T) {
 	t.Parallel()
 	for lease, opts := range map[time.Duration]idempotency.Options{
-		time.Minute: {}, time.Second: {Lease: time.Second, StoreTimeout: time.Millisecond},
+		30 * time.Second: {}, time.Second: {Lease: time.Second, StoreTimeout: time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newSpyStore()
@@ -186,7 +186,7 @@ func TestOptionStoreTimeout(t *testing.T) {
 		return ctx.Err()
 	}
 	for timeout, opts := range map[time.Duration]idempotency.Options{
-		5 * time.Second: {}, time.Second: {StoreTimeout: time.Second}, 2 * time.Second: {Lease: 2 * time.Second},
+		5 * time.Second: {}, time.Second: {StoreTimeout: time.Second}, 2 * time.Second: {Lease: 6 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newSpyStore()
@@ -230,8 +230,10 @@ func TestOptionStorable(t *testing.T) {
 	for _, status := range []int{
 		200, 201, 204, 301, 304, 400, 401, 403, 404, 408, 409, 422, 425, 429, 451, 499, 500, 501, 502, 503, 504, 599, 999,
 	} {
-		for name, storable := range map[string]func(int) bool{
-			"default": nil, "everything": func(int) bool { return true }, "nothing": func(int) bool { return false },
+		for name, storable := range map[string]func(*idempotency.Response) bool{
+			"default":    nil,
+			"everything": func(*idempotency.Response) bool { return true },
+			"nothing":    func(*idempotency.Response) bool { return false },
 		} {
 			svc := setup{opts: idempotency.Options{Storable: storable}}.guard(t,
 				func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
@@ -239,7 +241,7 @@ func TestOptionStorable(t *testing.T) {
 			retry := svc.call("k", "b")
 			require.Equal(t, status, retry.status)
 			stored := name == "everything" ||
-				name == "default" && status < 500 && !strings.Contains("401 408 425 429", fmt.Sprint(status))
+				name == "default" && status < 500 && !strings.Contains("401 408 425 429 499", fmt.Sprint(status))
 			require.Equal(t, stored, retry.replayed(), "%d %s", status, name)
 		}
 	}

@@ -9,66 +9,88 @@ import (
 	"strings"
 )
 
-// recorder makes a Response of what a guarded handler does, by the rules of net/http's own server, and holds everything
-// back until the Response is stored. It goes live, and from then on sends what it records, in two cases only:
+// recorder makes a Response of what a guarded handler does, by the rules of net/http's own server. It holds everything
+// back until the Response is stored. It begins to send before that in two cases only:
 //
 //   - Options.Stream asks for it, and the handler flushes or has filled the server's own buffer;
 //   - the body outgrows the limit and can no longer be kept. The store is told before the first byte goes out.
 //
-// The handler writes to it through a writer. It sets its fields in the header of the server, like any handler; what
-// does not belong to the response is taken back before anything is sent.
+// The handler writes to it through a writer, and sets its fields in a header of its own.
 type recorder struct {
-	w       http.ResponseWriter // of the server, or of outer middleware
-	r       *http.Request
-	passing passing
-	limit   int64
+	w        http.ResponseWriter // of the server, or of outer middleware
+	r        *http.Request
+	unstored unstoredFields
+	limit    int64
 
-	// stream lets the recorder go live at once.
+	// stream lets the recorder send at once.
 	stream bool
 
-	// owner is asked before a body that has outgrown the limit is sent. If it is nil, the body is held back however
-	// large it grows.
+	// owner is asked before a body that has outgrown the limit is sent. If it is nil, the body is held back however large
+	// it grows.
 	owner interface{ outgrown(Response) error }
 
-	before     http.Header // what outer middleware has set
-	body       buffer
-	response   Response    // Status and Header as of WriteHeader
-	momentary  http.Header // fields as of WriteHeader that only the first client gets
-	declared   int64       // Content-Length as of WriteHeader, or -1
-	written    int64       // by the handler, accepted or not
-	accepted   int64       // of that, what does not exceed declared
-	undeclared bool        // the Content-Type is to be found by sniffing
-	live       bool
-	untouched  bool  // the header of the server is what the response has, and was not touched since WriteHeader
-	refused    error // by owner
+	body     *buffer
+	values   [8]string   // memory for those of the header
+	response Response    // Status and Header as of WriteHeader
+	once     http.Header // fields as of WriteHeader that only the first client gets
+	trailers []string    // names of the trailers that are declared as of WriteHeader
+	chunked  bool        // over HTTP/1, net/http sends trailers that are not declared
+
+	contentLength int64 // as of WriteHeader, or -1
+	written       int64 // by the handler, accepted or not
+	accepted      int64 // of that, what does not exceed contentLength
+	mustSniff     bool  // the Content-Type is to be found in the body
+	sending       bool
+	refused       error // by owner
 }
 
-// streamChunk is how much the recorder holds back before it goes live: as much as net/http's server, which sniffs the
+// streamChunk is how much the recorder holds back before it sends: as much as net/http's server, which sniffs the
 // Content-Type from it.
 const streamChunk = 2048
 
-// writeHeader records status and header as they are now. Informational responses are sent and not recorded.
-func (rec *recorder) writeHeader(status int) {
+// writeHeader records status and header as they are now, unless they are recorded already. Informational responses are
+// sent and not recorded.
+func (rec *recorder) writeHeader(status int, h http.Header) {
 	switch {
 	case rec.response.Status != 0:
 		return
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		rec.w.WriteHeader(status)
+		rec.inform(status, h)
 		return
 	}
-	h := rec.w.Header()
-	rec.declared = declaredLength(h)
-	rec.undeclared = bodyAllowed(status) && !hasContentType(h)
+	before := rec.w.Header()
+	if h == nil { // the handler has not asked for it
+		h = before
+	}
+	rec.contentLength = declaredLength(h)
+	rec.mustSniff = bodyAllowed(status) && !hasContentType(h)
 	rec.response.Status = status
-	rec.response.Header, rec.momentary = rec.passing.difference(rec.before, h)
+	rec.response.Header, rec.once = rec.unstored.difference(before, h)
+	rec.trailers, rec.chunked = declaredTrailers(h)
 	if _, set := h["Content-Type"]; !set && rec.r.ProtoMajor == 1 && h.Get("Transfer-Encoding") != "" {
 		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
 	}
-	if rec.declared <= rec.limit {
-		rec.body.grow(int(min(rec.declared, mostAnnounced)))
+	if rec.contentLength <= rec.limit {
+		rec.body.grow(int(min(rec.contentLength, mostAnnounced)))
 	}
+}
+
+// mostAnnounced bounds what is made room for before it is written.
+const mostAnnounced = 1 << 20
+
+// inform sends an informational response, with the header as the handler has it now.
+func (rec *recorder) inform(status int, h http.Header) {
+	outer := rec.w.Header()
+	before := maps.Clone(outer)
+	if h != nil {
+		clear(outer)
+		maps.Copy(outer, h)
+	}
+	rec.w.WriteHeader(status)
+	clear(outer)
+	maps.Copy(outer, before)
 }
 
 // setContentType records the Content-Type; without a value it keeps net/http from finding one.
@@ -87,17 +109,16 @@ func record[T []byte | string](rec *recorder, p T) (int, error) {
 		return rec.w.Write([]byte(p))
 	}
 	rec.body.b = append(rec.body.b, p...)
-	if rec.live {
+	if rec.sending {
 		_, _ = rec.w.Write([]byte(p)) // what is recorded does not depend on whether the client is still there
 	} else if rec.stream && len(rec.body.b) >= streamChunk {
-		rec.goLive()
+		rec.beginToSend()
 	}
 	return len(p), nil
 }
 
 // accept answers as net/http does to n more bytes.
 func (rec *recorder) accept(n int) error {
-	rec.writeHeader(http.StatusOK) // unless there is one
 	if n == 0 {
 		return nil
 	}
@@ -105,7 +126,7 @@ func (rec *recorder) accept(n int) error {
 		return http.ErrBodyNotAllowed
 	}
 	rec.written += int64(n)
-	if rec.declared >= 0 && rec.written > rec.declared {
+	if rec.contentLength >= 0 && rec.written > rec.contentLength {
 		return http.ErrContentLength
 	}
 	rec.accepted += int64(n)
@@ -127,21 +148,19 @@ func (rec *recorder) outgrow(next []byte) error {
 	}
 	rec.sniff(next...)
 	rec.response.Omitted = true
-	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.live {
-		rec.goLive()
+	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.sending {
+		rec.beginToSend()
 	}
 	rec.body.b = rec.body.b[:0]
 	return rec.refused
 }
 
-// goLive sends what was held back. Trailers that are set already stay in the header.
-func (rec *recorder) goLive() {
+// beginToSend sends what was held back.
+func (rec *recorder) beginToSend() {
 	rec.sniff()
-	trailer := trailers(rec.w.Header())
 	rec.setHeader()
-	rec.live = true
+	rec.sending = true
 	rec.w.WriteHeader(rec.response.Status)
-	trailer.set(rec.w.Header(), trailer.room(0))
 	_, _ = rec.w.Write(rec.body.b)
 }
 
@@ -150,71 +169,74 @@ const sniffed = 512
 
 // sniff resolves the Content-Type once, from what is held back now and what follows it.
 func (rec *recorder) sniff(next ...byte) {
-	head := slices.Clip(rec.body.b[:min(len(rec.body.b), sniffed)])
-	if rec.undeclared && len(head)+len(next) > 0 {
+	head := slices.Clip(rec.body.b[:min(len(rec.body.b), sniffed)]) // else next would be written into the buffer
+	if rec.mustSniff && len(head)+len(next) > 0 {
 		rec.setContentType(http.DetectContentType(append(head, next...)))
 	}
-	rec.undeclared = false
+	rec.mustSniff = false
 }
 
-// flush is accepted, as handlers expect, and has no effect beyond what net/http does to the header, unless the
-// recorder may go live.
+// flush is accepted, as handlers expect, and has no effect beyond what net/http does to header and trailers, unless the
+// recorder may send.
 func (rec *recorder) flush() error {
-	rec.writeHeader(http.StatusOK)
-	if rec.undeclared && len(rec.body.b) == 0 {
+	rec.chunked = true
+	if rec.mustSniff && len(rec.body.b) == 0 {
 		rec.setContentType() // there is nothing to sniff, and net/http adds none later
 	}
 	rec.sniff()
-	if rec.stream && !rec.live {
-		rec.goLive()
+	if rec.stream && !rec.sending {
+		rec.beginToSend()
 	}
-	if !rec.live {
+	if !rec.sending {
 		return nil
 	}
 	return http.NewResponseController(rec.w).Flush()
 }
 
-// finish ends the recording after the handler has returned. It returns the whole response, and whether the handler
-// wrote as much body as it had declared: net/http cuts the connection if not.
-func (rec *recorder) finish() (resp Response, whole bool) {
-	rec.writeHeader(http.StatusOK) // unless there is one
+// finish ends the recording after the handler has returned. It returns the whole response, and whether the handler wrote
+// as much body as it had declared: net/http cuts the connection if not.
+func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
 	rec.sniff()
-	h := rec.w.Header()
-	rec.untouched = len(rec.before) == 0 && rec.response.Header.describes(h)
-	if !rec.untouched { // else trailers that are set already go with the header
-		rec.response.Trailer = trailers(h)
-	}
+	rec.response.Trailer = rec.trailer(h)
 	if !rec.response.Omitted {
 		rec.response.Body = rec.body.b
 	}
-	short := rec.declared > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
+	short := rec.contentLength > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
 }
 
-// discard takes back all that the handler did to the header of the server, if nothing of it was sent.
-func (rec *recorder) discard() {
-	if !rec.live {
-		clear(rec.w.Header())
-		maps.Copy(rec.w.Header(), rec.before)
+// trailer returns the trailer fields that the handler has left behind in its header, in the two forms of net/http:
+// declared, or with http.TrailerPrefix. Of the second form net/http sends nothing over HTTP/1 if it knows the length of
+// the body. Then the header is not read here, either: a goroutine that was left behind may write to it.
+func (rec *recorder) trailer(h http.Header) Fields {
+	prefixed := rec.chunked || rec.r.ProtoMajor > 1 || rec.written > streamChunk
+	if h == nil || len(rec.trailers) == 0 && !prefixed {
+		return ""
 	}
+	t := make(http.Header)
+	for _, name := range rec.trailers {
+		if values, set := h[name]; set {
+			t[name] = values
+		}
+	}
+	for name, values := range h {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			t[name] = values
+		}
+	}
+	return NewFields(t)
 }
 
-// setHeader makes the header of the server that of the response, and what only the first client gets.
+// setHeader makes the header of the server that of the response, and adds what only the first client gets.
 func (rec *recorder) setHeader() {
-	if rec.untouched {
-		return
-	}
-	rec.discard()
-	maps.Copy(rec.w.Header(), rec.momentary)
-	rec.response.Header.set(rec.w.Header(), rec.response.Header.room(0))
+	h := rec.w.Header()
+	maps.Copy(h, rec.once)
+	rec.response.Header.set(h, rec.values[:0])
 }
 
 // send sends what is still to be sent of the finished response.
 func (rec *recorder) send() {
-	if rec.refused != nil {
-		return
-	}
-	if rec.live {
+	if rec.sending {
 		rec.response.sendTrailer(rec.w)
 		return
 	}
@@ -222,18 +244,21 @@ func (rec *recorder) send() {
 	rec.response.send(rec.w)
 }
 
-// replay sends the response once more.
-func (resp *Response) replay(w http.ResponseWriter) {
+// replay sends the response once more. Values is memory for those of its header.
+func (resp *Response) replay(w http.ResponseWriter, values []string) {
 	h := w.Header()
-	room := resp.Header.set(h, resp.Header.room(1))
-	room = append(room, "true")
-	h[replayMarker] = room[len(room)-1:]
+	values = resp.Header.set(h, values)
+	values = append(values, "true")
+	h[replayMarker] = values[len(values)-1:]
 	resp.send(w)
 }
 
 // send writes the response, whose header is set, to a client. Every answer goes through here, the first as well as its
 // replays: that is what makes them equal.
 func (resp *Response) send(w http.ResponseWriter) {
+	if early := resp.Trailer.prefixed(); early != "" {
+		early.set(w.Header(), early.noValues()) // over HTTP/1, net/http must know of them before the body
+	}
 	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
 		_, _ = w.Write(resp.Body) // a client that has left gets the answer when it retries
@@ -243,33 +268,22 @@ func (resp *Response) send(w http.ResponseWriter) {
 
 func (resp *Response) sendTrailer(w http.ResponseWriter) {
 	if resp.Trailer != "" {
-		resp.Trailer.set(w.Header(), resp.Trailer.room(0))
+		resp.Trailer.set(w.Header(), resp.Trailer.noValues())
 	}
 }
 
-// trailers returns the trailer fields in the header that a handler has left behind, in the two forms of net/http:
-// declared under "Trailer", or with http.TrailerPrefix.
-func trailers(h http.Header) Fields {
-	var t http.Header
-	add := func(name string) {
-		if values, ok := h[name]; ok {
-			if t == nil {
-				t = make(http.Header)
-			}
-			t[name] = values
-		}
-	}
+// declaredTrailers returns the names of the trailers that a header declares, and whether it has some that need no
+// declaration.
+func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 	for _, line := range h["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
-			add(http.CanonicalHeaderKey(strings.TrimSpace(name)))
+			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
 		}
 	}
 	for name := range h {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
-			add(name)
-		}
+		prefixed = prefixed || strings.HasPrefix(name, http.TrailerPrefix)
 	}
-	return NewFields(t)
+	return names, prefixed
 }
 
 // declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted.

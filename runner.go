@@ -1,8 +1,10 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,12 +13,13 @@ import (
 // Runner runs operations once for each key: the engine of [Middleware], without HTTP, for message consumers, jobs and
 // other protocols. It is safe for concurrent use.
 type Runner struct {
-	store   Store
-	opts    RunnerOptions
-	events  reporter
-	waiters waiters
-	steps   deadlines
-	leases  leases
+	store     Store
+	immediate bool // the store never waits for anything, so its steps need no deadline
+	opts      RunnerOptions
+	events    reporter
+	waiters   waiters
+	renewals  *renewals
+	backlog   *backlog
 }
 
 // NewRunner returns a Runner on store. The error reports every fault of opts at once.
@@ -29,80 +32,156 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	_, immediate := store.(*MemoryStore)
 	return &Runner{
-		store: store, opts: opts, events: reporter{opts.Observer, opts.Logger},
-		steps: deadlines{timeout: opts.StoreTimeout}, leases: leases{lease: opts.Lease, timeout: opts.StoreTimeout},
+		store: store, immediate: immediate, opts: opts, events: reporter{opts.Observer, opts.Logger},
+		renewals: newRenewals(opts), backlog: newBacklog(),
 	}, nil
 }
+
+// Shutdown waits until everything is settled that the store did not take in time (see [OutcomeUnrecorded]), or until ctx
+// ends: then it gives up, and the error says how many operations are not settled. Call it after the server, or whatever
+// else calls the Runner, has stopped, and before the client of the store is closed. What the store does not take after
+// that is given up at once.
+func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.shutdown(ctx) }
 
 // Do returns the response of the operation that key names: of work, if no attempt has completed before, else the
 // stored one, with replayed set.
 //
-// Work runs with the operation in its context ([FromContext]), and with what the store offers. The context is
-// cancelled with the cause [ErrClaimLost] if another attempt takes over. If work returns an error, nothing is stored,
-// the operation may be tried again, and Do returns that error. If it panics or calls [runtime.Goexit], likewise; but
-// with [Refuse] the claim is left to lapse, as after a crash.
+// Work runs with the operation in its context ([FromContext]), and with what the store offers. The context ends with
+// ctx, and with the cause [ErrClaimLost] if the claim is lost, or the lease may have lapsed. If work returns an error,
+// nothing is stored, the operation may be tried again, and Do returns that error. If it panics or calls
+// [runtime.Goexit], likewise; but with [Refuse] the claim is left to lapse, as after a crash. [Decide] changes what a
+// response or an error means.
 //
 // Payload is what the operation works on; a key that comes back with another payload is refused. A refusal is an
 // [*Error] that wraps one of the sentinels of this package: [ErrInProgress], [ErrKeyReused], [ErrNotReplayable],
-// [ErrOutcomeUnknown], [ErrClaimLost], [ErrRolledBack], [ErrKeyInvalid] for a key without ID, or [ErrUnavailable].
+// [ErrOutcomeUnknown], [ErrClaimLost], [ErrRolledBack], [ErrKeyInvalid] for a key without ID, [ErrUserQuota], or
+// [ErrUnavailable].
 func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(context.Context) (Response, error)) (resp Response, replayed bool, err error) {
 	if key.ID == "" {
 		err := fmt.Errorf("%w: no ID", ErrKeyInvalid)
 		r.events.report(ctx, &Event{Outcome: OutcomeRejected, Err: err})
 		return Response{}, false, refuse(err)
 	}
-	x := &execution{key: key}
-	replay, err := r.admit(ctx, x, sha256.Sum256(payload))
+	x := &execution{runner: r, key: key, request: ctx}
+	replay, err := x.admit(sha256.Sum256(payload))
 	if err != nil {
 		return Response{}, false, err
 	}
 	if replay != nil {
 		return replay.Clone(), true, nil
 	}
-	resp, err = r.execute(ctx, x, new(attempt), func(ctx context.Context) (Response, error) {
-		resp, err := work(ctx)
-		return resp.Clone(), err // what is stored must not be work's to change
+	var failure error
+	resp, err = r.execute(ctx, x, func(ctx context.Context) (resp Response, _ Verdict, _ error) {
+		resp, failure = work(ctx)
+		return resp.Clone(), verdictOn(ctx, failure), failure // what is stored must not be work's to change
 	})
-	return resp.Clone(), false, err
+	return resp.Clone(), false, cmp.Or(err, failure)
 }
 
-// admit asks the store what is to be done: x is to be executed, unless there is a replay of it.
-func (r *Runner) admit(ctx context.Context, x *execution, fp Fingerprint) (replay *Response, err error) {
-	x.runner, x.began = r, r.events.now()
-	err = r.claim(ctx, x, fp)
+// verdictOn says what it means that work has returned err.
+func verdictOn(ctx context.Context, err error) Verdict {
+	decided := undecided
+	if op := operationIn(ctx); op != nil {
+		decided = op.decided()
+	}
 	switch {
-	case err != nil && r.opts.FailOpen && x.waited == 0 && !errors.Is(err, ErrRecordInvalid):
-		x.unprotected = err
+	case err != nil && decided == Unknown:
+		return Unknown
+	case err != nil:
+		return Release
+	default:
+		return cmp.Or(decided, Keep)
+	}
+}
+
+// DoJSON is [Runner.Do] for work whose result is a value. The value is kept as JSON, and what DoJSON returns is read
+// from there, the first time as well as every further one.
+//
+// A result that has no form in JSON is an error, but it ends the operation like any other result: work is not done
+// again, and the next call returns [ErrNotReplayable].
+func DoJSON[T any](
+	ctx context.Context, r *Runner, key Key, payload []byte, work func(context.Context) (T, error),
+) (result T, replayed bool, err error) {
+	var unfit error
+	resp, replayed, err := r.Do(ctx, key, payload, func(ctx context.Context) (Response, error) {
+		value, err := work(ctx)
+		if err != nil {
+			return Response{}, err
+		}
+		body, err := json.Marshal(value)
+		unfit = err
+		return Response{Body: body, Omitted: err != nil}, nil
+	})
+	if err == nil {
+		err = unfit
+	}
+	if err != nil {
+		return result, replayed, err
+	}
+	if err := json.Unmarshal(resp.Body, &result); err != nil {
+		return result, replayed, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
+	}
+	return result, replayed, nil
+}
+
+// admit asks the store what is to be done: x is to be executed, unless there is a replay of it or an error, which is a
+// refusal.
+func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
+	r := x.runner
+	x.asked = r.events.now()
+	err := x.claim(fp)
+	switch {
+	case err != nil && r.failsOpen(err) && x.waited == 0:
+		x.unprotected, x.begun.claim = err, nil // one that was granted unknown to us keeps others away for a lease
 		return nil, nil
 	case err != nil:
-		x.event = Event{Outcome: OutcomeUnavailable, Err: err}
-		x.report(ctx)
+		if x.begun.claim != nil {
+			r.releaseLater(x.key, x.begun.claim)
+		}
+		x.event = Event{Outcome: outcomeOf(err), Err: err}
+		x.report(x.request)
 		return nil, refuse(err)
-	case x.held.claim != nil:
+	case x.begun.claim != nil:
 		return nil, nil
 	}
-	replay = x.held.record.Response
-	if err := judge(&x.held.record, fp); err != nil {
-		return nil, x.refuse(ctx, err)
+	if err := judge(&x.begun.record, fp); err != nil {
+		return nil, x.refuse(err)
 	}
+	replay = x.begun.record.Response
 	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
-	x.report(ctx)
+	x.report(x.request)
 	return replay, nil
 }
 
-// held is the answer of the store to Begin, and a time before which the lease did not begin.
-type held struct {
+// failsOpen reports whether the handler runs without a claim, as the store has failed with err.
+func (r *Runner) failsOpen(err error) bool {
+	return r.opts.FailOpen && !errors.Is(err, ErrRecordInvalid) && !errors.Is(err, ErrUserQuota)
+}
+
+// outcomeOf returns the outcome of a request for which Begin has returned err.
+func outcomeOf(err error) Outcome {
+	if errors.Is(err, ErrUserQuota) {
+		return OutcomeQuotaExceeded
+	}
+	return OutcomeUnavailable
+}
+
+// beginResult is the answer of the store to Begin.
+type beginResult struct {
 	record Record
 	claim  Claim
-	since  time.Time
+	since  time.Time // the lease did not begin before
 }
 
 // begin asks the store once.
-func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint, h *held) (err error) {
-	ctx = r.step(ctx)
-	h.since = time.Now()
-	h.record, h.claim, err = r.store.Begin(ctx, key, ClaimRequest{
+func (x *execution) begin(fp Fingerprint) (err error) {
+	r := x.runner
+	ctx, cancel := x.step()
+	defer cancel()
+	x.begun.since = time.Now()
+	x.begun.record, x.begun.claim, err = r.store.Begin(ctx, x.key, ClaimRequest{
 		Fingerprint: fp,
 		Lease:       r.opts.Lease,
 		TTL:         r.opts.TTL,
@@ -111,12 +190,44 @@ func (r *Runner) begin(ctx context.Context, key Key, fp Fingerprint, h *held) (e
 	return err
 }
 
-// step returns the context of a step of the store that begins now.
-func (r *Runner) step(ctx context.Context) context.Context {
-	if _, ok := r.store.(*MemoryStore); ok { // which never waits
-		return ctx
+// claim begins an attempt. If another one is running, it waits for that to end.
+func (x *execution) claim(fp Fingerprint) error {
+	err := x.begin(fp)
+	if x.runner.opts.Wait == 0 || !x.blocked(fp, err) {
+		return err
 	}
-	return r.steps.begin(ctx)
+	if x.onWait != nil {
+		x.onWait()
+	}
+	began := time.Now()
+	defer func() { x.waited = time.Since(began) }()
+	ctx, cancel := context.WithTimeout(x.request, x.runner.opts.Wait)
+	defer cancel()
+	for x.blocked(fp, err) && ctx.Err() == nil {
+		found, polled := x.runner.waiters.await(ctx, x.key, func() (found *Record, changed bool) {
+			err = x.begin(fp)
+			if err == nil && x.begun.claim == nil {
+				found = &x.begun.record
+			}
+			return found, !x.blocked(fp, err)
+		})
+		if !polled && found != nil {
+			x.begun.record = *found
+		}
+	}
+	return err
+}
+
+// blocked reports whether the key is held by an attempt of the same request that goes on.
+func (x *execution) blocked(fp Fingerprint, err error) bool {
+	return err == nil && x.begun.claim == nil && judge(&x.begun.record, fp) == ErrInProgress
+}
+
+// wake lets a request of this process that waits for key look at once.
+func (r *Runner) wake(key Key) {
+	if r.opts.Wait > 0 {
+		r.waiters.wake(key)
+	}
 }
 
 // judge says what a record that holds the key means for a request with fingerprint fp: nil that its response is the
@@ -136,9 +247,53 @@ func judge(rec *Record, fp Fingerprint) error {
 	}
 }
 
-var refusals = map[error]Outcome{
+var refusalOutcomes = map[error]Outcome{
 	ErrKeyReused:      OutcomeKeyReused,
 	ErrNotReplayable:  OutcomeNotReplayable,
 	ErrInProgress:     OutcomeInProgress,
 	ErrOutcomeUnknown: OutcomeUnknown,
+}
+
+// refuse reports and returns that another record holds the key.
+func (x *execution) refuse(err error) error {
+	refusal := refuse(err)
+	x.event = Event{Outcome: refusalOutcomes[err], Err: err}
+	record := &x.begun.record
+	switch {
+	case err == ErrNotReplayable:
+		x.event.Status, refusal.OriginalStatus = record.Response.Status, record.Response.Status
+	case err == ErrInProgress && x.waited > 0 && x.request.Err() != nil:
+		x.event = Event{Outcome: OutcomeClientLeft, Err: context.Cause(x.request)}
+	case err == ErrInProgress && !record.NoLease && record.LeaseLeft < x.runner.opts.Lease/2:
+		refusal.RetryAfter = record.LeaseLeft // its owner has missed a renewal, and may be dead
+	}
+	x.report(x.request)
+	return refusal
+}
+
+// releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
+// the key for a lease, or with Refuse leave an outcome that nobody knows.
+func (r *Runner) releaseLater(key Key, claim Claim) {
+	lost := time.Now()
+	until := lost.Add(r.opts.Lease)
+	if r.opts.Abandoned == Refuse {
+		until = lost.Add(r.opts.TTL)
+	}
+	r.backlog.add(0, func(ctx context.Context) {
+		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
+			err := r.releaseStep(ctx, claim)
+			// The store does not know the claim: but its request may still be on its way.
+			never := errors.Is(err, ErrClaimLost) && time.Since(lost) > r.opts.StoreTimeout
+			if err == nil || never || !sleep(ctx, pause, nil) {
+				break
+			}
+		}
+		r.wake(key)
+	})
+}
+
+func (r *Runner) releaseStep(ctx context.Context, claim Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.StoreTimeout)
+	defer cancel()
+	return claim.Release(ctx)
 }

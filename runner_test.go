@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,17 +143,17 @@ func TestStoreGetsTheValuesOfTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type tracer struct{}
 		store := newSpyStore()
-		seen := 0
+		var seen atomic.Int64
 		see := func(ctx context.Context, _ int64, step func() error) error {
 			assert.Equal(t, "span", ctx.Value(tracer{}))
 			deadline, ok := ctx.Deadline()
 			assert.True(t, ok)
 			assert.LessOrEqual(t, time.Until(deadline), 2*time.Second)
-			seen++
+			seen.Add(1)
 			return step()
 		}
 		store.onBegin, store.onExtend, store.onComplete, store.onRelease = see, see, see, see
-		b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: 2 * time.Second})
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, StoreTimeout: 2 * time.Second})
 		ctx := context.WithValue(t.Context(), tracer{}, "span")
 		for _, err := range []error{errDown, nil} {
 			_, _, got := b.Do(ctx, someKey, nil, func(context.Context) (idempotency.Response, error) {
@@ -161,7 +162,7 @@ func TestStoreGetsTheValuesOfTheRequest(t *testing.T) {
 			})
 			require.Equal(t, err, got)
 		}
-		require.Equal(t, 6, seen) // twice Begin and Extend, Release and Complete
+		require.EqualValues(t, 6, seen.Load()) // twice Begin and Extend, Release and Complete
 	})
 }
 

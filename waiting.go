@@ -13,20 +13,53 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// waiters lets one request poll the store for all requests of this process that wait for the same key.
+// waiters lets one request look into the store for all requests of this process that wait for the same key.
 type waiters struct {
 	mu    sync.Mutex
 	polls map[Key]*poll
 }
 
-// poll is one request looking at a key until its state changes, its own time is up, or it gets the claim.
+// poll is one request looking at a key until its state changes, or the request's own time is up.
 type poll struct {
 	woken chan struct{} // an attempt of this process has ended; holds one
 	done  chan struct{} // closed at the end of the poll
 	found *Record       // set before done is closed; nil: nobody knows yet, poll again
 }
 
-// join returns the poll for key, and whether the caller is the one to do it.
+// await waits until the state of the key changes. If no other request of this process looks at the key, it calls look
+// again and again until look reports a change, and returns polled. Otherwise it returns what the other one has found: nil
+// if that one, or ctx, ended before.
+func (w *waiters) await(ctx context.Context, key Key, look func() (*Record, bool)) (found *Record, polled bool) {
+	p, polled := w.join(key)
+	if !polled {
+		return p.follow(ctx), false
+	}
+	defer func() { w.leave(key, p, found) }()
+	return p.lead(ctx, look), true
+}
+
+// lead looks until the state of the key changes, or ctx ends. It returns what is of use to others: nobody else may use a
+// claim that look has got.
+func (p *poll) lead(ctx context.Context, look func() (*Record, bool)) *Record {
+	for pause := firstPause; sleep(ctx, pause+rand.N(pause/4), p.woken); pause = min(2*pause, lastPause) {
+		if record, changed := look(); changed {
+			return record
+		}
+	}
+	return nil
+}
+
+// follow waits for what the leader finds.
+func (p *poll) follow(ctx context.Context) *Record {
+	select {
+	case <-p.done:
+		return p.found
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// join returns the poll for key, and whether the caller is the one to lead it.
 func (w *waiters) join(key Key) (p *poll, leads bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,16 +79,15 @@ func (w *waiters) leave(key Key, p *poll, found *Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.polls, key)
-	p.found = found
+	if found != nil {
+		record := *found
+		p.found = &record
+	}
 	close(p.done)
 }
 
 // wake lets the poll for key look at once.
-func (r *Runner) wake(key Key) {
-	if r.opts.Wait == 0 {
-		return
-	}
-	w := &r.waiters
+func (w *waiters) wake(key Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p := w.polls[key]; p != nil {
@@ -64,49 +96,6 @@ func (r *Runner) wake(key Key) {
 		default: // it will look anyway
 		}
 	}
-}
-
-// claim begins an attempt. If another one is running, it waits for that to end.
-func (r *Runner) claim(ctx context.Context, x *execution, fp Fingerprint) error {
-	err := r.begin(ctx, x.key, fp, &x.held)
-	if r.opts.Wait == 0 || !x.held.running(fp, err) {
-		return err
-	}
-	began := time.Now()
-	defer func() { x.waited = time.Since(began) }()
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Wait)
-	defer cancel()
-	for x.held.running(fp, err) && ctx.Err() == nil {
-		p, leads := r.waiters.join(x.key)
-		if leads {
-			err = r.lead(ctx, p, x, fp)
-		} else {
-			p.follow(ctx, &x.held)
-		}
-	}
-	return err
-}
-
-// running reports whether the key is held by an attempt of the same request that goes on.
-func (h *held) running(fp Fingerprint, err error) bool {
-	return err == nil && h.claim == nil && judge(&h.record, fp) == ErrInProgress
-}
-
-// lead polls until the attempt that holds the key has ended, or ctx has.
-func (r *Runner) lead(ctx context.Context, p *poll, x *execution, fp Fingerprint) (err error) {
-	var found *Record
-	defer func() { r.waiters.leave(x.key, p, found) }()
-	for pause := firstPause; x.held.running(fp, err); pause = min(2*pause, lastPause) {
-		if !sleep(ctx, pause+rand.N(pause/4), p.woken) {
-			return nil
-		}
-		err = r.begin(ctx, x.key, fp, &x.held)
-	}
-	if err == nil && x.held.claim == nil {
-		record := x.held.record
-		found = &record
-	}
-	return err
 }
 
 // sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
@@ -120,17 +109,5 @@ func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 		return true
 	case <-ctx.Done():
 		return false
-	}
-}
-
-// follow waits for what the leader finds. It leaves h as it is if the poll, or ctx, ends before.
-func (p *poll) follow(ctx context.Context, h *held) {
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		return
-	}
-	if p.found != nil {
-		*h = held{record: *p.found}
 	}
 }

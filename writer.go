@@ -1,31 +1,43 @@
 package idempotency
 
 import (
+	"io"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// writer is the http.ResponseWriter that a guarded handler writes to. A handler may leave goroutines behind that write
-// to it for ever: it lets go of the recorder when the handler returns, so that the recorder can serve another request.
+// writer is the http.ResponseWriter that a guarded handler writes to. A handler may leave goroutines behind that use it
+// for ever: it lets go of the recorder when the handler returns.
 //
 // It has neither Unwrap nor ReadFrom, because both would let bytes pass by the record, and no Hijack.
 type writer struct {
 	outer http.ResponseWriter
 
-	mu  sync.Mutex
-	rec *recorder // nil: the handler has returned
+	mu     sync.Mutex
+	header http.Header // of the handler's own, as in http.TimeoutHandler; nil: it has not asked for it
+	rec    *recorder   // nil: the handler has returned
 }
 
-// Header returns the header of the response.
-func (w *writer) Header() http.Header { return w.outer.Header() }
+// Header returns the header of the response, which begins with what outer middleware has set.
+func (w *writer) Header() http.Header {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.header == nil && w.rec != nil {
+		w.header = w.outer.Header().Clone()
+	}
+	if w.header == nil {
+		w.header = make(http.Header)
+	}
+	return w.header
+}
 
 // WriteHeader records status and header as they are now.
 func (w *writer) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.rec != nil {
-		w.rec.writeHeader(status)
+		w.rec.writeHeader(status, w.header)
 	}
 }
 
@@ -41,6 +53,7 @@ func write[T []byte | string](w *writer, p T) (int, error) {
 	if w.rec == nil {
 		return 0, http.ErrHandlerTimeout
 	}
+	w.rec.writeHeader(http.StatusOK, w.header) // unless there is one
 	return record(w.rec, p)
 }
 
@@ -51,6 +64,7 @@ func (w *writer) FlushError() error {
 	if w.rec == nil {
 		return http.ErrHandlerTimeout
 	}
+	w.rec.writeHeader(http.StatusOK, w.header)
 	return w.rec.flush()
 }
 
@@ -72,21 +86,50 @@ func (w *writer) EnableFullDuplex() error {
 	return http.NewResponseController(w.outer).EnableFullDuplex()
 }
 
-// finish ends the recording: nothing is written any more. It also reports whether nothing was.
-func (w *writer) finish() (resp Response, whole, silent bool) {
+// finish ends the recording: nothing is written any more. It reports whether anything was, and whether the response is
+// complete.
+func (w *writer) finish() (resp Response, wrote, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	silent = w.rec.response.Status == 0
-	resp, whole = w.rec.finish()
+	wrote = w.rec.response.Status != 0
+	w.rec.writeHeader(http.StatusOK, w.header)
+	resp, complete = w.rec.finish(w.header)
 	w.rec = nil
-	return resp, whole, silent
+	return resp, wrote, complete
 }
 
-// close ends the recording, and reports whether the handler had not returned.
-func (w *writer) close() (interrupted bool) {
+// close ends the recording of a handler that has not returned.
+func (w *writer) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	interrupted = w.rec != nil
 	w.rec = nil
-	return interrupted
+}
+
+// bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer
+// belongs to another request by then, and a goroutine that the handler left behind must not see it.
+type bodyReader struct {
+	mu     sync.Mutex
+	unread []byte
+	closed bool
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if len(r.unread) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
+	return n, nil
+}
+
+func (r *bodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread, r.closed = nil, true
+	return nil
 }

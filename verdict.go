@@ -1,0 +1,141 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"strings"
+)
+
+// Verdict says what an answer means for its operation.
+type Verdict int32
+
+const (
+	undecided Verdict = iota
+
+	// Keep ends the operation: the answer is stored and replayed, whatever its status is.
+	Keep
+
+	// Release says that nothing has happened: the answer is sent but not stored, and the operation may be tried again.
+	Release
+
+	// Unknown says that nobody can tell what has happened, as after a crash: the answer is sent but not stored, and
+	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back.
+	Unknown
+)
+
+// Decide states what the answer of a handler means. It outranks Options.Storable. The handler calls it with its context
+// (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
+// or once an answer larger than Options.MaxResponse has begun to go out.
+//
+// Work of [Runner.Do] may call it too. If that work returns an error, only Unknown makes a difference: an error is not
+// stored in any case.
+//
+// Decide reports whether ctx belongs to an operation. It is safe for concurrent use.
+func Decide(ctx context.Context, v Verdict) bool {
+	op := operationIn(ctx)
+	if op == nil {
+		return false
+	}
+	op.verdict.Store(int32(v))
+	return true
+}
+
+// statusClientClosedRequest is what nginx, connect-go and grpc-gateway send if the client has cancelled its call.
+const statusClientClosedRequest = 499
+
+// DefaultStorable stores what a handler has decided. It does not store what says that the handler did not get to decide:
+//
+//   - a status of 500 or more, 401, 408, 425, 429 and 499;
+//   - 409 with Retry-After, as another idempotent service answers while the first attempt is in progress;
+//   - an answer of gRPC or gRPC-Web whose status, in header, trailer or trailer frame, is one that may pass: canceled,
+//     unknown, deadline_exceeded, resource_exhausted, aborted, unimplemented, internal, unavailable, data_loss,
+//     unauthenticated, or none that gRPC knows.
+func DefaultStorable(resp *Response) bool {
+	switch resp.Status {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
+		statusClientClosedRequest:
+		return false
+	case http.StatusConflict:
+		return resp.Header.Get("Retry-After") == ""
+	}
+	return resp.Status < 500 && !passingGRPC(resp)
+}
+
+// passingGRPC reports whether resp is an answer of gRPC with a status that may pass.
+func passingGRPC(resp *Response) bool {
+	media := resp.Header.Get("Content-Type")
+	if !strings.HasPrefix(media, "application/grpc") {
+		return false
+	}
+	switch grpcStatus(resp, media) {
+	case "0", "3", "5", "6", "7", "9", "11":
+		// OK, invalid_argument, not_found, already_exists, permission_denied, failed_precondition, out_of_range
+		return false
+	case "":
+		return !resp.Omitted // of an answer that was not kept, the status may be in what is missing
+	}
+	return true
+}
+
+// grpcStatus returns the status code of an answer of gRPC, or nothing.
+func grpcStatus(resp *Response, media string) string {
+	const name = "Grpc-Status"
+	for _, status := range []string{
+		resp.Header.Get(name), resp.Trailer.Get(name), resp.Trailer.Get(http.TrailerPrefix + name),
+	} {
+		if status != "" {
+			return status
+		}
+	}
+	switch {
+	case strings.HasPrefix(media, "application/grpc-web-text"):
+		return grpcWebStatus(decodeSegments(resp.Body))
+	case strings.HasPrefix(media, "application/grpc-web"):
+		return grpcWebStatus(resp.Body)
+	}
+	return ""
+}
+
+// grpcWebStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
+func grpcWebStatus(body []byte) string {
+	const head, trailer = 5, 0x80 // the size of a frame's head; the bit in its first byte that makes it a trailer
+	for len(body) >= head {
+		frame := body[head:]
+		size := int64(binary.BigEndian.Uint32(body[1:head]))
+		if size > int64(len(frame)) {
+			return ""
+		}
+		if body[0] == trailer {
+			return fieldIn(frame[:size], "grpc-status")
+		}
+		body = frame[size:]
+	}
+	return ""
+}
+
+// fieldIn returns the value of a field in lines as HTTP/1 sends them.
+func fieldIn(lines []byte, name string) string {
+	for line := range bytes.Lines(lines) {
+		key, value, _ := bytes.Cut(line, []byte(":"))
+		if strings.EqualFold(string(key), name) {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return ""
+}
+
+// decodeSegments decodes base64 in which padding may end a segment anywhere, as gRPC-Web sends it.
+func decodeSegments(text []byte) []byte {
+	const quantum = 4
+	var decoded []byte
+	for ; len(text) >= quantum; text = text[quantum:] {
+		var err error
+		if decoded, err = base64.StdEncoding.AppendDecode(decoded, text[:quantum]); err != nil {
+			return nil
+		}
+	}
+	return decoded
+}

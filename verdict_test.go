@@ -1,0 +1,300 @@
+package idempotency_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// frame returns a frame of gRPC-Web.
+func frame(flag byte, content string) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{flag}, uint32(len(content))), content...)
+}
+
+func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
+	t.Parallel()
+	carriers := map[string]func(code string) *idempotency.Response{
+		"header": func(code string) *idempotency.Response {
+			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc\nGrpc-Status: " + idempotency.Fields(code) + "\n"}
+		},
+		"declared trailer": func(code string) *idempotency.Response {
+			return &idempotency.Response{
+				Status: 200, Header: "Content-Type: application/grpc+proto\n",
+				Trailer: "Grpc-Status: " + idempotency.Fields(code) + "\n",
+			}
+		},
+		"trailer": func(code string) *idempotency.Response {
+			return &idempotency.Response{
+				Status: 200, Header: "Content-Type: application/grpc\n",
+				Trailer: idempotency.NewFields(http.Header{http.TrailerPrefix + "Grpc-Status": {code}}),
+			}
+		},
+		"frame": func(code string) *idempotency.Response {
+			body := slices.Concat(frame(0, "message"), frame(0x80, "grpc-message: text\r\nGrpc-Status: "+code+"\r\n"))
+			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
+		},
+		"frame in base64": func(code string) *idempotency.Response {
+			text := base64.StdEncoding.EncodeToString(frame(0, "message")) + // each part with padding of its own
+				base64.StdEncoding.EncodeToString(frame(0x80, "grpc-status:"+code+"\r\n"))
+			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web-text\n", Body: []byte(text)}
+		},
+	}
+	for carrier, answer := range carriers {
+		for code, stored := range map[string]bool{
+			"0": true, "1": false, "2": false, "3": true, "4": false, "5": true, "6": true, "7": true, "8": false,
+			"9": true, "10": false, "11": true, "12": false, "13": false, "14": false, "15": false, "16": false,
+			"99": false, "x": false,
+		} {
+			require.Equal(t, stored, idempotency.DefaultStorable(answer(code)), "%s: %s", carrier, code)
+		}
+	}
+	for name, test := range map[string]struct {
+		resp   idempotency.Response
+		stored bool
+	}{
+		"no status":                  {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
+		"no status of what is large": {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
+		"broken frame":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
+		"broken base64":              {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
+		"frame of no status":         {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
+		"not gRPC":                   {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
+		"conflict":                   {idempotency.Response{Status: 409}, true},
+		"conflict that may pass":     {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
+	} {
+		if test.resp.Status == 0 {
+			test.resp.Status = 200
+		}
+		require.Equal(t, test.stored, idempotency.DefaultStorable(&test.resp), name)
+	}
+}
+
+// A transient failure of gRPC is no final answer, whatever its HTTP status says.
+func TestTransientFailureOfGRPCMayBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = io.WriteString(w, "message")
+		if op.Attempt == 1 {
+			w.Header().Set("Grpc-Status", "14") // unavailable
+		} else {
+			w.Header().Set("Grpc-Status", "9") // failed_precondition
+		}
+	})
+	require.False(t, svc.post("k", "b").replayed())
+	require.False(t, svc.post("k", "b").replayed())
+	require.True(t, svc.post("k", "b").replayed())
+	require.EqualValues(t, 2, svc.runs.Load())
+}
+
+func TestStorableSeesTheWholeAnswer(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{false, true} {
+		var seen idempotency.Response
+		svc := setup{opts: idempotency.Options{Stream: stream, Storable: func(resp *idempotency.Response) bool {
+			seen = resp.Clone()
+			return true
+		}}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			w.Header().Set("Trailer", "X-Sum")
+			w.WriteHeader(http.StatusAccepted)
+			_, _ = io.WriteString(w, "body")
+			w.Header().Set("X-Sum", "1")
+		})
+		svc.post("k", "b")
+		require.Equal(t, idempotency.Response{
+			Status: http.StatusAccepted, Header: "Content-Type: text/plain\nTrailer: X-Sum\n", Trailer: "X-Sum: 1\n", Body: []byte("body"),
+		}, seen)
+	}
+}
+
+func TestVerdictOutranksStorable(t *testing.T) {
+	t.Parallel()
+	const again, replayed, unknown = "runs again", "is replayed", "is unknown"
+	for name, test := range map[string]struct {
+		status                int
+		verdict               idempotency.Verdict
+		reExecuting, refusing string
+	}{
+		"keep what is not storable": {500, idempotency.Keep, replayed, replayed},
+		"keep what is storable":     {201, idempotency.Keep, replayed, replayed},
+		"release what is storable":  {201, idempotency.Release, again, again},
+		"release what is not":       {500, idempotency.Release, again, again},
+		"unknown, though storable":  {201, idempotency.Unknown, again, unknown},
+		"unknown, and not storable": {502, idempotency.Unknown, again, unknown},
+	} {
+		for when, early := range map[string]bool{"before": true, "after": false} {
+			for policy, retry := range map[idempotency.Abandoned]string{
+				idempotency.ReExecute: test.reExecuting, idempotency.Refuse: test.refusing,
+			} {
+				synctest.Test(t, func(t *testing.T) {
+					svc := setup{opts: idempotency.Options{Abandoned: policy}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+						if early {
+							assert.True(t, idempotency.Decide(r.Context(), test.verdict))
+						}
+						w.WriteHeader(test.status)
+						_, _ = io.WriteString(w, "answer")
+						if !early {
+							assert.True(t, idempotency.Decide(r.Context(), idempotency.Keep), "the last call counts")
+							assert.True(t, idempotency.Decide(r.Context(), test.verdict))
+						}
+					})
+					first := svc.call("k", "b")
+					require.Equal(t, test.status, first.status)
+					require.Equal(t, "answer", first.body, "the client gets it in any case")
+					second := svc.call("k", "b")
+					switch retry {
+					case again:
+						require.Equal(t, first, second, "%s %s", name, when)
+						require.EqualValues(t, 2, svc.runs.Load())
+					case replayed:
+						requireReplay(t, first, second)
+					case unknown:
+						requireProblem(t, second, http.StatusConflict, "in-progress")
+						time.Sleep(time.Minute)
+						requireProblem(t, svc.call("k", "b"), http.StatusConflict, "outcome-unknown")
+						require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.all()[0].Outcome)
+						require.EqualValues(t, 1, svc.runs.Load())
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestVerdictWithoutAnOperation(t *testing.T) {
+	t.Parallel()
+	require.False(t, idempotency.Decide(t.Context(), idempotency.Keep))
+	svc := setup{}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.False(t, idempotency.Decide(r.Context(), idempotency.Keep))
+	})
+	svc.call("", "b")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A verdict that comes too late has no effect.
+func TestVerdictOfAGoroutineLeftBehind(t *testing.T) {
+	t.Parallel()
+	var kept context.Context
+	svc := setup{}.guard(t, func(w http.ResponseWriter, r *http.Request) { kept = r.Context() })
+	first := svc.call("k", "b")
+	idempotency.Decide(kept, idempotency.Release)
+	requireReplay(t, first, svc.call("k", "b"))
+}
+
+// An answer that breaks off cannot be replayed. Who keeps it wants the operation not to run again.
+func TestBrokenAnswerThatIsKept(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		idempotency.Decide(r.Context(), idempotency.Keep)
+		w.Header().Set("Content-Length", "10")
+		_, _ = io.WriteString(w, "short")
+	})
+	require.Error(t, svc.send("/payments", "k", "b").err)
+	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
+}
+
+// What a large answer means is judged before its first byte goes out.
+func TestVerdictOnALargeAnswer(t *testing.T) {
+	t.Parallel()
+	for verdict, executed := range map[idempotency.Verdict]int64{idempotency.Keep: 1, idempotency.Release: 2} {
+		svc := setup{opts: idempotency.Options{MaxResponse: 8}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			idempotency.Decide(r.Context(), verdict)
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, "over the limit")
+		})
+		require.Equal(t, "over the limit", svc.call("k", "b").body)
+		svc.call("k", "b")
+		require.Equal(t, executed, svc.runs.Load())
+	}
+}
+
+func TestVerdictOfWork(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		verdict idempotency.Verdict
+		err     error
+		outcome idempotency.Outcome
+	}{
+		"release":               {idempotency.Release, nil, idempotency.OutcomeReleased},
+		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned},
+		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted},
+		"error that is unknown": {idempotency.Unknown, errDown, idempotency.OutcomeAbandoned},
+		"error that is kept":    {idempotency.Keep, errDown, idempotency.OutcomeReleased},
+	} {
+		b := newBench(t, newSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
+		resp, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			assert.True(t, idempotency.Decide(ctx, test.verdict))
+			return idempotency.Response{Status: 7}, test.err
+		})
+		require.Equal(t, test.err, err, name)
+		require.Equal(t, 7, resp.Status)
+		require.Equal(t, test.outcome, b.journal.last(t).Outcome, name)
+	}
+}
+
+// A gateway and the service behind it both guard. The service is at work when the gateway gives up; what it says of
+// that in the meantime is not its answer.
+func TestGatewayDoesNotStoreThatTheServiceIsAtWork(t *testing.T) {
+	t.Parallel()
+	working, finish := make(chan struct{}, 1), make(chan struct{})
+	service := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		working <- struct{}{}
+		<-finish
+		echo(w, r)
+	})
+	target, err := url.Parse(service.server.URL)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	impatient := true
+	gateway := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if impatient {
+			impatient = false
+			ctx, cancel := context.WithCancel(r.Context())
+			go func() { <-working; cancel() }()
+			r = r.WithContext(ctx)
+		}
+		proxy.ServeHTTP(w, r)
+	})
+	require.Equal(t, http.StatusBadGateway, gateway.post("k", "b").status)
+	require.Equal(t, http.StatusConflict, gateway.post("k", "b").status)
+	close(finish)
+	require.Eventually(t, func() bool { return gateway.post("k", "b").status == http.StatusCreated },
+		10*time.Second, 10*time.Millisecond)
+	require.EqualValues(t, 1, service.runs.Load())
+}
+
+// A panic in Storable says nothing about the operation, which has succeeded.
+func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
+	t.Parallel()
+	bug := true
+	svc := setup{opts: idempotency.Options{Storable: func(*idempotency.Response) bool {
+		if bug {
+			panic("bug")
+		}
+		return true
+	}}}.guard(t, echo)
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", "k")
+	require.PanicsWithValue(t, "bug", func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+	bug = false
+	got := svc.call("k", "")
+	require.True(t, got.replayed())
+	require.Equal(t, http.StatusCreated, got.status)
+}

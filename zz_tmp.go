@@ -1,0 +1,18 @@
+package idempotency
+
+import "errors"
+
+var (
+	ErrBodyConsumed = errors.New("idempotency: request body was read before")
+	ErrOverloaded   = errors.New("idempotency: too many request bodies in memory")
+	ErrUserQuota    = errors.New("idempotency: user's share of the store used up")
+)
+
+type buffer0 = buffer
+
+func (b buffer) reuse() buffer {
+	if cap(b.b) > maxPooled {
+		return buffer{}
+	}
+	return buffer{b.b[:0]}
+}
