@@ -1,11 +1,14 @@
 package idempotency
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -17,13 +20,15 @@ var (
 	ErrUserUnknown    = errors.New("idempotency: user unknown")                       // user-unknown
 	ErrBodyTooLarge   = errors.New("idempotency: request body too large")             // body-too-large
 	ErrBodyInvalid    = errors.New("idempotency: request body invalid")               // body-invalid
+	ErrBodyConsumed   = errors.New("idempotency: request body was read before")       // body-consumed
+	ErrOverloaded     = errors.New("idempotency: too many request bodies in memory")  // overloaded
 	ErrInProgress     = errors.New("idempotency: in progress")                        // in-progress
 	ErrKeyReused      = errors.New("idempotency: key reused")                         // key-reused
 	ErrNotReplayable  = errors.New("idempotency: response not replayable")            // not-replayable
 	ErrOutcomeUnknown = errors.New("idempotency: outcome unknown")                    // outcome-unknown
 	ErrUnavailable    = errors.New("idempotency: store unavailable")                  // store-unavailable
 	ErrRolledBack     = errors.New("idempotency: rolled back, or in doubt")           // rolled-back
-	ErrClaimLost      = errors.New("idempotency: claim lost to a successor")          // in-progress
+	ErrClaimLost      = errors.New("idempotency: claim lost or lease lapsed")         // in-progress
 	ErrRecordInvalid  = errors.New("idempotency: stored record not readable")         // store-unavailable
 	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
 	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // never shown: the answer stands
@@ -32,19 +37,33 @@ var (
 // problemBase is the first part of every problem type. Types are stable: changing one breaks clients.
 const problemBase = "https://github.com/idempotency-go/idempotency#"
 
-// Error is a request refused: what the client is told, and why. It renders as RFC 9457 problem details.
+// Retry tells a client what to do about a refusal.
+type Retry string
+
+const (
+	RetrySameKey Retry = "same-key" // send the request again with its key, after RetryAfter
+	RetryNewKey  Retry = "new-key"  // send it with a key that was not used before
+	RetryNever   Retry = "never"    // do not send it again as it is
+)
+
+// Error is a request refused: what the client is told, and why. It renders as RFC 9457 problem details. The zero value
+// of each field is valid.
 type Error struct {
-	// Status is the HTTP status code.
+	// Status is the HTTP status code. Outside of 400 to 599 it means 500.
 	Status int
 
-	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in it.
+	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in it. Empty
+	// means the type about:blank, which says no more than the status does.
 	Code string
 
-	// Title is the same for every problem with this code.
+	// Title is the same for every problem with this code. Empty means the text of the status.
 	Title string
 
-	// Detail says in particular whether to retry with the same key or with a new one.
+	// Detail explains the refusal to a person.
 	Detail string
+
+	// Retry says what the client is to do. Empty: nothing is said of it.
+	Retry Retry
 
 	// RetryAfter is how long to wait before a retry. Zero: nothing is said of it.
 	RetryAfter time.Duration
@@ -52,92 +71,153 @@ type Error struct {
 	// OriginalStatus is, for [ErrNotReplayable], the status code of the answer that was not kept; else zero.
 	OriginalStatus int
 
+	// Header has further fields of the answer, such as WWW-Authenticate. They replace those of outer middleware.
+	Header http.Header
+
 	// Err is the sentinel, wrapped with its cause. It is not shown to the client.
 	Err error
 }
 
-// Error returns the text of the cause.
-func (e *Error) Error() string { return e.Err.Error() }
+// Error returns the text of Err, or else the title.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return "idempotency: " + e.withDefaults().Title
+	}
+	return e.Err.Error()
+}
 
 // Unwrap makes the sentinel and the cause visible to [errors.Is] and [errors.As].
 func (e *Error) Unwrap() error { return e.Err }
+
+// withDefaults returns a copy of e with the defaults of Status and Title in place.
+func (e *Error) withDefaults() *Error {
+	shown := *e
+	if shown.Status < 400 || shown.Status > 599 {
+		shown.Status = http.StatusInternalServerError
+	}
+	shown.Title = cmp.Or(shown.Title, http.StatusText(shown.Status), "Refused")
+	shown.Header = e.Header.Clone()
+	return &shown
+}
 
 // problems says how each refusal is shown to the client.
 var problems = []struct {
 	is    error
 	shown Error
 }{
-	{ErrKeyMissing, Error{Status: http.StatusBadRequest, Code: "key-missing",
+	{ErrKeyMissing, Error{Status: http.StatusBadRequest, Code: "key-missing", Retry: RetryNewKey,
 		Title:  "Idempotency key is missing",
 		Detail: "This request must carry an idempotency key. Send it again with a key of its own, such as a random UUID."}},
-	{ErrKeyInvalid, Error{Status: http.StatusBadRequest, Code: "key-invalid",
+	{ErrKeyInvalid, Error{Status: http.StatusBadRequest, Code: "key-invalid", Retry: RetryNewKey,
 		Title:  "Idempotency key is invalid",
-		Detail: "Nothing was executed. Send one header line with 1 to 255 visible ASCII characters, bare if without comma or else as an RFC 9651 string."}},
-	{ErrUserUnknown, Error{Status: http.StatusUnauthorized, Code: "user-unknown",
+		Detail: "Nothing was executed. Send the request with one valid key of 1 to 255 visible ASCII characters."}},
+	{ErrUserUnknown, Error{Status: http.StatusUnauthorized, Code: "user-unknown", Retry: RetrySameKey,
 		Title:  "Caller is unknown",
 		Detail: "Nothing was executed. Authenticate, then retry with the same key."}},
-	{ErrBodyTooLarge, Error{Status: http.StatusRequestEntityTooLarge, Code: "body-too-large",
+	{ErrBodyTooLarge, Error{Status: http.StatusRequestEntityTooLarge, Code: "body-too-large", Retry: RetryNever,
 		Title:  "Request body is too large",
 		Detail: "Nothing was executed. A request with an idempotency key must have a smaller body."}},
-	{ErrBodyInvalid, Error{Status: http.StatusBadRequest, Code: "body-invalid",
+	{ErrBodyInvalid, Error{Status: http.StatusBadRequest, Code: "body-invalid", Retry: RetrySameKey,
 		Title:  "Request body could not be read",
 		Detail: "Nothing was executed. Retry with the same key and the whole, well-formed body."}},
-	{ErrKeyReused, Error{Status: http.StatusConflict, Code: "key-reused",
+	{ErrBodyConsumed, Error{Status: http.StatusInternalServerError, Code: "body-consumed", Retry: RetryNever,
+		Title:  "Request body was read before",
+		Detail: "This is a fault of the server: something else has read the request body before its idempotency key was checked. Do not retry."}},
+	{ErrOverloaded, Error{Status: http.StatusServiceUnavailable, Code: "overloaded", RetryAfter: time.Second, Retry: RetrySameKey,
+		Title:  "Too many requests at once",
+		Detail: "Nothing was executed, because the memory for request bodies is used up. Retry later with the same key."}},
+	{ErrKeyReused, Error{Status: http.StatusConflict, Code: "key-reused", Retry: RetryNewKey,
 		Title:  "Idempotency key is already used",
 		Detail: "This key was sent before with another request. Nothing was executed. Use a new key for a new request."}},
-	{ErrNotReplayable, Error{Status: http.StatusConflict, Code: "not-replayable",
+	{ErrNotReplayable, Error{Status: http.StatusConflict, Code: "not-replayable", Retry: RetryNever,
 		Title:  "Answer cannot be replayed",
 		Detail: "The request was executed before and is not executed again, but its answer was too large to keep. Do not retry; look the result up."}},
-	{ErrOutcomeUnknown, Error{Status: http.StatusConflict, Code: "outcome-unknown",
+	{ErrOutcomeUnknown, Error{Status: http.StatusConflict, Code: "outcome-unknown", Retry: RetryNever,
 		Title:  "Outcome of the earlier attempt is unknown",
 		Detail: "An earlier attempt with this key was interrupted and is not executed again. Find out what became of it before using a new key."}},
-	{ErrInProgress, Error{Status: http.StatusConflict, Code: "in-progress", RetryAfter: time.Second,
+	{ErrInProgress, Error{Status: http.StatusConflict, Code: "in-progress", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "A request with this idempotency key is in progress",
 		Detail: "Retry later with the same key to receive its answer."}},
-	{ErrClaimLost, Error{Status: http.StatusConflict, Code: "in-progress", RetryAfter: time.Second,
+	{ErrClaimLost, Error{Status: http.StatusConflict, Code: "in-progress", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "A request with this idempotency key is in progress",
-		Detail: "Another attempt has taken over. Retry later with the same key to receive its answer."}},
-	{ErrRolledBack, Error{Status: http.StatusServiceUnavailable, Code: "rolled-back", RetryAfter: time.Second,
+		Detail: "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key."}},
+	{ErrRolledBack, Error{Status: http.StatusServiceUnavailable, Code: "rolled-back", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "The request did not take effect",
 		Detail: "Its effects were undone, or could not be confirmed. Retry with the same key: it is executed, or its answer replayed."}},
-	{ErrUnavailable, Error{Status: http.StatusServiceUnavailable, Code: "store-unavailable", RetryAfter: time.Second,
+	{ErrUnavailable, Error{Status: http.StatusServiceUnavailable, Code: "store-unavailable", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "Idempotency cannot be guaranteed at the moment",
 		Detail: "Nothing was executed. Retry later with the same key."}},
 }
 
-// refuse returns the Error for err, which wraps one of the sentinels above. What wraps none is a failure of the store.
+// refuse returns the Error for err: err itself if it is one, else that of the sentinel that it wraps. What wraps none
+// is a failure of the store.
 func refuse(err error) *Error {
+	if e, ok := err.(*Error); ok {
+		return e
+	}
 	for _, p := range problems {
 		if errors.Is(err, p.is) {
 			shown := p.shown
 			shown.Err = err
+			if key, ok := errors.AsType[*keyError](err); ok {
+				shown.Detail += " Reason: " + strings.TrimSuffix(key.reason.Error(), ".") + "."
+			}
 			return &shown
 		}
 	}
 	return refuse(fmt.Errorf("%w: %w", ErrUnavailable, err))
 }
 
-// WriteProblem writes e as application/problem+json (RFC 9457). It is the default of Options.ErrorHandler, for error
-// handlers of one's own to fall back on.
-func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
-	body, err := json.Marshal(struct {
-		Type           string `json:"type"`
-		Title          string `json:"title"`
-		Status         int    `json:"status"`
-		Detail         string `json:"detail"`
-		OriginalStatus int    `json:"originalStatus,omitempty"`
-	}{problemBase + e.Code, e.Title, e.Status, e.Detail, e.OriginalStatus})
-	if err != nil {
-		panic(err) // strings and integers always marshal
+// refuseUser returns the Error for err, which a [UserFunc] returned.
+func refuseUser(err error) *Error {
+	shown := refuse(ErrUserUnknown)
+	if own, ok := errors.AsType[*Error](err); ok {
+		shown = own.withDefaults()
 	}
+	shown.Err = fmt.Errorf("%w: %w", ErrUserUnknown, err)
+	return shown
+}
+
+// WriteProblem writes e as application/problem+json (RFC 9457). It is the default of Options.ErrorHandler, for error
+// handlers of one's own to fall back on. If neither e nor outer middleware gives a 401 a WWW-Authenticate field, it is
+// "Bearer".
+func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
+	e = e.withDefaults()
 	h := w.Header()
+	for name, values := range e.Header {
+		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+	}
+	if e.Status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
+		h.Set("WWW-Authenticate", "Bearer") // RFC 9110, section 15.5.2, demands a challenge
+	}
 	h.Set("Content-Type", "application/problem+json")
+	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(e.RetryAfter), 10))
 	}
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(body) // a client that has left is told when it retries
+	_, _ = w.Write(e.problem()) // a client that has left is told when it retries
+}
+
+// problem returns the body of the answer.
+func (e *Error) problem() []byte {
+	kind := "about:blank"
+	if e.Code != "" {
+		kind = problemBase + e.Code
+	}
+	body, err := json.Marshal(struct {
+		Type           string `json:"type"`
+		Title          string `json:"title"`
+		Status         int    `json:"status"`
+		Detail         string `json:"detail,omitempty"`
+		Retry          Retry  `json:"retry,omitempty"`
+		OriginalStatus int    `json:"originalStatus,omitempty"`
+	}{kind, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
+	if err != nil {
+		panic(err) // strings and integers always marshal
+	}
+	return body
 }
 
 // retryAfterSeconds rounds up to whole seconds, the only unit of Retry-After (RFC 9110, section 10.2.3).

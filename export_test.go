@@ -7,3 +7,6 @@ func CollidingMemoryStore() *MemoryStore {
 	s.hash = func(key Key) uint64 { return hash(key) & 1 }
 	return s
 }
+
+// RefusalFor returns what a client is told of err.
+var RefusalFor = refuse

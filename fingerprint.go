@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -12,13 +13,14 @@ import (
 	"mime/multipart"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Fingerprint is a digest of what a request asks for. A key that comes back with another fingerprint was reused.
+// Fingerprint is a digest of what a request asks for. It detects a key reused for a different request.
 type Fingerprint [sha256.Size]byte
 
 // String returns f in hexadecimal.
@@ -32,11 +34,11 @@ func (f *Fingerprint) parse(s string) bool {
 	return err == nil && len(s) == len(digits)
 }
 
-// FingerprintFunc computes the fingerprint of a request, whose body has been read and is not retained. An error is
-// answered with 400, body-invalid. It is called by many goroutines at once.
+// FingerprintFunc computes the fingerprint of a request. Body is the whole body; the function must not keep or change
+// it. An error is answered with 400, body-invalid. Many goroutines call the function at once.
 //
-// Method, path and user need not be a part of it: they are a part of the [Key]. Fields that change from one attempt
-// to the next, such as trace headers, must not be.
+// It may leave out method, path and user, which are a part of the [Key]. It must leave out fields that change from one
+// attempt to the next, such as trace headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
 // FingerprintRaw is the default: the SHA-256 of query, media type (without parameters) and body, as sent.
@@ -50,18 +52,80 @@ func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 // FingerprintJSON takes two JSON bodies for the same if they differ in white space, in the order of members or in how
 // strings and fractions are written: it hashes the canonical form of RFC 8785, except that integers keep every digit
 // instead of being rounded to 53 bits. Numbers with a fraction or an exponent are compared as 64-bit floats: amounts
-// that need more belong in integers or strings. An object with the same name twice is refused, since its meaning
-// depends on who reads it. Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
+// that need more belong in integers or strings.
+//
+// It returns an error for an object with the same name twice, since its meaning depends on who reads it; for a number
+// that is too large for a 64-bit float, such as 1e400; and for arrays and objects that are nested more than 100 deep,
+// since the time to sort them grows with their depth. Empty bodies, and those of other media types, are hashed as
+// [FingerprintRaw] does.
 func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
 	if len(body) == 0 || media != "application/json" && !strings.HasSuffix(media, "+json") {
 		return FingerprintRaw(r, body)
+	}
+	if err := checkJSON(body); err != nil {
+		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 	}
 	value := jsontext.Value(bytes.Clone(body))
 	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
 		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 	}
 	return FingerprintRaw(r, value)
+}
+
+// maxJSONDepth bounds how deep arrays and objects are nested.
+const maxJSONDepth = 100
+
+// checkJSON refuses JSON that takes too long to canonicalise, and numbers that would all become the largest float. It
+// may pass what is not well-formed.
+func checkJSON(body []byte) error {
+	depth := 0
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '[' || c == '{':
+			if depth++; depth > maxJSONDepth {
+				return fmt.Errorf("nested more than %d deep", maxJSONDepth)
+			}
+		case c == ']' || c == '}':
+			depth--
+		case c == '"':
+			i += stringLength(body[i:]) - 1
+		case c == '-' || '0' <= c && c <= '9':
+			n := numberLength(body[i:])
+			if overflows(body[i : i+n]) {
+				return errors.New("a number is too large for a 64-bit float")
+			}
+			i += n - 1
+		}
+	}
+	return nil
+}
+
+// stringLength returns the length of the string that b begins with, quotes included.
+func stringLength(b []byte) int {
+	for i := 1; i < len(b); i++ {
+		switch b[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(b)
+}
+
+// numberLength returns the length of the number that b begins with.
+func numberLength(b []byte) int {
+	return len(b) - len(bytes.TrimLeft(b, "+-.0123456789Ee"))
+}
+
+// overflows reports whether number is written as a float, and is too large for one of 64 bits.
+func overflows(number []byte) bool {
+	if !bytes.ContainsAny(number, ".Ee") {
+		return false
+	}
+	_, err := strconv.ParseFloat(string(number), 64)
+	return errors.Is(err, strconv.ErrRange)
 }
 
 // FingerprintMultipart takes two multipart bodies for the same if they differ in their boundary only, which clients

@@ -1,8 +1,11 @@
 package idempotency_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -51,6 +54,10 @@ func TestFingerprints(t *testing.T) {
 		{"bigger integers", json, content{"", js, `[123456789012345678901234567890]`},
 			content{"", js, `[123456789012345678901234567891]`}, false},
 		{"order of elements", json, content{"", js, `[1,2]`}, content{"", js, `[2,1]`}, false},
+		{"largest float", json, content{"", js, `1.7976931348623157e308`}, content{"", js, `17976931348623157e292`}, true},
+		{"larger integers", json, content{"", js, "1" + strings.Repeat("0", 400)},
+			content{"", js, "2" + strings.Repeat("0", 400)}, false},
+		{"numbers in strings", json, content{"", js, `"1e400"`}, content{"", js, `"1e500"`}, false},
 		{"string and number", json, content{"", js, `1`}, content{"", js, `"1"`}, false},
 		{"null and nothing", json, content{"", js, `{"a":null}`}, content{"", js, `{}`}, false},
 		{"JSON, other query", json, content{"a", "application/json", `1`}, content{"b", "application/json", `1`}, false},
@@ -99,6 +106,9 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		"no JSON":              {idempotency.FingerprintJSON, content{"", js, `{`}},
 		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
 		"white space":          {idempotency.FingerprintJSON, content{"", js, ` `}},
+		"number too large":     {idempotency.FingerprintJSON, content{"", js, `[0,1e400]`}},
+		"too large, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a\"":-1E+309}`}},
+		"too large, digits":    {idempotency.FingerprintJSON, content{"", js, "1" + strings.Repeat("0", 400) + ".5"}},
 		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
 		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
 		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
@@ -110,6 +120,41 @@ func TestContentWithoutFingerprint(t *testing.T) {
 	}
 	_, err := content{"", js, ""}.fingerprint(idempotency.FingerprintJSON)
 	require.NoError(t, err, "a request without a body")
+}
+
+func TestJSONNestedTooDeep(t *testing.T) {
+	t.Parallel()
+	nested := func(open, inner, end string, depth int) string {
+		return strings.Repeat(open, depth) + inner + strings.Repeat(end, depth)
+	}
+	for name, row := range map[string]struct {
+		body     string
+		accepted bool
+	}{
+		"980 KB of brackets":     {nested("[", "", "]", 490_000), false},
+		"980 KB, never closed":   {nested("[", "", "", 980_000), false},
+		"arrays at the limit":    {nested("[", "", "]", 100), true},
+		"arrays beyond it":       {nested("[", "", "]", 101), false},
+		"objects at the limit":   {nested(`{"a":`, "1", "}", 100), true},
+		"objects beyond it":      {nested(`{"a":`, "1", "}", 101), false},
+		"mixed, at the limit":    {nested(`[{"a":`, "1", "}]", 50), true},
+		"mixed, beyond it":       {nested(`[{"a":`, "[]", "}]", 50), false},
+		"many, beside another":   {"[" + strings.Repeat("[[]],", 1000) + "0]", true},
+		"brackets in a string":   {`["` + nested("[{", "", "", 1000) + `"]`, true},
+		"brackets in a name":     {`{"` + nested("[{", "", "", 1000) + `":1}`, true},
+		"behind an escape":       {`["\"` + nested("[", "", "", 1000) + `"]`, true},
+		"behind two escapes":     {`["\\",` + nested("[", "", "]", 100) + `]`, false},
+		"closed within a string": {nested(`["]",`, "0", "]", 101), false},
+	} {
+		svc := setup{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}.guard(t, echo)
+		got := svc.call("k", row.body, withHeader("Content-Type", js))
+		if row.accepted {
+			require.Equal(t, http.StatusCreated, got.status, "%s: %s", name, got.body)
+			continue
+		}
+		requireProblem(t, got, http.StatusBadRequest, "body-invalid")
+		require.ErrorContains(t, svc.journal.last(t).Err, "nested more than 100 deep", name)
+	}
 }
 
 // A fingerprint is compared with those that other releases of this package have stored.
@@ -131,4 +176,34 @@ func TestFingerprintsAreFrozen(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, row.want, got.String())
 	}
+}
+
+func FuzzFingerprintJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"b":[1,2.50,"é"],"a":null}`, `9007199254740993`, `{"a":1,"a":2}`, `-0`, `1e400`, `"\ud800"`, ``, ` `, `[[1.5e308]]`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		fp, err := content{"", js, body}.fingerprint(idempotency.FingerprintJSON)
+		if body == "" {
+			require.NoError(t, err, "a request without a body")
+			return
+		}
+		if !json.Valid([]byte(body)) {
+			require.Error(t, err)
+			return
+		}
+		if err != nil {
+			return // well-formed, but with a name twice, not UTF-8, nested too deep, or with too large a number
+		}
+		var compact, indented bytes.Buffer
+		require.NoError(t, json.Compact(&compact, []byte(body)))
+		require.NoError(t, json.Indent(&indented, []byte(body), "\t", "  "))
+		for _, same := range []string{compact.String(), indented.String()} {
+			again, err := content{"", js, same}.fingerprint(idempotency.FingerprintJSON)
+			require.NoError(t, err)
+			require.Equal(t, fp, again, "%q, %q", body, same)
+		}
+	})
 }

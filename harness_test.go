@@ -271,6 +271,24 @@ func (s *service) call(key, body string, edits ...edit) answer {
 type problem struct {
 	Type, Title, Detail    string
 	Status, OriginalStatus int
+	Retry                  idempotency.Retry
+}
+
+// retries has what a client is told to do about each problem.
+var retries = map[string]idempotency.Retry{
+	"key-missing":       idempotency.RetryNewKey,
+	"key-invalid":       idempotency.RetryNewKey,
+	"user-unknown":      idempotency.RetrySameKey,
+	"body-too-large":    idempotency.RetryNever,
+	"body-invalid":      idempotency.RetrySameKey,
+	"body-consumed":     idempotency.RetryNever,
+	"overloaded":        idempotency.RetrySameKey,
+	"in-progress":       idempotency.RetrySameKey,
+	"key-reused":        idempotency.RetryNewKey,
+	"not-replayable":    idempotency.RetryNever,
+	"outcome-unknown":   idempotency.RetryNever,
+	"store-unavailable": idempotency.RetrySameKey,
+	"rolled-back":       idempotency.RetrySameKey,
 }
 
 // requireProblem checks that a is the refusal that code names, in every part.
@@ -279,6 +297,8 @@ func requireProblem(t *testing.T, a answer, status int, code string) problem {
 	require.Equal(t, status, a.status, "body: %s", a.body)
 	require.Equal(t, "application/problem+json", a.header.Get("Content-Type"))
 	require.Equal(t, "no-store", a.header.Get("Cache-Control"))
+	require.Equal(t, "nosniff", a.header.Get("X-Content-Type-Options"))
+	require.Equal(t, status == http.StatusUnauthorized, a.header.Get("WWW-Authenticate") != "")
 	require.False(t, a.replayed())
 	var p problem
 	decoder := json.NewDecoder(bytes.NewReader([]byte(a.body)))
@@ -288,8 +308,10 @@ func requireProblem(t *testing.T, a answer, status int, code string) problem {
 	require.Equal(t, status, p.Status)
 	require.NotEmpty(t, p.Title)
 	require.NotEmpty(t, p.Detail)
+	require.Contains(t, retries, code)
+	require.Equal(t, retries[code], p.Retry)
 	switch code {
-	case "in-progress", "store-unavailable", "rolled-back":
+	case "in-progress", "store-unavailable", "rolled-back", "overloaded":
 		require.Equal(t, "1", a.header.Get("Retry-After"))
 	default:
 		require.NotContains(t, a.header, "Retry-After")

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Key says which operation a request belongs to. Two requests belong to the same operation if all three parts are
-// equal, so the same ID from another user or for another endpoint is another operation.
+// Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
+// same ID from another user, or for another endpoint, belongs to another operation.
 //
 // A Key does not print its parts, because they may be personal or guessable: it formats and logs as the first bytes
 // of its digest.
@@ -54,34 +54,73 @@ func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 const maxKeyLength = 255
 
-// parseKey returns the key in the values of the header, and whether there is one. One key is written in either of
-// two forms: bare, as the SDKs of payment providers send it, or as an RFC 9651 string, as
-// draft-ietf-httpapi-idempotency-key-header asks.
-func parseKey(values []string) (id string, ok bool, err error) {
-	if len(values) == 0 {
-		return "", false, nil
-	}
-	if len(values) > 1 {
-		return "", false, fmt.Errorf("%w: the header was sent %d times", ErrKeyInvalid, len(values))
-	}
-	id = values[0]
-	quoted := strings.HasPrefix(id, `"`)
-	if quoted {
-		if id, err = unquoteKey(id); err != nil {
-			return "", false, err
+// keyError is [ErrKeyInvalid] with a reason that the client is told.
+type keyError struct{ reason error }
+
+func invalidKey(format string, args ...any) error { return &keyError{fmt.Errorf(format, args...)} }
+
+func (e *keyError) Error() string   { return ErrKeyInvalid.Error() + ": " + e.reason.Error() }
+func (e *keyError) Unwrap() []error { return []error{ErrKeyInvalid, e.reason} }
+
+// hasKey reports whether h has a field with one of the names.
+func hasKey(h http.Header, names []string) bool {
+	for _, name := range names {
+		if len(h[name]) > 0 {
+			return true
 		}
 	}
-	if err := checkKey(id, quoted); err != nil {
-		return "", false, err
-	}
-	return id, true, nil
+	return false
 }
+
+// findKey returns the key in the fields of h with one of the names. If several were sent, they must have the same key.
+func findKey(h http.Header, names []string) (string, error) {
+	key, from := "", ""
+	for _, name := range names {
+		values := h[name]
+		if len(values) == 0 {
+			continue
+		}
+		if len(values) > 1 {
+			return "", invalidKey("%s was sent %d times", name, len(values))
+		}
+		id, err := parseKey(values[0])
+		if err != nil {
+			return "", err
+		}
+		if from != "" && id != key {
+			return "", invalidKey("%s and %s have different keys", from, name)
+		}
+		key, from = id, name
+	}
+	if from == "" {
+		return "", ErrKeyMissing
+	}
+	return key, nil
+}
+
+// parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of
+// payment providers send it, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header asks.
+func parseKey(value string) (string, error) {
+	id, quoted := value, strings.HasPrefix(value, `"`)
+	if quoted {
+		unquoted, err := unquoteKey(value)
+		if err != nil {
+			return "", err
+		}
+		id = unquoted
+	}
+	if err := checkKey(id, quoted); err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+var errMalformed = invalidKey("a key that begins with a double quote must be a well-formed RFC 9651 string, without parameters")
 
 // unquoteKey decodes a string of RFC 9651, section 3.3.3. The draft defines no parameters, so none are accepted.
 func unquoteKey(s string) (string, error) {
-	malformed := fmt.Errorf("%w: not a well-formed quoted string", ErrKeyInvalid)
 	if len(s) < 2 || s[len(s)-1] != '"' {
-		return "", malformed
+		return "", errMalformed
 	}
 	s = s[1 : len(s)-1]
 	if !strings.ContainsAny(s, `"\`) {
@@ -94,7 +133,7 @@ func unquoteKey(s string) (string, error) {
 			i++
 			c = s[i]
 		} else if c == '"' || c == '\\' {
-			return "", malformed
+			return "", errMalformed
 		}
 		b = append(b, c)
 	}
@@ -104,15 +143,18 @@ func unquoteKey(s string) (string, error) {
 // checkKey reports what a key cannot have. In a bare one these are also the characters by which the two forms, or two
 // header lines that a proxy has joined, could be mistaken for one another.
 func checkKey(id string, quoted bool) error {
-	if len(id) == 0 || len(id) > maxKeyLength {
-		return fmt.Errorf("%w: a key has 1 to %d characters", ErrKeyInvalid, maxKeyLength)
+	if id == "" {
+		return invalidKey("the key is empty")
+	}
+	if len(id) > maxKeyLength {
+		return invalidKey("the key is longer than %d characters", maxKeyLength)
 	}
 	for i := 0; i < len(id); i++ {
 		switch c := id[i]; {
 		case c < 0x21 || c > 0x7E:
-			return fmt.Errorf("%w: a key has visible ASCII characters only", ErrKeyInvalid)
+			return invalidKey("a key must not contain spaces, control characters or characters outside of ASCII")
 		case !quoted && (c == '"' || c == ',' || c == ';' || c == '\\'):
-			return fmt.Errorf(`%w: a key with ", \, comma or semicolon must be sent as a quoted string`, ErrKeyInvalid)
+			return invalidKey("a key with a comma, semicolon, backslash or double quote must be sent in quotes, as an RFC 9651 string")
 		}
 	}
 	return nil

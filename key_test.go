@@ -57,6 +57,39 @@ func TestKeyHeader(t *testing.T) {
 	require.False(t, ok)
 }
 
+func TestKeyInvalidNamesTheReason(t *testing.T) {
+	t.Parallel()
+	both := idempotency.Options{Headers: []string{"Idempotency-Key", "X-Key"}}
+	uuids := idempotency.Options{ValidateKey: idempotency.ValidateUUID}
+	const quotes = "a comma, semicolon, backslash or double quote must be sent in quotes"
+	for _, row := range []struct {
+		opts   idempotency.Options
+		lines  []string
+		reason string
+	}{
+		{lines: []string{"a,b"}, reason: quotes},
+		{lines: []string{"a;b"}, reason: quotes},
+		{lines: []string{`a\b`}, reason: quotes},
+		{lines: []string{`a"b`}, reason: quotes},
+		{lines: []string{`"ab`}, reason: "must be a well-formed RFC 9651 string"},
+		{lines: []string{`"ab";c=1`}, reason: "without parameters"},
+		{lines: []string{""}, reason: "the key is empty"},
+		{lines: []string{`""`}, reason: "the key is empty"},
+		{lines: []string{strings.Repeat("k", 256)}, reason: "longer than 255 characters"},
+		{lines: []string{"a b"}, reason: "must not contain spaces"},
+		{lines: []string{"a", "a"}, reason: "Idempotency-Key was sent 2 times"},
+		{opts: both, lines: []string{"a"}, reason: "Idempotency-Key and X-Key have different keys"},
+		{opts: uuids, lines: []string{"a"}, reason: "a UUID has 36 characters, not 1"},
+	} {
+		svc := setup{opts: row.opts}.guard(t, echo)
+		got := svc.call("", "b", withHeader("Idempotency-Key", row.lines...), withHeader("X-Key", "other"))
+		detail := requireProblem(t, got, http.StatusBadRequest, "key-invalid").Detail
+		require.Regexp(t, `^Nothing was executed\. .* Reason: .*[^.]\.$`, detail)
+		require.Contains(t, detail, row.reason, "%q", row.lines)
+		require.ErrorContains(t, svc.journal.last(t).Err, row.reason)
+	}
+}
+
 func TestValidateUUID(t *testing.T) {
 	t.Parallel()
 	for id, valid := range map[string]bool{
@@ -140,4 +173,26 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 		svc.call("k", "b", func(r *http.Request) { r.RequestURI, r.URL.Path = target, "/rewritten" })
 		require.Equal(t, want, endpoint, "%q", target)
 	}
+}
+
+func FuzzKeyHeader(f *testing.F) {
+	for _, seed := range []string{"abc", `"abc"`, `"a\"b\\c"`, `"a`, "a,b", `"a";b=1`, "caf\xe9", ""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		id, ok := keyOf(t, line)
+		if !ok {
+			return
+		}
+		if len(id) < 1 || len(id) > 255 || strings.ContainsFunc(id, func(c rune) bool { return c < 0x21 || c > 0x7e }) {
+			t.Fatalf("%q was taken for %q", line, id)
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
+		if line != id && line != quoted {
+			t.Fatalf("%q is neither %q nor %q", line, id, quoted)
+		}
+		if again, ok := keyOf(t, quoted); !ok || again != id {
+			t.Fatalf("%q is %q bare, but %q quoted", line, id, again)
+		}
+	})
 }

@@ -10,6 +10,10 @@ import (
 
 // UserFunc names the caller of a request: whatever identifies the account that authentication has established. Keys
 // of different users never meet. An error or an empty name refuses the request with user-unknown.
+//
+// If the error is or wraps an [*Error], that is the answer: for example 503 if authentication is down, or 401 with a
+// WWW-Authenticate field of another scheme than Bearer. What ErrorHandler and [Observer] get wraps both the returned
+// error and [ErrUserUnknown], whatever the status.
 type UserFunc func(*http.Request) (string, error)
 
 // SingleUser is the UserFunc of a service that has one caller only, or none that it could tell apart. Where there are
@@ -55,18 +59,17 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 // (redirects, 404) are not the handler's. Requests of other methods, and those without a key unless Required is set,
 // reach next untouched. A handler that is guarded twice, with the same store and key, runs once.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
-	methods, header := m.opts.Methods, m.opts.Header
+	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !slices.Contains(methods, r.Method) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		values := r.Header[header]
-		if len(values) == 0 && !m.opts.Required {
+		if !m.opts.Required && !hasKey(r.Header, headers) {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := m.serve(next, w, r, values); err != nil {
+		if err := m.serve(next, w, r); err != nil {
 			m.refuse(w, r, err)
 		}
 	})
@@ -74,8 +77,8 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 
 // serve answers a guarded request, unless it returns an error to be answered. What can be known from the header is
 // checked before the body is read, and the body before the store is asked.
-func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Request, values []string) error {
-	key, err := m.key(r, values)
+func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Request) error {
+	key, err := m.key(r)
 	if err != nil {
 		return m.reject(r, key, err)
 	}
@@ -118,22 +121,19 @@ func (m *Middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	m.opts.ErrorHandler(w, r, refusal)
 }
 
-func (m *Middleware) key(r *http.Request, values []string) (Key, error) {
-	id, ok, err := parseKey(values)
+func (m *Middleware) key(r *http.Request) (Key, error) {
+	id, err := findKey(r.Header, m.opts.Headers)
 	if err != nil {
 		return Key{}, err
 	}
-	if !ok {
-		return Key{}, ErrKeyMissing
-	}
 	if m.opts.ValidateKey != nil {
 		if err := m.opts.ValidateKey(id); err != nil {
-			return Key{}, fmt.Errorf("%w: %w", ErrKeyInvalid, err)
+			return Key{}, &keyError{err}
 		}
 	}
 	user, err := m.user(r)
 	if err != nil {
-		return Key{}, fmt.Errorf("%w: %w", ErrUserUnknown, err)
+		return Key{}, refuseUser(err)
 	}
 	if user == "" {
 		return Key{}, ErrUserUnknown

@@ -87,6 +87,8 @@ func TestRefusedBeforeTheStoreIsAsked(t *testing.T) {
 		{"not valid here", setup{opts: idempotency.Options{ValidateKey: func(string) error { return broken }}},
 			[]edit{key}, "b", 400, "key-invalid", broken, false},
 		{"user fails", setup{user: user("alice", broken)}, []edit{key}, "b", 401, "user-unknown", broken, false},
+		{"user fails for a key of its own", setup{user: user("", idempotency.ErrKeyInvalid)}, []edit{key}, "b",
+			401, "user-unknown", idempotency.ErrUserUnknown, false},
 		{"user empty", setup{user: user("", nil)}, []edit{key}, "b", 401, "user-unknown", idempotency.ErrUserUnknown, false},
 		{"body declared too large", setup{opts: small}, []edit{key}, "bytes",
 			413, "body-too-large", idempotency.ErrBodyTooLarge, false},

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -60,9 +61,11 @@ type Event struct {
 // goroutines at once and holds up the request.
 type Observer func(context.Context, Event)
 
-// logged says whether an outcome is logged, and at which level. Those that are part of normal operation are not.
-func (o Outcome) logged() (slog.Level, bool) {
-	switch o {
+// logged says whether an event is logged, and at which level. Those that are part of normal operation are not.
+func (e *Event) logged() (slog.Level, bool) {
+	switch e.Outcome {
+	case OutcomeRejected:
+		return slog.LevelError, errors.Is(e.Err, ErrBodyConsumed) // a fault of the server, not of the client
 	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
@@ -99,7 +102,7 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 	if p.observer != nil {
 		p.observer(ctx, *e)
 	}
-	level, ok := e.Outcome.logged()
+	level, ok := e.logged()
 	if !ok {
 		return
 	}

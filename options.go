@@ -27,8 +27,9 @@ const (
 
 // Options are the settings of a [Middleware]. The zero value of each field is its default.
 type Options struct {
-	// Header is the name of the request header with the key. Empty means Idempotency-Key.
-	Header string
+	// Headers are the names of the request header with the key. A request may send several of them if they have the
+	// same key; else it is refused with key-invalid. Nil means Idempotency-Key.
+	Headers []string
 
 	// Methods are the guarded methods; requests with others pass untouched, with or without a key. Nil means POST
 	// and PATCH.
@@ -38,14 +39,15 @@ type Options struct {
 	// untouched and unprotected.
 	Required bool
 
-	// ValidateKey may refuse keys beyond the check of their syntax, for instance [ValidateUUID]; with key-invalid.
+	// ValidateKey may refuse keys beyond the check of their syntax, for instance [ValidateUUID]; with key-invalid. The
+	// client is shown the text of its error, so the text must not hold secrets.
 	ValidateKey func(id string) error
 
 	// Endpoint names what the key is valid for. Nil means the method and the escaped path that the client asked for,
 	// before any StripPrefix: "POST /payments".
 	Endpoint func(*http.Request) string
 
-	// Fingerprint detects a key that is reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
+	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
 	// [FingerprintMultipart] are ready alternatives.
 	Fingerprint FingerprintFunc
 
@@ -141,7 +143,13 @@ const (
 
 // withDefaults returns the options with every default in place, sharing no memory with o.
 func (o Options) withDefaults() Options {
-	o.Header = http.CanonicalHeaderKey(cmp.Or(o.Header, defaultHeader))
+	if o.Headers == nil {
+		o.Headers = []string{defaultHeader}
+	}
+	o.Headers = slices.Clone(o.Headers)
+	for i, name := range o.Headers {
+		o.Headers[i] = http.CanonicalHeaderKey(name)
+	}
 	if o.Methods == nil {
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
@@ -168,7 +176,11 @@ func (o Options) withDefaults() Options {
 // validate returns every fault of options that have their defaults.
 func (o Options) validate() error {
 	var faults faults
-	faults.check(isToken(o.Header), "Header %q is not a field name", o.Header)
+	faults.check(len(o.Headers) > 0, "Headers is empty: no request would have a key")
+	for _, name := range o.Headers {
+		faults.check(isToken(name), "Headers: %q is not a field name", name)
+		faults.check(!hasOtherMeaning(name), "Headers: %q has a meaning of its own", name)
+	}
 	faults.check(len(o.Methods) > 0, "Methods is empty: nothing would be guarded")
 	for _, method := range o.Methods {
 		faults.check(isToken(method), "Methods: %q is not a method", method)
@@ -182,6 +194,16 @@ func (o Options) validate() error {
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
 	return errors.Join(faults...)
+}
+
+// hasOtherMeaning reports whether requests carry the field for another purpose, so that its value is no key. Name is
+// in canonical form.
+func hasOtherMeaning(name string) bool {
+	switch name {
+	case "Authorization", "Connection", "Cookie", "Host", "Proxy-Authorization", "Trailer", "Transfer-Encoding":
+		return true
+	}
+	return strings.HasPrefix(name, "Content-")
 }
 
 func (o Options) runner() RunnerOptions {

@@ -25,7 +25,7 @@ import (
 func TestNewReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	m, err := idempotency.New(nil, nil, idempotency.Options{
-		Header: "no name", Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"}, MaxBody: -1, MaxResponse: -1,
+		Headers: []string{"no name"}, Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"}, MaxBody: -1, MaxResponse: -1,
 		ReuseStatus: 200, TTL: time.Second, Lease: time.Minute, Wait: -1, Abandoned: -1, StoreTimeout: time.Hour,
 	})
 	require.Nil(t, m)
@@ -58,23 +58,52 @@ func TestHugeLimits(t *testing.T) {
 
 func TestOptionsAreFrozen(t *testing.T) {
 	t.Parallel()
-	methods, omitted := []string{"POST"}, []string{"X-Omitted"}
-	svc := setup{opts: idempotency.Options{Methods: methods, OmitHeaders: omitted}}.guard(t,
+	headers, methods, omitted := []string{"Idempotency-Key"}, []string{"POST"}, []string{"X-Omitted"}
+	svc := setup{opts: idempotency.Options{Headers: headers, Methods: methods, OmitHeaders: omitted}}.guard(t,
 		func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Omitted", "1") })
-	methods[0], omitted[0] = "PUT", "X-Other"
+	headers[0], methods[0], omitted[0] = "X-Other", "PUT", "X-Other"
 	require.Contains(t, svc.call("k", "b").header, "X-Omitted")
 	require.NotContains(t, svc.call("k", "b").header, "X-Omitted")
 	require.EqualValues(t, 1, svc.runs.Load())
 }
 
-func TestOptionHeader(t *testing.T) {
+func TestOptionHeadersMustBeFreeForKeys(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Header: "x-request-key"}}.serve(t, echo)
+	for _, name := range []string{
+		"authorization", "Connection", "Cookie", "HOST", "Proxy-Authorization", "Trailer", "Transfer-Encoding",
+		"content-type", "Content-Digest", "",
+	} {
+		_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{"X-Key", name}})
+		require.ErrorContains(t, err, "Headers", name)
+	}
+	_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{}})
+	require.ErrorContains(t, err, "Headers")
+}
+
+func TestOptionHeaders(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{Headers: []string{"x-request-key"}}}.serve(t, echo)
 	svc.post("k", "b")
 	svc.post("k", "b")
 	require.EqualValues(t, 2, svc.runs.Load(), "Idempotency-Key means nothing here")
 	key := withHeader("X-Request-Key", "k")
 	requireReplay(t, svc.post("", "b", key), svc.post("", "b", key))
+}
+
+func TestOptionHeadersOfSeveralNames(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}}.guard(t, echo)
+	first := svc.call("k", "b")
+	other := func(lines ...string) edit { return withHeader("X-Idempotency-Key", lines...) }
+	requireReplay(t, first, svc.call("", "b", other("k")))
+	requireReplay(t, first, svc.call("k", "b", other("k")))
+	requireReplay(t, first, svc.call("k", "b", other(`"k"`)))
+	for _, lines := range [][]string{{"l"}, {"K"}, {""}, {"k", "k"}} {
+		requireProblem(t, svc.call("k", "b", other(lines...)), http.StatusBadRequest, "key-invalid")
+	}
+	require.EqualValues(t, 1, svc.runs.Load())
+	require.Equal(t, http.StatusCreated, svc.call("", "b").status)
+	require.EqualValues(t, 2, svc.runs.Load(), "without a key")
 }
 
 func TestOptionMethods(t *testing.T) {

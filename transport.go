@@ -177,7 +177,7 @@ func (t *Transport) key(req *http.Request) (string, error) {
 
 // format writes a key as a header value: bare if it reads as itself, else quoted.
 func (t *Transport) format(id string) string {
-	bare, _, err := parseKey([]string{id})
+	bare, err := parseKey(id)
 	if err == nil && bare == id && !t.Quoted {
 		return id
 	}
@@ -187,7 +187,7 @@ func (t *Transport) format(id string) string {
 // send sends a request until there is nothing to be gained from another attempt.
 func (t *Transport) send(req *http.Request, key string) (*http.Response, error) {
 	fail := func(attempts int, err error) error {
-		id, _, _ := parseKey([]string{key})
+		id, _ := parseKey(key)
 		return &TransportError{Key: id, Attempts: attempts, Err: err}
 	}
 	delays := t.delays()

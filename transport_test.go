@@ -279,7 +279,7 @@ func TestTransportMakesANewKeyForEachRequest(t *testing.T) {
 
 func TestTransportHeaderOfAnotherName(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Header: "X-Request-Key", Required: true}}.serve(t, echo)
+	svc := setup{opts: idempotency.Options{Headers: []string{"X-Request-Key"}, Required: true}}.serve(t, echo)
 	transport := impatient(svc.server)
 	transport.Header = "x-request-key"
 	require.Equal(t, 201, do(transport, newPost(t, svc.server.URL, "order 1")).status)

@@ -3,8 +3,6 @@ package idempotency
 import "errors"
 
 var (
-	ErrBodyConsumed = errors.New("idempotency: request body was read before")
-	ErrOverloaded   = errors.New("idempotency: too many request bodies in memory")
 	ErrUserQuota    = errors.New("idempotency: user's share of the store used up")
 )
 
