@@ -60,6 +60,9 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	name := any(s.key(key))
 	argument, token := claimArgument(request)
 	reply, err := s.run(ctx, claimScript, name, argument)
+	if isReplyLost(err) {
+		return Record{}, &redisClaim{store: s, name: name, token: token}, err // it can be released
+	}
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -104,7 +107,7 @@ func claimArgument(request ClaimRequest) (argument, token string) {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, err := s.do(ctx, "get", name)
+	reply, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
