@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
 type RedisOptions struct {
-	// Prefix begins the name of every Redis key. Empty means "idempotency:".
+	// Prefix begins the name of every Redis key. Empty means "idempotency:". A Cluster keeps all records in one slot if
+	// it contains a hash tag, as "{one slot}:" does. Its first "{" must not be followed by "}".
 	Prefix string
 }
 
@@ -29,6 +31,7 @@ type RedisOptions struct {
 type RedisStore struct {
 	client redisClient
 	prefix string
+	fault  error // of the options
 }
 
 // NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
@@ -42,8 +45,20 @@ type RedisStore struct {
 // doubles how long a step takes. No step relies on the order of others, so several batches may be under way at once
 // (MaxConcurrentBatches, Unordered). In go-redis 9.23 it keeps no deadline: its client needs a short ReadTimeout, and
 // MaxRetries -1.
+//
+// Begin and Check report a fault of opts.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
-	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
+	prefix := cmp.Or(opts.Prefix, "idempotency:")
+	return &RedisStore{client: withDeadlines(client), prefix: prefix, fault: checkPrefix(prefix)}
+}
+
+// checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
+// makes a Cluster ignore all hash tags behind it.
+func checkPrefix(prefix string) error {
+	if _, tag, ok := strings.Cut(prefix, "{"); ok && strings.HasPrefix(tag, "}") {
+		return fmt.Errorf("idempotency: RedisOptions.Prefix %q: its first \"{\" is followed by \"}\"", prefix)
+	}
+	return nil
 }
 
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
@@ -57,6 +72,9 @@ func (s *RedisStore) key(key Key) string {
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
+	if s.fault != nil {
+		return Record{}, nil, s.fault
+	}
 	name := any(s.key(key))
 	argument, token := claimArgument(request)
 	reply, err := s.run(ctx, claimScript, name, argument)

@@ -29,6 +29,9 @@ func (e *UnsafeSetting) Error() string {
 // of power. A setting that the server does not tell, as hosted services may, is passed over. Of a cluster, the store
 // must have the *redis.ClusterClient itself; through a *redis.AutoPipeliner, one master is asked.
 func (s *RedisStore) Check(ctx context.Context) error {
+	if s.fault != nil {
+		return s.fault
+	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
 		return checkNode(ctx, s.client)

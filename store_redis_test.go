@@ -763,6 +763,30 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
 }
 
+// With a prefix that keeps apart what one script works on, no large answer could be stored in a Cluster.
+func TestRedisPrefix(t *testing.T) {
+	t.Parallel()
+	client := newClusterClient(t, servertest.RedisCluster(t))
+	for prefix, valid := range map[string]bool{
+		"": true, "plain:": true, "{one slot}:": true, "{": true, "}": true, "}{": true, "{{": true, "{a}{}": true,
+		"{}": false, "{}:": false, "app{}:": false, "}{}": false, "{}{one slot}:": false,
+	} {
+		t.Run(prefix, func(t *testing.T) {
+			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
+			if valid {
+				for i := range 20 { // slots
+					mustComplete(t, store, numberedKey(i), large())
+				}
+				return
+			}
+			_, claim, err := store.Begin(t.Context(), numberedKey(0), attemptFor(time.Hour))
+			require.ErrorContains(t, err, "Prefix")
+			require.Nil(t, claim)
+			require.Equal(t, err, store.Check(t.Context()))
+		})
+	}
+}
+
 // A record that is too large for the script is fetched behind it, perhaps from a replica or a cache that is behind. What
 // comes back is the answer of the operation that the script has seen, or none.
 func TestFetchedAnswerIsThatOfTheRecord(t *testing.T) {
