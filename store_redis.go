@@ -149,12 +149,29 @@ type redisClaim struct {
 	name     any // a string, as is the token
 	token    any
 	identity string // what the head of its record has behind the lease
+
+	mu      sync.Mutex // held while the record is settled or made again
+	settled bool       // Complete or Release has ended the claim
 }
 
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.settle(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
+	reply, err := c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds())
+	if err == nil && reply.Val() == "missing" {
+		return c.restore(ctx, lease)
+	}
+	return c.outcome(reply, err)
+}
+
+// restore makes the record again, unless the claim has ended: nobody would renew or settle it then.
+func (c *redisClaim) restore(ctx context.Context, lease time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled {
+		return ErrClaimLost
+	}
+	return c.outcome(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
 }
 
 // What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
@@ -164,17 +181,23 @@ const (
 )
 
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settle(c.complete(ctx, resp, ttl))
+}
+
+func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Duration) (*redis.StringCmd, error) {
 	size := c.encodedSize(resp)
 	if size > inlineSize {
 		return c.completeLarge(ctx, resp, size, ttl)
 	}
-	return c.settle(c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl))
+	return c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl)
 }
 
 // largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
 var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
 
-func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) error {
+func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) (*redis.StringCmd, error) {
 	b := largeRecords.Get().(*buffer)
 	b.grow(size)
 	b.b = c.encode(b.b, resp)
@@ -190,11 +213,11 @@ func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int,
 		*b = b.reuse()
 		largeRecords.Put(b)
 	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
-		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
+		return c.complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
 	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
-		reply, err = c.inline(ctx, b.b, ttl)
+		return c.inline(ctx, b.b, ttl)
 	}
-	return c.settle(reply, err)
+	return reply, err
 }
 
 // inline completes with a record that passes through Lua.
@@ -203,6 +226,8 @@ func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token))
 }
 
@@ -226,8 +251,15 @@ func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration)
 	return reply, err
 }
 
-// settle translates the reply of a script.
+// settle notes that the claim has ended, if it has.
 func (c *redisClaim) settle(reply *redis.StringCmd, err error) error {
+	err = c.outcome(reply, err)
+	c.settled = c.settled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
+	return err
+}
+
+// outcome translates the reply of a script.
+func (c *redisClaim) outcome(reply *redis.StringCmd, err error) error {
 	if err != nil {
 		return err
 	}
