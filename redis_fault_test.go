@@ -333,8 +333,8 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	client, node := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // loads the script
-	demote := func() { require.NoError(t, node.SlaveOf(t.Context(), "127.0.0.1", "1").Err()) }
-	promote := func() { require.NoError(t, node.SlaveOf(t.Context(), "NO", "ONE").Err()) }
+	demote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) }
+	promote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
 
 	demote()
 	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))

@@ -197,7 +197,9 @@ func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Durat
 // largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
 var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
 
-func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) (*redis.StringCmd, error) {
+func (c *redisClaim) completeLarge(
+	ctx context.Context, resp Response, size int, ttl time.Duration,
+) (*redis.StringCmd, error) {
 	b := largeRecords.Get().(*buffer)
 	b.grow(size)
 	b.b = c.encode(b.b, resp)

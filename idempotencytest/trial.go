@@ -249,14 +249,15 @@ func (t *trial) allForgotten(n int) []forgottenClaim {
 	return all
 }
 
-// whileExtending ends a claim while it is extended. They begin in turns, since the goroutine that waits is mostly the faster one.
+// whileExtending ends a claim while it is extended. The two change places from round to round, since that of this
+// goroutine mostly begins first.
 func (t *trial) whileExtending(own answer, round int, end func() error) (extended, ended error) {
 	steps := [2]func(){
 		func() { extended = own.claim.Extend(t.ctx, long) },
 		func() { ended = end() },
 	}
 	var other sync.WaitGroup
-	other.Go(steps[round%2]) // which mostly begins after that of this goroutine
+	other.Go(steps[round%2])
 	steps[1-round%2]()
 	other.Wait()
 	return extended, ended
