@@ -63,6 +63,11 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 		n.client = pipeliner
 		return n
 	},
+	"client with the typed commands alone": func(t *testing.T) *redisNetwork {
+		n := newRedisNetwork(t, withContextTimeout)
+		n.client = struct{ redis.Cmdable }{n.client}
+		return n
+	},
 	"cluster client": func(t *testing.T) *redisNetwork {
 		n := &redisNetwork{servers: servertest.RedisCluster(t)}
 		for _, master := range n.servers {
@@ -243,6 +248,107 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			require.EqualValues(t, 1, svc.runs.Load()+hasty.runs.Load())
 		})
 	}
+}
+
+// beginInVain begins an attempt whose reply does not come, and returns the claim that may have been granted.
+func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) idempotency.Claim {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, claim, err := store.Begin(ctx, key, attemptFor(time.Hour))
+	require.Error(t, err)
+	require.NotNil(t, claim)
+	return claim
+}
+
+// A claim whose reply is lost for good can be released by its token, whether it was granted or not.
+func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
+	t.Parallel()
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			lost := func(fault servertest.Fault, key idempotency.Key) idempotency.Claim {
+				n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"], Times: 1000})
+				defer n.inject(servertest.Rule{})
+				return beginInVain(t, store, key)
+			}
+			for i, fault := range []servertest.Fault{servertest.LoseReply, servertest.HoldReply} {
+				t.Run(string(fault)+" of a claim that was granted", func(t *testing.T) {
+					key := numberedKey(i)
+					claim := lost(fault, key)
+					require.Positive(t, mustRead(t, store, key).LeaseLeft)
+					require.NoError(t, claim.Release(t.Context()))
+					record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
+					require.NoError(t, err)
+					require.NotNil(t, next)
+					require.Equal(t, 2, record.Attempt)
+					require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+					require.NoError(t, next.Complete(t.Context(), bodyOf(1), time.Hour))
+				})
+			}
+			t.Run("request that never arrived", func(t *testing.T) {
+				claim := lost(servertest.LoseRequest, numberedKey(2))
+				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				record, next, err := store.Begin(t.Context(), numberedKey(2), attemptFor(time.Hour))
+				require.NoError(t, err)
+				require.NotNil(t, next)
+				require.Equal(t, 1, record.Attempt)
+			})
+			t.Run("key of somebody else", func(t *testing.T) {
+				owner := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
+				claim := lost(servertest.LoseReply, numberedKey(3))
+				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
+				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				require.Len(t, mustRead(t, store, numberedKey(3)).Response.Body, 1)
+			})
+		})
+	}
+}
+
+// cutOnce is a hook that cuts the connection in place of the first EVALSHA.
+type cutOnce struct {
+	beforeEach
+	cut func()
+}
+
+func (c *cutOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" && c.cut != nil {
+			c.cut()
+			c.cut = nil
+			return errCut
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// What the server refuses it has not granted; unless the reply to an earlier try was lost.
+func TestRedisClaimThatIsRefused(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client, node := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // loads the script
+	demote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) }
+	promote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
+
+	demote()
+	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	require.ErrorContains(t, err, "READONLY")
+	require.Nil(t, claim)
+
+	promote()
+	client.AddHook(&cutOnce{beforeEach: func(string) {}, cut: demote})
+	_, claim, err = store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	require.ErrorContains(t, err, "READONLY")
+	require.NotNil(t, claim)
+	promote()
+	require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 }
 
 // A claim that arrives after its key was claimed by somebody else changes nothing.

@@ -347,7 +347,11 @@ func (e *entry) restoring(step func(now time.Duration) error) error {
 		return ErrStoreFull
 	}
 	sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
-	return cmp.Or(step(now), ErrRestored)
+	if err := step(now); err != nil {
+		s.remove(sh, hash, e)
+		return err
+	}
+	return ErrRestored
 }
 
 // live reports whether the entry is the record of its key.
@@ -358,9 +362,12 @@ func (e *entry) Release(context.Context) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
 	now := time.Since(e.shard.store.start)
-	if !e.live(now) || e.completed {
+	if e.completed {
 		return ErrClaimLost
 	}
-	e.released, e.lease = true, now
+	e.released, e.lease = true, now // also of a record that is gone, for Extend not to restore it
+	if !e.live(now) {
+		return ErrClaimLost
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
 type RedisOptions struct {
-	// Prefix begins the name of every Redis key. Empty means "idempotency:".
+	// Prefix begins the name of every Redis key. Empty means "idempotency:". A Cluster keeps all records in one slot if
+	// it contains a hash tag, as "{one slot}:" does. Its first "{" must not be followed by "}".
 	Prefix string
 }
 
@@ -29,6 +31,7 @@ type RedisOptions struct {
 type RedisStore struct {
 	client redisClient
 	prefix string
+	fault  error // of the options
 }
 
 // NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
@@ -42,8 +45,20 @@ type RedisStore struct {
 // doubles how long a step takes. No step relies on the order of others, so several batches may be under way at once
 // (MaxConcurrentBatches, Unordered). In go-redis 9.23 it keeps no deadline: its client needs a short ReadTimeout, and
 // MaxRetries -1.
+//
+// Begin and Check report a fault of opts.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
-	return &RedisStore{client: withDeadlines(client), prefix: cmp.Or(opts.Prefix, "idempotency:")}
+	prefix := cmp.Or(opts.Prefix, "idempotency:")
+	return &RedisStore{client: withDeadlines(client), prefix: prefix, fault: checkPrefix(prefix)}
+}
+
+// checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
+// makes a Cluster ignore all hash tags behind it.
+func checkPrefix(prefix string) error {
+	if _, tag, ok := strings.Cut(prefix, "{"); ok && strings.HasPrefix(tag, "}") {
+		return fmt.Errorf("idempotency: RedisOptions.Prefix %q: its first \"{\" is followed by \"}\"", prefix)
+	}
+	return nil
 }
 
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
@@ -57,9 +72,15 @@ func (s *RedisStore) key(key Key) string {
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
+	if s.fault != nil {
+		return Record{}, nil, s.fault
+	}
 	name := any(s.key(key))
 	argument, token := claimArgument(request)
 	reply, err := s.run(ctx, claimScript, name, argument)
+	if isReplyLost(err) {
+		return Record{}, &redisClaim{store: s, name: name, token: token}, err // it can be released
+	}
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -104,7 +125,7 @@ func claimArgument(request ClaimRequest) (argument, token string) {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, err := s.do(ctx, "get", name)
+	reply, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
@@ -128,12 +149,29 @@ type redisClaim struct {
 	name     any // a string, as is the token
 	token    any
 	identity string // what the head of its record has behind the lease
+
+	mu      sync.Mutex // held while the record is settled or made again
+	settled bool       // Complete or Release has ended the claim
 }
 
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.settle(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
+	reply, err := c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds())
+	if err == nil && reply.Val() == "missing" {
+		return c.restore(ctx, lease)
+	}
+	return c.outcome(reply, err)
+}
+
+// restore makes the record again, unless the claim has ended: nobody would renew or settle it then.
+func (c *redisClaim) restore(ctx context.Context, lease time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled {
+		return ErrClaimLost
+	}
+	return c.outcome(c.store.run(ctx, extendScript, c.name, c.token, lease.Milliseconds(), c.identity))
 }
 
 // What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
@@ -143,17 +181,25 @@ const (
 )
 
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settle(c.complete(ctx, resp, ttl))
+}
+
+func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Duration) (*redis.StringCmd, error) {
 	size := c.encodedSize(resp)
 	if size > inlineSize {
 		return c.completeLarge(ctx, resp, size, ttl)
 	}
-	return c.settle(c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl))
+	return c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl)
 }
 
 // largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
 var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
 
-func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int, ttl time.Duration) error {
+func (c *redisClaim) completeLarge(
+	ctx context.Context, resp Response, size int, ttl time.Duration,
+) (*redis.StringCmd, error) {
 	b := largeRecords.Get().(*buffer)
 	b.grow(size)
 	b.b = c.encode(b.b, resp)
@@ -169,11 +215,11 @@ func (c *redisClaim) completeLarge(ctx context.Context, resp Response, size int,
 		*b = b.reuse()
 		largeRecords.Put(b)
 	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
-		return c.Complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
+		return c.complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
 	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
-		reply, err = c.inline(ctx, b.b, ttl)
+		return c.inline(ctx, b.b, ttl)
 	}
-	return c.settle(reply, err)
+	return reply, err
 }
 
 // inline completes with a record that passes through Lua.
@@ -182,6 +228,8 @@ func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token))
 }
 
@@ -205,8 +253,15 @@ func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration)
 	return reply, err
 }
 
-// settle translates the reply of a script.
+// settle notes that the claim has ended, if it has.
 func (c *redisClaim) settle(reply *redis.StringCmd, err error) error {
+	err = c.outcome(reply, err)
+	c.settled = c.settled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
+	return err
+}
+
+// outcome translates the reply of a script.
+func (c *redisClaim) outcome(reply *redis.StringCmd, err error) error {
 	if err != nil {
 		return err
 	}

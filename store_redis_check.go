@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,9 +28,13 @@ func (e *UnsafeSetting) Error() string {
 
 // Check asks every master for the settings that the guarantees of the store rest on, to be called at start-up. It
 // returns all findings joined, each an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss
-// of power. A setting that the server does not tell, as hosted services may, is passed over. Of a cluster, the store
-// must have the *redis.ClusterClient itself; through a *redis.AutoPipeliner, one master is asked.
+// of power. A setting that the server does not report, as with some hosted services, is skipped. For a cluster, the
+// clocks of the masters are compared, too; the store must have the *redis.ClusterClient itself. Through a
+// *redis.AutoPipeliner, one master is asked.
 func (s *RedisStore) Check(ctx context.Context) error {
+	if s.fault != nil {
+		return s.fault
+	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
 		return checkNode(ctx, s.client)
@@ -36,14 +42,20 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	var (
 		mu       sync.Mutex
 		findings []error
+		ahead    = make(map[string]time.Duration)
 	)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		err := checkNode(ctx, node)
+		d, known := clockAhead(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		findings = append(findings, err)
+		if known {
+			ahead[nodeName(node)] = d
+		}
 		return nil
 	})
+	findings = append(findings, checkClocks(ahead)...)
 	if !cluster.Options().ContextTimeoutEnabled {
 		findings = append(findings, &UnsafeSetting{"client", "ContextTimeoutEnabled", "false",
 			"a server that does not answer holds up requests beyond StoreTimeout"})
@@ -53,6 +65,31 @@ func (s *RedisStore) Check(ctx context.Context) error {
 			"large answers are read from replicas, and not found as long as those lag behind"})
 	}
 	return errors.Join(append(findings, err)...)
+}
+
+// maxSkew is how far the clocks of masters may be apart.
+const maxSkew = time.Second
+
+// clockAhead returns how far the clock of a node is ahead of that of this process, if the node tells the time.
+func clockAhead(ctx context.Context, node redis.Cmdable) (ahead time.Duration, known bool) {
+	asked := time.Now()
+	told, err := node.Time(ctx).Result()
+	return told.Sub(asked) - time.Since(asked)/2, err == nil
+}
+
+// checkClocks finds the nodes whose clocks are ahead of the slowest one.
+func checkClocks(ahead map[string]time.Duration) (findings []error) {
+	slowest := time.Duration(math.MaxInt64)
+	for _, d := range ahead {
+		slowest = min(slowest, d)
+	}
+	for node, d := range ahead {
+		if skew := d - slowest; skew > maxSkew {
+			findings = append(findings, &UnsafeSetting{node, "TIME", skew.Round(time.Millisecond).String() + " ahead",
+				"leases and records that move to or from this node end early or late"})
+		}
+	}
+	return findings
 }
 
 // hazard is a setting and the values that are safe for it.

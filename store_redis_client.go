@@ -88,37 +88,58 @@ func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err,
 // run runs a script on the key of that name until its reply is known.
 func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
-	reply, err := s.do(ctx, command...)
-	if isNoScript(err) {
-		reply, err = s.do(ctx, script.uncached(command)...)
-	}
+	reply, err := again(ctx, func() (*redis.StringCmd, error) {
+		reply, err := s.send(ctx, command)
+		if isNoScript(err) {
+			reply, err = s.send(ctx, script.uncached(command))
+		}
+		return reply, err
+	})
 	return reply, storeError(err)
 }
 
-// do sends a command until its reply is known: by Process, since Do and EvalSha make twice as many allocations.
-func (s *RedisStore) do(ctx context.Context, args ...any) (*redis.StringCmd, error) {
-	return again(ctx, func() (*redis.StringCmd, error) {
-		cmd := redis.NewStringCmd(ctx, args...)
-		return cmd, s.client.Process(ctx, cmd)
-	})
+// send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
+func (s *RedisStore) send(ctx context.Context, args []any) (*redis.StringCmd, error) {
+	cmd := redis.NewStringCmd(ctx, args...)
+	return cmd, s.client.Process(ctx, cmd)
 }
 
 // again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
 // before.
 func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
+	const tries = 3
+	lost := false
 	for try := 1; ; try++ {
 		reply, err := step()
-		if err == nil || !askAgain(ctx, err, try) {
-			return reply, err
+		if err == nil {
+			return reply, nil
 		}
+		answered := isAnswer(err)
+		lost = lost || !answered
+		if !answered && ctx.Err() == nil && try < tries {
+			continue
+		}
+		if lost {
+			err = replyLost{err}
+		}
+		return reply, err
 	}
 }
 
-// askAgain reports whether a reply got lost that there is time to ask for again.
-func askAgain(ctx context.Context, err error, try int) bool {
-	const tries = 3
-	_, answered := errors.AsType[redis.Error](err)
-	return !answered && ctx.Err() == nil && try < tries
+// isAnswer reports whether err is what the server has answered.
+func isAnswer(err error) bool {
+	_, ok := errors.AsType[redis.Error](err)
+	return ok
+}
+
+// replyLost is the error of a step that the server may have taken nevertheless: the reply to one of its tries was lost.
+type replyLost struct{ error }
+
+func (e replyLost) Unwrap() error { return e.error }
+
+func isReplyLost(err error) bool {
+	_, ok := errors.AsType[replyLost](err)
+	return ok
 }
 
 func storeError(err error) error {

@@ -65,10 +65,7 @@ func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 // decode returns the record with its response.
 func (r redisRecord) decode() (Record, error) {
 	switch r.state {
-	case stateRunning:
-		return r.record, nil
-	case stateReleased:
-		r.record.LeaseLeft = 0
+	case stateRunning, stateReleased:
 		return r.record, nil
 	case stateDone:
 		r.record.Response = new(Response)

@@ -1,6 +1,7 @@
 package idempotencytest
 
 import (
+	"errors"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -125,5 +126,43 @@ var expiryCases = []testCase{{
 		t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
 		next := t.claim(another)
 		t.isNew(next, own)
+	},
+}, {
+	name: "Extend after the end of a forgotten record",
+	rule: "Extend makes no record again after Release, nor after Complete: ErrClaimLost, and the key stays free.",
+	only: leased,
+	check: func(t *trial) {
+		released := t.forgotten()
+		t.says("Release", released.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		t.says("Extend", released.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+		t.isNew(t.claim(another), released)
+
+		t = t.at(freshKey())
+		completed := t.claim(request)
+		t.succeeds("Complete", completed.claim.Complete(t.ctx, receipt("short-lived"), short))
+		t.at(freshKey()).forgotten() // was claimed later, so the record has expired, too
+		t.says("Extend", completed.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+		t.isNew(t.claim(another), completed)
+	},
+}, {
+	name: "Extend during the end of a forgotten record",
+	rule: "Extend makes no record again that is being released or completed.",
+	only: leased,
+	check: func(t *trial) {
+		for round, old := range t.allForgotten(rounds) {
+			extended, released := old.whileExtending(old.own, round, func() error { return old.own.claim.Release(t.ctx) })
+			if !errors.Is(extended, idempotency.ErrRestored) {
+				t.says("Extend", extended, idempotency.ErrClaimLost)
+			}
+			t.succeedsOrLoses("Release", released)
+			old.release(old.claim(request))
+		}
+		for round, old := range t.allForgotten(rounds) {
+			_, completed := old.whileExtending(old.own, round, func() error {
+				return old.own.claim.Complete(t.ctx, receipt("restored"), long)
+			})
+			t.succeedsLate("Complete", completed)
+			old.replays(old.own, receipt("restored"))
+		}
 	},
 }}

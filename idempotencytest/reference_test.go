@@ -88,12 +88,20 @@ func (r *reference) Begin(
 	e.released = false
 	e.owner = &referenceClaim{store: r, key: key}
 	e.owner.claimed = *e
+	if ctx.Err() != nil && r.has("unanswered claim cannot be released") {
+		return idempotency.Record{}, deaf{e.owner}, ctx.Err()
+	}
 	own := r.record(e, now)
 	if r.has("own lease is not told") {
 		own.NoLease = true
 	}
 	return own, e.owner, nil
 }
+
+// deaf is a claim that cannot be released.
+type deaf struct{ idempotency.Claim }
+
+func (deaf) Release(context.Context) error { return nil }
 
 // pause gives way between two steps that should be one.
 func (r *reference) pause() {
@@ -165,6 +173,7 @@ type referenceClaim struct {
 	store   *reference
 	key     idempotency.Key
 	claimed entry
+	settled bool // Complete or Release was called
 }
 
 func (c *referenceClaim) Context(ctx context.Context) context.Context {
@@ -200,6 +209,10 @@ func (c *referenceClaim) Extend(_ context.Context, lease time.Duration) error {
 			return idempotency.ErrClaimLost
 		case !e.lease.After(now) && has("Extend refuses a lapsed lease"):
 			return idempotency.ErrClaimLost
+		}
+		if has("Extend checks, then writes") {
+			c.store.pause()
+			e.released = false
 		}
 		if has("Extend adds to the lease") {
 			lease += e.lease.Sub(now)
@@ -272,13 +285,15 @@ func (c *referenceClaim) step(name string, do func(*entry, time.Time) error) err
 	defer r.mu.Unlock()
 	now := time.Now()
 	e := r.find(c.key, now)
+	c.settled = c.settled || name != "Extend"
 	switch {
 	case e != nil && c.owns(name, e):
 		return do(e, now)
 	case e != nil && r.has(name+" acts, then checks"):
 		_ = do(e, now)
 		return idempotency.ErrClaimLost
-	case e != nil, name == "Release" && !r.has("Release restores"), r.has(name + " does not restore"):
+	case e != nil, name == "Release" && !r.has("Release restores"), r.has(name + " does not restore"),
+		name == "Extend" && c.settled && !r.has("Extend restores what was settled"):
 		return idempotency.ErrClaimLost
 	}
 	restored := c.claimed

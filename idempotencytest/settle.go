@@ -75,4 +75,32 @@ var settleCases = []testCase{{
 		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
 		t.runs(t.claim(request))
 	},
+}, {
+	name: "Extend during Complete",
+	rule: "An Extend under way when Complete is called changes nothing after it: the response stays, without a lease.",
+	check: func(t *trial) {
+		for round := range rounds {
+			t := t.at(freshKey())
+			own := t.claim(request)
+			extended, completed := t.whileExtending(own, round, func() error {
+				return own.claim.Complete(t.ctx, receipt("of a renewed claim"), long)
+			})
+			t.succeedsOrLoses("Extend", extended)
+			t.succeeds("Complete", completed)
+			t.replays(own, receipt("of a renewed claim"))
+		}
+	},
+}, {
+	name: "Extend during Release",
+	rule: "An Extend under way when Release is called changes nothing after it: the key is free.",
+	check: func(t *trial) {
+		for round := range rounds {
+			t := t.at(freshKey())
+			own := t.claim(request)
+			extended, released := t.whileExtending(own, round, func() error { return own.claim.Release(t.ctx) })
+			t.succeedsOrLoses("Extend", extended)
+			t.succeeds("Release", released)
+			t.release(t.claim(request))
+		}
+	},
 }}

@@ -76,6 +76,9 @@ func kindOf(ctx context.Context, store idempotency.Store) (kind, error) {
 	defer cancel()
 	record, claim, err := store.Begin(ctx, freshKey(), request)
 	if err != nil {
+		if claim != nil {
+			_ = claim.Release(ctx)
+		}
 		return 0, err
 	}
 	if claim == nil {

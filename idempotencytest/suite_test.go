@@ -77,6 +77,7 @@ func TestNoFalseAlarms(t *testing.T) {
 		"memory":        func() idempotency.Store { return newMemoryStore(t) },
 		"reference":     func() idempotency.Store { return newReference("") },
 		"transactional": func() idempotency.Store { return newTransactions("") },
+		"unsure":        func() idempotency.Store { return unsure{newReference("")} },
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
@@ -162,6 +163,19 @@ func violations(t *testing.T, newStore func() idempotency.Store, names ...string
 func inBubble(t *testing.T, f func(context.Context) error) (err error) {
 	synctest.Test(t, func(t *testing.T) { err = f(t.Context()) })
 	return err
+}
+
+// unsure is a store whose reply to a Begin is lost when its context has ended.
+type unsure struct{ idempotency.Store }
+
+func (s unsure) Begin(
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, a)
+	if ctx.Err() != nil {
+		return idempotency.Record{}, claim, ctx.Err()
+	}
+	return record, claim, err
 }
 
 // slow is a store that is far away: each way takes up to delay.

@@ -19,6 +19,7 @@ const (
 	timeout  = 2 * time.Minute       // for a check
 	patience = 30 * time.Second      // for what must happen after short
 	grace    = 5 * time.Second       // for settling the claims of a check
+	rounds   = 32                    // of two steps at once, for them to meet in every order
 
 	// resolution is by how much the clocks of the store and of the suite may round.
 	resolution = 10 * time.Millisecond
@@ -88,6 +89,10 @@ type answer struct {
 func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
 	asked := time.Now()
 	record, claim, err := t.store.Begin(t.ctx, t.key, a)
+	if err != nil && claim != nil {
+		_ = claim.Release(t.ctx) // it may not have been granted
+		claim = nil
+	}
 	return answer{record, claim, a.Lease, asked, time.Now()}, err
 }
 
@@ -225,6 +230,37 @@ func (t *trial) forgotten() answer {
 		return true
 	})
 	return own
+}
+
+// forgottenClaim is a claim whose record has expired.
+type forgottenClaim struct {
+	*trial
+	own answer
+}
+
+// allForgotten claims n keys, and returns when their records have expired although nobody has asked for them since.
+func (t *trial) allForgotten(n int) []forgottenClaim {
+	all := make([]forgottenClaim, n)
+	for i := range all {
+		all[i].trial = t.at(freshKey())
+		all[i].own = all[i].claim(lasting(request, short, short))
+	}
+	t.at(freshKey()).forgotten() // was claimed last
+	return all
+}
+
+// whileExtending ends a claim while it is extended. The two change places from round to round, since that of this
+// goroutine mostly begins first.
+func (t *trial) whileExtending(own answer, round int, end func() error) (extended, ended error) {
+	steps := [2]func(){
+		func() { extended = own.claim.Extend(t.ctx, long) },
+		func() { ended = end() },
+	}
+	var other sync.WaitGroup
+	other.Go(steps[round%2])
+	steps[1-round%2]()
+	other.Wait()
+	return extended, ended
 }
 
 // until waits for an event.

@@ -112,6 +112,70 @@ func TestLostMessages(t *testing.T) {
 	}
 }
 
+// A claim whose answer is lost for good can be released by its token, whether it was granted or not.
+func TestReleaseOfAnUnansweredClaim(t *testing.T) {
+	t.Parallel()
+	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
+		for _, c := range []struct {
+			fault   servertest.Fault
+			want    error // of the release
+			attempt int   // the next one
+		}{
+			{servertest.LoseReply, nil, 2},
+			{servertest.HoldReply, nil, 2},
+			{servertest.LoseRequest, idempotency.ErrClaimLost, 1},
+		} {
+			t.Run(form+"/"+string(c.fault), func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				pool, proxy := newProxiedPool(t, unprepared)
+				store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: days}))
+				inVain := func(key idempotency.Key) idempotency.Claim {
+					brief, cancel := context.WithTimeout(ctx, time.Second)
+					defer cancel()
+					proxy.Inject(servertest.Rule{Fault: c.fault, Pattern: "idempotency: claim", Times: 1000})
+					defer proxy.Inject(servertest.Rule{})
+					_, claim, err := store.Begin(brief, key, attempt)
+					require.Error(t, err)
+					require.NotNil(t, claim)
+					return claim
+				}
+				free, held := keyOf("1"), completed(t, store)
+
+				claim := inVain(free)
+				require.ErrorIs(t, claim.Release(ctx), c.want)
+				record, next, err := store.Begin(ctx, free, attempt)
+				require.NoError(t, err)
+				require.NotNil(t, next)
+				require.Equal(t, c.attempt, record.Attempt)
+				require.ErrorIs(t, claim.Release(ctx), idempotency.ErrClaimLost)
+				require.NoError(t, next.Complete(ctx, answer, time.Hour))
+
+				require.ErrorIs(t, inVain(held).Release(ctx), idempotency.ErrClaimLost)
+				record, _, err = store.Begin(ctx, held, attempt)
+				require.NoError(t, err)
+				require.Equal(t, answer, *record.Response)
+			})
+		}
+	}
+}
+
+// There is nothing to release of a claim that ends with its session, nor of one that the server has refused.
+func TestNoClaimBesideAnError(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	pool, proxy := newProxiedPool(t, unprepared)
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	_, claim, err := pgxstore.New(pool, pgxstore.Options{Table: "missing"}).Begin(ctx, keyOf("1"), attempt)
+	require.Error(t, err)
+	require.Nil(t, claim)
+	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: lock", Times: 1000})
+	_, claim, err = pgxstore.NewTx(pool, opts).Begin(ctx, keyOf("1"), attempt)
+	require.Error(t, err)
+	require.Nil(t, claim)
+}
+
 // The request or the reply of a step of a claim is lost, or late. The step itself asks again, and finds out.
 func TestLostSteps(t *testing.T) {
 	t.Parallel()

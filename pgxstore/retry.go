@@ -15,17 +15,19 @@ import (
 // time, one of them has won.
 const tries = 3
 
-// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. If there is a
-// claim that a failure would leave behind, as there may be once a step was sent, only the end of ctx ends the tries.
-func (t *Table) retry(ctx context.Context, claimed bool, step func(*pgxpool.Conn) error) error {
-	return retry(ctx, &claimed, func() error {
+// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed says
+// that there is a claim, or may be one because the answer to a try was lost: a failure would leave it behind. Only the
+// end of ctx ends the tries then.
+func (t *Table) retry(ctx context.Context, claimed *bool, step func(*pgxpool.Conn) error) error {
+	return retry(ctx, claimed, func() error {
 		conn, err := t.pool.Acquire(ctx)
 		if err != nil {
 			return err
 		}
 		defer conn.Release()
-		claimed = true
-		return hasten(ctx, conn, func() error { return step(conn) })
+		err = hasten(ctx, conn, func() error { return step(conn) })
+		*claimed = *claimed || !isAnswer(err)
+		return err
 	})
 }
 
@@ -79,6 +81,9 @@ func lostRace(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (e.Code == "40001" || e.Code == "40P01") // serialization failure, deadlock
 }
+
+// isAnswer reports whether err is what the server has answered: that it has not done the step, unless err is nil.
+func isAnswer(err error) bool { return err == nil || lostRace(err) || isRefused(err) }
 
 // isBroken reports whether it was the connection that failed, or the server as it went down or came up.
 func isBroken(err error) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,7 +51,7 @@ func reachOf(request idempotency.ClaimRequest) reach {
 }
 
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
-// the key, the second one recognises its own token.
+// the key, the second one recognises its own token. If no answer comes, it returns the claim beside the error.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
@@ -59,9 +60,14 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		store: s, key: key, digest: key.Digest(), fingerprint: request.Fingerprint, token: id(uuid.New()),
 		lease: request.Lease, ttl: max(request.TTL, request.Lease),
 	}
-	held, err := c.take(ctx, reachOf(request))
+	claimed := false
+	held, err := c.take(ctx, reachOf(request), &claimed)
 	if err != nil {
-		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+		err = fmt.Errorf("pgxstore: claim: %w", err)
+		if claimed {
+			return idempotency.Record{}, c, err
+		}
+		return idempotency.Record{}, nil, err
 	}
 	record, err := held.record()
 	if err != nil {
@@ -86,16 +92,19 @@ type claim struct {
 	operation   pgtype.UUID // null: not claimed yet
 	attempt     int32
 	created     pgtype.Timestamptz
+
+	mu      sync.Mutex // held while the record is settled or made again
+	settled bool       // Complete or Release has ended the claim
 }
 
-// take claims the key within reach, and returns the record that holds it then.
-func (c *claim) take(ctx context.Context, reach reach) (held *row, err error) {
+// take claims the key within reach, and returns the record that holds it then. See [Table.retry] for claimed.
+func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach), printable(c.key.User), printable(c.key.Endpoint),
 		printable(c.key.ID), c.token, c.lease.Microseconds(), c.ttl.Microseconds(), nil, 1, nil}
 	if c.operation.Valid {
 		args[9], args[10], args[11] = c.operation, c.attempt, c.created
 	}
-	err = c.store.retry(ctx, c.operation.Valid, func(conn *pgxpool.Conn) (err error) {
+	err = c.store.retry(ctx, claimed, func(conn *pgxpool.Conn) (err error) {
 		if !c.store.opts.divided() {
 			held, err = c.scan(conn.QueryRow(ctx, c.store.claim, args...))
 			return err
@@ -150,37 +159,58 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	return c.restoring(ctx, "extend", c.store.extend, c.digest[:], c.token, lease.Microseconds())
+	args := []any{c.digest[:], c.token, lease.Microseconds()}
+	done, err := c.step(ctx, "extend", c.store.extend, args)
+	if done || err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled { // nobody would renew or settle the record if it were made again
+		return idempotency.ErrClaimLost
+	}
+	return c.restore(ctx, "extend", c.store.extend, args)
 }
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	err := c.restoring(ctx, "complete", c.store.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
-	if errors.Is(err, errCompleted) {
-		return nil // this is a repetition
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	args := responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())
+	done, err := c.step(ctx, "complete", c.store.complete, args)
+	if !done && err == nil {
+		err = c.restore(ctx, "complete", c.store.complete, args)
 	}
-	return err
+	if errors.Is(err, errCompleted) {
+		err = nil // this is a repetition
+	}
+	return c.settle(err)
 }
 
 // Release implements [idempotency.Claim].
 func (c *claim) Release(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token})
-	if err == nil && !done {
-		return idempotency.ErrClaimLost
+	if !done && err == nil {
+		err = idempotency.ErrClaimLost
 	}
+	return c.settle(err)
+}
+
+// settle notes that the claim has ended, if err says so.
+func (c *claim) settle(err error) error {
+	c.settled = c.settled || err == nil || errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrClaimLost)
 	return err
 }
 
 // errCompleted says that the claim itself has completed its record.
 var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
-// restoring runs a step on the record of the claim. If the record is gone, it is made again.
-func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) error {
-	done, err := c.step(ctx, name, sql, args)
-	if done || err != nil {
-		return err
-	}
-	held, err := c.take(ctx, expired)
+// restore makes the record again if it is gone, and runs a step on it.
+func (c *claim) restore(ctx context.Context, name, sql string, args []any) error {
+	claimed := true
+	held, err := c.take(ctx, expired, &claimed)
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)
@@ -189,7 +219,7 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 	case held.token != c.token || !held.leaseUntil.Valid:
 		return idempotency.ErrClaimLost
 	}
-	done, err = c.step(ctx, name, sql, args)
+	done, err := c.step(ctx, name, sql, args)
 	switch {
 	case err != nil:
 		return err
@@ -201,7 +231,8 @@ func (c *claim) restoring(ctx context.Context, name, sql string, args ...any) er
 
 // step reports whether the claim held its record, which sql has changed then.
 func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bool, err error) {
-	err = c.store.retry(ctx, true, func(conn *pgxpool.Conn) error {
+	claimed := true
+	err = c.store.retry(ctx, &claimed, func(conn *pgxpool.Conn) error {
 		tag, err := conn.Exec(ctx, sql, args...)
 		done = tag.RowsAffected() == 1
 		return err

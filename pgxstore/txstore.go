@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -209,7 +210,7 @@ type txClaim struct {
 	attempt   int32
 	created   pgtype.Timestamptz
 
-	settled  bool
+	settled  atomic.Bool // also read by Extend
 	released bool
 	outcome  error // of Complete
 }
@@ -237,7 +238,7 @@ func (c *txClaim) Context(ctx context.Context) context.Context {
 
 // Extend implements [idempotency.Claim]. There is no lease to extend.
 func (c *txClaim) Extend(context.Context, time.Duration) error {
-	if c.settled {
+	if c.settled.Load() {
 		return idempotency.ErrClaimLost
 	}
 	return nil
@@ -245,13 +246,14 @@ func (c *txClaim) Extend(context.Context, time.Duration) error {
 
 // Release implements [idempotency.Claim]: it rolls back.
 func (c *txClaim) Release(ctx context.Context) error {
-	if c.settled {
+	if c.settled.Load() {
 		if c.released {
 			return nil
 		}
 		return idempotency.ErrClaimLost
 	}
-	c.settled, c.released = true, true
+	c.settled.Store(true)
+	c.released = true
 	if !c.tx.end() {
 		c.visit.hangUp()
 		return nil
@@ -267,8 +269,7 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 	if c.released {
 		return idempotency.ErrClaimLost
 	}
-	if !c.settled {
-		c.settled = true
+	if !c.settled.Swap(true) {
 		c.outcome = c.complete(ctx, resp, ttl)
 	}
 	return c.outcome
