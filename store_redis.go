@@ -194,13 +194,10 @@ func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Durat
 	return c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl)
 }
 
-// largeRecords holds buffers, as the allocation of one takes about as long as to store what is in it.
-var largeRecords = sync.Pool{New: func() any { return new(buffer) }}
-
 func (c *redisClaim) completeLarge(
 	ctx context.Context, resp Response, size int, ttl time.Duration,
 ) (*redis.StringCmd, error) {
-	b := largeRecords.Get().(*buffer)
+	b := newBuffer()
 	b.grow(size)
 	b.b = c.encode(b.b, resp)
 	tries := 0
@@ -212,8 +209,7 @@ func (c *redisClaim) completeLarge(
 	full := errors.Is(err, ErrStoreFull)
 	switch {
 	case err == nil && tries == 1: // else a hook of the client may still be about to send it
-		*b = b.reuse()
-		largeRecords.Put(b)
+		b.free()
 	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
 		return c.complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
 	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
