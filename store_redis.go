@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
@@ -115,17 +116,28 @@ func claimArgument(request ClaimRequest) (argument, token string) {
 	start := len(b)
 	b = hex.AppendEncode(b, secret)
 	end := len(b)
-	b = append(append(b, " attempt=1 operation="...), operation.String()...)
+	b = appendUUID(append(b, " attempt=1 operation="...), operation)
 	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = append(b, " created="...)
 	argument = string(b)
 	return argument, argument[start:end]
 }
 
+// appendUUID appends what id.String returns.
+func appendUUID(b []byte, id uuid.UUID) []byte {
+	for i, group := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
+		if i > 0 {
+			b = append(b, '-')
+		}
+		b = hex.AppendEncode(b, group)
+	}
+	return b
+}
+
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
+	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
@@ -187,40 +199,30 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 }
 
 func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Duration) (*redis.StringCmd, error) {
-	size := c.encodedSize(resp)
-	if size > inlineSize {
-		return c.completeLarge(ctx, resp, size, ttl)
-	}
-	return c.inline(ctx, c.encode(make([]byte, 0, size), resp), ttl)
-}
-
-func (c *redisClaim) completeLarge(
-	ctx context.Context, resp Response, size int, ttl time.Duration,
-) (*redis.StringCmd, error) {
 	b := newBuffer()
-	b.grow(size)
+	b.grow(c.encodedSize(resp))
 	b.b = c.encode(b.b, resp)
-	tries := 0
-	reply, err := again(ctx, func() (*redis.StringCmd, error) {
-		tries++
-		return c.stage(ctx, b.b, ttl)
-	})
-	err = storeError(err)
+	large := len(b.b) > inlineSize
+	send := c.inline
+	if large {
+		send = c.stage
+	}
+	reply, tries, err := send(ctx, b.b, ttl)
 	full := errors.Is(err, ErrStoreFull)
 	switch {
 	case err == nil && tries == 1: // else a hook of the client may still be about to send it
 		b.free()
 	case full && len(b.b) > spareSize: // but there is room for a record without body: that of the claim
 		return c.complete(ctx, Response{Status: resp.Status, Omitted: true}, ttl)
-	case full, redis.HasErrorPrefix(err, "TRYAGAIN"): // the slot is moving, and no script gets at two of its keys
-		return c.inline(ctx, b.b, ttl)
+	case large && (full || redis.HasErrorPrefix(err, "TRYAGAIN")): // the slot is moving: no script gets at two of its keys
+		reply, _, err = c.inline(ctx, b.b, ttl)
 	}
 	return reply, err
 }
 
 // inline completes with a record that passes through Lua.
-func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
-	return c.store.run(ctx, completeScript, c.name, c.token, ttl.Milliseconds(), value)
+func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, int, error) {
+	return c.store.tryRun(ctx, completeScript, c.name, c.token, ttl.Milliseconds(), value)
 }
 
 func (c *redisClaim) Release(ctx context.Context) error {
@@ -234,19 +236,21 @@ const stagingTTL = time.Minute
 
 // stage completes with a record that is too large for Lua: it is put under a key of its own, which the script renames
 // if the claim still holds. Both go out together, in one round trip.
-func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, error) {
+func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, int, error) {
 	staged := c.name.(string) + c.token.(string)
 	args := []any{"evalsha", completeScript.hash, 2, c.name, staged, c.token, ttl.Milliseconds(), ""}
-	reply := redis.NewStringCmd(ctx, args...)
-	pipe := c.store.client.Pipeline()
-	pipe.Set(ctx, staged, value, stagingTTL)
-	_ = pipe.Process(ctx, reply) // never fails
-	_, err := pipe.Exec(ctx)
-	if isNoScript(err) {
-		reply = redis.NewStringCmd(ctx, completeScript.uncached(args)...)
-		err = c.store.client.Process(ctx, reply)
-	}
-	return reply, err
+	reply, tries, err := again(ctx, func() (*redis.StringCmd, error) {
+		reply := redis.NewStringCmd(ctx, args...)
+		pipe := c.store.client.Pipeline()
+		pipe.Set(ctx, staged, value, stagingTTL)
+		_ = pipe.Process(ctx, reply) // never fails
+		_, err := pipe.Exec(ctx)
+		if isNoScript(err) {
+			return c.store.send(ctx, completeScript.uncached(args))
+		}
+		return reply, err
+	})
+	return reply, tries, storeError(err)
 }
 
 // settle notes that the claim has ended, if it has.

@@ -87,15 +87,23 @@ func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err,
 
 // run runs a script on the key of that name until its reply is known.
 func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
+	reply, _, err := s.tryRun(ctx, script, name, args...)
+	return reply, err
+}
+
+// tryRun is run, and returns how many tries it took.
+func (s *RedisStore) tryRun(
+	ctx context.Context, script script, name any, args ...any,
+) (reply *redis.StringCmd, tries int, err error) {
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
-	reply, err := again(ctx, func() (*redis.StringCmd, error) {
+	reply, tries, err = again(ctx, func() (*redis.StringCmd, error) {
 		reply, err := s.send(ctx, command)
 		if isNoScript(err) {
 			reply, err = s.send(ctx, script.uncached(command))
 		}
 		return reply, err
 	})
-	return reply, storeError(err)
+	return reply, tries, storeError(err)
 }
 
 // send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
@@ -104,25 +112,25 @@ func (s *RedisStore) send(ctx context.Context, args []any) (*redis.StringCmd, er
 	return cmd, s.client.Process(ctx, cmd)
 }
 
-// again takes a step until its reply is known. To repeat it is harmless: by its token a script knows what it has done
-// before.
-func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
-	const tries = 3
+// again takes a step until its reply is known, and returns how many tries it took. To repeat it is harmless: by its token
+// a script knows what it has done before.
+func again[T any](ctx context.Context, step func() (T, error)) (reply T, tries int, err error) {
+	const most = 3
 	lost := false
-	for try := 1; ; try++ {
-		reply, err := step()
-		if err == nil {
-			return reply, nil
+	for {
+		tries++
+		if reply, err = step(); err == nil {
+			return reply, tries, nil
 		}
 		answered := isAnswer(err)
 		lost = lost || !answered
-		if !answered && ctx.Err() == nil && try < tries {
+		if !answered && ctx.Err() == nil && tries < most {
 			continue
 		}
 		if lost {
 			err = replyLost{err}
 		}
-		return reply, err
+		return reply, tries, err
 	}
 }
 

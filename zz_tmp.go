@@ -1,3 +1,0 @@
-package idempotency
-import "errors"
-var ErrUserQuota = errors.New("idempotency: user's share of the store used up")
