@@ -281,6 +281,8 @@ func requireProblem(t *testing.T, a answer, status int, code string) problem {
 	switch code {
 	case "in-progress", "store-unavailable", "rolled-back":
 		require.Equal(t, "1", a.header.Get("Retry-After"))
+	case "quota-exceeded":
+		require.Equal(t, "60", a.header.Get("Retry-After"))
 	default:
 		require.NotContains(t, a.header, "Retry-After")
 	}
