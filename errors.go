@@ -31,6 +31,7 @@ var (
 	ErrClaimLost      = errors.New("idempotency: claim lost or lease lapsed")         // in-progress
 	ErrRecordInvalid  = errors.New("idempotency: stored record not readable")         // store-unavailable
 	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
+	ErrUserQuota      = errors.New("idempotency: user's share of the store used up")  // quota-exceeded
 	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // never shown: the answer stands
 )
 
@@ -141,6 +142,9 @@ var problems = []struct {
 	{ErrClaimLost, Error{Status: http.StatusConflict, Code: "in-progress", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "A request with this idempotency key is in progress",
 		Detail: "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key."}},
+	{ErrUserQuota, Error{Status: http.StatusTooManyRequests, Code: "quota-exceeded", RetryAfter: time.Minute, Retry: RetrySameKey,
+		Title:  "Caller's quota is used up",
+		Detail: "Nothing was executed. Retry later with the same key, once some of the caller's earlier keys have expired."}},
 	{ErrRolledBack, Error{Status: http.StatusServiceUnavailable, Code: "rolled-back", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "The request did not take effect",
 		Detail: "Its effects were undone, or could not be confirmed. Retry with the same key: it is executed, or its answer replayed."}},

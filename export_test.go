@@ -1,5 +1,7 @@
 package idempotency
 
+import "maps"
+
 // CollidingMemoryStore returns a store for which all keys have one of two hashes.
 func CollidingMemoryStore() *MemoryStore {
 	s := NewMemoryStore(MemoryOptions{})
@@ -10,3 +12,38 @@ func CollidingMemoryStore() *MemoryStore {
 
 // RefusalFor returns what a client is told of err.
 var RefusalFor = refuse
+
+// MemoryUsage is the bytes of all records in a store, and those of each user.
+type MemoryUsage struct {
+	Total int64
+	Users map[string]int64
+}
+
+// Counted returns what the store has counted.
+func (s *MemoryStore) Counted() MemoryUsage {
+	counted := MemoryUsage{s.usage.total.Load(), map[string]int64{}}
+	for i := range s.usage.parts {
+		part := &s.usage.parts[i]
+		part.mu.Lock()
+		maps.Copy(counted.Users, part.bytes)
+		part.mu.Unlock()
+	}
+	return counted
+}
+
+// Held returns what there is to count.
+func (s *MemoryStore) Held() MemoryUsage {
+	held := MemoryUsage{Users: map[string]int64{}}
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for _, e := range sh.entries {
+			for ; e != nil; e = e.chain {
+				held.Total += e.size()
+				held.Users[e.key.User] += e.size()
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return held
+}

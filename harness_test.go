@@ -283,6 +283,7 @@ var retries = map[string]idempotency.Retry{
 	"body-invalid":      idempotency.RetrySameKey,
 	"body-consumed":     idempotency.RetryNever,
 	"overloaded":        idempotency.RetrySameKey,
+	"quota-exceeded":    idempotency.RetrySameKey,
 	"in-progress":       idempotency.RetrySameKey,
 	"key-reused":        idempotency.RetryNewKey,
 	"not-replayable":    idempotency.RetryNever,
@@ -313,6 +314,8 @@ func requireProblem(t *testing.T, a answer, status int, code string) problem {
 	switch code {
 	case "in-progress", "store-unavailable", "rolled-back", "overloaded":
 		require.Equal(t, "1", a.header.Get("Retry-After"))
+	case "quota-exceeded":
+		require.Equal(t, "60", a.header.Get("Retry-After"))
 	default:
 		require.NotContains(t, a.header, "Retry-After")
 	}

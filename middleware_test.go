@@ -497,8 +497,7 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
 	})
 	t.Run("store full", func(t *testing.T) {
-		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1})
-		svc := setup{store: store}.guard(t, echo)
+		svc := setup{store: oneUserStore(1)}.guard(t, echo)
 		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrStoreFull)
 	})

@@ -27,7 +27,8 @@ type Store interface {
 	// and, in the last two cases, request.Fingerprint equals that of the record. A completed record is never claimed.
 	//
 	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
-	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull].
+	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull]. One that
+	// limits what each user may store returns [ErrUserQuota] at that limit.
 	//
 	// With an error, a claim that is non-nil may or may not have been granted: the store took the request, say, and its
 	// reply was lost. The caller does not own the operation. All that it may do with the claim is to call Release.

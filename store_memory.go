@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"hash/maphash"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,33 +17,136 @@ import (
 
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
 type MemoryOptions struct {
-	// MaxBytes bounds the memory of all records together, estimated with their overhead. At the limit new claims are
-	// refused with [ErrStoreFull], rather than a record forgotten before its time. Zero means 256 MiB.
+	// MaxBytes bounds the memory of all records together, estimated with their overhead. At the limit, new claims are
+	// refused with [ErrStoreFull]: no record is forgotten before its time. The last eighth is reserved for claims. An
+	// answer that does not fit into the rest is stored with Omitted set. Zero means 256 MiB.
 	MaxBytes int64
+
+	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, new claims of this user are
+	// refused with [ErrUserQuota]. The last eighth is reserved for claims too. Zero means half of MaxBytes. MaxBytes or
+	// more means no limit, which suits a service with one user.
+	MaxUserBytes int64
+}
+
+func (o MemoryOptions) withDefaults() MemoryOptions {
+	o.MaxBytes = cmp.Or(o.MaxBytes, 256<<20)
+	o.MaxUserBytes = cmp.Or(o.MaxUserBytes, o.MaxBytes/2)
+	if o.MaxUserBytes >= o.MaxBytes {
+		o.MaxUserBytes = math.MaxInt64 // then a full store is always ErrStoreFull
+	}
+	return o
+}
+
+func (o MemoryOptions) validate() error {
+	var faults faults
+	faults.check(o.MaxBytes >= 0, "MaxBytes %d is negative", o.MaxBytes)
+	faults.check(o.MaxUserBytes >= 0, "MaxUserBytes %d is negative", o.MaxUserBytes)
+	return errors.Join(faults...)
 }
 
 // MemoryStore keeps records in the memory of the process: for tests, and for services that run as one process and may
 // forget their records with it. It has no goroutine and nothing to close: each claim removes a few expired records.
 // It is safe for concurrent use.
 type MemoryStore struct {
-	hash   func(Key) uint64
-	start  time.Time
-	max    int64
-	size   atomic.Int64
-	shards [64]shard
+	hash            func(Key) uint64
+	start           time.Time
+	claims, answers limits
+	usage           usage
+	shards          [64]shard
+	faults          error
 }
 
-// NewMemoryStore returns an empty store.
+// NewMemoryStore returns an empty store. Begin returns the faults of opts.
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
+	faults := opts.validate()
+	opts = opts.withDefaults()
+	claims := limits{total: opts.MaxBytes, user: opts.MaxUserBytes}
 	seed := maphash.MakeSeed()
 	s := &MemoryStore{
 		hash:  func(key Key) uint64 { return maphash.Comparable(seed, key) },
-		start: time.Now(), max: cmp.Or(opts.MaxBytes, 256<<20),
+		start: time.Now(), claims: claims, answers: claims.lessReserve(), faults: faults,
 	}
+	s.usage.init()
 	for i := range s.shards {
 		s.shards[i].store, s.shards[i].entries = s, make(map[uint64]*entry)
 	}
 	return s
+}
+
+// limits are the most bytes that all records may have, and those of one user.
+type limits struct{ total, user int64 }
+
+// lessReserve returns the limits without the reserve for claims. A claim takes about 400 bytes and an answer may take
+// 1 MiB, so an eighth leaves room for many claims and costs few answers.
+func (l limits) lessReserve() limits {
+	const part = 8
+	return limits{total: l.total - l.total/part, user: l.user - l.user/part}
+}
+
+// usage counts the bytes of all records, and those of each user. Users are divided by their hash, so that few wait for
+// the same lock. It is safe for concurrent use.
+type usage struct {
+	seed  maphash.Seed
+	total atomic.Int64
+	parts [64]userBytes
+}
+
+// userBytes counts the bytes of some users. A user without records is not in the map.
+type userBytes struct {
+	mu    sync.Mutex
+	bytes map[string]int64
+}
+
+func (u *usage) init() {
+	u.seed = maphash.MakeSeed()
+	for i := range u.parts {
+		u.parts[i].bytes = make(map[string]int64)
+	}
+}
+
+func (u *usage) part(user string) *userBytes {
+	return &u.parts[maphash.String(u.seed, user)%uint64(len(u.parts))]
+}
+
+// add counts n more bytes of user. It returns an error and counts nothing if that would exceed a limit.
+func (u *usage) add(user string, n int64, within limits) error {
+	part := u.part(user)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	sum := part.bytes[user] + n
+	if sum > within.user {
+		return ErrUserQuota
+	}
+	if !u.addTotal(n, within.total) {
+		return ErrStoreFull
+	}
+	part.bytes[user] = sum
+	return nil
+}
+
+// addTotal checks the limit before it adds. A large answer without room must not make a claim fail in the meantime.
+func (u *usage) addTotal(n, limit int64) bool {
+	for {
+		total := u.total.Load()
+		if total+n > limit {
+			return false
+		}
+		if u.total.CompareAndSwap(total, total+n) {
+			return true
+		}
+	}
+}
+
+// subtract counts n fewer bytes of user.
+func (u *usage) subtract(user string, n int64) {
+	part := u.part(user)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	u.total.Add(-n)
+	part.bytes[user] -= n
+	if part.bytes[user] == 0 {
+		delete(part.bytes, user)
+	}
 }
 
 // shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
@@ -128,10 +233,13 @@ func (e *entry) size() int64 {
 
 // Begin implements [Store].
 func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
+	if s.faults != nil {
+		return Record{}, nil, s.faults
+	}
 	hash := s.hash(key)
 	sh := s.lock(hash)
 	defer sh.mu.Unlock()
-	now := time.Since(s.start)
+	now := s.now()
 	s.trim(sh, now, 2)
 
 	held := s.find(sh, hash, key, now)
@@ -141,8 +249,8 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
 	if held == nil {
 		e.operation, e.created = newOperation(), now
-		if !s.insert(sh, hash, e, now) {
-			return Record{}, nil, ErrStoreFull
+		if err := s.insert(sh, hash, e, now); err != nil {
+			return Record{}, nil, err
 		}
 	} else {
 		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
@@ -161,6 +269,8 @@ func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
 	return e.released || request.TakeOver && e.lease <= now
 }
 
+func (s *MemoryStore) now() time.Duration { return time.Since(s.start) }
+
 func (s *MemoryStore) lock(hash uint64) *shard {
 	sh := &s.shards[hash%uint64(len(s.shards))]
 	sh.mu.Lock()
@@ -177,37 +287,29 @@ func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *
 	return e
 }
 
-// insert adds a record, if there is room for it.
-func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) bool {
-	if !s.take(sh, e.size(), now) {
-		return false
+// insert adds a record, if there is room for it. The caller enqueues it.
+func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) error {
+	if err := s.take(sh, e.key.User, e.size(), s.claims, now); err != nil {
+		return err
 	}
 	sh.put(hash, e)
-	return true
+	return nil
 }
 
 func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
 	sh.drop(hash, e)
 	e.queue.remove(e)
-	s.size.Add(-e.size())
+	s.usage.subtract(e.key.User, e.size())
 }
 
-// take reserves n bytes, if need be in the place of expired records. The caller holds sh.
-func (s *MemoryStore) take(sh *shard, n int64, now time.Duration) bool {
-	for !s.reserve(n) {
-		if !s.makeRoom(sh, now) {
-			return false
+// take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
+func (s *MemoryStore) take(sh *shard, user string, n int64, within limits, now time.Duration) error {
+	for {
+		err := s.usage.add(user, n, within)
+		if err == nil || !s.makeRoom(sh, now) {
+			return err
 		}
 	}
-	return true
-}
-
-func (s *MemoryStore) reserve(n int64) bool {
-	if s.size.Add(n) <= s.max {
-		return true
-	}
-	s.size.Add(-n)
-	return false
 }
 
 // trim removes up to n expired records, and reports whether there were any.
@@ -293,65 +395,70 @@ func (e *entry) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [Claim].
 func (e *entry) Extend(_ context.Context, lease time.Duration) error {
-	return e.restoring(func(now time.Duration) error {
-		if e.completed || e.released {
-			return ErrClaimLost
-		}
-		e.lease = now + lease
-		if e.expires < e.lease {
-			e.shard.enqueue(e, now, lease)
-		}
-		return nil
-	})
+	e.shard.mu.Lock()
+	defer e.shard.mu.Unlock()
+	if e.completed || e.released {
+		return ErrClaimLost
+	}
+	now := e.shard.store.now()
+	err := e.restore(now)
+	if err != nil && err != ErrRestored {
+		return err
+	}
+	e.lease = now + lease
+	if e.queue == nil || e.expires < e.lease {
+		e.shard.enqueue(e, now, lease)
+	}
+	return err
 }
 
 // Complete implements [Claim].
 func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) error {
 	resp.Body = bytes.Clone(resp.Body)
-	return e.restoring(func(now time.Duration) error {
-		if e.released {
-			return ErrClaimLost
-		}
-		if !e.completed { // else this is a repetition
-			e.respond(resp, now)
-			e.lease = now
-			e.shard.enqueue(e, now, ttl)
-		}
+	e.shard.mu.Lock()
+	defer e.shard.mu.Unlock()
+	if e.completed {
+		return nil // this is a repetition, even if the record has expired since
+	}
+	if e.released {
+		return ErrClaimLost
+	}
+	now := e.shard.store.now()
+	err := e.restore(now)
+	if err != nil && err != ErrRestored {
+		return err
+	}
+	e.respond(resp, now)
+	e.lease = now
+	e.shard.enqueue(e, now, ttl)
+	return err
+}
+
+// restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller enqueues it. Any other
+// error says why the entry is not the record of its key.
+func (e *entry) restore(now time.Duration) error {
+	if e.live(now) {
 		return nil
-	})
+	}
+	s := e.shard.store
+	hash := s.hash(e.key)
+	if s.find(e.shard, hash, e.key, now) != nil {
+		return ErrClaimLost
+	}
+	if err := s.insert(e.shard, hash, e, now); err != nil {
+		return err
+	}
+	return ErrRestored
 }
 
 // respond takes as much of the response as there is room for. The room for its status is there from the start.
 func (e *entry) respond(resp Response, now time.Duration) {
-	before := e.size()
+	s, before := e.shard.store, e.size()
 	e.completed, e.response = true, resp
-	if !e.shard.store.take(e.shard, e.size()-before, now) {
+	n := e.size() - before
+	if n > 0 && s.take(e.shard, e.key.User, n, s.answers, now) != nil {
 		e.response = Response{Status: resp.Status, Omitted: true}
 	}
-}
-
-// restoring calls step under the lock of the shard. If the entry has expired, it is added again.
-func (e *entry) restoring(step func(now time.Duration) error) error {
-	sh, s := e.shard, e.shard.store
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := time.Since(s.start)
-	if e.live(now) {
-		return step(now)
-	}
-	hash := s.hash(e.key)
-	if s.find(sh, hash, e.key, now) != nil {
-		return ErrClaimLost
-	}
-	if !s.insert(sh, hash, e, now) {
-		return ErrStoreFull
-	}
-	sh.enqueue(e, now, 1) // step says for how long; were it expired already, it would have to make room
-	if err := step(now); err != nil {
-		s.remove(sh, hash, e)
-		return err
-	}
-	return ErrRestored
 }
 
 // live reports whether the entry is the record of its key.
@@ -361,7 +468,7 @@ func (e *entry) live(now time.Duration) bool { return e.queue != nil && e.expire
 func (e *entry) Release(context.Context) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	now := time.Since(e.shard.store.start)
+	now := e.shard.store.now()
 	if e.completed {
 		return ErrClaimLost
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -77,6 +78,11 @@ func mustRead(t testing.TB, store idempotency.Store, key idempotency.Key) idempo
 	return record
 }
 
+// oneUserStore returns a store of which one user may take everything.
+func oneUserStore(limit int64) *idempotency.MemoryStore {
+	return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit})
+}
+
 // fillStore completes records with resp for ttl until the store is full, and returns their number.
 func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response, ttl time.Duration) (n int) {
 	t.Helper()
@@ -93,7 +99,7 @@ func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response,
 func TestFullMemoryStoreKeepsEveryRecordUntilItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 256 << 10})
+		store := oneUserStore(256 << 10)
 		running := numberedKey(-1)
 		claim := mustClaim(t, store, running, attemptFor(time.Hour))
 		n := fillStore(t, store, bodyOf(200), time.Hour)
@@ -119,7 +125,7 @@ func TestFullMemoryStoreKeepsEveryRecordUntilItsTime(t *testing.T) {
 func TestFullMemoryStoreTakesNewRecordsAsOldOnesExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 20})
+		store := oneUserStore(1 << 20)
 		n := fillStore(t, store, bodyOf(200), time.Hour)
 		for range 3 {
 			time.Sleep(time.Hour)
@@ -168,7 +174,7 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	const limit, keys, workers = 1 << 20, 4000, 8
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit})
+	store := oneUserStore(limit)
 	early := mustClaim(t, store, numberedKey(keys), attemptFor(time.Hour))
 	var claimed, refused atomic.Int64
 	var wg sync.WaitGroup
@@ -223,7 +229,7 @@ func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it m
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := heapInUse()
-			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: test.limit})
+			store := oneUserStore(test.limit)
 			n := fillStore(t, store, test.resp, time.Hour)
 			ratio := float64(heapInUse()-before) / float64(test.limit)
 			t.Logf("%d records of %d bytes each, %.2f times the estimate", n, test.limit/int64(n), ratio)
@@ -243,9 +249,7 @@ func heapInUse() int64 {
 
 func TestFullMemoryStoreThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
-	svc := setup{
-		store: idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 4 << 10}),
-	}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := setup{store: oneUserStore(4 << 10)}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
 	})
 	first := svc.call("first", "")
@@ -283,7 +287,13 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 					claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
 					require.NoError(t, settle(t.Context(), claim))
 					time.Sleep(time.Minute)
-					if err := use(t.Context(), claim); !errors.Is(err, idempotency.ErrRestored) {
+					err := use(t.Context(), claim)
+					switch {
+					case first == "Complete" && second == "Complete":
+						require.NoError(t, err, "a repetition")
+					case first == "Extend" && second != "Release":
+						require.ErrorIs(t, err, idempotency.ErrRestored)
+					default:
 						require.ErrorIs(t, err, idempotency.ErrClaimLost)
 					}
 					time.Sleep(time.Hour)
@@ -327,7 +337,7 @@ func TestMemoryStoreUnderContention(t *testing.T) {
 func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 20})
+		store := oneUserStore(8 << 20)
 		waiting := mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
 		n := fillStore(t, store, bodyOf(0), time.Hour)
 		require.Greater(t, n, 10_000)
@@ -343,4 +353,358 @@ func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
 		mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
 		require.Equal(t, n, fillStore(t, store, bodyOf(0), time.Hour), "room was lost")
 	})
+}
+
+// userKey returns the n-th of many keys of a user.
+func userKey(user string, n int) idempotency.Key {
+	return idempotency.Key{User: user, Endpoint: "POST /payments", ID: fmt.Sprintf("%036d", n)}
+}
+
+// completeUntilOmitted completes records of a user with resp until one is Omitted, and returns the number of the others.
+func completeUntilOmitted(t testing.TB, store idempotency.Store, user string, resp idempotency.Response) (n int) {
+	t.Helper()
+	for ; ; n++ {
+		mustComplete(t, store, userKey(user, n), resp.Clone())
+		if mustRead(t, store, userKey(user, n)).Response.Omitted {
+			return n
+		}
+	}
+}
+
+// claimUntilRefused claims keys of a user until it is refused, and returns the number of claims and the refusal.
+func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n int, refusal error) {
+	t.Helper()
+	for ; ; n++ {
+		_, claim, err := store.Begin(t.Context(), userKey(user, 1_000_000+n), attemptFor(time.Hour))
+		if err != nil {
+			require.Nil(t, claim)
+			return n, err
+		}
+	}
+}
+
+// claimSize is about what a claim of userKey takes.
+const claimSize = 400
+
+func TestAnswersInMemoryLeaveRoomForClaims(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name        string
+		limit, size int
+	}{
+		{"large answers", 16 << 20, 1 << 20},
+		{"small answers", 2 << 20, 200},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			store := oneUserStore(int64(test.limit))
+			n := completeUntilOmitted(t, store, "alice", bodyOf(test.size))
+			require.GreaterOrEqual(t, n*(claimSize+test.size), test.limit*3/4, "there was room for more")
+
+			mustComplete(t, store, userKey("bob", 1), idempotency.Response{Status: http.StatusNoContent})
+			require.False(t, mustRead(t, store, userKey("bob", 1)).Response.Omitted, "there was nothing to omit")
+			claims, refusal := claimUntilRefused(t, store, "bob")
+			require.ErrorIs(t, refusal, idempotency.ErrStoreFull)
+			require.Greater(t, claims, test.limit/8/claimSize*9/10)
+		})
+	}
+}
+
+func TestUserHasAShareOfTheMemoryStore(t *testing.T) {
+	t.Parallel()
+	const limit = 4 << 20
+	for _, test := range []struct {
+		name    string
+		opts    idempotency.MemoryOptions
+		share   int
+		refusal error
+	}{
+		{"default", idempotency.MemoryOptions{MaxBytes: limit}, limit / 2, idempotency.ErrUserQuota},
+		{"given", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit / 8}, limit / 8, idempotency.ErrUserQuota},
+		{"all", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit}, limit, idempotency.ErrStoreFull},
+		{"more", idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: math.MaxInt64}, limit, idempotency.ErrStoreFull},
+	} {
+		for name, answer := range map[string]int{"claims only": 0, "small answers": 200, "large answers": 64 << 10} {
+			t.Run(test.name+", "+name, func(t *testing.T) {
+				t.Parallel()
+				store := idempotency.NewMemoryStore(test.opts)
+				running := mustClaim(t, store, userKey("alice", -1), attemptFor(time.Hour))
+				var answers int
+				if answer > 0 {
+					answers = completeUntilOmitted(t, store, "alice", bodyOf(answer))
+				}
+				claims, refusal := claimUntilRefused(t, store, "alice")
+				require.ErrorIs(t, refusal, test.refusal)
+				require.InEpsilon(t, test.share, answers*(claimSize+answer)+claims*claimSize, .1)
+				require.Greater(t, claims, test.share/8/claimSize*9/10, "answers took the reserve of the user")
+
+				require.NoError(t, running.Extend(t.Context(), time.Minute), "the share must not end a claim")
+				require.NoError(t, running.Complete(t.Context(), bodyOf(1), time.Hour))
+				require.True(t, mustRead(t, store, userKey("alice", -1)).Response.Omitted)
+
+				if test.refusal == idempotency.ErrUserQuota {
+					require.NotErrorIs(t, refusal, idempotency.ErrStoreFull)
+					mustComplete(t, store, userKey("bob", 1), bodyOf(1<<10))
+					require.False(t, mustRead(t, store, userKey("bob", 1)).Response.Omitted)
+				}
+			})
+		}
+	}
+}
+
+// The expired records of a user make room within the share, wherever they are and whoever's are in front of them.
+func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 4 << 20})
+		for n := range 1000 {
+			mustClaim(t, store, userKey("bob", n), attemptFor(time.Hour))
+		}
+		n, _ := claimUntilRefused(t, store, "alice")
+		require.Greater(t, n, 1000)
+		for range 3 {
+			time.Sleep(time.Hour)
+			again, refusal := claimUntilRefused(t, store, "alice")
+			require.ErrorIs(t, refusal, idempotency.ErrUserQuota)
+			require.Equal(t, n, again, "expired records take up the share")
+		}
+		time.Sleep(time.Hour)
+		mustComplete(t, store, userKey("alice", 1), bodyOf(1<<20))
+		require.False(t, mustRead(t, store, userKey("alice", 1)).Response.Omitted, "expired records take up the share")
+	})
+}
+
+func TestUserQuotaThroughTheMiddleware(t *testing.T) {
+	t.Parallel()
+	svc := setup{store: idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 10})}.guard(t, echo)
+	accepted := 0
+	refusal := svc.call("0", "")
+	for ; refusal.status == http.StatusCreated && accepted < 100; refusal = svc.call(fmt.Sprint(accepted), "") {
+		accepted++
+	}
+	requireProblem(t, refusal, http.StatusTooManyRequests, "quota-exceeded")
+	require.EqualValues(t, accepted, svc.runs.Load(), "executed without a claim")
+	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrUserQuota)
+}
+
+func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		opts   idempotency.MemoryOptions
+		faults []string
+	}{
+		{idempotency.MemoryOptions{MaxBytes: -1}, []string{"idempotency: MaxBytes -1 is negative"}},
+		{idempotency.MemoryOptions{MaxUserBytes: -2}, []string{"idempotency: MaxUserBytes -2 is negative"}},
+		{idempotency.MemoryOptions{MaxBytes: -1, MaxUserBytes: -2}, []string{"MaxBytes -1", "MaxUserBytes -2"}},
+	} {
+		record, claim, err := idempotency.NewMemoryStore(test.opts).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+		for _, fault := range test.faults {
+			require.ErrorContains(t, err, fault)
+		}
+		require.NotErrorIs(t, err, idempotency.ErrStoreFull)
+		require.Nil(t, claim)
+		require.Zero(t, record)
+	}
+}
+
+// What the store counts for each user is what there is, whatever becomes of the records; nothing is left of those that
+// have expired.
+func TestMemoryStoreCountsExactly(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { countExactly(t, rand.New(rand.NewPCG(seed, 0))) })
+		})
+	}
+}
+
+func countExactly(t *testing.T, random *rand.Rand) {
+	const limit, share, users = 32 << 10, 10 << 10, 5
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: share})
+	var claims []idempotency.Claim
+	seen := map[string]int{}
+	for range 3000 {
+		var err error
+		span := time.Duration(random.IntN(3)+1) * time.Second
+		step := random.IntN(10)
+		if step < 4 || len(claims) == 0 {
+			key := userKey(fmt.Sprint("user ", random.IntN(users)), random.IntN(50))
+			request := idempotency.ClaimRequest{Lease: span, TTL: 2 * span, TakeOver: random.IntN(2) == 0}
+			var record idempotency.Record
+			var claim idempotency.Claim
+			record, claim, err = store.Begin(t.Context(), key, request)
+			if claim != nil {
+				claims = append(claims, claim)
+				seen["taken over or released before"] += min(1, record.Attempt-1)
+			}
+			if record.Response != nil && record.Response.Omitted {
+				seen["omitted"]++
+			}
+		} else {
+			claim := claims[random.IntN(len(claims))] // perhaps settled, or forgotten
+			switch step {
+			case 4:
+				time.Sleep(span / 8)
+			case 5, 6:
+				err = claim.Extend(t.Context(), span)
+			case 7:
+				err = claim.Release(t.Context())
+			default:
+				err = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), span)
+			}
+		}
+		if err != nil {
+			seen[err.Error()]++
+		}
+		counted := store.Counted()
+		require.Equal(t, store.Held(), counted)
+		require.LessOrEqual(t, counted.Total, int64(limit))
+		for user, n := range counted.Users {
+			require.LessOrEqual(t, n, int64(share), "%s", user)
+		}
+	}
+	for _, err := range []error{
+		idempotency.ErrUserQuota, idempotency.ErrStoreFull, idempotency.ErrRestored, idempotency.ErrClaimLost,
+	} {
+		require.Positive(t, seen[err.Error()], "%v", err)
+	}
+	require.Positive(t, seen["omitted"])
+	require.Positive(t, seen["taken over or released before"])
+
+	time.Sleep(time.Minute)
+	requireNothingCounted(t, store, limit)
+}
+
+// requireNothingCounted lets a store remove its records, which have expired, for a claim that it has no room for.
+func requireNothingCounted(t *testing.T, store *idempotency.MemoryStore, limit int) {
+	t.Helper()
+	_, _, err := store.Begin(t.Context(), idempotency.Key{ID: strings.Repeat("x", limit)}, attemptFor(time.Hour))
+	require.Error(t, err)
+	require.Equal(t, idempotency.MemoryUsage{Users: map[string]int64{}}, store.Counted())
+	require.Equal(t, store.Held(), store.Counted())
+}
+
+func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
+	t.Parallel()
+	const limit, workers = 64 << 10, 8
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit})
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(2, uint64(w)))
+				for n := range 2000 {
+					key := userKey(fmt.Sprint("user ", random.IntN(3)), random.IntN(100))
+					_, claim, _ := store.Begin(t.Context(), key, attemptFor(time.Second))
+					if claim == nil {
+						continue
+					}
+					wg.Go(func() { _ = claim.Extend(t.Context(), time.Second) })
+					if n%4 == 0 {
+						time.Sleep(time.Second)
+					}
+					if n%3 == 0 {
+						_ = claim.Release(t.Context())
+					}
+					_ = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), time.Second)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, store.Held(), store.Counted())
+		require.LessOrEqual(t, store.Counted().Total, int64(limit))
+		time.Sleep(time.Minute)
+		requireNothingCounted(t, store, limit)
+	})
+}
+
+// A Complete that is repeated after its record has expired has taken effect: it succeeds and changes nothing.
+func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
+	t.Parallel()
+	t.Run("key is free", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			time.Sleep(time.Minute)
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+		})
+	})
+	t.Run("key is claimed again", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			time.Sleep(time.Minute)
+			next := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			require.Nil(t, mustRead(t, store, numberedKey(1)).Response)
+			require.NoError(t, next.Complete(t.Context(), bodyOf(2), time.Minute))
+			require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 2)
+		})
+	})
+}
+
+// An Extend that comes after its claim was settled changes nothing, neither before the record has expired nor after it.
+func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]func(context.Context, idempotency.Claim) error{
+		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
+		"Complete": func(ctx context.Context, c idempotency.Claim) error {
+			return c.Complete(ctx, bodyOf(1), time.Minute)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const limit = 64 << 10
+				store := oneUserStore(limit)
+				claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+				require.NoError(t, settle(t.Context(), claim))
+				before := store.Counted()
+				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.Equal(t, before, store.Counted())
+
+				time.Sleep(time.Minute)
+				requireNothingCounted(t, store, limit)
+				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.Zero(t, store.Counted().Total, "the record is back")
+				mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+			})
+		})
+	}
+}
+
+// An Extend may be under way while its claim is settled. Whichever comes first, the end of the claim stands.
+func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	for n := range 2000 {
+		claim := mustClaim(t, store, numberedKey(n), attemptFor(time.Hour))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := claim.Extend(t.Context(), time.Hour); err != nil && !errors.Is(err, idempotency.ErrClaimLost) {
+				t.Errorf("Extend: %v", err)
+			}
+		})
+		if n%2 == 0 {
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+		} else {
+			require.NoError(t, claim.Release(t.Context()))
+		}
+		wg.Wait()
+		record, next, err := store.Begin(t.Context(), numberedKey(n), attemptFor(time.Hour))
+		require.NoError(t, err)
+		if n%2 == 0 {
+			require.NotNil(t, record.Response)
+			require.Zero(t, record.LeaseLeft)
+		} else {
+			require.NotNil(t, next)
+			require.Equal(t, 2, record.Attempt)
+		}
+	}
 }

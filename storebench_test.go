@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +179,35 @@ func BenchmarkMiddleware(b *testing.B) {
 				n++
 			}
 			require.Equal(b, n, payment.executed)
+		})
+	}
+}
+
+// BenchmarkMemoryStore claims and completes records while as many expire. They belong to one user, or each to another.
+func BenchmarkMemoryStore(b *testing.B) {
+	resp := bodyOf(200)
+	attempt := attemptFor(time.Minute)
+	for name, userOf := range map[string]func(n int) string{
+		"one user":   func(int) string { return "alice" },
+		"many users": func(n int) string { return benchKey(n)[:12] },
+	} {
+		b.Run(name, func(b *testing.B) {
+			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			var last atomic.Int64
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					n := int(last.Add(1)) % (8<<20 - 36)
+					key := idempotency.Key{User: userOf(n), Endpoint: "POST /payments", ID: benchKey(n)}
+					_, claim, err := store.Begin(b.Context(), key, attempt)
+					if err == nil && claim != nil {
+						err = claim.Complete(b.Context(), resp, time.Millisecond)
+					}
+					if err != nil {
+						b.Error(err)
+					}
+				}
+			})
 		})
 	}
 }
