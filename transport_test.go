@@ -1249,6 +1249,50 @@ func TestAnswerOfARepeatedAttemptIsReadToABoundAndClosed(t *testing.T) {
 	require.Less(t, unwanted.read, 1<<20)
 }
 
+// stalling is an answer whose body never comes. A read ends when it is closed.
+type stalling struct {
+	requestBody
+	end   chan struct{}
+	after func()
+}
+
+func (s *stalling) Read([]byte) (int, error) {
+	<-s.end
+	return 0, http.ErrBodyReadAfterClose
+}
+
+func (s *stalling) Close() error {
+	if s.closed.Add(1) == 1 {
+		s.after()
+		close(s.end)
+	}
+	return nil
+}
+
+// However long the pause is, an answer that stalls holds its connection for a second at most.
+func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{100 * time.Millisecond, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			var answered, closed time.Time
+			body := &stalling{end: make(chan struct{}), after: func() { closed = time.Now() }}
+			transport := idempotency.Transport{Hosts: []string{"service.test"}, MinDelay: pause, MaxDelay: pause}
+			transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+				if !answered.IsZero() {
+					return replying(200, nil)(r)
+				}
+				answered = time.Now()
+				return &http.Response{StatusCode: 503, Body: body}, nil
+			})
+			resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
+			require.NoError(t, err)
+			require.Equal(t, 200, resp.StatusCode)
+			require.LessOrEqual(t, closed.Sub(answered), min(time.Second, pause*3/2))
+			require.LessOrEqual(t, time.Since(answered), pause*3/2)
+		})
+	}
+}
+
 func TestAttemptsShareAConnection(t *testing.T) {
 	t.Parallel()
 	var remotes sync.Map
