@@ -12,18 +12,21 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A client that retries: one key for each request, the same one in each attempt at it.
+// A client that retries requests to a host that honours the header. Each request has one key, which all its attempts
+// share.
 func ExampleTransport() {
 	provider := newProvider()
 	defer provider.Close()
 	provider.loseAnswers = 2
 
-	client := &http.Client{Transport: &idempotency.Transport{
-		Observer: func(e idempotency.TransportEvent) {
-			fmt.Printf("attempt %d: status %d, again: %t\n", e.Attempt, e.Status, e.Pause > 0)
-		},
-	}}
-	resp, err := client.Post(provider.URL+"/payments", "text/plain", strings.NewReader("4200"))
+	transport := &idempotency.Transport{Hosts: []string{"payments.example.com"}}
+	client := &http.Client{Transport: transport}
+
+	transport.Base = provider.Client().Transport // it finds the provider under this name
+	transport.Observer = func(e idempotency.TransportEvent) {
+		fmt.Printf("attempt %d: status %d, again: %t\n", e.Attempt, e.Status, e.Pause > 0)
+	}
+	resp, err := client.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -41,7 +44,7 @@ func ExampleTransport() {
 func ExampleWithKey() {
 	provider := newProvider()
 	defer provider.Close()
-	client := &http.Client{Transport: &idempotency.Transport{}}
+	client := &http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
 
 	orders := map[string]string{} // stands for a table: the key of each order
 	if _, known := orders["order-1"]; !known {

@@ -6,35 +6,55 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// Transport is the client's half: an [http.RoundTripper] that gives every POST and PATCH request a key, and sends
-// requests that carry one again, with the same key and body, until they are answered for good. Its zero value is ready
-// to use. It is safe for concurrent use as long as its fields are not changed.
+// Transport is the client's half: an [http.RoundTripper] that gives every POST and PATCH request to one of Hosts a key,
+// and retries it with the same key and body until it gets a final answer. It is safe for concurrent use as long as its
+// fields are not changed.
 //
-// The key is, in this order: the header that the caller has set (for any method); that of [WithKey]; at a redirect
-// that keeps the method, the key of the request that was redirected; or a random UUID. A header that the caller has
-// set to nothing asks for no key. Requests without a key pass untouched.
+// A server that ignores the header would carry out each attempt. So a request to any other host is sent once, and it
+// has a key only if the caller gave one. The zero Transport sends every request once.
 //
-// What is sent again is what may still be carried out or answered:
+// The key is the first of these:
 //
-//   - whatever Base could not send, unless the context of the request has ended, or the server's certificate is not
-//     accepted;
-//   - 425, 429, 500, 502, 503 and 504, unless marked as a replay: a stored answer stays what it is;
-//   - 409 with Retry-After: the operation is in progress. Other conflicts end at once, such as a key that was reused.
+//   - the header that the caller has set, for any method; an empty header asks for no key;
+//   - the key of [WithKey];
+//   - after a redirect that keeps the method, the key of the request that was redirected, if Hosts has the new host;
+//   - a random UUID, if Hosts has the host.
 //
-// A request whose body cannot be had again, because GetBody is nil, is sent once. Otherwise it is sent up to
-// MaxAttempts times, and the caller gets the last answer, or a [*TransportError]. When the context's deadline would
-// pass before the next attempt, that is at once. Once an answer has begun it is the caller's: if its body breaks off,
-// the caller may send the request again with the same key.
+// Requests without a key pass untouched. No key follows a redirect to another host, unless Hosts has that host too.
+// This includes the header that the caller has set.
+//
+// A request that has a key and goes to one of Hosts is retried after:
+//
+//   - errors of Base, unless the context of the request has ended, the certificate of the server is not accepted, or
+//     net/http can never send such a request (scheme, method, header, or a body that differs from its ContentLength);
+//   - 425, 429, 500, 502, 503 and 504;
+//   - 409 with Retry-After or with Stripe-Should-Retry: true. The operation is in progress, and Transport waits for its
+//     end. Other conflicts are final, for instance a key that was reused.
+//
+// Idempotent-Replayed has no influence, because any handler can set it. So a stored 503 is requested MaxAttempts times.
+//
+// A body without GetBody is read into memory before the first attempt, if it has at most 1 MiB. A larger one cannot be
+// replayed, so its request is sent once. The same holds for a ContentLength of -1, which marks a stream.
+//
+// The caller gets the last answer, or a [*TransportError]. When the context's deadline would pass before the next
+// attempt, the caller gets it at once. Once an answer has begun, it is final: if its body breaks off, the caller may
+// send the request again with the same key.
 //
 // The context of a request bounds all its attempts and the pauses in between. So does http.Client.Timeout, but its
-// error hides how many there were.
+// error hides how many attempts there were.
 type Transport struct {
+	// Hosts are the hosts that honour the header. An entry is compared with the host of the URL, without regard to
+	// case: "api.example.com" stands for all ports, "api.example.com:8443" for URLs with that port in them. There are
+	// no wildcards, and a domain does not include its subdomains.
+	Hosts []string
+
 	// Base sends the requests. Nil means [http.DefaultTransport]. Transports that authenticate or trace go here if they
 	// are to see each attempt, and around this one if not. One that has retries of its own, such as that of
 	// hashicorp/go-retryablehttp, goes here together with MaxAttempts 1: all its attempts carry the same key.
@@ -47,12 +67,14 @@ type Transport struct {
 	// sent bare, as most services expect, unless they have characters that need quotes.
 	Quoted bool
 
-	// Exclude tells which requests pass untouched, for instance those to hosts that do not know the header.
-	Exclude func(*http.Request) bool
-
-	// MaxAttempts is how often a request is handed to Base at most; with 1, once. Zero means 4. The transport of
-	// net/http may send it again by itself where a connection fails that was in use before, with the same key.
+	// MaxAttempts is the maximum number of attempts. Those that found the operation in progress do not count. With 1,
+	// each request is sent once, whatever its answer. Zero means 4. The transport of net/http may send a request
+	// again by itself, with the same key, if it was sent on a connection that was used before and fails.
 	MaxAttempts int
+
+	// MaxWait is how long Transport waits for an operation in progress, if the context has no deadline. It begins
+	// with the first answer that says so. Zero means 5 minutes. If the context has a deadline, that counts instead.
+	MaxWait time.Duration
 
 	// MinDelay is the pause before the second attempt. Each further one is twice as long, up to MaxDelay, and all are
 	// varied at random by up to half of their length. Zero means 500 milliseconds.
@@ -61,7 +83,8 @@ type Transport struct {
 	// MaxDelay is the longest pause, before it is varied. Zero means 8 seconds.
 	MaxDelay time.Duration
 
-	// MaxRetryAfter is how much of a Retry-After is heeded, where it is longer than the pause. Zero means one minute.
+	// MaxRetryAfter limits the pause that a Retry-After asks for. A Retry-After shorter than the usual pause is
+	// ignored. Zero means one minute.
 	MaxRetryAfter time.Duration
 
 	// Observer is told of each attempt of a request with a key when it has ended. It is called by many goroutines at
@@ -74,7 +97,7 @@ type TransportEvent struct {
 	// Request is what was sent, with its key. It must not be modified, and its body not be read.
 	Request *http.Request
 
-	// Attempt is 1 for the first one.
+	// Attempt is 1 for the first attempt. All attempts count.
 	Attempt int
 
 	// Status is that of the answer; zero if there was none.
@@ -87,13 +110,13 @@ type TransportEvent struct {
 	Pause time.Duration
 }
 
-// TransportError is the error of a request that carried a key and was not answered. Whether it was carried out is
-// unknown; to find out, send it again with its key.
+// TransportError is the error of a request that has a key and got no answer. The request may have been carried out,
+// unless Attempts is zero. To find out, send it again with its key.
 type TransportError struct {
 	// Key is what the request was sent with, for [WithKey]; empty if that was not a valid key.
 	Key string
 
-	// Attempts is how often the request was handed to Base.
+	// Attempts is how often the request was handed to Base. Zero: its body could not be read.
 	Attempts int
 
 	// Err is the error of the last attempt, joined by that of the context if it ended the pause after it.
@@ -114,9 +137,9 @@ func (e *TransportError) Timeout() bool {
 	return errors.As(e.Err, &timeout) && timeout.Timeout()
 }
 
-// WithKey returns a context in which a [Transport] sends key with POST and PATCH requests that have none. It is for
-// one operation: whoever stores the key with what is to be done, before it is sent for the first time, can send it
-// again after a crash.
+// WithKey returns a context in which a [Transport] sends key with POST and PATCH requests that have none. Any host
+// gets the key, but only requests to Transport.Hosts are retried. The key is for one operation. Store it with the
+// operation before the first request; then the request can be sent again after a crash.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, clientKey{}, key)
 }
@@ -125,6 +148,9 @@ type clientKey struct{}
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if crossHostRedirect(req) && !t.named(req) {
+		return t.base().RoundTrip(t.withoutKey(req))
+	}
 	key, err := t.key(req)
 	if err != nil {
 		closeBody(req)
@@ -154,12 +180,35 @@ func (t *Transport) header() string {
 	return http.CanonicalHeaderKey(cmp.Or(t.Header, defaultHeader))
 }
 
+// named reports whether Hosts has the host of the request.
+func (t *Transport) named(req *http.Request) bool {
+	return req.URL != nil && slices.ContainsFunc(t.Hosts, func(host string) bool {
+		return strings.EqualFold(host, req.URL.Host) || strings.EqualFold(host, req.URL.Hostname())
+	})
+}
+
+// crossHostRedirect reports whether redirects have led the request away from the host that the caller addressed.
+func crossHostRedirect(req *http.Request) bool {
+	first := req
+	for first.Response != nil {
+		if first = first.Response.Request; first == nil {
+			return true // nobody knows where it came from
+		}
+	}
+	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host)
+}
+
+// withoutKey returns the request without the header that net/http has copied from the one that was redirected.
+func (t *Transport) withoutKey(req *http.Request) *http.Request {
+	bare := req.WithContext(req.Context())
+	bare.Header = req.Header.Clone()
+	bare.Header.Del(t.header())
+	return bare
+}
+
 // key returns the value of the header, or nothing if the request is not to have a key.
 func (t *Transport) key(req *http.Request) (string, error) {
 	name := t.header()
-	if t.Exclude != nil && t.Exclude(req) {
-		return "", nil
-	}
 	if _, set := req.Header[name]; set {
 		return req.Header.Get(name), nil
 	}
@@ -168,6 +217,9 @@ func (t *Transport) key(req *http.Request) (string, error) {
 	}
 	if id, ok := req.Context().Value(clientKey{}).(string); ok {
 		return t.format(id), checkKey(id, true) // it is quoted if need be
+	}
+	if !t.named(req) {
+		return "", nil
 	}
 	if answer := req.Response; answer != nil && answer.Request != nil && answer.Request.Header.Get(name) != "" {
 		return answer.Request.Header.Get(name), nil
@@ -184,20 +236,27 @@ func (t *Transport) format(id string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
 }
 
-// send sends a request until there is nothing to be gained from another attempt.
+// send sends a request until it gets a final answer.
 func (t *Transport) send(req *http.Request, key string) (*http.Response, error) {
 	fail := func(attempts int, err error) error {
 		id, _ := parseKey(key)
 		return &TransportError{Key: id, Attempts: attempts, Err: err}
 	}
-	delays := t.delays()
+	if t.retries(req) {
+		buffered, err := bufferBody(req)
+		if err != nil {
+			return nil, fail(0, err)
+		}
+		req = buffered
+	}
+	retry := t.retry(req)
 	for n := 1; ; n++ {
 		attempt, err := t.attempt(req, key, n)
 		if err != nil {
 			return nil, fail(n-1, err)
 		}
 		resp, err := t.base().RoundTrip(attempt)
-		pause := t.pause(req, n, resp, err, delays)
+		pause := retry.pause(attempt, resp, err)
 		t.report(TransportEvent{Request: attempt, Attempt: n, Err: err, Pause: pause}, resp)
 		if pause > 0 {
 			err = rest(req.Context(), pause, resp, err)
@@ -221,12 +280,15 @@ func (t *Transport) attempt(req *http.Request, key string, n int) (*http.Request
 	if name := t.header(); attempt.Header[name] == nil {
 		attempt.Header[name] = []string{key}
 	}
-	if n == 1 || req.GetBody == nil {
-		return attempt, nil
+	if n > 1 && req.GetBody != nil {
+		body, err := req.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		attempt.Body = body
 	}
-	body, err := req.GetBody()
-	attempt.Body = body
-	return attempt, err
+	attempt.Body = measure(attempt)
+	return attempt, nil
 }
 
 func (t *Transport) report(e TransportEvent, resp *http.Response) {
@@ -237,10 +299,4 @@ func (t *Transport) report(e TransportEvent, resp *http.Response) {
 		e.Status = resp.StatusCode
 	}
 	t.Observer(e)
-}
-
-func closeBody(req *http.Request) {
-	if req.Body != nil {
-		_ = req.Body.Close() // its reader is gone; there is nobody to tell
-	}
 }

@@ -14,57 +14,99 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// delays returns the pauses between the attempts of one request.
-func (t *Transport) delays() *backoff.ExponentialBackOff {
+// retry decides whether and when one request is sent again.
+type retry struct {
+	transport *Transport
+	allowed   bool      // to send it more than once
+	sendable  bool      // by net/http
+	attempts  int       // without those that found the operation in progress
+	waitUntil time.Time // for an operation in progress, if the context has no deadline
+	delays    *backoff.ExponentialBackOff
+}
+
+func (t *Transport) retry(req *http.Request) *retry {
 	longest := cmp.Or(t.MaxDelay, 8*time.Second)
-	return &backoff.ExponentialBackOff{
-		InitialInterval:     min(cmp.Or(t.MinDelay, 500*time.Millisecond), longest),
-		MaxInterval:         longest,
-		Multiplier:          2,
-		RandomizationFactor: backoff.DefaultRandomizationFactor,
+	return &retry{
+		transport: t,
+		allowed:   t.retries(req) && replayable(req),
+		sendable:  sendable(req),
+		delays: &backoff.ExponentialBackOff{
+			InitialInterval:     min(cmp.Or(t.MinDelay, 500*time.Millisecond), longest),
+			MaxInterval:         longest,
+			Multiplier:          2,
+			RandomizationFactor: backoff.DefaultRandomizationFactor,
+		},
 	}
 }
 
-// pause returns how long to wait before req is sent again, after its nth attempt. Zero: it is not.
-func (t *Transport) pause(
-	req *http.Request, n int, resp *http.Response, err error, delays *backoff.ExponentialBackOff,
-) time.Duration {
-	if n >= cmp.Or(t.MaxAttempts, 4) || !repeatable(req) || !curable(resp, err) {
+// retries reports whether the request may be sent more than once.
+func (t *Transport) retries(req *http.Request) bool {
+	return t.maxAttempts() > 1 && t.named(req)
+}
+
+func (t *Transport) maxAttempts() int { return cmp.Or(t.MaxAttempts, 4) }
+
+// pause returns how long to wait before the next attempt. Zero: the one that ended with resp or err was the last.
+func (r *retry) pause(attempt *http.Request, resp *http.Response, err error) time.Duration {
+	ctx := attempt.Context()
+	if !r.allowed || ctx.Err() != nil || !r.transient(attempt, resp, err) {
 		return 0
 	}
-	pause := delays.NextBackOff()
-	if resp != nil {
-		pause = max(pause, retryAfter(resp.Header, cmp.Or(t.MaxRetryAfter, time.Minute)))
+	deadline, bounded := ctx.Deadline()
+	if !inProgress(resp) {
+		r.attempts++
+	} else if !bounded {
+		deadline, bounded = r.waitDeadline(), true
 	}
-	deadline, ok := req.Context().Deadline()
-	if ok && time.Until(deadline) <= pause {
+	if r.attempts >= r.transport.maxAttempts() {
+		return 0
+	}
+	pause := r.delay(resp)
+	if bounded && time.Until(deadline) <= pause {
 		return 0
 	}
 	return max(pause, 1)
 }
 
-// repeatable reports whether the request can be sent once more.
-func repeatable(req *http.Request) bool {
-	return req.Context().Err() == nil && (req.Body == nil || req.Body == http.NoBody || req.GetBody != nil)
+// waitDeadline returns when to give up on an operation in progress. The time begins with the first call.
+func (r *retry) waitDeadline() time.Time {
+	if r.waitUntil.IsZero() {
+		r.waitUntil = time.Now().Add(cmp.Or(r.transport.MaxWait, 5*time.Minute))
+	}
+	return r.waitUntil
 }
 
-// curable reports whether another attempt may end better than one with this answer or error.
-func curable(resp *http.Response, err error) bool {
+// delay returns the usual pause, or that of Retry-After if it is longer. For an operation in progress, Retry-After
+// replaces the usual pause: it does not grow.
+func (r *retry) delay(resp *http.Response) time.Duration {
+	if resp == nil {
+		return r.delays.NextBackOff()
+	}
+	asked := retryAfter(resp.Header, cmp.Or(r.transport.MaxRetryAfter, time.Minute))
+	if inProgress(resp) && asked > 0 {
+		return asked
+	}
+	return max(asked, r.delays.NextBackOff())
+}
+
+// transient reports whether another attempt may end better than one with this answer or error.
+func (r *retry) transient(attempt *http.Request, resp *http.Response, err error) bool {
 	if err != nil {
 		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-		return !untrusted
-	}
-	if resp.Header.Get(replayMarker) == "true" {
-		return false
+		return r.sendable && !untrusted && !mismeasured(attempt)
 	}
 	switch resp.StatusCode {
-	case http.StatusConflict:
-		return resp.Header.Get("Retry-After") != ""
 	case http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
-	return false
+	return inProgress(resp)
+}
+
+// inProgress reports whether an answer says that an earlier attempt is still being carried out.
+func inProgress(resp *http.Response) bool {
+	return resp != nil && resp.StatusCode == http.StatusConflict &&
+		(resp.Header.Get("Retry-After") != "" || resp.Header.Get("Stripe-Should-Retry") == "true")
 }
 
 // retryAfter returns what Retry-After (RFC 9110, section 10.2.3) asks for, up to limit.

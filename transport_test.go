@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,10 +11,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -101,8 +104,8 @@ func replying(status int, header http.Header) baseFunc {
 // impatient is a Transport that does not wait long, on the connections of server.
 func impatient(server *httptest.Server) *idempotency.Transport {
 	return &idempotency.Transport{
-		Base: server.Client().Transport, MinDelay: time.Millisecond, MaxDelay: 2 * time.Millisecond,
-		MaxRetryAfter: 3 * time.Millisecond,
+		Hosts: []string{"127.0.0.1"}, Base: server.Client().Transport,
+		MinDelay: time.Millisecond, MaxDelay: 2 * time.Millisecond, MaxRetryAfter: 3 * time.Millisecond,
 	}
 }
 
@@ -133,10 +136,13 @@ func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
 		sent   int
 	}{
 		{200, "", final}, {201, "", final}, {400, "", final}, {401, "", final}, {404, "", final}, {408, "", final},
-		{409, "", final}, {409, "Retry-After: 1", again}, {409, "Idempotent-Replayed: true", final}, {413, "", final},
+		{409, "", final}, {409, "Retry-After: 1", again}, {409, "Idempotent-Replayed: true", final},
+		{409, "Stripe-Should-Retry: true", again}, {409, "Stripe-Should-Retry: false", final}, {413, "", final},
 		{422, "", final}, {422, "Retry-After: 1", final}, {425, "", again}, {429, "", again}, {500, "", again},
-		{500, "Idempotent-Replayed: true", final}, {501, "", final}, {502, "", again}, {503, "", again},
-		{503, "Idempotent-Replayed: true", final}, {504, "", again}, {505, "", final},
+		{501, "", final}, {502, "", again}, {503, "", again}, {504, "", again}, {505, "", final},
+		// Any handler can claim to be a replay.
+		{201, "Idempotent-Replayed: true", final}, {500, "Idempotent-Replayed: true", again},
+		{503, "Idempotent-Replayed: true", again},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprint(tt.status, " ", tt.header), func(t *testing.T) {
@@ -188,6 +194,7 @@ func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {
 func TestTransportKey(t *testing.T) {
 	t.Parallel()
 	const random = "a random UUID"
+	unnamed := idempotency.Transport{Hosts: []string{"service.test"}}
 	own := func(values ...string) http.Header { return http.Header{"Idempotency-Key": values} }
 	tests := []struct {
 		name      string
@@ -215,11 +222,12 @@ func TestTransportKey(t *testing.T) {
 		{name: "the caller's, PUT", method: "PUT", header: own("mine"), want: []string{"mine"}, sent: 4},
 		{name: "none by the convention of net/http", method: "POST", header: own(), context: "k-1", sent: 1},
 		{name: "set to nothing", method: "POST", header: own(""), want: []string{""}, sent: 1},
-		{name: "excluded", method: "POST", context: "k-1", sent: 1, transport: idempotency.Transport{
-			Exclude: func(r *http.Request) bool { return r.URL.Hostname() == "127.0.0.1" }}},
-		{name: "another host excluded", method: "POST", context: "k-1", want: []string{"k-1"}, sent: 4,
-			transport: idempotency.Transport{
-				Exclude: func(r *http.Request) bool { return r.URL.Hostname() == "example.com" }}},
+		{name: "unnamed host", method: "POST", transport: unnamed, sent: 1},
+		{name: "unnamed host, of the context", method: "POST", transport: unnamed, context: "k-1",
+			want: []string{"k-1"}, sent: 1},
+		{name: "unnamed host, of the context, GET", method: "GET", transport: unnamed, context: "k-1", sent: 1},
+		{name: "unnamed host, the caller's", method: "PUT", transport: unnamed, header: own("mine"),
+			want: []string{"mine"}, sent: 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -239,7 +247,10 @@ func TestTransportKey(t *testing.T) {
 			}
 			before := r.Header.Clone()
 			transport := impatient(server)
-			transport.Exclude, transport.Quoted = tt.transport.Exclude, tt.transport.Quoted
+			transport.Quoted = tt.transport.Quoted
+			if tt.transport.Hosts != nil {
+				transport.Hosts = tt.transport.Hosts
+			}
 
 			require.Equal(t, 503, do(transport, r).status)
 			require.Equal(t, before, r.Header, "the caller's request was changed")
@@ -258,11 +269,13 @@ func TestTransportKey(t *testing.T) {
 
 func TestTransportTakesARequestWithoutAHeader(t *testing.T) {
 	t.Parallel()
-	r := &http.Request{Method: http.MethodPost}
-	_, err := (&idempotency.Transport{Base: baseFunc(func(sent *http.Request) (*http.Response, error) {
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "service.test"}}
+	transport := idempotency.Transport{Hosts: []string{"service.test"}}
+	transport.Base = baseFunc(func(sent *http.Request) (*http.Response, error) {
 		require.NoError(t, idempotency.ValidateUUID(sent.Header.Get("Idempotency-Key")))
 		return replying(200, nil)(sent)
-	})}).RoundTrip(r)
+	})
+	_, err := transport.RoundTrip(r)
 	require.NoError(t, err)
 	require.Nil(t, r.Header)
 }
@@ -302,14 +315,14 @@ func TestTransportKeyReadsTheSameOnTheServer(t *testing.T) {
 	require.EqualValues(t, 10, svc.runs.Load(), "bare and quoted are one key")
 }
 
-// requestBody is a body that knows whether it was closed.
+// requestBody is a body that counts how often it was closed.
 type requestBody struct {
 	io.Reader
-	closed atomic.Bool
+	closed atomic.Int64
 }
 
 func (b *requestBody) Close() error {
-	b.closed.Store(true)
+	b.closed.Add(1)
 	return nil
 }
 
@@ -319,11 +332,11 @@ func TestTransportRefusesAnInvalidKeyOfTheContext(t *testing.T) {
 		b := &requestBody{Reader: strings.NewReader("order 1")}
 		r := newPost(t, "http://service.test", "").WithContext(idempotency.WithKey(t.Context(), key))
 		r.Body = b
-		a := do(&idempotency.Transport{Base: baseFunc(func(*http.Request) (*http.Response, error) {
+		a := do(&idempotency.Transport{Hosts: []string{"service.test"}, Base: baseFunc(func(*http.Request) (*http.Response, error) {
 			panic("sent")
 		})}, r)
 		require.ErrorIs(t, a.err, idempotency.ErrKeyInvalid, "key %q", key)
-		require.True(t, b.closed.Load())
+		require.EqualValues(t, 1, b.closed.Load())
 	}
 }
 
@@ -379,38 +392,200 @@ func TestTransportErrorTellsAttemptsAndKey(t *testing.T) {
 func TestTransportErrorIsATimeoutIfItsCauseIs(t *testing.T) {
 	t.Parallel()
 	for _, cause := range []error{context.DeadlineExceeded, io.EOF} {
-		transport := idempotency.Transport{MaxAttempts: 1, Base: baseFunc(func(*http.Request) (*http.Response, error) {
-			return nil, cause
-		})}
+		transport := idempotency.Transport{Hosts: []string{"service.test"}, MaxAttempts: 1}
+		transport.Base = baseFunc(func(*http.Request) (*http.Response, error) { return nil, cause })
 		failure, ok := errors.AsType[*url.Error](do(&transport, newPost(t, "http://service.test", "")).err)
 		require.True(t, ok)
 		require.Equal(t, cause == context.DeadlineExceeded, failure.Timeout())
 	}
 }
 
-func TestTransportSendsOnceWhatItCannotSendAgain(t *testing.T) {
+func TestTransportBodyWithoutGetBody(t *testing.T) {
 	t.Parallel()
-	var got arrivals
-	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }), false)
-	r := newPost(t, server.URL, "order 1")
-	r.GetBody = nil
-	b := &requestBody{Reader: strings.NewReader("order 1")}
-	r.Body = b
-	a := do(impatient(server), r)
+	const bound = 1 << 20
+	tests := []struct {
+		name          string
+		size          int
+		contentLength int64 // as http.NewRequest has it, 0 is unknown
+		sent          int
+	}{
+		{name: "unknown length", size: 7, sent: 4},
+		{name: "unknown length, empty", size: 0, sent: 4},
+		{name: "known length", size: 7, contentLength: 7, sent: 4},
+		{name: "unknown length, at the bound", size: bound, sent: 4},
+		{name: "known length, at the bound", size: bound, contentLength: bound, sent: 4},
+		{name: "unknown length, beyond the bound", size: bound + 1, sent: 1},
+		{name: "unknown length, far beyond the bound", size: 3 * bound, sent: 1},
+		{name: "known length, beyond the bound", size: bound + 1, contentLength: bound + 1, sent: 1},
+		{name: "stream", size: 7, contentLength: -1, sent: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }), false)
+			content := strings.Repeat("0123456789abcde\n", tt.size/16+1)[:tt.size]
+			b := &requestBody{Reader: strings.NewReader(content)}
+			r := newPost(t, server.URL, "")
+			r.Body, r.GetBody, r.ContentLength = b, nil, tt.contentLength
+			a := do(impatient(server), r)
 
-	failure, ok := errors.AsType[*idempotency.TransportError](a.err)
-	require.True(t, ok)
-	require.Equal(t, 1, failure.Attempts)
-	require.Equal(t, got.requireOneKey(t, 1), failure.Key, "the caller may send it again")
-	require.True(t, b.closed.Load())
+			failure, ok := errors.AsType[*idempotency.TransportError](a.err)
+			require.True(t, ok)
+			require.Equal(t, tt.sent, failure.Attempts)
+			require.Equal(t, got.requireOneKey(t, tt.sent), failure.Key, "the caller may send it again")
+			for _, arrived := range got.list() {
+				require.True(t, content == arrived.body, "%d of %d bytes arrived", len(arrived.body), len(content))
+			}
+			require.EqualValues(t, 1, b.closed.Load())
+			require.Equal(t, io.ReadCloser(b), r.Body, "the caller's request was changed")
+		})
+	}
 }
 
-func TestTransportReportsABodyThatCannotBeHadAgain(t *testing.T) {
+// A stream can have a writer that waits for the answer. So nothing is read before it is sent.
+func TestTransportSendsAStreamWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.Copy(w, r.Body)
+	}))
+	defer server.Close()
+	body, writer := io.Pipe()
+	r := newPost(t, server.URL, "")
+	r.Body, r.GetBody, r.ContentLength = body, nil, -1
+	resp, err := impatient(server).RoundTrip(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	_, err = io.WriteString(writer, "after the answer began")
+	require.NoError(t, err)
+	require.NoError(t, writer.Close())
+	echoed, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "after the answer began", string(echoed))
+}
+
+func TestTransportReportsABodyThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	gone := errors.New("file is gone")
+	b := &requestBody{Reader: io.MultiReader(strings.NewReader("order"), iotest.ErrReader(gone))}
+	r := newPost(t, "http://service.test", "")
+	r.Body, r.GetBody, r.ContentLength = b, nil, 7
+	_, err := (&idempotency.Transport{Hosts: []string{"service.test"}, Base: replying(200, nil)}).RoundTrip(r)
+	failure, ok := errors.AsType[*idempotency.TransportError](err)
+	require.True(t, ok)
+	require.Zero(t, failure.Attempts)
+	require.ErrorIs(t, err, gone)
+	require.EqualValues(t, 1, b.closed.Load())
+}
+
+// A body can stall for longer than its context lasts.
+func TestContextEndsTheReadingOfABody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		body, _ := io.Pipe()
+		r := newPost(t, "http://service.test", "").WithContext(ctx)
+		r.Body, r.GetBody, r.ContentLength = body, nil, 7
+		began := time.Now()
+		_, err := (&idempotency.Transport{Hosts: []string{"service.test"}, Base: replying(200, nil)}).RoundTrip(r)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 10*time.Second, time.Since(began))
+	})
+}
+
+func TestTransportTriesOnceWhatCanNeverBeSent(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		http2 bool
+		edit  func(*http.Request)
+		text  string // of the error
+	}{
+		{name: "unknown scheme", edit: func(r *http.Request) { r.URL.Scheme = "foo" }, text: "unsupported protocol scheme"},
+		{name: "no host", edit: func(r *http.Request) { r.URL.Host = "" }, text: "no Host"},
+		{name: "invalid method", edit: func(r *http.Request) { r.Method = "PO ST" }, text: "invalid method"},
+		{name: "invalid field name", edit: func(r *http.Request) { r.Header["X A"] = []string{"a"} }, text: "invalid header"},
+		{name: "empty field name", edit: func(r *http.Request) { r.Header[""] = []string{"a"} }, text: "invalid header"},
+		{name: "line break in a field", edit: func(r *http.Request) { r.Header.Set("X-A", "a\nb") }, text: "invalid header"},
+		{name: "DEL in a field", edit: func(r *http.Request) { r.Header.Set("X-A", "a\x7Fb") }, text: "invalid header"},
+		{name: "invalid trailer", edit: func(r *http.Request) { r.Trailer = http.Header{"X A": nil} }, text: "invalid trailer"},
+		{name: "length without a body", edit: func(r *http.Request) { r.Body, r.ContentLength = nil, 7 }, text: "nil Body"},
+		{name: "body too short", edit: func(r *http.Request) { r.ContentLength = 100 }, text: "ContentLength=100"},
+		{name: "body too short, HTTP/2", http2: true, edit: func(r *http.Request) { r.ContentLength = 100 }},
+		{name: "body too long", edit: func(r *http.Request) { r.ContentLength = 3 }, text: "ContentLength=3"},
+		{name: "body too long, HTTP/2", http2: true, edit: func(r *http.Request) { r.ContentLength = 3 }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			server := listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				panic(http.ErrAbortHandler) // even if it has read all of what was announced
+			}), tt.http2)
+			r := newPost(t, server.URL, "order 1")
+			r.Header.Set("Idempotency-Key", "k-1")
+			tt.edit(r)
+			_, err := impatient(server).RoundTrip(r)
+			failure, ok := errors.AsType[*idempotency.TransportError](err)
+			require.True(t, ok)
+			require.Equal(t, 1, failure.Attempts, "%v", err)
+			require.ErrorContains(t, err, tt.text)
+		})
+	}
+}
+
+// A body may read as ended once it is closed. That says nothing about its length.
+func TestBodyThatABaseReadsAfterClosingItIsNotTooShort(t *testing.T) {
+	t.Parallel()
+	sent := 0
+	transport := idempotency.Transport{Hosts: []string{"service.test"}, MinDelay: 1}
+	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+		sent++
+		require.NoError(t, r.Body.Close())
+		_, _ = r.Body.Read(make([]byte, 1))
+		return nil, io.ErrUnexpectedEOF
+	})
+	r := newPost(t, "http://service.test", "order 1")
+	r.Body = &requestBody{Reader: strings.NewReader("")}
+	r.GetBody = func() (io.ReadCloser, error) { return &requestBody{Reader: strings.NewReader("")}, nil }
+	_, err := transport.RoundTrip(r)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, 4, sent)
+}
+
+// The opposite: these look odd, and net/http sends them.
+func TestTransportRepeatsWhatCanBeSent(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*http.Request){
+		"no method, which is GET":         func(r *http.Request) { r.Method = "" },
+		"tab and other bytes in a field":  func(r *http.Request) { r.Header.Set("X-A", "a\tb\xFF\xE9") },
+		"no body":                         func(r *http.Request) { r.Body, r.GetBody, r.ContentLength = nil, nil, 0 },
+		"no body, though a length is set": func(r *http.Request) { r.Body, r.GetBody = http.NoBody, nil },
+		"body whose length is not told":   func(r *http.Request) { r.ContentLength = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), false)
+			r := newPost(t, server.URL, "order 1")
+			r.Header.Set("Idempotency-Key", "k-1")
+			edit(r)
+			_, err := impatient(server).RoundTrip(r)
+			failure, ok := errors.AsType[*idempotency.TransportError](err)
+			require.True(t, ok)
+			require.Equal(t, 4, failure.Attempts, "%v", err)
+		})
+	}
+}
+
+func TestTransportReportsABodyThatCannotBeReplayed(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("file is gone")
 	r := newPost(t, "http://service.test", "order 1")
 	r.GetBody = func() (io.ReadCloser, error) { return nil, gone }
-	transport := idempotency.Transport{MinDelay: 1, Base: replying(503, nil)}
+	transport := idempotency.Transport{Hosts: []string{"service.test"}, MinDelay: 1, Base: replying(503, nil)}
 	_, err := transport.RoundTrip(r)
 	failure, ok := errors.AsType[*idempotency.TransportError](err)
 	require.True(t, ok)
@@ -624,32 +799,261 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
-func TestRedirectTakesTheKeyOfTheContextAlong(t *testing.T) {
+func TestRedirectsToOtherHosts(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, echo)
-	var got arrivals
-	front := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
-		http.Redirect(w, r, svc.server.URL+"/payments", http.StatusTemporaryRedirect)
-	}), false)
-	r := newPost(t, front.URL, "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
-	require.Equal(t, 201, do(impatient(front), r).status)
-	require.Equal(t, "k-1", got.requireOneKey(t, 1))
-	require.True(t, svc.post("k-1", "order 1").replayed())
+	const a, b, random = "a.example.com", "b.example.com", "a random UUID"
+	tests := []struct {
+		name   string
+		hosts  []string
+		key    string // of the context, or of the header
+		header bool
+		status int
+		route  []string
+		want   []string // the key that each host gets
+		sent   int      // to the last host, which answers 503
+	}{
+		{name: "random", hosts: []string{a}, route: []string{a, b}, want: []string{random, ""}, sent: 1},
+		{name: "of the context", hosts: []string{a}, key: "k-1", route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
+		{name: "the caller's", hosts: []string{a}, key: "k-1", header: true, route: []string{a, b},
+			want: []string{"k-1", ""}, sent: 1},
+		{name: "the caller's, to GET", hosts: []string{a}, key: "k-1", header: true, status: 303, route: []string{a, b},
+			want: []string{"k-1", ""}, sent: 1},
+		{name: "random, both named", hosts: []string{a, b}, route: []string{a, b}, want: []string{random, random}, sent: 4},
+		{name: "of the context, both named", hosts: []string{a, b}, key: "k-1", route: []string{a, b},
+			want: []string{"k-1", "k-1"}, sent: 4},
+		{name: "of the context, none named", key: "k-1", route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
+		{name: "the caller's, none named", key: "k-1", header: true, route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
+		{name: "of the context, same host, not named", key: "k-1", route: []string{a, a}, want: []string{"k-1", "k-1"}, sent: 1},
+		{name: "of the context, same host in capitals", key: "k-1", route: []string{a, "A.example.com"},
+			want: []string{"k-1", "k-1"}, sent: 1},
+		{name: "none, to a named host", hosts: []string{b}, route: []string{a, b}, want: []string{"", random}, sent: 4},
+		{name: "of the context, to a named host", hosts: []string{b}, key: "k-1", route: []string{a, b},
+			want: []string{"k-1", "k-1"}, sent: 4},
+		{name: "of the context, there and back", key: "k-1", route: []string{a, b, a}, want: []string{"k-1", "", "k-1"}, sent: 1},
+		{name: "the caller's, there and around", key: "k-1", header: true, route: []string{a, b, b},
+			want: []string{"k-1", "", ""}, sent: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
+				hop, _ := strconv.Atoi(r.URL.Path[1:])
+				if hop+1 == len(tt.route) {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				next := fmt.Sprintf("http://%s/%d", tt.route[hop+1], hop+1)
+				http.Redirect(w, r, next, cmp.Or(tt.status, http.StatusTemporaryRedirect))
+			}), false)
+			transport := impatient(server) // which finds the server under every name in example.com
+			transport.Hosts = tt.hosts
+			r := newPost(t, "http://"+a+"/0", "order 1")
+			switch {
+			case tt.header:
+				r.Header.Set("Idempotency-Key", tt.key)
+			case tt.key != "":
+				r = r.WithContext(idempotency.WithKey(t.Context(), tt.key))
+			}
+			require.Equal(t, 503, do(transport, r).status)
+
+			all := got.list()
+			require.Len(t, all, len(tt.route)-1+tt.sent)
+			generated := ""
+			for i, arrived := range all {
+				key := strings.Join(arrived.keys, " and ")
+				want := tt.want[min(i, len(tt.want)-1)]
+				if want == random {
+					generated = cmp.Or(generated, key)
+					require.NoError(t, idempotency.ValidateUUID(key))
+					want = generated
+				}
+				require.Equal(t, want, key, "request %d", i+1)
+			}
+		})
+	}
 }
 
-func TestRedirectFromAnExcludedHostMakesAKey(t *testing.T) {
+// Nobody knows where a redirect came from if the base does not say which request was answered.
+func TestRedirectOfAnUnknownRequestTakesNoKeyAlong(t *testing.T) {
 	t.Parallel()
-	var got arrivals
-	server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
-		if n == 1 {
-			http.Redirect(w, r, "/guarded", http.StatusPermanentRedirect)
+	var keys []string
+	transport := idempotency.Transport{Base: baseFunc(func(r *http.Request) (*http.Response, error) {
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+		if len(keys) == 1 {
+			return replying(307, http.Header{"Location": {"http://service.test/2"}})(r)
 		}
-	}), false)
-	transport := impatient(server)
-	transport.Exclude = func(r *http.Request) bool { return r.URL.Path == "/plain" }
-	require.Equal(t, 200, do(transport, newPost(t, server.URL+"/plain", "order 1")).status)
-	require.Empty(t, got.list()[0].keys)
-	require.Len(t, got.list()[1].keys, 1)
+		return replying(200, nil)(r)
+	})}
+	r := newPost(t, "http://service.test/1", "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
+	require.Equal(t, 200, do(&transport, r).status)
+	require.Equal(t, []string{"k-1", ""}, keys)
+}
+
+func TestTransportHosts(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		entry, url string
+		named      bool
+	}{
+		{"api.test", "https://api.test/payments", true},
+		{"api.test", "http://api.test:8443/", true},
+		{"api.test", "https://API.test/", true},
+		{"API.test", "https://api.test/", true},
+		{"api.test:8443", "https://api.test:8443/", true},
+		{"api.test:8443", "https://api.test/", false},
+		{"api.test:8443", "https://api.test:443/", false},
+		{"api.test:443", "https://api.test/", false}, // the URL does not say so
+		{"api.test", "https://eu.api.test/", false},
+		{"api.test", "https://api.test.evil.test/", false},
+		{"api.test", "https://api.test@evil.test/", false},
+		{"api.test", "https://evil.test/api.test", false},
+		{"*.api.test", "https://eu.api.test/", false},
+		{"*", "https://api.test/", false},
+		{"", "https://api.test/", false},
+		{"https://api.test", "https://api.test/", false},
+		{"::1", "http://[::1]/", true},
+		{"[::1]:8080", "http://[::1]:8080/", true},
+	}
+	for _, tt := range tests {
+		sent := 0
+		transport := idempotency.Transport{Hosts: []string{"other.test", tt.entry}, MinDelay: 1, MaxAttempts: 2}
+		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+			sent++
+			require.Equal(t, tt.named, r.Header.Get("Idempotency-Key") != "", "%s: %s", tt.entry, tt.url)
+			return replying(503, nil)(r)
+		})
+		require.Equal(t, 503, do(&transport, newPost(t, tt.url, "order 1")).status)
+		require.Equal(t, map[bool]int{false: 1, true: 2}[tt.named], sent, "%s: %s", tt.entry, tt.url)
+	}
+}
+
+// inProgress is how an idempotent server answers while an earlier attempt runs.
+func inProgress(retryAfter string) baseFunc {
+	return replying(http.StatusConflict, http.Header{"Retry-After": {retryAfter}})
+}
+
+// changing returns a base that answers as before does until end, and then as after does.
+func changing(end time.Duration, before, after baseFunc) baseFunc {
+	began := time.Now()
+	return func(r *http.Request) (*http.Response, error) {
+		if time.Since(began) < end {
+			return before(r)
+		}
+		return after(r)
+	}
+}
+
+func TestOperationInProgressIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	stripe := replying(http.StatusConflict, http.Header{"Stripe-Should-Retry": {"true"}})
+	slow := baseFunc(func(*http.Request) (*http.Response, error) {
+		time.Sleep(20 * time.Second)
+		return nil, io.ErrUnexpectedEOF
+	})
+	created := replying(201, nil)
+	tests := []struct {
+		name      string
+		base      func() baseFunc
+		deadline  time.Duration // of the context
+		transport idempotency.Transport
+		status    int
+		low, high time.Duration // how long it takes
+	}{
+		{name: "for more than four attempts", base: func() baseFunc { return changing(45*time.Second, inProgress("1"), created) },
+			status: 201, low: 45 * time.Second, high: 46 * time.Second},
+		{name: "with pauses that do not grow", base: func() baseFunc { return changing(299*time.Second, inProgress("1"), created) },
+			status: 201, low: 299 * time.Second, high: 300 * time.Second},
+		{name: "without Retry-After", base: func() baseFunc { return changing(45*time.Second, stripe, created) },
+			status: 201, low: 45 * time.Second, high: 57 * time.Second},
+		{name: "Retry-After that says nothing", base: func() baseFunc { return changing(45*time.Second, inProgress("0"), created) },
+			status: 201, low: 45 * time.Second, high: 57 * time.Second},
+		{name: "until the context would end", base: func() baseFunc { return inProgress("1") },
+			deadline: 20 * time.Second, status: 409, low: 19 * time.Second, high: 20 * time.Second},
+		{name: "as long as the context permits", base: func() baseFunc { return changing(time.Hour, inProgress("1"), created) },
+			deadline: 2 * time.Hour, status: 201, low: time.Hour, high: time.Hour + time.Second},
+		{name: "the context counts, not MaxWait", base: func() baseFunc { return changing(time.Minute, inProgress("1"), created) },
+			deadline: 2 * time.Hour, transport: idempotency.Transport{MaxWait: time.Second},
+			status: 201, low: time.Minute, high: time.Minute + time.Second},
+		{name: "5 minutes without a deadline", base: func() baseFunc { return inProgress("1") },
+			status: 409, low: 299 * time.Second, high: 300 * time.Second},
+		{name: "MaxWait without a deadline", base: func() baseFunc { return inProgress("1") },
+			transport: idempotency.Transport{MaxWait: 10 * time.Second}, status: 409, low: 9 * time.Second, high: 10 * time.Second},
+		{name: "MaxWait as of the first such answer", base: func() baseFunc {
+			return changing(time.Second, slow, changing(29*time.Second, inProgress("1"), created))
+		}, transport: idempotency.Transport{MaxWait: 10 * time.Second}, status: 201, low: 29 * time.Second, high: 30 * time.Second},
+		{name: "not with one attempt", base: func() baseFunc { return inProgress("1") },
+			transport: idempotency.Transport{MaxAttempts: 1}, status: 409},
+		{name: "not at a host that is not named", base: func() baseFunc { return inProgress("1") },
+			transport: idempotency.Transport{Hosts: []string{"other.test"}}, status: 409},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx := idempotency.WithKey(t.Context(), "k-1")
+				if tt.deadline > 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, tt.deadline)
+					defer cancel()
+				}
+				transport := tt.transport
+				transport.Base = tt.base()
+				if transport.Hosts == nil {
+					transport.Hosts = []string{"service.test"}
+				}
+				began := time.Now()
+				resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
+				require.NoError(t, err)
+				require.Equal(t, tt.status, resp.StatusCode)
+				require.GreaterOrEqual(t, time.Since(began), tt.low)
+				require.LessOrEqual(t, time.Since(began), tt.high)
+			})
+		})
+	}
+}
+
+func TestWaitingIsNoAttemptThatCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		statuses := []int{503, 409, 409, 503, 409, 409, 409, 409, 503, 503, 201}
+		var seen attempts
+		transport := idempotency.Transport{Hosts: []string{"service.test"}, Observer: seen.observe}
+		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+			return replying(statuses[len(seen.list())], http.Header{"Retry-After": {"1"}})(r)
+		})
+		resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
+		require.NoError(t, err)
+		require.Equal(t, 503, resp.StatusCode)
+		require.Len(t, seen.list(), 10)
+		for i, e := range seen.list() {
+			require.Equal(t, i+1, e.Attempt)
+			require.Equal(t, statuses[i], e.Status)
+		}
+	})
+}
+
+// A process that dies blocks its key for the rest of its lease.
+func TestTransportOutlastsTheLeaseOfACrashedProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 30 * time.Second
+		svc := setup{}.guard(t, echo)
+		crash(t, svc, "k-1", "order 1", lease)
+
+		transport := idempotency.Transport{Hosts: []string{"service.test"}}
+		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+			recorder := httptest.NewRecorder()
+			svc.handler.ServeHTTP(recorder, r)
+			return recorder.Result(), nil
+		})
+		began := time.Now()
+		r := newPost(t, "http://service.test/payments", "order 1")
+		a := do(&transport, r.WithContext(idempotency.WithKey(t.Context(), "k-1")))
+		require.NoError(t, a.err)
+		require.Equal(t, 201, a.status)
+		require.InDelta(t, lease, time.Since(began), float64(2*time.Second))
+	})
 }
 
 // pauses sends a request that is never answered for good and returns how long each pause was.
@@ -659,6 +1063,7 @@ func pauses(t *testing.T, transport idempotency.Transport) []time.Duration {
 	began := time.Now()
 	sent := 0
 	base := transport.Base
+	transport.Hosts = []string{"service.test"}
 	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
 		if sent++; sent > 1 {
 			pauses = append(pauses, time.Since(began))
@@ -750,7 +1155,8 @@ func TestContextEndsAPause(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				time.AfterFunc(10*time.Second, func() { cancel(shutdown) })
 				began := time.Now()
-				transport := idempotency.Transport{Base: base, MinDelay: 30 * time.Second, MaxDelay: 30 * time.Second}
+				transport := idempotency.Transport{Hosts: []string{"service.test"}, Base: base,
+					MinDelay: 30 * time.Second, MaxDelay: 30 * time.Second}
 				_, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
 
 				require.Equal(t, 10*time.Second, time.Since(began))
@@ -771,7 +1177,8 @@ func TestDeadlineWithinAPauseEndsItBeforeItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		transport := idempotency.Transport{Base: replying(503, http.Header{"Retry-After": {"11"}})}
+		transport := idempotency.Transport{Hosts: []string{"service.test"},
+			Base: replying(503, http.Header{"Retry-After": {"11"}})}
 		began := time.Now()
 		resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
 		require.NoError(t, err)
@@ -802,7 +1209,7 @@ func TestClientTimeoutBoundsAllAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen attempts
 		client := http.Client{Timeout: 20 * time.Second, Transport: &idempotency.Transport{
-			MaxAttempts: 1000, Base: replying(503, nil), Observer: seen.observe,
+			Hosts: []string{"service.test"}, MaxAttempts: 1000, Base: replying(503, nil), Observer: seen.observe,
 		}}
 		began := time.Now()
 		resp, err := client.Do(newPost(t, "http://service.test", "order 1"))
@@ -828,7 +1235,7 @@ func (e *endless) Read(p []byte) (int, error) {
 func TestAnswerOfARepeatedAttemptIsReadToABoundAndClosed(t *testing.T) {
 	t.Parallel()
 	unwanted := new(endless)
-	transport := idempotency.Transport{MaxAttempts: 2, MinDelay: 1}
+	transport := idempotency.Transport{Hosts: []string{"service.test"}, MaxAttempts: 2, MinDelay: 1}
 	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
 		if unwanted.read > 0 {
 			return replying(200, nil)(r)
@@ -838,8 +1245,52 @@ func TestAnswerOfARepeatedAttemptIsReadToABoundAndClosed(t *testing.T) {
 	resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
 	require.NoError(t, err)
 	require.Equal(t, 200, resp.StatusCode)
-	require.True(t, unwanted.closed.Load())
+	require.Positive(t, unwanted.closed.Load())
 	require.Less(t, unwanted.read, 1<<20)
+}
+
+// stalling is an answer whose body never comes. A read ends when it is closed.
+type stalling struct {
+	requestBody
+	end   chan struct{}
+	after func()
+}
+
+func (s *stalling) Read([]byte) (int, error) {
+	<-s.end
+	return 0, http.ErrBodyReadAfterClose
+}
+
+func (s *stalling) Close() error {
+	if s.closed.Add(1) == 1 {
+		s.after()
+		close(s.end)
+	}
+	return nil
+}
+
+// However long the pause is, an answer that stalls holds its connection for a second at most.
+func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
+	t.Parallel()
+	for _, pause := range []time.Duration{100 * time.Millisecond, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			var answered, closed time.Time
+			body := &stalling{end: make(chan struct{}), after: func() { closed = time.Now() }}
+			transport := idempotency.Transport{Hosts: []string{"service.test"}, MinDelay: pause, MaxDelay: pause}
+			transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+				if !answered.IsZero() {
+					return replying(200, nil)(r)
+				}
+				answered = time.Now()
+				return &http.Response{StatusCode: 503, Body: body}, nil
+			})
+			resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
+			require.NoError(t, err)
+			require.Equal(t, 200, resp.StatusCode)
+			require.LessOrEqual(t, closed.Sub(answered), min(time.Second, pause*3/2))
+			require.LessOrEqual(t, time.Since(answered), pause*3/2)
+		})
+	}
 }
 
 func TestAttemptsShareAConnection(t *testing.T) {
@@ -851,7 +1302,9 @@ func TestAttemptsShareAConnection(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
 	}), false)
-	require.Equal(t, 503, do(impatient(server), newPost(t, server.URL, "order 1")).status)
+	transport := impatient(server)
+	transport.MinDelay, transport.MaxDelay = 50*time.Millisecond, 50*time.Millisecond // so long is an answer read
+	require.Equal(t, 503, do(transport, newPost(t, server.URL, "order 1")).status)
 	require.Len(t, got.list(), 4)
 	connections := 0
 	remotes.Range(func(any, any) bool { connections++; return true })
@@ -891,12 +1344,15 @@ func TestOneTransportForManyRequests(t *testing.T) {
 	require.EqualValues(t, requests, svc.runs.Load())
 }
 
-func TestZeroTransportUsesTheDefaultTransport(t *testing.T) {
+func TestZeroTransportSendsEverythingOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) {}), false)
-	require.Equal(t, 200, do(new(idempotency.Transport), newPost(t, server.URL, "order 1")).status)
-	got.requireOneKey(t, 1)
+	server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}), false)
+	require.Equal(t, 503, do(new(idempotency.Transport), newPost(t, server.URL, "order 1")).status)
+	require.Len(t, got.list(), 1)
+	require.Empty(t, got.list()[0].keys)
 }
 
 func TestIdleConnectionsAreClosedInTheBase(t *testing.T) {

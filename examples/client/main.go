@@ -67,6 +67,7 @@ func sendByRetryable(url string) {
 	retries := retryablehttp.NewClient()
 	retries.RetryWaitMin, retries.Logger = 10*time.Millisecond, nil
 	client := http.Client{Transport: &idempotency.Transport{
+		Hosts:       []string{"127.0.0.1"},
 		Base:        &retryablehttp.RoundTripper{Client: retries},
 		MaxAttempts: 1,
 	}}
@@ -90,7 +91,7 @@ func sendOrder(ctx context.Context, url, file string) {
 	ctx = idempotency.WithKey(ctx, key)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(amount))
 	demo.Check(err)
-	client := http.Client{Transport: &idempotency.Transport{}}
+	client := http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
 	resp, err := client.Do(req)
 	demo.Check(err)
 	demo.Check(resp.Body.Close())

@@ -29,7 +29,7 @@ func main() {
 	service := httptest.NewServer(guard(shop))
 	defer service.Close()
 
-	client := http.Client{Transport: &idempotency.Transport{}}
+	client := http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
 	resp, err := client.Post(service.URL+"/orders", "text/plain", strings.NewReader("4200"))
 	demo.Check(err)
 	answer, err := io.ReadAll(resp.Body)
@@ -88,7 +88,7 @@ func (s *shop) charge(ctx context.Context, key string, amount io.Reader) (receip
 	if err != nil {
 		return "", err
 	}
-	client := http.Client{Transport: &idempotency.Transport{}}
+	client := http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return "", err

@@ -72,7 +72,7 @@ func pay(ctx context.Context, url, key string) (answer string) {
 	ctx = idempotency.WithKey(ctx, key)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/payments", strings.NewReader("4200"))
 	demo.Check(err)
-	client := http.Client{Transport: &idempotency.Transport{MaxAttempts: 10}}
+	client := http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}, MaxAttempts: 10}}
 	resp, err := client.Do(req)
 	demo.Check(err)
 	defer resp.Body.Close()

@@ -31,7 +31,9 @@ type answer struct {
 }
 
 func newClients(url string) *clients {
-	patient := &idempotency.Transport{MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond}
+	patient := &idempotency.Transport{
+		Hosts: []string{"127.0.0.1"}, MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
+	}
 	return &clients{
 		http: http.Client{Transport: patient}, url: url, answers: make(chan answer), answered: make(map[string]answer),
 	}
