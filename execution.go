@@ -67,12 +67,13 @@ func (x *execution) detached() context.Context {
 	return x.lasting
 }
 
-// step returns the context of a step of the store that begins now. A client that hangs up must not leave a claim behind.
-func (x *execution) step() (context.Context, context.CancelFunc) {
+// step returns the context of a step of the store that begins now, and takes no longer than most. A client that hangs up
+// must not leave a claim behind.
+func (x *execution) step(most time.Duration) (context.Context, context.CancelFunc) {
 	if x.runner.immediate {
 		return x.request, func() {}
 	}
-	return context.WithTimeout(x.detached(), x.runner.opts.StoreTimeout)
+	return context.WithTimeout(x.detached(), min(most, x.runner.opts.StoreTimeout))
 }
 
 // leased reports whether the claim has a lease; else its effects are bound to Complete.
@@ -124,7 +125,7 @@ func (x *execution) complete(resp Response) (refusal error) {
 
 // tryComplete is complete, but leaves the claim as it is if the store fails.
 func (x *execution) tryComplete(resp Response) (refusal error) {
-	err := x.persist(resp)
+	err := x.persist(resp, x.runner.opts.StoreTimeout)
 	x.settled = settles(err)
 	x.judgeCompletion(err)
 	if x.settled {
@@ -170,14 +171,14 @@ const (
 	lastRetry  = time.Second
 )
 
-// persist calls Complete, which may be repeated, until the record is settled or the time for a step is up.
-func (x *execution) persist(resp Response) error {
-	until := time.Now().Add(x.runner.opts.StoreTimeout)
-	ctx, cancel := x.step()
-	defer cancel()
+// persist calls Complete, which may be repeated, until the record is settled or the time is up.
+func (x *execution) persist(resp Response, within time.Duration) error {
+	until := time.Now().Add(within)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
+		ctx, cancel := x.step(time.Until(until))
 		err := x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
-		if settles(err) || time.Until(until) < pause || !sleep(ctx, pause, nil) {
+		cancel()
+		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
 			return err
 		}
 	}
@@ -188,17 +189,12 @@ func (x *execution) persist(resp Response) error {
 func (x *execution) completeLater(resp Response) {
 	x.settled = true
 	resp = resp.Clone() // its body is in a buffer that serves the next request
-	until := time.Now().Add(x.runner.opts.TTL)
 	// The request goes on, and reports what is known now.
 	later := &execution{runner: x.runner, key: x.key, begun: x.begun, asked: x.asked, event: x.event}
 	added := x.runner.backlog.add(len(resp.Body), func(ctx context.Context) {
 		defer x.renewer.stop()
 		later.request, later.lasting = ctx, ctx // which ends with a Shutdown
-		err := later.persist(resp)
-		for !settles(err) && time.Now().Before(until) && sleep(ctx, firstRetry, nil) {
-			err = later.persist(resp)
-		}
-		if settles(err) {
+		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
 			later.judgeCompletion(err)
 			later.report(ctx)
 			later.runner.wake(later.key)
@@ -214,7 +210,7 @@ func (x *execution) completeLater(resp Response) {
 func (x *execution) release(cause error) (refusal error) {
 	x.settled = true
 	x.renewer.stop()
-	ctx, cancel := x.step()
+	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
 	defer cancel()
 	err := x.begun.claim.Release(ctx)
 	x.event.Outcome, x.event.Err = OutcomeReleased, cause

@@ -178,7 +178,7 @@ type beginResult struct {
 // begin asks the store once.
 func (x *execution) begin(fp Fingerprint) (err error) {
 	r := x.runner
-	ctx, cancel := x.step()
+	ctx, cancel := x.step(r.opts.StoreTimeout)
 	defer cancel()
 	x.begun.since = time.Now()
 	x.begun.record, x.begun.claim, err = r.store.Begin(ctx, x.key, ClaimRequest{
