@@ -1,0 +1,138 @@
+package compat_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// chiRouter puts a router with middlewares around a handler.
+func chiRouter(middlewares ...func(http.Handler) http.Handler) wrapper {
+	return func(_ testing.TB, next http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.Use(middlewares...)
+		r.Method(http.MethodPost, procedure, next)
+		return r
+	}
+}
+
+func TestChi(t *testing.T) {
+	t.Parallel()
+	compress := middleware.Compress(5)
+	for name, w := range map[string]wrapped{
+		"Timeout":   {wrap: chiRouter(middleware.Timeout(long)), panicked: broken},
+		"Recoverer": {wrap: chiRouter(quietly, middleware.Recoverer), panicked: "500"},
+		"Compress":  {wrap: chiRouter(compress), panicked: broken},
+		"Throttle":  {wrap: chiRouter(middleware.Throttle(10)), panicked: broken},
+		"all": {
+			wrap:     chiRouter(quietly, middleware.Recoverer, compress, middleware.Throttle(10), middleware.Timeout(long)),
+			panicked: "500",
+		},
+	} {
+		t.Run(name, w.test)
+	}
+}
+
+// quietly keeps Recoverer from printing.
+func quietly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, middleware.WithLogEntry(r, noLog{}))
+	})
+}
+
+type noLog struct{}
+
+func (noLog) Write(int, int, http.Header, time.Duration, any) {}
+func (noLog) Panic(any, []byte)                               {}
+
+func TestChiTimeout(t *testing.T) {
+	t.Parallel()
+	timeout := chiRouter(middleware.Timeout(shortly))
+	t.Run("obeyed", func(t *testing.T) {
+		each(t, timeout, scenario{handler: patient, first: "504", retry: "504", runs: 2})
+	})
+	t.Run("ignored", func(t *testing.T) {
+		each(t, timeout, scenario{handler: stubborn, first: "201", retry: "201", runs: 1})
+	})
+	t.Run("obeyed, streamed", func(t *testing.T) {
+		each(t, timeout, scenario{
+			handler: patient, opts: idempotency.Options{Stream: true}, first: "504", retry: "504", runs: 2,
+		})
+	})
+}
+
+// With Refuse a handler that has given up is not called again: nobody can say how far it came.
+func TestChiTimeoutWithRefuse(t *testing.T) {
+	t.Parallel()
+	s := scenario{
+		outer:   chiRouter(middleware.Timeout(shortly)),
+		opts:    idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
+		handler: patient,
+	}.start(t, true)
+	require.Equal(t, "504", s.send("key").status)
+	s.requireUnknown(t, "key")
+}
+
+// requireUnknown checks that a retry is refused, with in-progress until the lease lapses, then with outcome-unknown.
+func (sv *service) requireUnknown(t *testing.T, key string) {
+	t.Helper()
+	retry := sv.send(key)
+	require.Equal(t, "409", retry.status)
+	require.Contains(t, retry.body, "#in-progress")
+	eventually(t, func() bool { retry = sv.send(key); return !isProblem(retry, "in-progress") }, "the lease lapses")
+	require.True(t, isProblem(retry, "outcome-unknown"), retry.body)
+	require.EqualValues(t, 1, sv.runs.Load())
+}
+
+// A request that is turned away before it reaches the middleware leaves its operation as it is, and one that is turned
+// away behind it may be tried again.
+func TestChiThrottle(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]scenario{
+		"outside": {outer: chiRouter(middleware.Throttle(1))},
+		"inside":  {inner: chiRouter(middleware.Throttle(1))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.handler = patient
+			sv := s.start(t, true)
+			got := make(chan answer, 1)
+			go func() { got <- sv.send("first") }()
+			receive(t, sv.entered)
+			require.Equal(t, "429", sv.send("second").status)
+			sv.goOn()
+			first := receive(t, got)
+			require.Equal(t, "201", first.status)
+
+			require.Equal(t, first, sv.send("second"))
+			require.Equal(t, first, sv.send("first").unmarked())
+			require.True(t, sv.send("second").replayed())
+			require.EqualValues(t, 2, sv.runs.Load())
+		})
+	}
+}
+
+// Mounted on a router and on a route of it, the middleware runs the handler once.
+func TestChiUseAndWith(t *testing.T) {
+	t.Parallel()
+	twice := func(m *idempotency.Middleware, next http.Handler) http.Handler {
+		r := chi.NewRouter()
+		r.Use(m.Handler)
+		r.With(m.Handler).Method(http.MethodPost, procedure, next)
+		return r
+	}
+	for _, b := range behaviours {
+		s := scenario{mount: twice, handler: plainly(b.handler), first: b.first, retry: b.first, runs: b.runs}
+		t.Run(b.name, s.run)
+	}
+	t.Run("panic", scenario{mount: twice, handler: plainly(crash), first: broken, retry: broken, runs: 2}.run)
+	t.Run("client leaves", scenario{
+		mount: twice, handler: patient, leaves: true, first: broken, retry: "201", runs: 1,
+	}.run)
+}

@@ -1,0 +1,208 @@
+package compat_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// behaviour is what a plain handler does.
+type behaviour struct {
+	name    string
+	handler http.HandlerFunc
+	first   string // status
+	runs    int64  // for a request and its retry
+}
+
+const receipt = "charged"
+
+// behaviours are what every wrapper must let through.
+var behaviours = []behaviour{
+	{"201", created, "201", 1},
+	{"204", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, "204", 1},
+	{"large", respond(http.StatusOK, strings.Repeat("charged ", 10_000)), "200", 1},
+	{"trailers", trailing, "201", 1},
+	{"422", respond(http.StatusUnprocessableEntity, `{"error":"amount"}`), "422", 1},
+	{"409 with Retry-After", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		respond(http.StatusConflict, "locked")(w, r)
+	}, "409", 2},
+	{"499", respond(499, "you have left"), "499", 2},
+	{"503", respond(http.StatusServiceUnavailable, "no"), "503", 2},
+}
+
+// plainBehaviours are those that no wrapper makes a difference to.
+var plainBehaviours = []behaviour{
+	{"200", respond(http.StatusOK, receipt), "200", 1},
+	{"303", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/elsewhere")
+		w.WriteHeader(http.StatusSeeOther)
+	}, "303", 1},
+	{"401", respond(http.StatusUnauthorized, "who are you?"), "401", 2},
+	{"409", respond(http.StatusConflict, "sold out"), "409", 1},
+	{"429", respond(http.StatusTooManyRequests, "slow down"), "429", 2},
+	{"500", respond(http.StatusInternalServerError, "no"), "500", 2},
+}
+
+func respond(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func created(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", "/charges/1")
+	w.Header().Add("Link", "</a>; rel=next")
+	w.Header().Add("Link", "</b>; rel=prev")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, receipt)
+}
+
+func trailing(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain")
+	w.Header().Set("Trailer", "Charge-Sum")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, receipt)
+	w.Header().Set("Charge-Sum", "1234")
+	w.Header().Set(http.TrailerPrefix+"Charge-Time", "5 ms")
+}
+
+func crash(http.ResponseWriter, *http.Request) { panic("crash") }
+
+func abort(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "half of")
+	panic(http.ErrAbortHandler)
+}
+
+// plainly makes a handler of one that needs no service.
+func plainly(handler http.HandlerFunc) func(*service) http.Handler {
+	return func(*service) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			handler(w, r)
+		})
+	}
+}
+
+// patient waits before it answers, and returns silently if its context ends.
+func patient(s *service) http.Handler {
+	return plainly(func(w http.ResponseWriter, r *http.Request) {
+		if s.wait(r.Context()) == nil {
+			created(w, r)
+		}
+	})(s)
+}
+
+// stubborn answers once its context has ended.
+func stubborn(s *service) http.Handler {
+	return plainly(func(w http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		created(w, r)
+	})(s)
+}
+
+// deaf waits before it answers, whatever becomes of its context.
+func deaf(s *service) http.Handler {
+	return plainly(func(w http.ResponseWriter, r *http.Request) {
+		_ = s.wait(context.WithoutCancel(r.Context()))
+		created(w, r)
+	})(s)
+}
+
+// each runs the scenario with a wrapper around the middleware and between it and the handler, over both protocols.
+func each(t *testing.T, wrap wrapper, s scenario) {
+	t.Helper()
+	outside(t, wrap, s)
+	inside(t, wrap, s)
+}
+
+func outside(t *testing.T, wrap wrapper, s scenario) {
+	t.Helper()
+	s.outer = wrap
+	s.both(t, "outside")
+}
+
+func inside(t *testing.T, wrap wrapper, s scenario) {
+	t.Helper()
+	s.inner = wrap
+	s.both(t, "inside")
+}
+
+func (s scenario) both(t *testing.T, name string) {
+	t.Helper()
+	for _, s.proto = range []protocol{http1, h2c} {
+		t.Run(fmt.Sprint(name, ", ", s.proto), s.run)
+	}
+}
+
+// wrapped is a wrapper through which everything must come.
+type wrapped struct {
+	wrap     wrapper
+	panicked string // status of an answer of a handler that panics
+	chatty   bool   // it writes something even if the handler writes nothing
+}
+
+// test runs answers, failures, panics and clients that leave.
+func (w wrapped) test(t *testing.T) {
+	t.Helper()
+	for _, b := range behaviours {
+		t.Run(b.name, func(t *testing.T) {
+			each(t, w.wrap, scenario{handler: plainly(b.handler), first: b.first, retry: b.first, runs: b.runs})
+		})
+	}
+	t.Run("panic", func(t *testing.T) {
+		each(t, w.wrap, scenario{handler: plainly(crash), first: w.panicked, retry: w.panicked, runs: 2})
+	})
+	t.Run("client leaves", func(t *testing.T) {
+		each(t, w.wrap, scenario{handler: patient, leaves: true, first: broken, retry: "201", runs: 1})
+	})
+	for name, opts := range map[string]idempotency.Options{
+		"client leaves and takes the handler along": {CancelWithClient: true},
+		"client leaves a stream":                    {Stream: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := scenario{handler: patient, opts: opts, leaves: true, first: broken, retry: "201", runs: 2}
+			outside(t, w.wrap, s)
+			if !w.chatty {
+				inside(t, w.wrap, s)
+			}
+		})
+	}
+}
+
+func TestHandler(t *testing.T) {
+	t.Parallel()
+	wrapped{wrap: around(), panicked: broken}.test(t)
+	for _, b := range plainBehaviours {
+		t.Run(b.name, func(t *testing.T) {
+			each(t, around(), scenario{handler: plainly(b.handler), first: b.first, retry: b.first, runs: b.runs})
+		})
+	}
+	t.Run("abort", func(t *testing.T) {
+		each(t, around(), scenario{handler: plainly(abort), first: broken, retry: broken, runs: 2})
+	})
+}
+
+func TestTimeoutHandler(t *testing.T) {
+	t.Parallel()
+	timeout := func(d time.Duration) wrapper {
+		return around(func(next http.Handler) http.Handler { return http.TimeoutHandler(next, d, "late") })
+	}
+	wrapped{wrap: timeout(long), panicked: broken}.test(t)
+	t.Run("obeyed", func(t *testing.T) {
+		each(t, timeout(shortly), scenario{handler: patient, first: "503", retry: "503", runs: 2})
+	})
+	t.Run("ignored", func(t *testing.T) {
+		outside(t, timeout(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 1})
+		inside(t, timeout(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 2})
+	})
+}
