@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -192,17 +196,40 @@ func TestHandler(t *testing.T) {
 	})
 }
 
+func timeoutHandler(after time.Duration) wrapper {
+	return around(func(next http.Handler) http.Handler { return http.TimeoutHandler(next, after, "late") })
+}
+
 func TestTimeoutHandler(t *testing.T) {
 	t.Parallel()
-	timeout := func(d time.Duration) wrapper {
-		return around(func(next http.Handler) http.Handler { return http.TimeoutHandler(next, d, "late") })
-	}
-	wrapped{wrap: timeout(long), panicked: broken}.test(t)
+	wrapped{wrap: timeoutHandler(long), panicked: broken}.test(t)
 	t.Run("obeyed", func(t *testing.T) {
-		each(t, timeout(shortly), scenario{handler: patient, first: "503", retry: "503", runs: 2})
+		each(t, timeoutHandler(shortly), scenario{handler: patient, first: "503", retry: "503", runs: 2})
 	})
 	t.Run("ignored", func(t *testing.T) {
-		outside(t, timeout(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 1})
-		inside(t, timeout(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 2})
+		outside(t, timeoutHandler(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 1})
+		inside(t, timeoutHandler(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 2})
 	})
+}
+
+// The handler must not hear of a timeout before the layer that has set it: that layer would take the silence for an
+// answer. A race that one request hardly ever loses is lost by some of many.
+func TestTimeoutIsAnsweredByTheOuterLayer(t *testing.T) {
+	t.Parallel()
+	for status, outer := range map[string]wrapper{
+		"503": timeoutHandler(shortly), "504": chiRouter(middleware.Timeout(shortly)),
+	} {
+		t.Run(status, func(t *testing.T) {
+			t.Parallel()
+			s := scenario{outer: outer, handler: patient}.start(t, true)
+			const many = 50
+			got := make(chan string, many)
+			for n := range many {
+				go func() { got <- s.send(strconv.Itoa(n)).status }()
+			}
+			for range many {
+				require.Equal(t, status, receive(t, got))
+			}
+		})
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,6 +54,37 @@ func abortLate(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "half of")
 	w.(http.Flusher).Flush()
 	panic(http.ErrAbortHandler)
+}
+
+// A gateway in front of a service that knows no keys takes the header away: net/http sends a request with a key and
+// without a body again if a connection breaks that was used before.
+func TestReverseProxyTakesTheKeyAway(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int64
+	s := scenario{
+		handler: plainly(func(w http.ResponseWriter, r *http.Request) {
+			if requests.Add(1) > 1 {
+				panic(http.ErrAbortHandler)
+			}
+			created(w, r)
+		}),
+		inner: func(t testing.TB, next http.Handler) http.Handler {
+			gateway := proxyTo(t, http1.listen(t, next).URL)
+			rewrite := gateway.Rewrite
+			gateway.Rewrite = func(r *httputil.ProxyRequest) {
+				rewrite(r)
+				r.Out.Header.Del("Idempotency-Key")
+			}
+			return gateway
+		},
+	}.start(t, true)
+	for n, status := range []int{http.StatusCreated, http.StatusBadGateway} {
+		resp, err := s.keyed(strconv.Itoa(n), nil).Post(s.url+procedure, "text/plain", http.NoBody)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, status, resp.StatusCode)
+	}
+	require.EqualValues(t, 2, requests.Load())
 }
 
 // A gateway and the service behind it are both guarded. That the service is still at work is no answer.
