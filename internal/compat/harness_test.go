@@ -172,18 +172,18 @@ func (s scenario) start(t testing.TB, guarded bool) *service {
 func (s scenario) guard(t testing.TB, sv *service, next http.Handler) http.Handler {
 	t.Helper()
 	s.opts.Observer = func(_ context.Context, e idempotency.Event) { tell(sv.settled, e) }
-	m := newMiddleware(t, s.opts)
+	m := newMiddleware(t, newStore(), s.opts)
 	if s.mount == nil {
 		return m.Handler(next)
 	}
 	return s.mount(m, next)
 }
 
-// newMiddleware returns a middleware with a store of its own.
-func newMiddleware(t testing.TB, opts idempotency.Options) *idempotency.Middleware {
+func newStore() idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
+
+func newMiddleware(t testing.TB, store idempotency.Store, opts idempotency.Options) *idempotency.Middleware {
 	t.Helper()
 	opts.Logger = slog.New(slog.DiscardHandler)
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	m, err := idempotency.New(store, idempotency.SingleUser, opts)
 	require.NoError(t, err)
 	return m

@@ -52,6 +52,24 @@ var plainBehaviours = []behaviour{
 	{"409", respond(http.StatusConflict, "sold out"), "409", 1},
 	{"429", respond(http.StatusTooManyRequests, "slow down"), "429", 2},
 	{"500", respond(http.StatusInternalServerError, "no"), "500", 2},
+	{"503, kept before", deciding(idempotency.Keep, nil, respond(http.StatusServiceUnavailable, "no")), "503", 1},
+	{"503, kept after", deciding(idempotency.Keep, respond(http.StatusServiceUnavailable, "no"), nil), "503", 1},
+	{"201, released before", deciding(idempotency.Release, nil, created), "201", 2},
+	{"201, released after", deciding(idempotency.Release, created, nil), "201", 2},
+	{"201, unknown", deciding(idempotency.Unknown, created, nil), "201", 2},
+}
+
+// deciding gives a verdict between two handlers, each of which may be nil.
+func deciding(verdict idempotency.Verdict, before, after http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if before != nil {
+			before(w, r)
+		}
+		idempotency.Decide(r.Context(), verdict)
+		if after != nil {
+			after(w, r)
+		}
+	}
 }
 
 func respond(status int, body string) http.HandlerFunc {

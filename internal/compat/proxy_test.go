@@ -93,7 +93,8 @@ func TestReverseProxyBetweenTwo(t *testing.T) {
 	s := scenario{
 		handler: patient,
 		inner: func(t testing.TB, next http.Handler) http.Handler {
-			impatient := proxyTo(t, http1.listen(t, newMiddleware(t, idempotency.Options{}).Handler(next)).URL)
+			service := newMiddleware(t, newStore(), idempotency.Options{}).Handler(next)
+			impatient := proxyTo(t, http1.listen(t, service).URL)
 			impatient.Transport.(*http.Transport).ResponseHeaderTimeout = shortly
 			return impatient
 		},
