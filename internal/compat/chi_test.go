@@ -79,17 +79,6 @@ func TestChiTimeoutWithRefuse(t *testing.T) {
 	s.requireUnknown(t, "key")
 }
 
-// requireUnknown checks that a retry is refused, with in-progress until the lease lapses, then with outcome-unknown.
-func (sv *service) requireUnknown(t *testing.T, key string) {
-	t.Helper()
-	retry := sv.send(key)
-	require.Equal(t, "409", retry.status)
-	require.Contains(t, retry.body, "#in-progress")
-	eventually(t, func() bool { retry = sv.send(key); return !isProblem(retry, "in-progress") }, "the lease lapses")
-	require.True(t, isProblem(retry, "outcome-unknown"), retry.body)
-	require.EqualValues(t, 1, sv.runs.Load())
-}
-
 // A request that is turned away before it reaches the middleware leaves its operation as it is, and one that is turned
 // away behind it may be tried again.
 func TestChiThrottle(t *testing.T) {

@@ -33,7 +33,8 @@ var connectRPCs = []rpc{
 	},
 	{
 		name: "Connect as gRPC-Web, uncompressed", proto: http1, serve: serveConnect,
-		client: connecting(nil, connect.WithGRPCWeb(), uncompressed), timed: connecting(grpcTimeout, connect.WithGRPCWeb(), uncompressed),
+		client: connecting(nil, connect.WithGRPCWeb(), uncompressed),
+		timed:  connecting(grpcTimeout, connect.WithGRPCWeb(), uncompressed),
 	},
 	{
 		name: "Connect as gRPC-Web, HTTP2", proto: http2, serve: serveConnect,

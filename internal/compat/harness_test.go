@@ -232,9 +232,19 @@ func (sv *service) hangUp(t *testing.T, key string) string {
 }
 
 // settle waits until it is certain what became of a guarded request.
-func (sv *service) settle(t *testing.T) idempotency.Event {
+func (sv *service) settle(t *testing.T) {
 	t.Helper()
-	return receive(t, sv.settled)
+	receive(t, sv.settled)
+}
+
+// requireUnknown checks that a retry is refused, with in-progress until the lease lapses, then with outcome-unknown.
+func (sv *service) requireUnknown(t *testing.T, key string) {
+	t.Helper()
+	retry := sv.send(key)
+	require.True(t, isProblem(retry, "in-progress"), retry.body)
+	eventually(t, func() bool { retry = sv.send(key); return !isProblem(retry, "in-progress") }, "the lease lapses")
+	require.True(t, isProblem(retry, "outcome-unknown"), retry.body)
+	require.EqualValues(t, 1, sv.runs.Load())
 }
 
 // tell sends a value unless nobody has taken the last hundred.
@@ -371,5 +381,5 @@ func isProblem(a answer, code string) bool {
 // eventually waits until what is true.
 func eventually(t *testing.T, what func() bool, message string) {
 	t.Helper()
-	require.Eventually(t, what, long, 10*time.Millisecond, message)
+	require.Eventually(t, what, long, 20*time.Millisecond, message)
 }

@@ -3,6 +3,7 @@ package compat_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,7 +46,7 @@ type rpc struct {
 	// crashes says that a panic of a method ends the process.
 	crashes bool
 
-	// final are codes that look like an answer: they differ from those of others by their body only.
+	// final are transient codes that look like an answer: only their body differs from that of others.
 	final []codes.Code
 }
 
@@ -88,12 +89,7 @@ func (r rpc) scenario(m method, first, retry codes.Code, runs int64) scenario {
 
 // runs returns how often a method runs that fails twice.
 func (r rpc) runs(code codes.Code) int64 {
-	for _, final := range r.final {
-		if code == final {
-			return 1
-		}
-	}
-	if transient[code] {
+	if transient[code] && !slices.Contains(r.final, code) {
 		return 2
 	}
 	return 1
