@@ -150,8 +150,6 @@ func (x *execution) judgeCompletion(err error) {
 	}
 	x.event.Err = err
 	switch {
-	case err == nil && x.event.Outcome == OutcomeUnrecorded:
-		x.event.Outcome = OutcomeRecorded
 	case err == nil:
 		x.event.Outcome = OutcomeExecuted
 	case errors.Is(err, ErrRestored):
@@ -196,6 +194,9 @@ func (x *execution) completeLater(resp Response) {
 		later.request, later.lasting = ctx, ctx // which ends with a Shutdown
 		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
 			later.judgeCompletion(err)
+			if later.event.Outcome == OutcomeExecuted {
+				later.event.Outcome = OutcomeRecorded
+			}
 			later.report(ctx)
 			later.runner.wake(later.key)
 		}

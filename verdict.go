@@ -2,9 +2,11 @@ package idempotency
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"io"
 	"net/http"
 	"strings"
 )
@@ -101,19 +103,37 @@ func grpcStatus(resp *Response, media string) string {
 
 // grpcWebStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
 func grpcWebStatus(body []byte) string {
-	const head, trailer = 5, 0x80 // the size of a frame's head; the bit in its first byte that makes it a trailer
+	const head, trailer, compressed = 5, 0x80, 0x01 // the size of a frame's head; bits in its first byte
 	for len(body) >= head {
 		frame := body[head:]
 		size := int64(binary.BigEndian.Uint32(body[1:head]))
 		if size > int64(len(frame)) {
 			return ""
 		}
-		if body[0] == trailer {
+		switch body[0] {
+		case trailer:
 			return fieldIn(frame[:size], "grpc-status")
+		case trailer | compressed:
+			return compressedStatus(frame[:size])
 		}
 		body = frame[size:]
 	}
 	return ""
+}
+
+// compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it. Of any other
+// compression it says OK: to replay a failure does less harm than to execute a success again.
+func compressedStatus(frame []byte) string {
+	const most = 64 << 10
+	z, err := gzip.NewReader(bytes.NewReader(frame))
+	if err != nil {
+		return "0"
+	}
+	lines, err := io.ReadAll(io.LimitReader(z, most))
+	if err != nil {
+		return "0"
+	}
+	return fieldIn(lines, "grpc-status")
 }
 
 // fieldIn returns the value of a field in lines as HTTP/1 sends them.

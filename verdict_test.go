@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +25,14 @@ import (
 // frame returns a frame of gRPC-Web.
 func frame(flag byte, content string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flag}, uint32(len(content))), content...)
+}
+
+func gzippedText(s string) string {
+	var b strings.Builder
+	z := gzip.NewWriter(&b)
+	_, _ = io.WriteString(z, s)
+	_ = z.Close()
+	return b.String()
 }
 
 func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
@@ -45,6 +55,10 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 		},
 		"frame": func(code string) *idempotency.Response {
 			body := slices.Concat(frame(0, "message"), frame(0x80, "grpc-message: text\r\nGrpc-Status: "+code+"\r\n"))
+			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
+		},
+		"compressed frame": func(code string) *idempotency.Response {
+			body := slices.Concat(frame(1, "message"), frame(0x81, gzippedText("grpc-status: "+code+"\r\n")))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
 		"frame in base64": func(code string) *idempotency.Response {
@@ -71,6 +85,7 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 		"broken frame":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
 		"broken base64":              {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
 		"frame of no status":         {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
+		"frame compressed by others": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "?")}, true},
 		"not gRPC":                   {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
 		"conflict":                   {idempotency.Response{Status: 409}, true},
 		"conflict that may pass":     {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},

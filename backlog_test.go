@@ -1,0 +1,335 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// outage is the hook of a store that does not work from one moment to another, counted from the start of the test.
+func outage(from, to time.Duration) hook {
+	start := time.Now()
+	return func(ctx context.Context, _ int64, step func() error) error {
+		if since := time.Since(start); since >= from && since < to {
+			return errDown
+		}
+		return step()
+	}
+}
+
+// The process has the answer, and the store comes back before the lease is over or after: nobody else runs the
+// operation in the meantime.
+func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
+	t.Parallel()
+	for name, down := range map[string]time.Duration{"within the lease": 6 * time.Second, "after the lease": time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newSpyStore()
+			store.onComplete, store.onExtend, store.onBegin = outage(0, down), outage(0, down), outage(1, down)
+			svc := setup{store: store, opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.guard(t, attemptNumber)
+			began := time.Now()
+			first := svc.call("k", "b")
+			require.Equal(t, "attempt 1", first.body)
+			require.LessOrEqual(t, time.Since(began), 2*time.Second, "the client has its answer in time")
+			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
+			time.Sleep(down - time.Since(began) + time.Second)
+			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeRecorded}, svc.journal.outcomes())
+			require.Equal(t, svc.journal.all()[0].Operation, svc.journal.all()[1].Operation)
+			requireReplay(t, first, svc.call("k", "b"))
+			require.EqualValues(t, 1, svc.runs.Load(), name)
+		})
+	}
+}
+
+// While the answer is not stored, the lease is renewed.
+func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = outage(0, 10*time.Minute) // but Extend works
+		svc := setup{store: store}.guard(t, echo)
+		first := svc.call("k", "b")
+		for range 19 {
+			time.Sleep(30 * time.Second)
+			requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		}
+		time.Sleep(30 * time.Second)
+		requireReplay(t, first, svc.call("k", "b"))
+		renewed := store.extends.Load()
+		time.Sleep(time.Hour)
+		require.Equal(t, renewed, store.extends.Load(), "renewed after it was stored")
+	})
+}
+
+// The answer that the store does not take is in a buffer, which serves the next request.
+func TestAnswerThatIsNotStoredYetKeepsItsBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = func(ctx context.Context, n int64, step func() error) error {
+			if n == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return step()
+		}
+		svc := setup{store: store}.guard(t, echo)
+		first := svc.call("k", "the first answer")
+		for range 10 {
+			svc.call(numberedKey(1).ID, "another answer, and longer")
+		}
+		time.Sleep(time.Minute)
+		requireReplay(t, first, svc.call("k", "the first answer"))
+	})
+}
+
+// Another attempt has taken over while the store was down. Its answer counts, and the late one is not stored.
+func TestLateAnswerOfALostClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		var mu sync.Mutex
+		cutOff := true
+		store.onComplete = func(_ context.Context, n int64, step func() error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if cutOff {
+				return errDown
+			}
+			return step()
+		}
+		store.onExtend = failing(always, errDown)
+		svc := setup{store: store}.guard(t, attemptNumber)
+		require.Equal(t, "attempt 1", svc.call("k", "b").body)
+		time.Sleep(30 * time.Second)
+		other := setup{store: store.Store}.guard(t, attemptNumber) // another process
+		second := other.call("k", "b")
+		require.Equal(t, "attempt 2", second.body)
+		mu.Lock()
+		cutOff = false
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeClaimLost}, svc.journal.outcomes())
+		requireReplay(t, second, svc.call("k", "b"))
+	})
+}
+
+func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = outage(0, time.Minute)
+		b := newBench(t, store, idempotency.RunnerOptions{})
+		require.NoError(t, b.Shutdown(t.Context()), "nothing to wait for")
+
+		b = newBench(t, store, idempotency.RunnerOptions{})
+		_, _, err := b.do(someWork)
+		require.NoError(t, err)
+		began := time.Now()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		b2 := newBench(t, store, idempotency.RunnerOptions{})
+		_, _, err = b2.Do(t.Context(), numberedKey(1), nil, someWork)
+		require.NoError(t, err)
+		err = b2.Shutdown(short)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorContains(t, err, "1 operations are not settled")
+		require.NoError(t, b2.Shutdown(t.Context()), "it was given up")
+
+		require.NoError(t, b.Shutdown(t.Context()))
+		require.GreaterOrEqual(t, time.Since(began), 50*time.Second)
+		require.Equal(t, idempotency.OutcomeRecorded, b.journal.last(t).Outcome)
+		_, replayed, err := b.do(mustNotWork(t))
+		require.NoError(t, err)
+		require.True(t, replayed)
+	})
+}
+
+// After Shutdown nothing goes on in the background.
+func TestNothingIsPutOffAfterShutdown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = failing(always, errDown)
+		b := newBench(t, store, idempotency.RunnerOptions{})
+		require.NoError(t, b.Shutdown(t.Context()))
+		_, _, err := b.do(someWork)
+		require.NoError(t, err)
+		require.Equal(t, idempotency.OutcomeUnrecorded, b.journal.last(t).Outcome)
+		completes, extends := store.completes.Load(), store.extends.Load()
+		time.Sleep(time.Hour)
+		require.Equal(t, completes, store.completes.Load())
+		require.Equal(t, extends, store.extends.Load())
+	})
+}
+
+// A store that is down for long must not fill the memory: beyond a limit, answers are not put off.
+func TestBacklogIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ answers, size, kept int }{
+		"number": {1200, 1, 1024}, "bytes": {40, 1 << 20, 32},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onComplete = outage(0, 5*time.Second)
+				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
+				body := bytes.Repeat([]byte("x"), test.size)
+				for i := range test.answers {
+					_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+						return idempotency.Response{Body: body}, nil
+					})
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Minute)
+				recorded := 0
+				for _, outcome := range b.journal.outcomes() {
+					if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
+						recorded++
+					}
+				}
+				require.Equal(t, test.kept, recorded)
+			})
+		})
+	}
+}
+
+// lossyStore grants a claim and loses its own reply, for the first n calls of Begin.
+type lossyStore struct {
+	*spyStore
+	n int64
+}
+
+func (s lossyStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	rec, claim, err := s.spyStore.Begin(ctx, key, request)
+	if s.begins.Load() <= s.n && err == nil {
+		return idempotency.Record{}, claim, errDown
+	}
+	return rec, claim, err
+}
+
+// Nobody knows of a claim whose reply was lost. It must not block its key, nor leave an outcome that nobody knows.
+func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
+		synctest.Test(t, func(t *testing.T) {
+			store := lossyStore{newSpyStore(), 1}
+			store.onRelease = outage(0, 10*time.Second)
+			svc := setup{store: store, opts: idempotency.Options{Abandoned: policy}}.guard(t, attemptNumber)
+			requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Zero(t, svc.runs.Load())
+			time.Sleep(11 * time.Second)
+			require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+			require.EqualValues(t, 1, svc.runs.Load())
+		})
+	}
+}
+
+// With Refuse, a claim that nobody knows of blocks its key until the record expires. So long it is tried to release it.
+func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := lossyStore{newSpyStore(), 1}
+		store.onRelease = outage(0, time.Hour)
+		svc := setup{store: store, opts: idempotency.Options{Abandoned: idempotency.Refuse}}.guard(t, attemptNumber)
+		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(time.Minute)
+		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "outcome-unknown")
+		time.Sleep(time.Hour)
+		require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+	})
+}
+
+// The request for a claim may be on its way for longer than we wait. It is released when it has arrived.
+func TestClaimThatArrivesLateIsReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		var released atomic.Int64
+		store.onRelease = func(_ context.Context, n int64, step func() error) error {
+			if n <= 3 {
+				return idempotency.ErrClaimLost // it is not there yet
+			}
+			released.Add(1)
+			return step()
+		}
+		svc := setup{store: lossyStore{store, 1}}.guard(t, attemptNumber)
+		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(3 * time.Second)
+		require.EqualValues(t, 1, released.Load())
+		require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+	})
+}
+
+// A claim that was never granted is not asked for until its record would have expired.
+func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onRelease = failing(always, idempotency.ErrClaimLost)
+		svc := setup{store: lossyStore{store, 1}, opts: idempotency.Options{Abandoned: idempotency.Refuse}}.guard(t, attemptNumber)
+		svc.call("k", "b")
+		time.Sleep(time.Minute)
+		asked := store.releases.Load()
+		require.Positive(t, asked)
+		time.Sleep(time.Hour)
+		require.Equal(t, asked, store.releases.Load())
+	})
+}
+
+// FailOpen runs the handler. A claim that was granted unknown to us then keeps others away for a lease.
+func TestFailOpenDoesNotReleaseTheClaimThatIsUnknown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := lossyStore{newSpyStore(), 1}
+		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			_, ok := idempotency.FromContext(r.Context())
+			assert.False(t, ok)
+			echo(w, r)
+		})
+		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnprotected}, svc.journal.outcomes())
+		time.Sleep(10 * time.Second)
+		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		require.Zero(t, store.releases.Load())
+	})
+}
+
+// An answer that outgrows what is stored is sent although the store does not work. The lease is renewed while the
+// handler goes on, and the record is made at the end.
+func TestAnswerOutgrowsItsLimitWhileTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = outage(0, time.Minute)
+		svc := setup{store: store, opts: idempotency.Options{MaxResponse: 8}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte("over the limit"))
+			for range 20 {
+				time.Sleep(30 * time.Second)
+				assert.NoError(t, r.Context().Err())
+			}
+		})
+		answers := make(chan answer, 1)
+		go func() { answers <- svc.call("k", "b") }()
+		for range 19 {
+			time.Sleep(30 * time.Second)
+			requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		}
+		require.Equal(t, "over the limit", (<-answers).body)
+		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+		require.EqualValues(t, 1, svc.runs.Load())
+		require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeExecuted)
+	})
+}
