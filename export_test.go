@@ -47,3 +47,6 @@ func (s *MemoryStore) Held() MemoryUsage {
 	}
 	return held
 }
+
+// BufferIsKept reports whether a buffer of that size serves the next request.
+func BufferIsKept(size int) bool { return (&buffer{make([]byte, size)}).free() }

@@ -1,0 +1,290 @@
+package idempotency_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Outer middleware that reads the body leaves nothing that tells one request from another. To guess would answer a
+// payment of 900 with that of 100.
+func TestBodyThatSomebodyElseHasRead(t *testing.T) {
+	t.Parallel()
+	form := url.Values{"csrf": {"ok"}, "amount": {"900"}}.Encode()
+	multipart := "--x\r\nContent-Disposition: form-data; name=\"amount\"\r\n\r\n900\r\n--x--\r\n"
+	for name, test := range map[string]struct {
+		media, body string
+		read        func(*http.Request)
+		consumed    bool
+	}{
+		"form": {"application/x-www-form-urlencoded", form, func(r *http.Request) { r.PostFormValue("csrf") }, true},
+		"form of unknown length": {"application/x-www-form-urlencoded", form, func(r *http.Request) {
+			r.ContentLength = -1
+			r.PostFormValue("csrf")
+		}, true},
+		"multipart form": {"multipart/form-data; boundary=x", multipart, func(r *http.Request) {
+			r.ContentLength = -1
+			r.PostFormValue("csrf")
+		}, true},
+		"whole body": {"text/plain", "900", func(r *http.Request) { _, _ = io.ReadAll(r.Body) }, true},
+		"whole body, put back": {"text/plain", "900", func(r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(strings.NewReader(string(body)))
+		}, false},
+		"no form, but asked for": {"application/json", "900", func(r *http.Request) { r.PostFormValue("csrf") }, false},
+		"query, and no body":     {"", "", func(r *http.Request) { r.FormValue("csrf") }, false},
+		"nothing":                {"text/plain", "900", func(*http.Request) {}, false},
+	} {
+		svc := setup{outer: func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				test.read(r)
+				next.ServeHTTP(w, r)
+			})
+		}}.serve(t, echo)
+		got := svc.post("k", test.body, withHeader("Content-Type", test.media))
+		if !test.consumed {
+			require.Equal(t, http.StatusCreated, got.status, name)
+			require.Equal(t, test.body, got.body, name)
+			continue
+		}
+		requireProblem(t, got, http.StatusInternalServerError, "body-consumed")
+		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrBodyConsumed)
+		require.Zero(t, svc.runs.Load())
+	}
+}
+
+// What a request announces costs its sender nothing, so it must not cost the server memory.
+func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
+	const requests, announced = 64, 1 << 20
+	reading := make(chan struct{}, requests)
+	svc := setup{}.guard(t, echo)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var group sync.WaitGroup
+	end := make(chan struct{})
+	for range requests {
+		r := httptest.NewRequest(http.MethodPost, "/payments", &slowBody{reading, end})
+		r.ContentLength = announced
+		r.Header.Set("Idempotency-Key", "k")
+		group.Go(func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+	}
+	for range requests {
+		<-reading
+	}
+	runtime.ReadMemStats(&after)
+	close(end)
+	group.Wait()
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(requests*announced/8))
+}
+
+// slowBody has one byte, and says that it waits for more.
+type slowBody struct {
+	reading chan<- struct{}
+	end     <-chan struct{}
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	if b.reading != nil {
+		b.reading <- struct{}{}
+		b.reading = nil
+		return copy(p, "x"), nil
+	}
+	<-b.end
+	return 0, io.ErrUnexpectedEOF
+}
+
+func TestBodyThatArrivesInPieces(t *testing.T) {
+	t.Parallel()
+	body := strings.Repeat("0123456789abcdef", 50_000)
+	for _, length := range []int64{int64(len(body)), -1} {
+		svc := setup{}.guard(t, echo)
+		r := httptest.NewRequest(http.MethodPost, "/payments", io.MultiReader(
+			strings.NewReader(body[:1]), strings.NewReader(body[1:40_000]), strings.NewReader(body[40_000:])))
+		r.ContentLength = length
+		r.Header.Set("Idempotency-Key", "k")
+		w := httptest.NewRecorder()
+		svc.handler.ServeHTTP(w, r)
+		require.Equal(t, body, w.Body.String())
+	}
+}
+
+// A huge body must not stay in memory when its request has ended.
+func TestHugeBuffersAreNotKept(t *testing.T) {
+	t.Parallel()
+	require.True(t, idempotency.BufferIsKept(2<<20))
+	require.False(t, idempotency.BufferIsKept(2<<20+1))
+}
+
+// Requests that wait for the same operation hold one body together, whatever their number. Each that gets to run has it.
+func TestWaitingRequestsShareTheirBody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const waiters, size = 50, 1000
+		body := strings.Repeat("x", size)
+		finish := make(chan struct{})
+		svc := setup{opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * size}}.guard(t,
+			func(w http.ResponseWriter, r *http.Request) {
+				<-finish
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, body, string(got))
+				w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs
+			})
+		var group sync.WaitGroup
+		for range waiters {
+			group.Go(func() {
+				require.Equal(t, http.StatusServiceUnavailable, svc.call("k", body).status)
+			})
+			synctest.Wait()
+		}
+		go svc.call("one more", body)
+		synctest.Wait()
+		requireProblem(t, svc.call("too many", body), http.StatusServiceUnavailable, "overloaded")
+		close(finish)
+		group.Wait()
+		synctest.Wait()
+		require.EqualValues(t, waiters+2, svc.runs.Load())
+		for range 10 { // everything was given back
+			require.Equal(t, http.StatusServiceUnavailable, svc.call("k", body).status)
+		}
+	})
+}
+
+// A fingerprint may leave something out. Then each request keeps what its own client has sent.
+func TestWaitingRequestsWithOtherBodiesKeepTheirOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		finish := make(chan struct{})
+		var mu sync.Mutex
+		ran := map[string]int{}
+		svc := setup{opts: idempotency.Options{Wait: time.Hour, Fingerprint: idempotency.FingerprintJSON}}.guard(t,
+			func(w http.ResponseWriter, r *http.Request) {
+				<-finish
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				mu.Lock()
+				ran[string(got)]++
+				mu.Unlock()
+				w.WriteHeader(http.StatusServiceUnavailable)
+			})
+		bodies := []string{`{"a":1}`, `{ "a":1 }`, `{  "a":1  }`}
+		var group sync.WaitGroup
+		for i := range 12 {
+			group.Go(func() {
+				require.Equal(t, http.StatusServiceUnavailable,
+					svc.call("k", bodies[i%3], withHeader("Content-Type", "application/json")).status)
+			})
+			synctest.Wait()
+		}
+		close(finish)
+		group.Wait()
+		require.Equal(t, map[string]int{bodies[0]: 4, bodies[1]: 4, bodies[2]: 4}, ran)
+	})
+}
+
+func TestBudgetOfBodies(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{MaxBody: 100, MaxBodies: 100}}.guard(t, echo)
+	for range 5 { // whatever ends a request gives its bytes back
+		require.Equal(t, http.StatusCreated, svc.call("k", strings.Repeat("x", 100)).status)
+		requireProblem(t, svc.call("l", strings.Repeat("x", 101)), http.StatusRequestEntityTooLarge, "body-too-large")
+		requireProblem(t, svc.call("k", strings.Repeat("y", 100)), http.StatusConflict, "key-reused")
+		requireProblem(t, svc.call("m", "{", withHeader("Content-Type", "application/json"), func(r *http.Request) {
+			r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("xxx"), failingReader{})), -1
+		}), http.StatusBadRequest, "body-invalid")
+	}
+	_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{MaxBody: 2, MaxBodies: 1})
+	require.ErrorContains(t, err, "MaxBodies")
+}
+
+type failingReader struct{}
+
+func (failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// Files of a form are removed also when the handler panics and outer middleware recovers.
+func TestFilesOfFormsAreRemovedAfterAPanic(t *testing.T) {
+	t.Parallel()
+	file := make(chan string, 1)
+	svc := setup{outer: recovering}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			panic(err)
+		}
+		f, err := r.MultipartForm.File["upload"][0].Open()
+		if err != nil {
+			panic(err)
+		}
+		file <- f.(*os.File).Name()
+		_ = f.Close()
+		panic("boom")
+	})
+	body := "--x\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"a\"\r\n\r\n" +
+		strings.Repeat("x", 100) + "\r\n--x--\r\n"
+	svc.post("k", body, withHeader("Content-Type", "multipart/form-data; boundary=x"))
+	name := <-file
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(name)
+		return os.IsNotExist(err)
+	}, 5*time.Second, time.Millisecond)
+}
+
+// recovering is middleware that answers 500 for a handler that panics.
+func recovering(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// One key for each request of a process that waits: its body serves others only while somebody holds it.
+func TestSharedBodyIsNotReusedTooEarly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		finish := make(chan struct{}, 100)
+		svc := setup{opts: idempotency.Options{Wait: time.Hour}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			<-finish
+			body, err := io.ReadAll(r.Body)
+			assert.NoError(t, err)
+			assert.Equal(t, "of the operation", string(body))
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		other := setup{}.guard(t, echo)
+		var group sync.WaitGroup
+		for i := range 8 {
+			ctx, cancel := context.WithCancel(t.Context())
+			if i%2 == 1 {
+				time.AfterFunc(time.Duration(i)*time.Second, cancel) // leaves while it waits
+			}
+			group.Go(func() {
+				defer cancel()
+				svc.call("k", "of the operation", withContext(ctx))
+			})
+			synctest.Wait()
+		}
+		for i := range 20 {
+			time.Sleep(time.Second)
+			other.call(numberedKey(i).ID, "of somebody else!")
+			finish <- struct{}{}
+			synctest.Wait()
+		}
+		group.Wait()
+	})
+}
