@@ -45,8 +45,9 @@
 // deadline that it inherited, when the claim is lost, and when the handler has returned. Other cancellations of the
 // request's context do not reach it. Options.CancelWithClient and Options.Stream tie it to the request's context.
 //
-// A handler that returns without writing after its context has ended has given up. Nothing is stored or written, so
-// outer middleware can answer. The operation is settled as after a panic.
+// If the context has ended and the handler returns without writing, it has given up. Nothing is stored or written, so
+// that outer middleware can answer; only if the claim was lost, the request is answered as in progress. The operation is
+// settled as after a panic.
 //
 // # What a lease can and cannot do
 //

@@ -60,8 +60,9 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 // untouched; so do those without a key, unless Required is set. A handler that is guarded twice, with the same store and
 // key, runs once.
 //
-// The context of next outlives the client, see Options.CancelWithClient. If next returns without writing after that
-// context has ended, nothing is stored or written, and outer middleware can answer.
+// The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
+// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim was
+// lost: then the request is refused with in-progress.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
