@@ -16,13 +16,13 @@
 // completed, the stored answer is replayed. If it is running, the request is refused as in progress, or waits
 // (Options.Wait). A request whose content has another [Fingerprint] than the first one reuses the key, and is refused.
 //
-// A claim has a lease. The owner renews it for as long as the handler runs. If the process dies, the lease lapses within
-// Options.Lease. Then Options.Abandoned decides about the next request: it takes over, with the same operation ID and
-// the next attempt number, or it is refused.
+// A claim has a lease. The owner renews it for as long as the handler runs. If the process dies, the lease lapses
+// within Options.Lease. Then Options.Abandoned decides about the next request: it takes over, with the same operation
+// ID and the next attempt number, or it is refused.
 //
-// An owner can lose its claim, for instance because its machine was paused. The context of the handler is then cancelled
-// with the cause [ErrClaimLost], if possible a sixteenth of the lease before the lease ends. Once another attempt has
-// taken over, the late owner cannot settle the record: the store knows each claim by a secret token.
+// An owner can lose its claim, for instance because its machine was paused. The context of the handler is then
+// cancelled with the cause [ErrClaimLost], if possible a sixteenth of the lease before the lease ends. Once another
+// attempt has taken over, the late owner cannot settle the record: the store knows each claim by a secret token.
 //
 // # The answer
 //
@@ -31,13 +31,13 @@
 // applies them to the header of its own request, so the request ID or CORS fields of outer middleware are fresh. A
 // replay is marked with "Idempotent-Replayed: true".
 //
-// Not every answer completes the operation. Options.Storable judges the whole response; [DefaultStorable] does not store
-// answers that say "try again". The handler itself can call [Decide], which outranks Storable. An answer that is not
-// stored is sent as it is, and releases the claim, so that the operation may be tried again. With [Refuse] a panic, and
-// the verdict [Unknown], leave the claim to lapse instead, as a crash does.
+// Not every answer completes the operation. Options.Storable judges the whole response; [DefaultStorable] does not
+// store answers that say "try again". The handler itself can call [Decide], which outranks Storable. An answer that is
+// not stored is sent as it is, and releases the claim, so that the operation may be tried again. With [Refuse] a panic,
+// and the verdict [Unknown], leave the claim to lapse instead, as a crash does.
 //
-// If the store does not take an answer within Options.StoreTimeout, the client gets the answer all the same, because its
-// effects exist. The answer is then stored in the background. Call [Middleware.Shutdown] before the program ends.
+// If the store does not take an answer within Options.StoreTimeout, the client gets the answer all the same, because
+// its effects exist. The answer is then stored in the background. Call [Middleware.Shutdown] before the program ends.
 //
 // # The context of the handler
 //
@@ -46,8 +46,8 @@
 // request's context do not reach it. Options.CancelWithClient and Options.Stream tie it to the request's context.
 //
 // If the context has ended and the handler returns without writing, it has given up. Nothing is stored or written, so
-// that outer middleware can answer; only if the claim was lost, the request is answered as in progress. The operation is
-// settled as after a panic.
+// that outer middleware can answer; only if the claim was lost, the request is answered as in progress. The operation
+// is settled as after a panic.
 //
 // # What a lease can and cannot do
 //
@@ -60,19 +60,20 @@
 // settings that allow this. Nor does a lease stop a late owner: its token keeps it from the record, but not from other
 // systems.
 //
-// A handler can do better, because it knows its effects. Operation.ID is the same for every attempt, so it can be stored
-// with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key for other systems.
+// A handler can do better, because it knows its effects. Operation.ID is the same for every attempt, so it can be
+// stored with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key for other
+// systems.
 //
-// The transactional store of module pgxstore gives exactly once for effects in PostgreSQL: they commit together with the
-// record.
+// The transactional store of module pgxstore gives exactly once for effects in PostgreSQL: they commit together with
+// the record.
 //
 // # Where it belongs
 //
-// Mount it inside authentication, which tells the users apart. Otherwise one user may get the answer to another. Mount it
-// inside the router, whose redirects and 404s are not the handler's answers. Mount it inside per-request middleware, such
-// as compression, CORS, rate limits and http.TimeoutHandler, but outside whatever reads the request body.
+// Mount it inside authentication, which tells the users apart. Otherwise one user may get the answer to another. Mount
+// it inside the router, whose redirects and 404s are not the handler's answers. Mount it inside per-request middleware,
+// such as compression, CORS, rate limits and http.TimeoutHandler, but outside whatever reads the request body.
 // [Middleware.Handler] has the form that routers expect of a middleware.
 //
-// [Runner] is the same engine without HTTP, and [Transport] is the client's half. Package idempotencytest checks a Store
-// of one's own.
+// [Runner] is the same engine without HTTP, and [Transport] is the client's half. Package idempotencytest checks a
+// Store of one's own.
 package idempotency

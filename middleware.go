@@ -55,14 +55,14 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 
 // Handler guards next. The method value m.Handler is what routers such as chi and gorilla/mux take as a middleware.
 //
-// Mount it inside authentication, which tells the users apart, and inside the router, whose own answers (redirects, 404)
-// are not the handler's. Nothing outside of it may read the request body. Requests of other methods reach next
-// untouched; so do those without a key, unless Required is set. A handler that is guarded twice, with the same store and
-// key, runs once.
+// Mount it inside authentication, which tells the users apart, and inside the router, whose own answers (redirects,
+// 404) are not the handler's. Nothing outside of it may read the request body. Requests of other methods reach next
+// untouched; so do those without a key, unless Required is set. A handler that is guarded twice, with the same store
+// and key, runs once.
 //
 // The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
-// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim was
-// lost: then the request is refused with in-progress.
+// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim
+// was lost: then the request is refused with in-progress.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

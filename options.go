@@ -12,8 +12,8 @@ import (
 )
 
 // Abandoned says what to do with an operation whose owner disappeared: its lease lapsed without an answer, and nobody
-// can say how far the handler came. No choice gives exactly once for effects outside of the store. A transactional store
-// needs no choice, because it undoes the effects.
+// can say how far the handler came. No choice gives exactly once for effects outside of the store. A transactional
+// store needs no choice, because it undoes the effects.
 type Abandoned int
 
 const (
@@ -43,8 +43,8 @@ type Options struct {
 	// key-invalid. The client is shown the text of the error, so it must not hold secrets.
 	ValidateKey func(id string) error
 
-	// Endpoint names the scope of a key. Nil means the method and the escaped path that the client asked for, before any
-	// StripPrefix: "POST /payments". The host is not a part of it.
+	// Endpoint names the scope of a key. Nil means the method and the escaped path that the client asked for, before
+	// any StripPrefix: "POST /payments". The host is not a part of it.
 	Endpoint func(*http.Request) string
 
 	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
@@ -82,9 +82,9 @@ type Options struct {
 	// its first byte is sent. It has no effect with a transactional store.
 	Stream bool
 
-	// CancelWithClient ends the context of the handler with that of the request, as net/http does when the client leaves.
-	// By default the handler goes on and its answer is stored, so that a retry gets it. Its context then ends at the
-	// deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
+	// CancelWithClient ends the context of the handler with that of the request, as net/http does when the client
+	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. Its context then ends
+	// at the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
 	// CancelWithClient.
 	CancelWithClient bool
 

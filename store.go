@@ -37,9 +37,9 @@ type Store interface {
 	Begin(ctx context.Context, key Key, request ClaimRequest) (record Record, claim Claim, err error)
 }
 
-// Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token by
-// which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: Extend may run at the
-// same time as Complete or Release. Once one of these has settled the claim, Extend changes nothing.
+// Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token
+// by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: Extend may run at
+// the same time as Complete or Release. Once one of these has settled the claim, Extend changes nothing.
 //
 // Each call may be repeated with the same arguments when its outcome is unknown. A repetition of what has already taken
 // effect succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.

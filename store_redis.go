@@ -18,8 +18,8 @@ import (
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
 type RedisOptions struct {
-	// Prefix begins the name of every Redis key. Empty means "idempotency:". If it contains a hash tag, as "{one slot}:"
-	// does, a Cluster keeps all records in one slot. Its first "{" must not be followed by "}".
+	// Prefix begins the name of every Redis key. Empty means "idempotency:". If it contains a hash tag, as "{one
+	// slot}:" does, a Cluster keeps all records in one slot. Its first "{" must not be followed by "}".
 	Prefix string
 }
 
@@ -35,16 +35,16 @@ type RedisStore struct {
 	fault  error // of the options
 }
 
-// NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be a
-// *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
+// NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
+// a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
-// Set ContextTimeoutEnabled on the client, so that deadlines hold. If a *redis.Client does not have it set, the store uses
-// a copy that shares its connections and has it set; hooks do not run on the copy.
+// Set ContextTimeoutEnabled on the client, so that deadlines hold. If a *redis.Client does not have it set, the store
+// uses a copy that shares its connections and has it set; hooks do not run on the copy.
 //
-// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it saves
-// a third of the processor time of client and server. With one at a time, a step takes twice as long. No step relies on
-// the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered). In go-redis 9.23 it
-// ignores deadlines: give its client a short ReadTimeout, and MaxRetries -1.
+// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it
+// saves a third of the processor time of client and server. With one at a time, a step takes twice as long. No step
+// relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered). In
+// go-redis 9.23 it ignores deadlines: give its client a short ReadTimeout, and MaxRetries -1.
 //
 // Begin and Check report a fault of opts.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {

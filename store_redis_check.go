@@ -26,9 +26,9 @@ func (e *UnsafeSetting) Error() string {
 	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
 }
 
-// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns all
-// findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of power.
-// A setting that the server does not report, as with some hosted services, is skipped.
+// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
+// all findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of
+// power. A setting that the server does not report, as with some hosted services, is skipped.
 //
 // For a Cluster, Check also compares the clocks of the masters, if the client is a *redis.ClusterClient. Through a
 // *redis.AutoPipeliner it asks one master only.
