@@ -1,5 +1,5 @@
-// Package idempotency makes net/http handlers safe to retry. A client that sends a POST again, with the same
-// Idempotency-Key header, gets the first answer again, byte for byte, and the handler does not run a second time.
+// Package idempotency makes net/http handlers safe to retry. When the same caller sends a POST again, with the same
+// Idempotency-Key header, it gets the first answer again, byte for byte, and the handler does not run a second time.
 //
 //	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or NewRedisStore
 //	idem, err := idempotency.New(store, account, idempotency.Options{})
@@ -8,25 +8,46 @@
 //
 // # The model
 //
-// A [Key] is made of the user, the endpoint and what the client sent as its key. It names an [Operation]: one payment,
-// however many requests and attempts it takes.
+// A [Key] has three parts: the user, the endpoint, and what the client sent as its key. It names an [Operation]: one
+// payment, however many requests and attempts it takes.
 //
-// A request claims its key in the [Store], in one atomic step. Who gets the [Claim] runs the handler; it is an attempt
-// at the operation. Everybody else is shown the [Record] that holds the key, and gets the stored answer if the
-// operation is completed, or is told that it is in progress (or waits, with Options.Wait). A request whose content has
-// another [Fingerprint] than the first one reuses the key, and is refused.
+// A request claims its key in the [Store], in one atomic step. If it gets the [Claim], it is the owner of the operation
+// and runs the handler: this is an attempt. Any other request gets the [Record] that holds the key. If the operation is
+// completed, the stored answer is replayed. If it is running, the request is refused as in progress, or waits
+// (Options.Wait). A request whose content has another [Fingerprint] than the first one reuses the key, and is refused.
 //
-// A claim is a lease. It is renewed for as long as the handler runs, and lapses within Options.Lease when its process
-// dies. Then Options.Abandoned decides about the next request: it takes over, with the same operation ID and the next
-// attempt number, or is refused. An owner that was overtaken, say after a pause of its machine, cannot settle the
-// record any more: the store knows each claim by a secret token. Its context is cancelled with the cause
-// [ErrClaimLost].
+// A claim has a lease. The owner renews it for as long as the handler runs. If the process dies, the lease lapses
+// within Options.Lease. Then Options.Abandoned decides about the next request: it takes over, with the same operation
+// ID and the next attempt number, or it is refused.
 //
-// The handler writes into a [Response]. It is stored, and only then sent, by the same function that sends it to whoever
-// comes later: the first answer is a replay as well. Stored is what the handler made of the header, as a difference, so
-// that a replay keeps the fresh request ID or CORS fields of outer middleware. A replay is marked with
-// "Idempotent-Replayed: true". Answers that say "try again" (see [DefaultStorable]) and broken ones are not stored but
-// release the claim, and so does a panic, unless the choice is [Refuse].
+// An owner can lose its claim, for instance because its machine was paused. The context of the handler is then
+// cancelled with the cause [ErrClaimLost], if possible a sixteenth of the lease before the lease ends. Once another
+// attempt has taken over, the late owner cannot settle the record: the store knows each claim by a secret token.
+//
+// # The answer
+//
+// The handler writes into a [Response]. The response is stored first, and sent afterwards. The first answer and every
+// replay are sent by the same function, so they are equal. Of the header, the handler's changes are stored. A replay
+// applies them to the header of its own request, so the request ID or CORS fields of outer middleware are fresh. A
+// replay is marked with "Idempotent-Replayed: true".
+//
+// Not every answer completes the operation. Options.Storable judges the whole response; [DefaultStorable] does not
+// store answers that say "try again". The handler itself can call [Decide], which outranks Storable. An answer that is
+// not stored is sent as it is, and releases the claim, so that the operation may be tried again. With [Refuse] a panic,
+// and the verdict [Unknown], leave the claim to lapse instead, as a crash does.
+//
+// If the store does not take an answer within Options.StoreTimeout, the client gets the answer all the same, because
+// its effects exist. The answer is then stored in the background. Call [Middleware.Shutdown] before the program ends.
+//
+// # The context of the handler
+//
+// The context does not end when the client leaves: the handler goes on, and a retry gets its answer. It ends at the
+// deadline that it inherited, when the claim is lost, and when the handler has returned. Other cancellations of the
+// request's context do not reach it. Options.CancelWithClient and Options.Stream tie it to the request's context.
+//
+// If the context has ended and the handler returns without writing, it has given up. Nothing is stored or written, so
+// that outer middleware can answer; only if the claim was lost, the request is answered as in progress. The operation
+// is settled as after a panic.
 //
 // # What a lease can and cannot do
 //
@@ -35,21 +56,24 @@
 //
 // No lease can promise that the effects happen exactly once. If the process dies after the effect and before its
 // record, nobody can tell whether the effect took place. [ReExecute] runs the handler again: at least once. [Refuse]
-// does not: at most once. A handler can do better, because it knows its effects: Operation.ID is the same for every
-// attempt, so it can be stored with the effect under a unique constraint, and [Operation.DownstreamKey] derives from it
-// what to send to other systems as their idempotency key. The same holds if the store forgets what it has acknowledged,
-// or cannot be reached when the handler is done; [RedisStore.Check] and Options.Observer tell of that. Nor does a lease
-// stop an owner that is late: the token keeps it from the record, but not from other systems.
+// does not: at most once. The same holds if the store forgets what it has acknowledged; [RedisStore.Check] reports
+// settings that allow this. Nor does a lease stop a late owner: its token keeps it from the record, but not from other
+// systems.
 //
-// Exactly once is what the transactional store of module pgxstore gives for effects in PostgreSQL: they commit together
-// with the record.
+// A handler can do better, because it knows its effects. Operation.ID is the same for every attempt, so it can be
+// stored with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key for other
+// systems.
+//
+// The transactional store of module pgxstore gives exactly once for effects in PostgreSQL: they commit together with
+// the record.
 //
 // # Where it belongs
 //
-// Inside of authentication, which tells the users apart: otherwise one user may be shown the answer to another. Inside
-// of the router, whose redirects and 404s are not the handler's answers, and of everything that belongs to one
-// request, such as compression, CORS, rate limits and http.TimeoutHandler. [Middleware.Handler] has the form
-// that routers expect of a middleware.
+// Mount it inside authentication, which tells the users apart. Otherwise one user may get the answer to another. Mount
+// it inside the router, whose redirects and 404s are not the handler's answers. Mount it inside per-request middleware,
+// such as compression, CORS, rate limits and http.TimeoutHandler, but outside whatever reads the request body.
+// [Middleware.Handler] has the form that routers expect of a middleware.
 //
-// [Runner] is the same engine without HTTP, and [Transport] the client's half. Package idempotencytest checks a Store of one's own.
+// [Runner] is the same engine without HTTP, and [Transport] is the client's half. Package idempotencytest checks a
+// Store of one's own.
 package idempotency

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// What a request can be refused for. Each is matched with [errors.Is], in the error of [Runner.Do] and in the
-// [Error] that Options.ErrorHandler receives; the comment names the problem type that a client sees.
+// What a request can be refused for. Match them with [errors.Is], in the error of [Runner.Do] and in the [Error] that
+// Options.ErrorHandler receives. Each comment names the problem type that a client sees.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
 	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid
@@ -47,8 +47,8 @@ const (
 	RetryNever   Retry = "never"    // do not send it again as it is
 )
 
-// Error is a request refused: what the client is told, and why. It renders as RFC 9457 problem details. The zero value
-// of each field is valid.
+// Error says why a request is refused, and what the client is told. It renders as RFC 9457 problem details. The zero
+// value of each field is valid.
 type Error struct {
 	// Status is the HTTP status code. Outside of 400 to 599 it means 500.
 	Status int

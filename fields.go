@@ -15,10 +15,10 @@ import (
 //	Link: </b>
 //	X-Suppressed
 //
-// Each value has a line, which ends with a newline; so has a field with no value, which deletes that of outer
-// middleware, or keeps net/http from adding one. The lines are in the order of the names, and the values of a name in
-// their own. Visible ASCII characters and spaces stand for themselves, other bytes, the backslash, and a colon in a name
-// are written as \xHH. [NewFields] makes Fields, [ParseFields] reads what was stored.
+// Each value has a line of its own, which ends with a newline. A field without a value has a line with its name: it
+// deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name; the values of
+// a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the backslash, and a
+// colon in a name are written as \xHH. [NewFields] makes Fields, [ParseFields] reads what was stored.
 type Fields string
 
 // field is a field on its way into Fields.

@@ -24,9 +24,8 @@ type Key struct {
 	ID       string // what the client sent
 }
 
-// Digest returns the SHA-256 of the three parts, each preceded by its length, so that no two keys run into one
-// another whatever characters they hold. Stores use it as their key: its size is fixed and no byte of it is the
-// client's choice.
+// Digest returns the SHA-256 of the three parts. Each is preceded by its length, so that two keys with the same text in
+// different parts differ. Stores use the digest as their key: its size is fixed, and no client can choose its bytes.
 func (k Key) Digest() [sha256.Size]byte {
 	var space [512]byte // on the stack, and enough for all but the longest keys
 	b := append(space[:0], "idempotency/key/1"...)
@@ -160,7 +159,7 @@ func checkKey(id string, quoted bool) error {
 	return nil
 }
 
-// ValidateUUID is a ready Options.ValidateKey: it accepts UUIDs in their usual form of 36 characters only.
+// ValidateUUID is for Options.ValidateKey. It accepts only UUIDs in their usual form of 36 characters.
 func ValidateUUID(id string) error {
 	if len(id) != 36 {
 		return fmt.Errorf("a UUID has 36 characters, not %d", len(id))

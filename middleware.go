@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// UserFunc names the caller of a request: whatever identifies the account that authentication has established. Keys
-// of different users never meet. An error or an empty name refuses the request with user-unknown.
+// UserFunc returns the ID of the authenticated caller of a request. Different users never share a key. An error or an
+// empty ID refuses the request with user-unknown.
 //
 // If the error is or wraps an [*Error], that is the answer: for example 503 if authentication is down, or 401 with a
 // WWW-Authenticate field of another scheme than Bearer. What ErrorHandler and [Observer] get wraps both the returned
 // error and [ErrUserUnknown], whatever the status.
 type UserFunc func(*http.Request) (string, error)
 
-// SingleUser is the UserFunc of a service that has one caller only, or none that it could tell apart. Where there are
-// several, they share their keys, and one may be shown the answer to another.
+// SingleUser is the UserFunc of a service that has one caller only, or cannot tell its callers apart. If there are
+// several, they share their keys, and one may get the answer to another.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. It is safe for concurrent use.
@@ -49,15 +49,20 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	}, nil
 }
 
-// Shutdown waits until everything is settled that the store did not take in time, as [Runner.Shutdown] does. Call it
-// after [http.Server.Shutdown], and before the client of the store is closed.
+// Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,
+// as [Runner.Shutdown] does. Call it after [http.Server.Shutdown], and before the client of the store is closed.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
 // Handler guards next. The method value m.Handler is what routers such as chi and gorilla/mux take as a middleware.
 //
-// It must stand behind authentication, which tells the users apart, and inside of the router, whose own answers
-// (redirects, 404) are not the handler's. Requests of other methods, and those without a key unless Required is set,
-// reach next untouched. A handler that is guarded twice, with the same store and key, runs once.
+// Mount it inside authentication, which tells the users apart, and inside the router, whose own answers (redirects,
+// 404) are not the handler's. Nothing outside of it may read the request body. Requests of other methods reach next
+// untouched; so do those without a key, unless Required is set. A handler that is guarded twice, with the same store
+// and key, runs once.
+//
+// The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
+// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim
+// was lost: then the request is refused with in-progress.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -49,16 +49,16 @@ type Event struct {
 	// Status is that of the handler's answer; zero if there is none, as after a panic.
 	Status int
 
-	// Total is the time from the call to the event, Waited the part of it that was spent waiting for another attempt
-	// to end, and Work the part that the handler ran.
+	// Total is the time from the first question to the store to the event. Waited is the part of it that the request
+	// waited for another attempt, and Work the part that the handler ran. All are zero if the request was rejected.
 	Total, Waited, Work time.Duration
 
 	// Err is the reason of a refusal or of what went wrong, else nil.
 	Err error
 }
 
-// Observer is told of each request when its outcome is certain; mostly before the answer is sent. It is called by many
-// goroutines at once and holds up the request.
+// Observer is told of each request when its outcome is known, mostly before the answer is sent. It is called by many
+// goroutines at once, and the request waits for it.
 type Observer func(context.Context, Event)
 
 // logged says whether an event is logged, and at which level. Those that are part of normal operation are not.

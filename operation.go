@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Operation is what a handler may know of the operation that it carries out.
+// Operation is what a handler knows of the operation that it carries out.
 type Operation struct {
-	// Key is what the operation is deduplicated by.
+	// Key identifies the operation.
 	Key Key
 
 	// ID is the same for every attempt at the operation, across crashes and machines. A handler that stores it with
@@ -24,9 +24,9 @@ type Operation struct {
 }
 
 // DownstreamKey derives a key to pass on to another system, such as a payment provider's Idempotency-Key, an object
-// name or a deduplication ID: the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
-// attempt at the operation gets the same key, and each name gets its own. Where no key protects the call there is no
-// operation, and each call returns a fresh random key.
+// name or a deduplication ID. It is the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
+// attempt at the operation gets the same key, and each name gets its own. The zero Operation, which a handler without a
+// key gets, returns a fresh random key for each call.
 func (o Operation) DownstreamKey(name string) string {
 	if o.ID == uuid.Nil {
 		return newOperation().String() // not one that all such calls would share
@@ -34,7 +34,8 @@ func (o Operation) DownstreamKey(name string) string {
 	return uuid.NewSHA1(o.ID, []byte(name)).String()
 }
 
-// FromContext returns the operation that the handler was called for. It returns false where no key protects the call.
+// FromContext returns the operation that ctx belongs to, and whether there is one. There is none if the request has no
+// key, or runs without protection (Options.FailOpen).
 func FromContext(ctx context.Context) (Operation, bool) {
 	op := operationIn(ctx)
 	if op == nil {

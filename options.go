@@ -12,8 +12,8 @@ import (
 )
 
 // Abandoned says what to do with an operation whose owner disappeared: its lease lapsed without an answer, and nobody
-// can say how far it came. No choice gives exactly once for effects outside of the store; a transactional store
-// does not need one.
+// can say how far the handler came. No choice gives exactly once for effects outside of the store. A transactional
+// store needs no choice, because it undoes the effects.
 type Abandoned int
 
 const (
@@ -31,20 +31,20 @@ type Options struct {
 	// same key; else it is refused with key-invalid. Nil means Idempotency-Key.
 	Headers []string
 
-	// Methods are the guarded methods; requests with others pass untouched, with or without a key. Nil means POST
-	// and PATCH.
+	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. Nil means
+	// POST and PATCH.
 	Methods []string
 
 	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass
 	// untouched and unprotected.
 	Required bool
 
-	// ValidateKey may refuse keys beyond the check of their syntax, for instance [ValidateUUID]; with key-invalid. The
-	// client is shown the text of its error, so the text must not hold secrets.
+	// ValidateKey checks keys further than their syntax, as [ValidateUUID] does. An error refuses the request with
+	// key-invalid. The client is shown the text of the error, so it must not hold secrets.
 	ValidateKey func(id string) error
 
-	// Endpoint names what the key is valid for. Nil means the method and the escaped path that the client asked for,
-	// before any StripPrefix: "POST /payments".
+	// Endpoint names the scope of a key. Nil means the method and the escaped path that the client asked for, before
+	// any StripPrefix: "POST /payments". The host is not a part of it.
 	Endpoint func(*http.Request) string
 
 	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
@@ -60,8 +60,8 @@ type Options struct {
 	// there is no limit.
 	MaxBodies int64
 
-	// MaxResponse is the most bytes of body that are stored. The client gets a larger answer whole, but a retry gets
-	// not-replayable and does not run the handler again. Zero means 1 MiB.
+	// MaxResponse is the most bytes of a response body that are stored. The client gets a larger answer whole, but a
+	// retry gets not-replayable and does not run the handler again. Zero means 1 MiB.
 	MaxResponse int64
 
 	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
@@ -74,7 +74,7 @@ type Options struct {
 	OmitHeaders []string
 
 	// ReuseStatus is the status code of key-reused. Zero means 409;
-	// draft-ietf-httpapi-idempotency-key-header-07 has 422.
+	// draft-ietf-httpapi-idempotency-key-header-07 asks for 422.
 	ReuseStatus int
 
 	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. A client may then have
@@ -82,8 +82,10 @@ type Options struct {
 	// its first byte is sent. It has no effect with a transactional store.
 	Stream bool
 
-	// CancelWithClient ends the context of the handler when its client leaves, as net/http does. By default the work goes
-	// on and its answer is stored, so that a retry gets it. With Stream the context ends with the client in any case.
+	// CancelWithClient ends the context of the handler with that of the request, as net/http does when the client
+	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. Its context then ends
+	// at the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
+	// CancelWithClient.
 	CancelWithClient bool
 
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
@@ -111,28 +113,29 @@ type RunnerOptions struct {
 	// that takes. Zero means 30 seconds.
 	Lease time.Duration
 
-	// Wait is how long a request waits for another attempt with its key to end, to be answered with what came of it.
-	// Zero means not at all: it is refused with in-progress at once.
+	// Wait is how long a request waits for a running attempt with its key. If that completes, the request is answered
+	// with its result. Zero means that the request is refused with in-progress at once.
 	Wait time.Duration
 
 	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].
 	Abandoned Abandoned
 
 	// StoreTimeout bounds each step of the store, retries included. A renewal of a lease never takes longer than a third
-	// of Lease. Zero means 5 seconds, but no more than a third of Lease.
+	// of Lease. Zero means 5 seconds, or a third of Lease if that is less. It must not be longer than Lease.
+	//
+	// An answer that the store does not take in this time is sent, and then stored in the background.
 	StoreTimeout time.Duration
 
-	// FailOpen runs the handler without protection when no claim can be had because the store does not work. By
-	// default such requests are refused with store-unavailable. Refused either way are those whose record cannot be
-	// read, those of a user who has used up a share of the store, and those that have waited for another attempt, which
-	// may still be running.
+	// FailOpen runs the handler without protection when the store is down or full. By default such requests are refused
+	// with store-unavailable. Some are refused in any case: those whose record cannot be read, those of a user who has
+	// used up a share of the store, and those that have waited for another attempt, which may still be running.
 	FailOpen bool
 
-	// Observer is told of every outcome.
+	// Observer is told of every outcome. Nil means that nobody is.
 	Observer Observer
 
-	// Logger is told of what should not happen: a store that fails, a claim that was lost. Nil means slog.Default().
-	// Keys are logged as pseudonyms.
+	// Logger is told of what should not happen: a store that fails, a claim that was lost. Nil means [slog.Default] at
+	// the time of the event. Keys are logged as pseudonyms.
 	Logger *slog.Logger
 }
 

@@ -1,10 +1,13 @@
 package idempotency_test
 
 import (
+	"go/format"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/idempotency-go/idempotency"
@@ -22,8 +25,24 @@ func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "README.md"), -1)
 	require.NotEmpty(t, snippets)
 	for _, snippet := range snippets {
+		if strings.HasPrefix(snippet[1], "package main") {
+			requireProgram(t, snippet[1])
+			continue
+		}
 		require.Contains(t, examples, "\n"+unindented(snippet[1]))
 	}
+}
+
+// requireProgram fails if a program is not formatted, or does not compile.
+func requireProgram(t *testing.T, program string) {
+	t.Helper()
+	formatted, err := format.Source([]byte(program))
+	require.NoError(t, err)
+	require.Equal(t, string(formatted), program)
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput()
+	require.NoError(t, err, string(out))
 }
 
 // The type of a problem is a URL that leads to its row in the README.

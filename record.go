@@ -21,7 +21,7 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
 	Attempt int
 
-	// Fingerprint is that of the first attempt. It is zero if the store cannot tell while an attempt runs.
+	// Fingerprint is that of the first attempt. It is zero if an attempt runs whose fingerprint the store cannot see.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the store's clock.

@@ -39,22 +39,25 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	}, nil
 }
 
-// Shutdown waits until everything is settled that the store did not take in time (see [OutcomeUnrecorded]), or until ctx
-// ends: then it gives up, and the error says how many operations are not settled. Call it after the server, or whatever
-// else calls the Runner, has stopped, and before the client of the store is closed. What the store does not take after
-// that is given up at once.
+// Shutdown waits for the work in the background: answers that the store did not take in time (see [OutcomeUnrecorded]),
+// and claims that are to be released because the reply to them was lost. When ctx ends it gives up, and the error says
+// how many operations are not settled. No new work goes to the background once Shutdown has been called.
+//
+// Call it when no more operations are running, and before the client of the store is closed.
 func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.shutdown(ctx) }
 
-// Do returns the response of the operation that key names: of work, if no attempt has completed before, else the
-// stored one, with replayed set.
+// Do returns the response of the operation that key names. If an attempt has completed before, that is the stored
+// response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
 //
 // Work runs with the operation in its context ([FromContext]), and with what the store offers. The context ends with
-// ctx, and with the cause [ErrClaimLost] if the claim is lost, or the lease may have lapsed. If work returns an error,
-// nothing is stored, the operation may be tried again, and Do returns that error. If it panics or calls
-// [runtime.Goexit], likewise; but with [Refuse] the claim is left to lapse, as after a crash. [Decide] changes what a
-// response or an error means.
+// ctx, and with the cause [ErrClaimLost] if the claim is lost, or is about to lapse.
 //
-// Payload is what the operation works on; a key that comes back with another payload is refused. A refusal is an
+// If work returns an error, nothing is stored, the operation may be tried again, and Do returns that error. The same
+// holds if work panics or calls [runtime.Goexit], but with [Refuse] the claim is then left to lapse, as after a crash.
+// [Decide] changes what a response or an error means. If the store does not take the response in time, Do returns it
+// all the same, and it is stored in the background (see [Runner.Shutdown]).
+//
+// Payload is what the operation works on. A key that comes back with another payload is refused. A refusal is an
 // [*Error] that wraps one of the sentinels of this package: [ErrInProgress], [ErrKeyReused], [ErrNotReplayable],
 // [ErrOutcomeUnknown], [ErrClaimLost], [ErrRolledBack], [ErrKeyInvalid] for a key without ID, [ErrUserQuota], or
 // [ErrUnavailable].
@@ -96,11 +99,11 @@ func verdictOn(ctx context.Context, err error) Verdict {
 	}
 }
 
-// DoJSON is [Runner.Do] for work whose result is a value. The value is kept as JSON, and what DoJSON returns is read
-// from there, the first time as well as every further one.
+// DoJSON is [Runner.Do] for work whose result is a value. The value is stored as JSON. What DoJSON returns is always
+// decoded from that JSON, also the first time.
 //
-// A result that has no form in JSON is an error, but it ends the operation like any other result: work is not done
-// again, and the next call returns [ErrNotReplayable].
+// A value that has no form in JSON completes the operation too: this call returns the error of [json.Marshal], later
+// ones return [ErrNotReplayable], and work does not run again.
 func DoJSON[T any](
 	ctx context.Context, r *Runner, key Key, payload []byte, work func(context.Context) (T, error),
 ) (result T, replayed bool, err error) {

@@ -7,10 +7,10 @@ import (
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
 //
-// A Store is safe for concurrent use. An error means that the outcome is unknown, not that nothing happened: the
-// backend failed, or did not answer in time. That a key is held by somebody else is a result, never an error.
-// A Store does not retain the body of a [Response] that it is given, which lives in a pooled buffer. Nothing else that
-// goes in or out is ever modified, by either side.
+// A Store is safe for concurrent use. An error means that the backend failed, or did not answer in time; the step may
+// have taken effect nevertheless. A key that somebody else holds is a result, never an error. A Store does not retain
+// the body of a [Response] that it is given, because the caller uses its buffer again. Neither side modifies anything
+// else that goes in or out.
 //
 // Package idempotencytest checks an implementation against this contract.
 type Store interface {
@@ -21,10 +21,12 @@ type Store interface {
 	// claimed if
 	//
 	//   - there is no record, or the record has outlived its TTL: a new operation, attempt 1; or
-	//   - the record was released: the same operation, the next attempt; or
-	//   - the lease of the record has lapsed and request.TakeOver is set: likewise;
+	//   - the record was released, and request.Fingerprint equals that of the record: the same operation, the next
+	//     attempt; or
+	//   - the lease of the record has lapsed, request.TakeOver is set, and request.Fingerprint equals that of the
+	//     record: the same operation, the next attempt.
 	//
-	// and, in the last two cases, request.Fingerprint equals that of the record. A completed record is never claimed.
+	// A completed record is never claimed.
 	//
 	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
 	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull]. One that
@@ -35,27 +37,29 @@ type Store interface {
 	Begin(ctx context.Context, key Key, request ClaimRequest) (record Record, claim Claim, err error)
 }
 
-// Claim is the right to run one attempt and to settle its record. It is made by [Store.Begin], carries the secret
-// token by which the store recognises its owner. Extend may still be under way when Complete or Release is called; it
-// then changes nothing any more. Otherwise a Claim is used by one goroutine at a time.
+// Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token
+// by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: Extend may run at
+// the same time as Complete or Release. Once one of these has settled the claim, Extend changes nothing.
 //
-// Each call may be repeated with the same arguments when its outcome is unknown; a repetition of what has already
-// taken effect succeeds and changes nothing.
+// Each call may be repeated with the same arguments when its outcome is unknown. A repetition of what has already taken
+// effect succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.
 type Claim interface {
 	// Context returns ctx with what the store offers to the handler, for instance a transaction.
 	Context(ctx context.Context) context.Context
 
-	// Extend lets the lease run for lease from now, and the record live at least as long. It does so too when the
-	// lease had lapsed, as long as nobody else has claimed the key. [ErrClaimLost] says that somebody else has, or
-	// that the claim was settled; [ErrRestored] that the store had forgotten the record and has made it again.
+	// Extend lets the lease run for lease from now, and the record live at least as long. It also revives a lease that
+	// has lapsed, unless somebody else has claimed the key.
+	//
+	//   - [ErrClaimLost]: somebody else has claimed the key, or the claim was settled.
+	//   - [ErrRestored]: the store had forgotten the record, and has made it again.
 	Extend(ctx context.Context, lease time.Duration) error
 
 	// Complete stores the response of the operation for ttl from now, and ends the claim.
 	//
 	//   - [ErrClaimLost]: somebody else has claimed the key since; their record is untouched.
 	//   - [ErrRestored]: the response is stored, but the store had forgotten the claim in the meantime.
-	//   - [ErrRolledBack]: from a transactional store; the effects of the attempt were undone with the record, or
-	//     the fate of the commit could not be found out. The response must not be sent.
+	//   - [ErrRolledBack]: from a transactional store. The effects of the attempt were undone with the record, or it is
+	//     not known whether they were committed. The response must not be sent.
 	//
 	// A store that has no room for the body may store the response with Omitted set instead.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
@@ -63,6 +67,8 @@ type Claim interface {
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record
 	// stays, with its operation, attempt number and fingerprint. A transactional store rolls back.
 	// [ErrClaimLost] says that the record is somebody else's by now, is completed, or is gone.
+	//
+	// It is also called for a claim that Begin returned together with an error.
 	Release(ctx context.Context) error
 }
 
@@ -78,6 +84,6 @@ type ClaimRequest struct {
 	// than Lease.
 	TTL time.Duration
 
-	// TakeOver permits claiming a record whose owner let the lease lapse, as after a crash.
+	// TakeOver permits claiming a record whose lease has lapsed, as after a crash.
 	TakeOver bool
 }

@@ -18,7 +18,7 @@ import (
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
 type MemoryOptions struct {
 	// MaxBytes bounds the memory of all records together, estimated with their overhead. At the limit, new claims are
-	// refused with [ErrStoreFull]: no record is forgotten before its time. The last eighth is reserved for claims. An
+	// refused with [ErrStoreFull]; no record is removed before it expires. The last eighth is reserved for claims: an
 	// answer that does not fit into the rest is stored with Omitted set. Zero means 256 MiB.
 	MaxBytes int64
 

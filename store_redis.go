@@ -18,34 +18,33 @@ import (
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
 type RedisOptions struct {
-	// Prefix begins the name of every Redis key. Empty means "idempotency:". A Cluster keeps all records in one slot if
-	// it contains a hash tag, as "{one slot}:" does. Its first "{" must not be followed by "}".
+	// Prefix begins the name of every Redis key. Empty means "idempotency:". If it contains a hash tag, as "{one
+	// slot}:" does, a Cluster keeps all records in one slot. Its first "{" must not be followed by "}".
 	Prefix string
 }
 
 // RedisStore keeps records in Redis 6.2 or newer, or Valkey: one server, Sentinel or Cluster. Every step is decided by
-// one script, which Redis runs atomically and by its own clock; large answers are sent in front of it, or fetched behind.
-// It is safe for concurrent use.
+// one script, which Redis runs atomically and by its own clock. A large answer is uploaded before the script runs, or
+// fetched after it. It is safe for concurrent use.
 //
-// A claim is a lease: exactly once holds as long as the owner lives and Redis keeps what it has acknowledged. See
-// [RedisStore.Check] for the settings that this depends on.
+// A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
+// [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
 	client redisClient
 	prefix string
 	fault  error // of the options
 }
 
-// NewRedisStore returns a store on client, which stays the caller's to close. It may be a *redis.Client (also that of
-// NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
+// NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
+// a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
-// Deadlines hold if the client has ContextTimeoutEnabled: set it. Of a *redis.Client without it, the store uses the
-// connections with settings of its own, in which it is set, but without the hooks that were added to the client.
+// Set ContextTimeoutEnabled on the client, so that deadlines hold. If a *redis.Client does not have it set, the store
+// uses a copy that shares its connections and has it set; hooks do not run on the copy.
 //
-// A *redis.AutoPipeliner sends the steps of concurrent requests together. That pays where dozens of requests are under
-// way at any time: at 64, it takes a third less processor time of client and server. Where there is one at a time, it
-// doubles how long a step takes. No step relies on the order of others, so several batches may be under way at once
-// (MaxConcurrentBatches, Unordered). In go-redis 9.23 it keeps no deadline: its client needs a short ReadTimeout, and
-// MaxRetries -1.
+// A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it
+// saves a third of the processor time of client and server. With one at a time, a step takes twice as long. No step
+// relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered). In
+// go-redis 9.23 it ignores deadlines: give its client a short ReadTimeout, and MaxRetries -1.
 //
 // Begin and Check report a fault of opts.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {

@@ -26,11 +26,12 @@ func (e *UnsafeSetting) Error() string {
 	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
 }
 
-// Check asks every master for the settings that the guarantees of the store rest on, to be called at start-up. It
-// returns all findings joined, each an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss
-// of power. A setting that the server does not report, as with some hosted services, is skipped. For a cluster, the
-// clocks of the masters are compared, too; the store must have the *redis.ClusterClient itself. Through a
-// *redis.AutoPipeliner, one master is asked.
+// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
+// all findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of
+// power. A setting that the server does not report, as with some hosted services, is skipped.
+//
+// For a Cluster, Check also compares the clocks of the masters, if the client is a *redis.ClusterClient. Through a
+// *redis.AutoPipeliner it asks one master only.
 func (s *RedisStore) Check(ctx context.Context) error {
 	if s.fault != nil {
 		return s.fault

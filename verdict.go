@@ -24,7 +24,8 @@ const (
 	Release
 
 	// Unknown says that nobody can tell what has happened, as after a crash: the answer is sent but not stored, and
-	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back.
+	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
+	// operation may be tried again in any case.
 	Unknown
 )
 
@@ -32,8 +33,8 @@ const (
 // (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
 // or once an answer larger than Options.MaxResponse has begun to go out.
 //
-// Work of [Runner.Do] may call it too. If that work returns an error, only Unknown makes a difference: an error is not
-// stored in any case.
+// The work of [Runner.Do] may call it too. If that work returns an error, only Unknown makes a difference, because an
+// error is never stored.
 //
 // Decide reports whether ctx belongs to an operation. It is safe for concurrent use.
 func Decide(ctx context.Context, v Verdict) bool {
@@ -48,13 +49,13 @@ func Decide(ctx context.Context, v Verdict) bool {
 // statusClientClosedRequest is what nginx, connect-go and grpc-gateway send if the client has cancelled its call.
 const statusClientClosedRequest = 499
 
-// DefaultStorable stores what a handler has decided. It does not store what says that the handler did not get to decide:
+// DefaultStorable is the default of Options.Storable. It stores every answer except those that say "try again":
 //
 //   - a status of 500 or more, 401, 408, 425, 429 and 499;
 //   - 409 with Retry-After, as another idempotent service answers while the first attempt is in progress;
-//   - an answer of gRPC or gRPC-Web whose status, in header, trailer or trailer frame, is one that may pass: canceled,
-//     unknown, deadline_exceeded, resource_exhausted, aborted, unimplemented, internal, unavailable, data_loss,
-//     unauthenticated, or none that gRPC knows.
+//   - an answer of gRPC or gRPC-Web whose status may pass: canceled, unknown, deadline_exceeded, resource_exhausted,
+//     aborted, unimplemented, internal, unavailable, data_loss, unauthenticated, none at all, or one that gRPC does not
+//     know. The status is read from the header, the trailer, or the trailer frame of gRPC-Web.
 func DefaultStorable(resp *Response) bool {
 	switch resp.Status {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,

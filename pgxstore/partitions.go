@@ -124,9 +124,9 @@ func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
 const partitionComment = "idempotency records of one day"
 
-// partitions returns the partitions of the table, whatever they were called when it had another name, and those that
-// were on their way out, which their own name tells. The comment tells both from tables of somebody else's. The pending
-// one is the first: until it is finalized PostgreSQL detaches no other.
+// partitions returns the attached partitions under any name, and the detached ones, recognised by their own. The
+// comment tells both from other tables. The pending one is the first: until it is finalized, PostgreSQL detaches no
+// other.
 func (t *Table) partitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
 	rows, err := q.Query(ctx, t.opts.expand(`
 SELECT {now}, c.relnamespace::regnamespace || '.' || quote_ident(c.relname), right(c.relname, 8),

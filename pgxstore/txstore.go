@@ -65,8 +65,8 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	return idempotency.Record{NoLease: true}, nil, nil // all that can be known of a running transaction
 }
 
-// begin visits the key until its state is known. A session whose connection has broken keeps its lock until the
-// server notices; the visits go on for a while then, for a claim not to be refused because of itself.
+// begin visits the key until its state is known. A session whose connection has broken keeps its lock until the server
+// notices. So begin goes on for a while after such a failure: the lock that it meets may be its own.
 func (s *TxStore) begin(ctx context.Context, c *txClaim, request idempotency.ClaimRequest) (v *visit, err error) {
 	suspect, claimed := false, false // a claim ends with its connection
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
