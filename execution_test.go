@@ -3,7 +3,12 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,5 +155,293 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 		hangUp(errHungUp)
 		_, _, err := b.Do(parent, someKey, nil, someWork)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// hangUp sends a request and leaves when the handler is at work. It returns when the server knows.
+func (s *service) hangUp(t *testing.T, key string, working <-chan struct{}, gone <-chan struct{}) {
+	t.Helper()
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan answer)
+	go func() { left <- s.send("/payments", key, "b", withContext(ctx)) }()
+	<-working
+	leave()
+	require.Error(t, (<-left).err)
+	<-gone
+}
+
+// watched tells when the context of the server ends: when it knows that the client has left.
+func watched(gone chan<- struct{}) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			stop := context.AfterFunc(r.Context(), func() { gone <- struct{}{} })
+			defer stop()
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// The work goes on when the client has left, and the retry gets its answer.
+func TestClientThatLeavesDecidesNothing(t *testing.T) {
+	t.Parallel()
+	working, gone, finish := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
+	svc := setup{outer: watched(gone)}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		working <- struct{}{}
+		select {
+		case <-finish:
+			echo(w, r)
+		case <-r.Context().Done(): // obeys, and says nothing
+		}
+	})
+	svc.hangUp(t, "k", working, gone)
+	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "in-progress")
+	close(finish)
+	require.Eventually(t, func() bool { return len(svc.journal.all()) == 2 }, 10*time.Second, time.Millisecond)
+	got := svc.post("k", "b")
+	require.True(t, got.replayed())
+	require.Equal(t, "b", got.body)
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A handler that is tied to its client may give up without a word. That is no answer.
+func TestHandlerThatEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]idempotency.Options{
+		"option":         {CancelWithClient: true},
+		"stream":         {Stream: true},
+		"option, refuse": {CancelWithClient: true, Abandoned: idempotency.Refuse, Lease: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			working, gone := make(chan struct{}, 1), make(chan struct{}, 1)
+			svc := setup{outer: watched(gone), opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
+					echo(w, r)
+					return
+				}
+				working <- struct{}{}
+				<-r.Context().Done()
+			})
+			svc.hangUp(t, "k", working, gone)
+			require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
+			if opts.Abandoned == idempotency.Refuse {
+				require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.last(t).Outcome)
+				require.Eventually(t, func() bool { return svc.journal.last(t).Outcome == "outcome-unknown" || svc.post("k", "b").status == 0 },
+					10*time.Second, 10*time.Millisecond)
+				return
+			}
+			require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+			require.Equal(t, http.StatusCreated, svc.post("k", "b").status)
+		})
+	}
+}
+
+// limited is middleware that limits the time of a request and answers if it was exceeded, as chi's Timeout does.
+func limited(d time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), d)
+			defer func() {
+				cancel()
+				if ctx.Err() == context.DeadlineExceeded {
+					w.WriteHeader(http.StatusGatewayTimeout)
+				}
+			}()
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
+}
+
+// A handler that obeys a deadline without a word has not answered: the answer of outer middleware goes out, and the
+// retry runs again.
+func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		outer  func(http.Handler) http.Handler
+		status int
+	}{
+		"middleware answers":  {limited(20 * time.Millisecond), http.StatusGatewayTimeout},
+		"http.TimeoutHandler": {func(h http.Handler) http.Handler { return http.TimeoutHandler(h, 20*time.Millisecond, "") }, http.StatusServiceUnavailable},
+		"nobody answers":      {deadlined(20 * time.Millisecond), http.StatusOK}, // as without a key
+	} {
+		for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
+			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
+				t.Parallel()
+				svc := setup{outer: test.outer, opts: idempotency.Options{Abandoned: policy}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
+						echo(w, r)
+						return
+					}
+					w.Header().Set("X-Left-Behind", "1")
+					<-r.Context().Done()
+					assert.Equal(t, context.DeadlineExceeded, context.Cause(r.Context()))
+				})
+				require.Equal(t, test.status, svc.post("", "b").status, "without a key")
+				first := svc.post("k", "b")
+				require.Equal(t, test.status, first.status)
+				require.NotContains(t, first.header, "X-Left-Behind")
+				require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
+				second := svc.post("k", "b")
+				require.False(t, second.replayed())
+				if policy == idempotency.Refuse {
+					requireProblem(t, second, http.StatusConflict, "in-progress")
+					require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.all()[0].Outcome)
+					return
+				}
+				require.Equal(t, http.StatusCreated, second.status)
+				require.Equal(t, idempotency.OutcomeReleased, svc.journal.all()[0].Outcome)
+				require.True(t, svc.post("k", "b").replayed())
+			})
+		}
+	}
+}
+
+// deadlined is middleware that sets a deadline and leaves the answer to the handler.
+func deadlined(d time.Duration) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), d)
+			defer cancel()
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	}
+}
+
+// A handler that answers although its time is up has answered. Its client got the answer of outer middleware, and the
+// retry gets that of the handler.
+func TestAnswerAfterADeadlineIsStored(t *testing.T) {
+	t.Parallel()
+	answered := make(chan struct{})
+	svc := setup{outer: func(h http.Handler) http.Handler { return http.TimeoutHandler(h, 20*time.Millisecond, "") }}.serve(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			<-answered
+			_, _ = io.WriteString(w, "late")
+		})
+	require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+	close(answered)
+	require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, "late", svc.post("k", "b").body)
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+func TestContextOfAHandler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		store := newSpyStore()
+		store.onExtend = failing(always, idempotency.ErrClaimLost)
+		svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			ctx := r.Context()
+			requireLive(t, ctx)
+			require.Equal(t, "value", ctx.Value(key{}))
+			deadline, ok := ctx.Deadline()
+			require.True(t, ok)
+			require.Equal(t, time.Hour, time.Until(deadline))
+			requireEnded(t, ctx, context.Canceled, idempotency.ErrClaimLost)
+			echo(w, r)
+		})
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Hour)
+		cancel() // the client has left
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
+		defer cancel()
+		svc.call("k", "b", withContext(ctx))
+	})
+}
+
+// What prints a context must not show the user and the key.
+func TestPrintedContextShowsNoKey(t *testing.T) {
+	t.Parallel()
+	svc := setup{user: func(*http.Request) (string, error) { return "secretuser", nil }}.guard(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+				assert.NotContains(t, fmt.Sprintf(format, r.Context()), "secret")
+			}
+		})
+	svc.call("secretkey", "b")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A handler that is guarded twice runs once, whichever of the two has the answer.
+func TestMountedTwice(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []time.Duration{0, time.Minute} {
+		store := newSpyStore()
+		opts := idempotency.Options{Wait: wait}
+		outer, err := idempotency.New(store, idempotency.SingleUser, opts)
+		require.NoError(t, err)
+		svc := setup{store: store, outer: outer.Handler, opts: opts}.serve(t, echo)
+		first := svc.post("k", "b")
+		require.Equal(t, http.StatusCreated, first.status)
+		requireReplay(t, first, svc.post("k", "b"))
+		require.EqualValues(t, 1, svc.runs.Load())
+		require.EqualValues(t, 2, store.begins.Load(), "one for each request")
+	}
+}
+
+// Another key, user or store is another operation, also inside of one.
+func TestOperationInsideOfAnother(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	outer, err := idempotency.New(store, func(*http.Request) (string, error) { return "gateway", nil }, idempotency.Options{})
+	require.NoError(t, err)
+	svc := setup{store: store, outer: outer.Handler}.serve(t, echo)
+	first := svc.post("k", "b")
+	require.EqualValues(t, 2, store.begins.Load())
+	requireReplay(t, first, svc.post("k", "b"))
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A request that waits and whose client leaves is not one that was refused.
+func TestWaitingClientThatLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		finish := make(chan struct{})
+		svc := setup{opts: idempotency.Options{Wait: time.Hour}}.guard(t, func(w http.ResponseWriter, r *http.Request) { <-finish })
+		go svc.call("k", "b")
+		synctest.Wait()
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, leave)
+		svc.call("k", "b", withContext(ctx))
+		require.Equal(t, idempotency.OutcomeClientLeft, svc.journal.last(t).Outcome)
+		require.Equal(t, context.Canceled, svc.journal.last(t).Err)
+		require.Equal(t, time.Second, svc.journal.last(t).Waited)
+		close(finish)
+	})
+}
+
+// A retry is told to come back soon as long as the owner renews its lease, and at the end of the lease if it does not.
+func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		var dead atomic.Bool
+		store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+			if dead.Load() {
+				return errDown
+			}
+			return step()
+		}
+		finish := make(chan struct{})
+		svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute}}.guard(t,
+			func(w http.ResponseWriter, r *http.Request) { <-finish })
+		retryAfter := func() string {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			svc.handler.ServeHTTP(w, r)
+			require.Equal(t, http.StatusConflict, w.Code)
+			return w.Header().Get("Retry-After")
+		}
+		go svc.call("k", "")
+		synctest.Wait()
+		for range 10 {
+			time.Sleep(19 * time.Second)
+			require.Equal(t, "1", retryAfter())
+		}
+		dead.Store(true)
+		time.Sleep(40 * time.Second) // the last renewal was 50 seconds ago
+		require.Equal(t, "10", retryAfter())
+		close(finish)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log"
 	"log/slog"
@@ -22,7 +23,13 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Most tests wait for something: many more of them than processors run at a time, unless -parallel says otherwise.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // hook stands between a caller and one method of a store: it may call step, or fail instead, or both. N counts from 1.
 type hook func(ctx context.Context, n int64, step func() error) error

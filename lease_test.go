@@ -356,3 +356,176 @@ func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
 		require.EqualValues(t, 1, store.completes.Load())
 	})
 }
+
+// A lease whose claim or renewal was answered slowly is due before others that began later and are known already.
+func TestLateLeaseIsRenewedInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n == 1 {
+				defer time.Sleep(45 * time.Second) // three quarters of the lease
+			}
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, StoreTimeout: time.Minute})
+		var group sync.WaitGroup
+		run := func(i int) {
+			group.Go(func() {
+				_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+					time.Sleep(5 * time.Minute)
+					assert.NoError(t, ctx.Err())
+					return someWork(ctx)
+				})
+				assert.NoError(t, err)
+			})
+		}
+		run(0)
+		time.Sleep(40 * time.Second)
+		run(1) // is known before the late one, and due after it
+		for range 25 {
+			time.Sleep(10 * time.Second)
+			_, _, err := b.Do(t.Context(), numberedKey(0), nil, mustNotWork(t))
+			require.ErrorIs(t, err, idempotency.ErrInProgress)
+		}
+		group.Wait()
+	})
+}
+
+// One connection that is silent costs a renewal, and not the lease.
+func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
+	t.Parallel()
+	for _, opts := range []idempotency.RunnerOptions{
+		{}, {Lease: time.Second}, {Lease: 4 * time.Second, StoreTimeout: 4 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newSpyStore()
+			store.onExtend = func(ctx context.Context, n int64, step func() error) error {
+				if n == 1 {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+				return step()
+			}
+			b := newBench(t, store, opts)
+			_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+				time.Sleep(time.Minute)
+				assert.NoError(t, ctx.Err())
+				return someWork(ctx)
+			})
+			require.NoError(t, err)
+			require.Equal(t, idempotency.OutcomeExecuted, b.journal.last(t).Outcome)
+		})
+	}
+}
+
+// A handler hears of its lost lease before another attempt can begin.
+func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onExtend = func(context.Context, int64, func() error) error {
+			time.Sleep(10 * time.Minute) // a driver that takes no notice of its context
+			return errDown
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{})
+		var told atomic.Bool
+		go func() {
+			_, _, _ = b.do(func(ctx context.Context) (idempotency.Response, error) {
+				<-ctx.Done()
+				assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
+				told.Store(true)
+				time.Sleep(time.Minute)
+				return idempotency.Response{}, ctx.Err()
+			})
+		}()
+		synctest.Wait()
+		for {
+			time.Sleep(time.Millisecond)
+			_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+				assert.True(t, told.Load())
+				return someWork(ctx)
+			})
+			if err == nil {
+				break
+			}
+			require.ErrorIs(t, err, idempotency.ErrInProgress)
+		}
+		time.Sleep(time.Hour) // until no renewal is under way
+	})
+}
+
+// When a process has stood still, all its leases are due at once. The store must not be asked for all of them at once.
+func TestStallDoesNotEndInAStampede(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const claims, most = 1000, 64
+		store := newSpyStore()
+		var under, peak atomic.Int64
+		store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+			defer under.Add(-1)
+			for n := under.Add(1); ; {
+				if seen := peak.Load(); n <= seen || peak.CompareAndSwap(seen, n) {
+					break
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{})
+		var group sync.WaitGroup
+		for i := range claims { // all begin, and are due, at the same time
+			group.Go(func() {
+				_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+					time.Sleep(time.Minute)
+					assert.NoError(t, ctx.Err())
+					return someWork(ctx)
+				})
+				assert.NoError(t, err)
+			})
+		}
+		group.Wait()
+		time.Sleep(time.Minute) // until no renewal is under way
+		require.EqualValues(t, most, peak.Load())
+	})
+}
+
+// The claim of a transactional store is settled after a panic also with Refuse: its effects are undone.
+func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
+		store := newSpyStore()
+		b, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{
+			Abandoned: policy, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		require.PanicsWithValue(t, "boom", func() {
+			_, _, _ = b.Do(t.Context(), someKey, nil, func(context.Context) (idempotency.Response, error) { panic("boom") })
+		})
+		require.EqualValues(t, 1, store.releases.Load())
+		_, _, err = b.Do(t.Context(), someKey, nil, someWork)
+		require.NoError(t, err)
+		require.Zero(t, store.extends.Load())
+	}
+}
+
+// The handler never ran, so even Refuse has no reason to keep the key from being tried again.
+func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n == 1 {
+				defer time.Sleep(time.Minute)
+			}
+			return step()
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, Abandoned: idempotency.Refuse})
+		_, _, err := b.do(mustNotWork(t))
+		require.ErrorIs(t, err, idempotency.ErrClaimLost)
+		require.ErrorAs(t, err, new(*idempotency.Error))
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeClaimLost}, b.journal.outcomes())
+		_, _, err = b.do(someWork)
+		require.NoError(t, err)
+	})
+}

@@ -708,3 +708,19 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 		}
 	}
 }
+
+// A record that is made again, because it expired while its owner was suspended, must not be the one that goes when its
+// response needs room.
+func TestRecordRestoredInAFullMemoryStoreIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1000})
+		claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+		time.Sleep(time.Hour)
+		require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1000), time.Hour), idempotency.ErrRestored)
+		record, successor, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Minute))
+		require.NoError(t, err)
+		require.Nil(t, successor, "claimed again")
+		require.True(t, record.Response.Omitted)
+	})
+}

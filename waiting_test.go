@@ -225,3 +225,25 @@ func TestAnotherRequestDoesNotWait(t *testing.T) {
 		wait()
 	})
 }
+
+// FailOpen takes the risk that a key is held by somebody. It does not run what is known to be running.
+func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n >= 3 {
+				return errDown
+			}
+			return step()
+		}
+		opts := waiting
+		opts.FailOpen = true
+		b := newBench(t, store, opts)
+		wait := b.own(time.Second, nil)
+		_, _, err := b.do(mustNotWork(t))
+		require.ErrorIs(t, err, idempotency.ErrUnavailable)
+		require.Equal(t, idempotency.OutcomeUnavailable, b.journal.last(t).Outcome)
+		wait()
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -921,3 +922,284 @@ func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	require.Equal(t, "b", got.body)
 	require.True(t, got.replayed())
 }
+
+// hooked is a store that calls f before it completes for the first time.
+func hooked(f func()) *spyStore {
+	store := newSpyStore()
+	store.onComplete = func(_ context.Context, n int64, step func() error) error {
+		if n == 1 {
+			f()
+		}
+		return step()
+	}
+	return store
+}
+
+// A goroutine that the handler leaves behind sets and reads fields while the answer is stored and sent. That harms
+// nobody, as on a bare server, and reaches nobody.
+func TestHeaderIsTheHandlersOwn(t *testing.T) {
+	t.Parallel()
+	for name, outer := range map[string]http.Header{"bare": nil, "with fields of outer middleware": {"X-Outer": {"1"}, "Vary": {"Origin"}}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			completing, stop := make(chan struct{}), make(chan struct{})
+			var left sync.WaitGroup
+			store := hooked(func() { close(completing); time.Sleep(5 * time.Millisecond) })
+			svc := setup{store: store, outer: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					maps.Copy(w.Header(), outer)
+					next.ServeHTTP(w, r)
+				})
+			}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Early", "1")
+				w.WriteHeader(http.StatusCreated)
+				_, _ = io.WriteString(w, "ok")
+				left.Go(func() {
+					<-completing
+					for n := 0; ; n++ {
+						select {
+						case <-stop:
+							return
+						default:
+							w.Header().Set("X-Late", strconv.Itoa(n))
+							w.Header().Del("X-Early")
+							_ = w.Header().Clone()
+						}
+					}
+				})
+			})
+			first := svc.post("k", "b")
+			close(stop)
+			left.Wait()
+			require.Equal(t, "1", first.header.Get("X-Early"))
+			require.NotContains(t, first.header, "X-Late")
+			require.Equal(t, outer.Get("X-Outer"), first.header.Get("X-Outer"))
+			requireReplay(t, first, svc.post("k", "b"))
+		})
+	}
+}
+
+// What outer middleware has set is there for the handler, and stays as it is if the handler fails.
+func TestHeaderOfOuterMiddlewareIsSafeFromAPanic(t *testing.T) {
+	t.Parallel()
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Outer", "1")
+			next.ServeHTTP(w, r)
+		}))
+	}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		assert.Equal(t, "1", w.Header().Get("X-Outer"))
+		w.Header().Del("X-Outer")
+		w.Header().Set("X-Inner", "1")
+		panic("boom")
+	})
+	got := svc.post("k", "b")
+	require.Equal(t, http.StatusInternalServerError, got.status)
+	require.Equal(t, "1", got.header.Get("X-Outer"))
+	require.NotContains(t, got.header, "X-Inner")
+}
+
+// Fields that are not stored are sent as they were when the handler called WriteHeader, as unguarded.
+func TestUnstoredFieldsAreThoseOfWriteHeader(t *testing.T) {
+	t.Parallel()
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		cookies := []string{"a=1", "b=2"}
+		w.Header()["Set-Cookie"] = cookies
+		w.Header().Set("Keep-Alive", "timeout=5")
+		w.WriteHeader(http.StatusCreated)
+		cookies[0] = "changed=1"
+		w.Header().Del("Set-Cookie")
+		w.Header().Del("Keep-Alive")
+		w.Header().Set("X-Late", "1")
+	}
+	svc := setup{opts: idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}}.guard(t, handler)
+	bare := httptest.NewRecorder()
+	handler(bare, nil)
+	first := svc.call("k", "b")
+	require.Equal(t, bare.Result().Header["Keep-Alive"], first.header["Keep-Alive"])
+	require.Equal(t, []string{"a=1", "b=2"}, first.header["Set-Cookie"])
+	require.NotContains(t, first.header, "X-Late")
+	second := svc.call("k", "b")
+	require.NotContains(t, second.header, "Set-Cookie")
+	require.NotContains(t, second.header, "Keep-Alive")
+}
+
+// Trailers in both forms of net/http, set before and after the body, with and without a flush: first answer and replay
+// have those that a bare server sends.
+func TestTrailersAreThoseOfABareServer(t *testing.T) {
+	t.Parallel()
+	prefixed := http.TrailerPrefix + "X-Late"
+	for name, handler := range map[string]http.HandlerFunc{
+		"undeclared, flushed": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "ok")
+			w.(http.Flusher).Flush()
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, flushed before the body": func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, not flushed": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, large": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("x", 2049))
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, not large": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("x", 2048))
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, known before": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(prefixed, "0")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set(prefixed, "1")
+		},
+		"undeclared, several": func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			w.Header()[prefixed] = []string{"1", "2"}
+			w.Header().Set(http.TrailerPrefix+"X-Another", "3")
+		},
+		"declared": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-Sum", "1")
+		},
+		"declared in lower case": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "x-sum, X-MORE")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-Sum", "1")
+			w.Header().Set("X-More", "2")
+		},
+		"declared too late": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-Sum", "1")
+		},
+		"declaration taken back too late": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			w.WriteHeader(http.StatusOK)
+			w.Header().Del("Trailer")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-Sum", "1")
+		},
+		"declared and undeclared": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(w, "ok")
+			w.Header().Set("X-Sum", "1")
+			w.Header().Set(prefixed, "2")
+		},
+		"declared, never set": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum")
+			_, _ = io.WriteString(w, "ok")
+		},
+	} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, http2=%t", name, http2), func(t *testing.T) {
+				t.Parallel()
+				bare := trailersOf(t, listen(t, handler, http2))
+				for _, stream := range []bool{false, true} {
+					svc := setup{opts: idempotency.Options{Stream: stream}}.guard(t, handler)
+					server := listen(t, svc.handler, http2)
+					require.Equal(t, bare, trailersOf(t, server), "first, stream=%t", stream)
+					require.Equal(t, bare, trailersOf(t, server), "replay, stream=%t", stream)
+					require.EqualValues(t, 1, svc.runs.Load())
+				}
+			})
+		}
+	}
+}
+
+// trailersOf returns the trailers that a client gets, by their names.
+func trailersOf(t *testing.T, server *httptest.Server) map[string][]string {
+	r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader("b"))
+	require.NoError(t, err)
+	r.Header.Set("Idempotency-Key", "k")
+	resp, err := server.Client().Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	trailers := map[string][]string{}
+	for name, values := range resp.Trailer {
+		if len(values) > 0 { // else it was only announced
+			trailers[name] = values
+		}
+	}
+	return trailers
+}
+
+// The Content-Type of an answer that outgrows its limit is found in what is held back and what follows it, without
+// writing the one into the other.
+func TestOutgrownAnswerIsSentAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	a, b := strings.Repeat("a", 900), strings.Repeat("b", 900)
+	for _, stream := range []bool{false, true} {
+		svc := setup{opts: idempotency.Options{MaxResponse: 1000, Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, a)
+			_, _ = io.WriteString(w, b)
+		})
+		got := svc.post("k", "b")
+		require.Equal(t, a+b, got.body)
+		require.Equal(t, "text/plain; charset=utf-8", got.header.Get("Content-Type"))
+	}
+}
+
+// A goroutine that a panicked handler leaves behind may go on to write more than can be kept. That must neither settle
+// the claim a second time, nor send an answer.
+func TestGoroutineOfAPanickedHandlerIsSilenced(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	releasing, written := make(chan struct{}), make(chan struct{})
+	store.onRelease = func(_ context.Context, _ int64, step func() error) error {
+		close(releasing)
+		<-written
+		return step()
+	}
+	svc := setup{store: store, opts: idempotency.Options{MaxResponse: 8}}.guard(t,
+		func(w http.ResponseWriter, _ *http.Request) {
+			go func() {
+				defer close(written)
+				<-releasing
+				_, err := io.WriteString(w, "over the limit")
+				assert.Equal(t, http.ErrHandlerTimeout, err)
+			}()
+			panic("boom")
+		})
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", "k")
+	w := httptest.NewRecorder()
+	require.PanicsWithValue(t, "boom", func() { svc.handler.ServeHTTP(w, r) })
+	require.Empty(t, w.Body.String())
+	require.Zero(t, store.completes.Load())
+	require.Equal(t, []idempotency.Outcome{idempotency.OutcomeReleased}, svc.journal.outcomes())
+}
+
+func TestRefusalPassesThroughCompression(t *testing.T) {
+	t.Parallel()
+	svc := setup{outer: compressing, opts: idempotency.Options{Required: true}}.serve(t, echo)
+	got := svc.post("", "b") // the client decompresses
+	got.header.Del("Content-Encoding")
+	requireProblem(t, got, http.StatusBadRequest, "key-missing")
+}
+
+// compressing is middleware that leaves the Content-Length alone because handlers as a rule do not set it, which is
+// common.
+func compressing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		defer z.Close()
+		next.ServeHTTP(plainGzipWriter{w, z}, r)
+	})
+}
+
+type plainGzipWriter struct {
+	http.ResponseWriter
+	z *gzip.Writer
+}
+
+func (w plainGzipWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
