@@ -35,8 +35,17 @@ func TestGates(t *testing.T) {
 				done[key] = exact
 			}
 			got := gate.Of.Of(exact)
-			t.Logf("%.4g, limit %.4g, target %.4g", got, gate.Limit, gate.Target)
+			t.Logf("%.4g, limit %.4g", got, gate.Limit)
 			require.LessOrEqual(t, got, gate.Limit)
 		})
 	}
+}
+
+// TestGateOf also finds two gates for the same quantity.
+func TestGateOf(t *testing.T) {
+	for _, gate := range benchmark.Gates {
+		found := benchmark.GateOf(gate.Of, gate.Subject, gate.Path, gate.Work)
+		require.Equal(t, gate.Limit, found.Limit, "%s, %s, %s, %s", gate.Subject.Name, gate.Path, gate.Work, gate.Of)
+	}
+	require.Panics(t, func() { benchmark.GateOf(benchmark.WAL, benchmark.Memory, benchmark.First, benchmark.Small) })
 }

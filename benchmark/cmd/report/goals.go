@@ -37,34 +37,31 @@ const (
 
 // goals are all goals. A request has 256 B and an answer 200 B where nothing else is said.
 var goals = []goal{
-	{"memory, replay", []limit{
-		slower(1.30, bm.FloorMemory, bm.Replay, bm.Small),
-		counts(2, bm.Allocs, bm.Memory, bm.Replay, bm.Small),
-	}, beyondFloor + profileOf(bm.Memory, bm.Replay)},
-	{"memory, first", []limit{
-		slower(1.40, bm.FloorMemory, bm.First, bm.Small),
-		counts(6, bm.Allocs, bm.Memory, bm.First, bm.Small),
-		counts(1<<10, bm.Bytes, bm.Memory, bm.First, bm.Small),
-	}, beyondFloor + profileOf(bm.Memory, bm.First)},
-	{"memory, replay of 64 KiB", largeReplay(bm.Medium), beyondFloor + profileOf(bm.Memory, bm.Replay)},
-	{"memory, replay of 1 MiB", largeReplay(bm.Large), beyondFloor + profileOf(bm.Memory, bm.Replay)},
-	{"memory, first, answer of 64 KiB", largeFirst(bm.Medium), beyondFloor + profileOf(bm.Memory, bm.First)},
-	{"memory, first, answer of 1 MiB", largeFirst(bm.Large), beyondFloor + profileOf(bm.Memory, bm.First)},
-	{"memory, first, request of 1 MiB", largeRequest(bm.First), beyondFloor + profileOf(bm.Memory, bm.First)},
-	{"memory, replay, request of 1 MiB", largeRequest(bm.Replay), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, replay", inMemory(1.30, bm.Replay, bm.Small), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, first", inMemory(1.40, bm.First, bm.Small), beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, replay of 64 KiB", inMemory(1.30, bm.Replay, bm.Medium), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, replay of 1 MiB", inMemory(1.30, bm.Replay, bm.Large), beyondFloor + profileOf(bm.Memory, bm.Replay)},
+	{"memory, first, answer of 64 KiB", inMemory(1.30, bm.First, bm.Medium),
+		beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, first, answer of 1 MiB", inMemory(1.30, bm.First, bm.Large),
+		beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, first, request of 1 MiB", inMemory(1.05, bm.First, bm.LargeRequest),
+		beyondFloor + profileOf(bm.Memory, bm.First)},
+	{"memory, replay, request of 1 MiB", inMemory(1.05, bm.Replay, bm.LargeRequest),
+		beyondFloor + profileOf(bm.Memory, bm.Replay)},
 	{"no key", notGuarded(bm.NoKey), beyondCall},
 	{"method not guarded", notGuarded(bm.OtherMethod), beyondCall},
 	{"Redis, first", []limit{
-		counts(2, bm.RoundTrips, bm.Redis, bm.First, bm.Small),
-		counts(30, bm.Allocs, bm.Redis, bm.First, bm.Small),
+		gated(bm.RoundTrips, bm.Redis, bm.First, bm.Small),
+		gated(bm.Allocs, bm.Redis, bm.First, bm.Small),
 	}, "[allocations](allocations.md#redis)"},
 	{"Redis, replay", []limit{
-		counts(1, bm.RoundTrips, bm.Redis, bm.Replay, bm.Small),
-		counts(18, bm.Allocs, bm.Redis, bm.Replay, bm.Small),
+		gated(bm.RoundTrips, bm.Redis, bm.Replay, bm.Small),
+		gated(bm.Allocs, bm.Redis, bm.Replay, bm.Small),
 	}, "[allocations](allocations.md#redis)"},
-	{"Redis, in progress", []limit{counts(1, bm.RoundTrips, bm.Redis, bm.InProgress, bm.Small)}, ""},
-	{"Redis, reuse of a key", []limit{counts(1, bm.RoundTrips, bm.Redis, bm.Reuse, bm.Small)}, ""},
-	{"Redis, claim and release", []limit{counts(2, bm.RoundTrips, bm.Redis, bm.Release, bm.Small)}, ""},
+	{"Redis, in progress", []limit{gated(bm.RoundTrips, bm.Redis, bm.InProgress, bm.Small)}, ""},
+	{"Redis, reuse of a key", []limit{gated(bm.RoundTrips, bm.Redis, bm.Reuse, bm.Small)}, ""},
+	{"Redis, claim and release", []limit{gated(bm.RoundTrips, bm.Redis, bm.Release, bm.Small)}, ""},
 	{"Redis, first, 16 workers", []limit{
 		faster(0.80, bm.Redis, bm.RawRedis, bm.First, 16), faster(0.95, bm.Redis, bm.RawScripts, bm.First, 16),
 	}, beyondGet + profileOf(bm.Redis, bm.First)},
@@ -82,12 +79,12 @@ var goals = []goal{
 	{"Redis, completion of 64 KiB", completion(bm.Medium), beyondSet},
 	{"Redis, completion of 1 MiB", completion(bm.Large), beyondSet},
 	{"PostgreSQL, first", []limit{
-		counts(2, bm.RoundTrips, bm.Postgres, bm.First, bm.Small),
+		gated(bm.RoundTrips, bm.Postgres, bm.First, bm.Small),
 		faster(0.90, bm.Postgres, bm.RawPostgres, bm.First, 16),
 	}, beyondRow + profileOf(bm.Postgres, bm.First)},
 	{"PostgreSQL, replay", []limit{
-		counts(1, bm.RoundTrips, bm.Postgres, bm.Replay, bm.Small),
-		counts(0, bm.WAL, bm.Postgres, bm.Replay, bm.Small),
+		gated(bm.RoundTrips, bm.Postgres, bm.Replay, bm.Small),
+		gated(bm.WAL, bm.Postgres, bm.Replay, bm.Small),
 		faster(0.65, bm.Postgres, bm.RawPostgres, bm.Replay, 16),
 	}, beyondRow + profileOf(bm.Postgres, bm.Replay)},
 	{"memory, 1,000,000 live, 100,000 a second, expiring", []limit{
@@ -120,48 +117,26 @@ func faster(bound float64, of, to bm.Subject, path bm.Path, workers int) limit {
 	}}
 }
 
-// counts limits an exact figure.
-func counts(bound float64, of bm.Quantity, s bm.Subject, path bm.Path, work bm.Work) limit {
+// gated limits an exact figure as its gate does.
+func gated(of bm.Quantity, s bm.Subject, path bm.Path, work bm.Work) limit {
+	bound := bm.GateOf(of, s, path, work).Limit
 	return limit{bound: bound, unit: " " + string(of), measure: func(r *results) (float64, bool) {
 		exact, ok := r.exactly(s, path, work)
 		return of.Of(exact), ok
 	}}
 }
 
-// largeReplay asks for what a small replay takes.
-func largeReplay(work bm.Work) []limit {
-	limits := []limit{slower(1.30, bm.FloorMemory, bm.Replay, work)}
-	for _, of := range []bm.Quantity{bm.Allocs, bm.Bytes} {
-		unit := fmt.Sprintf(" %s beyond a small one", of)
-		limits = append(limits, limit{unit: unit, measure: func(r *results) (float64, bool) {
-			large, ok1 := r.exactly(bm.Memory, bm.Replay, work)
-			small, ok2 := r.exactly(bm.Memory, bm.Replay, bm.Small)
-			return of.Of(large) - of.Of(small), ok1 && ok2
-		}})
-	}
-	return limits
-}
-
-func largeFirst(work bm.Work) []limit {
+// inMemory limits the time in memory relative to the floor, and what is allocated.
+func inMemory(bound float64, path bm.Path, work bm.Work) []limit {
 	return []limit{
-		slower(1.30, bm.FloorMemory, bm.First, work),
-		{bound: 1.10, unit: " x the answer allocated", measure: func(r *results) (float64, bool) {
-			exact, ok := r.exactly(bm.Memory, bm.First, work)
-			return float64(exact.Bytes) / float64(work.Response), ok
-		}},
-	}
-}
-
-func largeRequest(path bm.Path) []limit {
-	return []limit{
-		slower(1.05, bm.FloorMemory, path, bm.LargeRequest),
-		counts(8, bm.Allocs, bm.Memory, path, bm.LargeRequest),
-		counts(4<<10, bm.Bytes, bm.Memory, path, bm.LargeRequest),
+		slower(bound, bm.FloorMemory, path, work),
+		gated(bm.Allocs, bm.Memory, path, work),
+		gated(bm.Bytes, bm.Memory, path, work),
 	}
 }
 
 func notGuarded(path bm.Path) []limit {
-	return []limit{slower(1.10, bm.BareHandler, path, bm.Small), counts(0, bm.Allocs, bm.Memory, path, bm.Small)}
+	return []limit{slower(1.10, bm.BareHandler, path, bm.Small), gated(bm.Allocs, bm.Memory, path, bm.Small)}
 }
 
 func completion(work bm.Work) []limit {
