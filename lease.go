@@ -10,7 +10,7 @@ import (
 
 // renewals renews the leases of all claims that a Runner holds. They last equally long, so those that began first are
 // due first: one queue and one timer serve them all. Most handlers are done before their lease is due, and a timer for
-// each of them would be two allocations and the dearest part of what a claim costs.
+// each of them would cost two allocations.
 //
 // The queue is ordered by the start of the leases.
 type renewals struct {

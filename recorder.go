@@ -244,10 +244,10 @@ func (rec *recorder) send() {
 	rec.response.send(rec.w)
 }
 
-// replay sends the response once more. Values is memory for those of its header.
-func (resp *Response) replay(w http.ResponseWriter, values []string) {
+// replay sends the response once more.
+func (resp *Response) replay(w http.ResponseWriter) {
 	h := w.Header()
-	values = resp.Header.set(h, values)
+	values := resp.Header.set(h, make([]string, 0, resp.Header.lines()+1))
 	values = append(values, "true")
 	h[replayMarker] = values[len(values)-1:]
 	resp.send(w)

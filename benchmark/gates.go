@@ -44,11 +44,11 @@ const (
 	memoryFirst  = 12 // allocations
 	memoryReplay = 3
 
-	// A replay allocates the exchange (1,408 B) and the name of its endpoint (24 B). A first execution adds what is
-	// stored, the header map of the handler, the copy of its request and its contexts: 1,456 B. Both limits leave an
-	// exchange room for the next size that Go allocates, 128 B more.
+	// A replay allocates the name of its endpoint (24 B) and the values of the header (80 B). A first execution allocates
+	// the exchange (1,408 B), what is stored, the header map of the handler, the copy of its request and its contexts. Its
+	// limit leaves an exchange room for the next size that Go allocates, 128 B more.
 	memoryFirstBytes  = 3 << 10
-	memoryReplayBytes = 1600
+	memoryReplayBytes = 128
 
 	// An answer of a size that matters is copied once, into the store.
 	copiedOnce = 1.10
