@@ -2,9 +2,11 @@ package idempotency
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"io"
 	"net/http"
 	"strings"
 )
@@ -52,7 +54,8 @@ const statusClientClosedRequest = 499
 //   - 409 with Retry-After, as another idempotent service answers while the first attempt is in progress;
 //   - an answer of gRPC or gRPC-Web whose status, in header, trailer or trailer frame, is one that may pass: canceled,
 //     unknown, deadline_exceeded, resource_exhausted, aborted, unimplemented, internal, unavailable, data_loss,
-//     unauthenticated, or none that gRPC knows.
+//     unauthenticated, or none that gRPC knows. A trailer frame that is compressed is read if that is by gzip, else
+//     the answer is stored.
 func DefaultStorable(resp *Response) bool {
 	switch resp.Status {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
@@ -73,6 +76,8 @@ func passingGRPC(resp *Response) bool {
 	switch grpcStatus(resp, media) {
 	case "0", "3", "5", "6", "7", "9", "11":
 		// OK, invalid_argument, not_found, already_exists, permission_denied, failed_precondition, out_of_range
+		return false
+	case statusUnreadable: // to run once more what succeeded is worse than to keep what failed
 		return false
 	case "":
 		return !resp.Omitted // of an answer that was not kept, the status may be in what is missing
@@ -101,19 +106,39 @@ func grpcStatus(resp *Response, media string) string {
 
 // grpcWebStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
 func grpcWebStatus(body []byte) string {
-	const head, trailer = 5, 0x80 // the size of a frame's head; the bit in its first byte that makes it a trailer
+	const head, trailer, compressed = 5, 0x80, 0x01 // the size of a frame's head; bits of its first byte
 	for len(body) >= head {
 		frame := body[head:]
 		size := int64(binary.BigEndian.Uint32(body[1:head]))
 		if size > int64(len(frame)) {
 			return ""
 		}
-		if body[0] == trailer {
+		switch body[0] & (trailer | compressed) {
+		case trailer:
 			return fieldIn(frame[:size], "grpc-status")
+		case trailer | compressed:
+			return statusInGzip(frame[:size])
 		}
 		body = frame[size:]
 	}
 	return ""
+}
+
+// statusUnreadable stands for a status that is there, but in a compression of the handler's.
+const statusUnreadable = "unreadable"
+
+// statusInGzip returns the status in a trailer frame that is compressed, as connect-go sends it if the client permits.
+func statusInGzip(packed []byte) string {
+	const most = 64 << 10
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return statusUnreadable
+	}
+	lines, err := io.ReadAll(io.LimitReader(z, most))
+	if err != nil {
+		return statusUnreadable
+	}
+	return fieldIn(lines, "grpc-status")
 }
 
 // fieldIn returns the value of a field in lines as HTTP/1 sends them.

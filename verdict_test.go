@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -10,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +49,14 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 			body := slices.Concat(frame(0, "message"), frame(0x80, "grpc-message: text\r\nGrpc-Status: "+code+"\r\n"))
 			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
 		},
+		"compressed frame": func(code string) *idempotency.Response {
+			var packed strings.Builder
+			z := gzip.NewWriter(&packed)
+			_, _ = io.WriteString(z, "Grpc-Status: "+code+"\r\n")
+			_ = z.Close()
+			body := slices.Concat(frame(1, "message"), frame(0x81, packed.String()))
+			return &idempotency.Response{Status: 200, Header: "Content-Type: application/grpc-web+proto\n", Body: body}
+		},
 		"frame in base64": func(code string) *idempotency.Response {
 			text := base64.StdEncoding.EncodeToString(frame(0, "message")) + // each part with padding of its own
 				base64.StdEncoding.EncodeToString(frame(0x80, "grpc-status:"+code+"\r\n"))
@@ -66,14 +76,16 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 		resp   idempotency.Response
 		stored bool
 	}{
-		"no status":                  {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
-		"no status of what is large": {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
-		"broken frame":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
-		"broken base64":              {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
-		"frame of no status":         {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
-		"not gRPC":                   {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
-		"conflict":                   {idempotency.Response{Status: 409}, true},
-		"conflict that may pass":     {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
+		"no status":                        {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
+		"no status of what is large":       {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
+		"broken frame":                     {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
+		"frame in an unknown compression":  {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "?")}, true},
+		"frame of which a part is missing": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff")}, true},
+		"broken base64":                    {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
+		"frame of no status":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
+		"not gRPC":                         {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
+		"conflict":                         {idempotency.Response{Status: 409}, true},
+		"conflict that may pass":           {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
 	} {
 		if test.resp.Status == 0 {
 			test.resp.Status = 200
