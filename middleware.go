@@ -156,6 +156,7 @@ type exchange struct {
 	writer   writer
 	reader   bodyReader
 	kept     Response // what is stored of the answer
+	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
 	silence  error    // why the context of a handler had ended that returned without an answer
 }
 
@@ -291,7 +292,7 @@ var (
 func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
 	decided := e.execution.operation.decided()
 	switch {
-	case decided == Keep:
+	case decided == Keep || e.outgrew:
 		return Keep, nil
 	case decided != undecided:
 		return decided, errNotKept
@@ -311,8 +312,11 @@ func (e *exchange) outgrown(resp Response) error {
 	if e.execution.begun.claim == nil || e.m.opts.Stream {
 		return nil
 	}
+	e.execution.answered = &resp // a panic says nothing about the operation any more
 	if verdict, _ := e.judge(&resp, true); verdict != Keep {
+		e.execution.answered = nil
 		return nil
 	}
+	e.outgrew = true
 	return e.execution.tryComplete(resp)
 }

@@ -310,3 +310,46 @@ func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
 	require.True(t, got.replayed())
 	require.Equal(t, http.StatusCreated, got.status)
 }
+
+// A large answer is judged before it is sent. A panic in Storable says nothing about the operation then, either.
+func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
+	t.Parallel()
+	storable := func(*idempotency.Response) bool { panic("bug") }
+	svc := setup{opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "over the limit")
+	})
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", "k")
+	require.PanicsWithValue(t, "bug", func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+	requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// Once a large answer that is kept has begun to go out, nothing leads to a second execution: whatever the handler does,
+// and even if the store did not work at that moment.
+func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*http.Request){
+		"panic":   func(*http.Request) { panic(http.ErrAbortHandler) },
+		"release": func(r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) },
+		"short":   func(*http.Request) {},
+	} {
+		for state, fault := range map[string]hook{"up": nil, "down": failing(1, errDown)} {
+			t.Run(name+", store "+state, func(t *testing.T) {
+				t.Parallel()
+				store := newSpyStore()
+				store.onComplete = fault
+				opts := idempotency.Options{MaxResponse: 8, StoreTimeout: time.Millisecond}
+				svc := setup{store: store, opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Length", "100")
+					_, _ = io.WriteString(w, "over the limit")
+					end(r)
+				})
+				require.Error(t, svc.send("/payments", "k", "b").err)
+				requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
+				require.EqualValues(t, 1, svc.runs.Load())
+				require.Equal(t, idempotency.OutcomeExecuted, svc.journal.all()[0].Outcome)
+			})
+		}
+	}
+}
