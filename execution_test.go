@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -150,5 +151,32 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 		hangUp(errHungUp)
 		_, _, err := b.Do(parent, someKey, nil, someWork)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// boundStore makes a store one whose claims have no lease, as if effects were bound to the record.
+type boundStore struct{ idempotency.Store }
+
+func (s boundStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	rec, claim, err := s.Store.Begin(ctx, key, request)
+	rec.NoLease = true
+	return rec, claim, err
+}
+
+// Effects that are bound to the record are in doubt with it. So their answer is not sent, and not completed later.
+func TestAnswerIsNotSentWhoseEffectsAreInDoubt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = failing(always, errDown)
+		svc := setup{store: boundStore{store}}.guard(t, echo)
+		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "rolled-back")
+		require.ErrorIs(t, svc.journal.last(t).Err, errDown)
+		tries := store.completes.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, tries, store.completes.Load())
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeRolledBack}, svc.journal.outcomes())
 	})
 }
