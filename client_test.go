@@ -304,3 +304,16 @@ func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 		close(finish)
 	})
 }
+
+// Stream has no effect on a transaction, so its client decides nothing, either.
+func TestClientThatLeavesATransactionDecidesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, leave := context.WithCancel(t.Context())
+	svc := setup{store: boundStore{newSpyStore()}, opts: idempotency.Options{Stream: true}}.guard(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			leave()
+			assert.NoError(t, r.Context().Err())
+			w.WriteHeader(http.StatusCreated)
+		})
+	requireReplay(t, svc.call("k", "b", withContext(ctx)), svc.call("k", "b"))
+}

@@ -235,7 +235,7 @@ func (e *exchange) execute() error {
 // middleware does.
 func (e *exchange) context() (context.Context, context.CancelFunc) {
 	ctx := e.r.Context()
-	if e.m.opts.CancelWithClient || e.m.opts.Stream {
+	if e.m.opts.CancelWithClient || e.recorder.stream {
 		return ctx, func() {}
 	}
 	free := e.execution.detached()
