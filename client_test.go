@@ -317,3 +317,37 @@ func TestClientThatLeavesATransactionDecidesNothing(t *testing.T) {
 		})
 	requireReplay(t, svc.call("k", "b", withContext(ctx)), svc.call("k", "b"))
 }
+
+// impatientStore ends the contexts that it gives to handlers after a second.
+type impatientStore struct{ idempotency.Store }
+
+type impatientClaim struct{ idempotency.Claim }
+
+func (s impatientStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	rec, claim, err := s.Store.Begin(ctx, key, request)
+	return rec, impatientClaim{claim}, err
+}
+
+func (c impatientClaim) Context(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errDown)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+// If it is the store that has ended the context, nobody else answers for a handler that gives up.
+func TestSilenceAfterTheStoreEndedTheContextIsAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{store: impatientStore{newSpyStore()}}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		})
+		ctx, leave := context.WithTimeout(t.Context(), time.Hour)
+		defer leave()
+		began := time.Now()
+		requireProblem(t, svc.call("k", "b", withContext(ctx)), http.StatusConflict, "in-progress")
+		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+	})
+}

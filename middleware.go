@@ -222,6 +222,8 @@ func (e *exchange) execute() error {
 		return err
 	case e.silence == ErrClaimLost:
 		return e.silence
+	case e.silence != nil && ctx.Err() == nil: // it was the store that ended the context
+		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
 	case e.silence != nil: // outer middleware answers, as it would without a key
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
 		return nil
