@@ -71,6 +71,9 @@ func (b *backlog) shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		b.mu.Lock()
 		defer b.mu.Unlock()
+		if b.tasks == 0 {
+			return nil
+		}
 		return fmt.Errorf("idempotency: %d operations are not settled: %w", b.tasks, context.Cause(ctx))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type execution struct {
 	ctx       context.Context // of work
 	cancel    context.CancelCauseFunc
 	renewer   renewer
-	answered  *Response // by a handler that has returned, until it is known what the answer means
+	answered  *Response // what the handler has answered, until it is known what that means
 	event     Event
 	settled   bool  // the claim has ended, or is left to lapse
 	refusal   error // what is to be answered instead of the response; set with settled
@@ -126,6 +127,9 @@ func (x *execution) complete(resp Response) (refusal error) {
 // tryComplete is complete, but leaves the claim as it is if the store fails.
 func (x *execution) tryComplete(resp Response) (refusal error) {
 	err := x.persist(resp, x.runner.opts.StoreTimeout)
+	if !settles(err) && !x.leased() { // the effects are bound to the record, of which nobody knows
+		err = fmt.Errorf("%w: %w", ErrRolledBack, err)
+	}
 	x.settled = settles(err)
 	x.judgeCompletion(err)
 	if x.settled {
@@ -240,8 +244,8 @@ func (x *execution) abandon(cause error) (refusal error) {
 // errInterrupted is the cause of the end of an attempt when work did not return.
 var errInterrupted = errors.New("idempotency: handler panicked or exited")
 
-// settle ends the claim if work did not return, or did but could not say what its response means. It reports the
-// outcome.
+// settle ends the claim if work did not return, or did but could not say what its response means: an answer that is there
+// is kept. It reports the outcome.
 func (x *execution) settle() {
 	defer x.cancel(nil)
 	switch {

@@ -445,3 +445,66 @@ func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 		close(finish)
 	})
 }
+
+// Effects that are bound to the record are in doubt with it. So their answer is not sent, and not completed later.
+func TestAnswerIsNotSentWhoseEffectsAreInDoubt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = failing(always, errDown)
+		svc := setup{store: txStore{store}}.guard(t, echo)
+		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "rolled-back")
+		require.ErrorIs(t, svc.journal.last(t).Err, errDown)
+		tries := store.completes.Load()
+		time.Sleep(time.Minute)
+		require.Equal(t, tries, store.completes.Load())
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeRolledBack}, svc.journal.outcomes())
+	})
+}
+
+// Stream has no effect on a transaction, so its client decides nothing, either.
+func TestClientThatLeavesATransactionDecidesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, leave := context.WithCancel(t.Context())
+	svc := setup{store: txStore{newSpyStore()}, opts: idempotency.Options{Stream: true}}.guard(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			leave()
+			assert.NoError(t, r.Context().Err())
+			w.WriteHeader(http.StatusCreated)
+		})
+	requireReplay(t, svc.call("k", "b", withContext(ctx)), svc.call("k", "b"))
+}
+
+// impatientStore ends the contexts that it gives to handlers after a second.
+type impatientStore struct{ idempotency.Store }
+
+type impatientClaim struct{ idempotency.Claim }
+
+func (s impatientStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	rec, claim, err := s.Store.Begin(ctx, key, request)
+	return rec, impatientClaim{claim}, err
+}
+
+func (c impatientClaim) Context(ctx context.Context) context.Context {
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errDown)
+	context.AfterFunc(ctx, cancel)
+	return ctx
+}
+
+// If it is the store that has ended the context, nobody else answers for a handler that gives up.
+func TestSilenceAfterTheStoreEndedTheContextIsAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{store: impatientStore{newSpyStore()}}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		})
+		ctx, leave := context.WithTimeout(t.Context(), time.Hour)
+		defer leave()
+		began := time.Now()
+		requireProblem(t, svc.call("k", "b", withContext(ctx)), http.StatusConflict, "in-progress")
+		require.Equal(t, time.Second, time.Since(began))
+		require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+	})
+}

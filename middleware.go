@@ -167,6 +167,7 @@ type exchange struct {
 	reader   bodyReader
 	unseen   bool     // by a handler
 	kept     Response // what is stored of the answer
+	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
 	silence  error    // why the context of a handler had ended that returned without an answer
 }
 
@@ -238,6 +239,8 @@ func (e *exchange) execute() error {
 		return err
 	case e.silence == ErrClaimLost:
 		return e.silence
+	case e.silence != nil && ctx.Err() == nil: // it was the store that ended the context
+		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
 	case e.silence != nil: // outer middleware answers, as it would without a key
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
 		return nil
@@ -251,7 +254,7 @@ func (e *exchange) execute() error {
 // middleware does.
 func (e *exchange) context() (context.Context, context.CancelFunc) {
 	ctx := e.r.Context()
-	if e.m.opts.CancelWithClient || e.m.opts.Stream {
+	if e.m.opts.CancelWithClient || e.recorder.stream {
 		return ctx, func() {}
 	}
 	free := e.execution.detached()
@@ -308,7 +311,7 @@ var (
 func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
 	decided := e.execution.operation.decided()
 	switch {
-	case decided == Keep:
+	case decided == Keep || e.outgrew:
 		return Keep, nil
 	case decided != undecided:
 		return decided, errNotKept
@@ -328,8 +331,11 @@ func (e *exchange) outgrown(resp Response) error {
 	if e.execution.begun.claim == nil || e.m.opts.Stream {
 		return nil
 	}
+	e.execution.answered = &resp // a panic says nothing about the operation any more
 	if verdict, _ := e.judge(&resp, true); verdict != Keep {
+		e.execution.answered = nil
 		return nil
 	}
+	e.outgrew = true
 	return e.execution.tryComplete(resp)
 }

@@ -283,10 +283,15 @@ func (r *Runner) releaseLater(key Key, claim Claim) {
 		until = lost.Add(r.opts.TTL)
 	}
 	r.backlog.add(0, func(ctx context.Context) {
+		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
 			err := r.releaseStep(ctx, claim)
-			// The store does not know the claim: but its request may still be on its way.
-			never := errors.Is(err, ErrClaimLost) && time.Since(lost) > r.opts.StoreTimeout
+			unknown := errors.Is(err, ErrClaimLost)
+			if unknown && denied.IsZero() {
+				denied = time.Now()
+			}
+			// The request for the claim may still be on its way, behind that for its release.
+			never := unknown && time.Since(denied) > r.opts.StoreTimeout
 			if err == nil || never || !sleep(ctx, pause, nil) {
 				break
 			}

@@ -77,6 +77,8 @@ func passingGRPC(resp *Response) bool {
 	case "0", "3", "5", "6", "7", "9", "11":
 		// OK, invalid_argument, not_found, already_exists, permission_denied, failed_precondition, out_of_range
 		return false
+	case statusUnreadable: // to run once more what succeeded is worse than to keep what failed
+		return false
 	case "":
 		return !resp.Omitted // of an answer that was not kept, the status may be in what is missing
 	}
@@ -122,17 +124,19 @@ func grpcWebStatus(body []byte) string {
 	return ""
 }
 
-// compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it. Of any other
-// compression it says OK: to replay a failure does less harm than to execute a success again.
+// statusUnreadable stands for a status that is there, but compressed otherwise than by gzip.
+const statusUnreadable = "unreadable"
+
+// compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it.
 func compressedStatus(frame []byte) string {
 	const most = 64 << 10
 	z, err := gzip.NewReader(bytes.NewReader(frame))
 	if err != nil {
-		return "0"
+		return statusUnreadable
 	}
 	lines, err := io.ReadAll(io.LimitReader(z, most))
 	if err != nil {
-		return "0"
+		return statusUnreadable
 	}
 	return fieldIn(lines, "grpc-status")
 }

@@ -80,15 +80,16 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 		resp   idempotency.Response
 		stored bool
 	}{
-		"no status":                  {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
-		"no status of what is large": {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
-		"broken frame":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
-		"broken base64":              {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
-		"frame of no status":         {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
-		"frame compressed by others": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "?")}, true},
-		"not gRPC":                   {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
-		"conflict":                   {idempotency.Response{Status: 409}, true},
-		"conflict that may pass":     {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
+		"no status":                        {idempotency.Response{Header: "Content-Type: application/grpc\n"}, false},
+		"no status of what is large":       {idempotency.Response{Header: "Content-Type: application/grpc\n", Omitted: true}, true},
+		"broken frame":                     {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: []byte{0x80, 0xff, 0, 0, 0, 1}}, false},
+		"frame in an unknown compression":  {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "?")}, true},
+		"frame of which a part is missing": {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x81, "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff")}, true},
+		"broken base64":                    {idempotency.Response{Header: "Content-Type: application/grpc-web-text\n", Body: []byte("????")}, false},
+		"frame of no status":               {idempotency.Response{Header: "Content-Type: application/grpc-web\n", Body: frame(0x80, "a: b\r\n")}, false},
+		"not gRPC":                         {idempotency.Response{Header: "Content-Type: text/plain\nGrpc-Status: 14\n"}, true},
+		"conflict":                         {idempotency.Response{Status: 409}, true},
+		"conflict that may pass":           {idempotency.Response{Status: 409, Header: "retry-after: 1\n"}, false},
 	} {
 		if test.resp.Status == 0 {
 			test.resp.Status = 200
@@ -312,4 +313,47 @@ func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
 	got := svc.call("k", "")
 	require.True(t, got.replayed())
 	require.Equal(t, http.StatusCreated, got.status)
+}
+
+// A large answer is judged before it is sent. A panic in Storable says nothing about the operation then, either.
+func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
+	t.Parallel()
+	storable := func(*idempotency.Response) bool { panic("bug") }
+	svc := setup{opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "over the limit")
+	})
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", "k")
+	require.PanicsWithValue(t, "bug", func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+	requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// Once a large answer that is kept has begun to go out, nothing leads to a second execution: whatever the handler does,
+// and even if the store did not work at that moment.
+func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*http.Request){
+		"panic":   func(*http.Request) { panic(http.ErrAbortHandler) },
+		"release": func(r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) },
+		"short":   func(*http.Request) {},
+	} {
+		for state, fault := range map[string]hook{"up": nil, "down": failing(1, errDown)} {
+			t.Run(name+", store "+state, func(t *testing.T) {
+				t.Parallel()
+				store := newSpyStore()
+				store.onComplete = fault
+				opts := idempotency.Options{MaxResponse: 8, StoreTimeout: time.Millisecond}
+				svc := setup{store: store, opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Length", "100")
+					_, _ = io.WriteString(w, "over the limit")
+					end(r)
+				})
+				require.Error(t, svc.send("/payments", "k", "b").err)
+				requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
+				require.EqualValues(t, 1, svc.runs.Load())
+				require.Equal(t, idempotency.OutcomeExecuted, svc.journal.all()[0].Outcome)
+			})
+		}
+	}
 }
