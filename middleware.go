@@ -120,10 +120,7 @@ func (m *Middleware) reject(r *http.Request, key Key, err error) error {
 }
 
 func (m *Middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	refusal, ok := errors.AsType[*Error](err)
-	if !ok {
-		refusal = refuse(err)
-	}
+	refusal := refuse(err)
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}
