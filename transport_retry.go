@@ -157,9 +157,9 @@ func transient(attempt *http.Request, resp *http.Response, err error) bool {
 func sendable(req *http.Request) bool {
 	errUnconnected := errors.New("no connection")
 	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errUnconnected }
-	probe := req.WithContext(context.Background())
+	probe := req.WithContext(context.Background()) // whose trace is not told
 	probe.Body = nil
-	_, err := (&http.Transport{DialContext: dial, DialTLSContext: dial}).RoundTrip(probe)
+	_, err := (&http.Transport{DialContext: dial}).RoundTrip(probe)
 	return errors.Is(err, errUnconnected)
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
@@ -473,6 +474,23 @@ func TestTransportSendsAStreamWhileItIsWritten(t *testing.T) {
 	require.Equal(t, "after the answer began", string(echoed))
 }
 
+func TestTransportReadsNoMoreThanItCanKeep(t *testing.T) {
+	t.Parallel()
+	const bound = 1 << 20
+	for _, tt := range []struct {
+		contentLength int64
+		readable      int
+	}{{-1, 0}, {bound + 1, 0}, {0, bound + 1}} {
+		content := strings.NewReader(strings.Repeat("x", tt.readable))
+		r := newPost(t, "http://service.test", "")
+		r.Body = io.NopCloser(io.MultiReader(content, iotest.ErrReader(io.ErrUnexpectedEOF)))
+		r.GetBody, r.ContentLength = nil, tt.contentLength
+		transport := idempotency.Transport{Hosts: []string{"service.test"}, Base: replying(200, nil)}
+		_, err := transport.RoundTrip(r)
+		require.NoError(t, err, "ContentLength: %d", tt.contentLength)
+	}
+}
+
 func TestTransportReportsABodyThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	gone := errors.New("file is gone")
@@ -511,6 +529,7 @@ func TestTransportTriesOnceWhatCanNeverBeSent(t *testing.T) {
 		text string // of the error
 	}{
 		{name: "unknown scheme", edit: func(r *http.Request) { r.URL.Scheme = "foo" }, text: "unsupported protocol scheme"},
+		{name: "no URL", edit: func(r *http.Request) { r.URL = nil }, text: "nil Request.URL"},
 		{name: "no host", edit: func(r *http.Request) { r.URL.Host = "" }, text: "no Host"},
 		{name: "invalid method", edit: func(r *http.Request) { r.Method = "PO ST" }, text: "invalid method"},
 		{name: "invalid field name", edit: func(r *http.Request) { r.Header["X A"] = []string{"a"} }, text: "invalid header"},
@@ -560,6 +579,19 @@ func TestTransportRepeatsWhatCanBeSent(t *testing.T) {
 			require.Equal(t, 4, failure.Attempts, "%v", err)
 		})
 	}
+}
+
+func TestTraceIsToldOfAttemptsOnly(t *testing.T) {
+	t.Parallel()
+	server := listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), true)
+	var connections atomic.Int64
+	trace := &httptrace.ClientTrace{GetConn: func(string) { connections.Add(1) }}
+	r := newPost(t, server.URL, "order 1")
+	_, err := impatient(server).RoundTrip(r.WithContext(httptrace.WithClientTrace(t.Context(), trace)))
+	failure, ok := errors.AsType[*idempotency.TransportError](err)
+	require.True(t, ok)
+	require.Equal(t, 4, failure.Attempts)
+	require.EqualValues(t, 4, connections.Load())
 }
 
 func TestTransportReportsABodyThatCannotBeReplayed(t *testing.T) {
@@ -1092,6 +1124,7 @@ func TestPausesHaveALimit(t *testing.T) {
 		for _, pause := range pauses(t, idempotency.Transport{Base: replying(503, nil), MaxDelay: 2}) {
 			require.LessOrEqual(t, pause, 3*time.Nanosecond)
 		}
+		require.Len(t, pauses(t, idempotency.Transport{Base: replying(503, nil), MinDelay: -1, MaxDelay: -1}), 3)
 	})
 }
 
@@ -1110,6 +1143,7 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 		{value: "3600", low: time.Minute, high: time.Minute},
 		{value: "99999999999999999999999", low: time.Minute, high: time.Minute},
 		// In these the pause that grows and varies is the longer one.
+		{value: "7", limit: 100 * time.Millisecond, low: 250 * time.Millisecond, high: 751 * time.Millisecond},
 		{value: "0", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
 		{value: "-5", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
 		{value: "soon", low: 250 * time.Millisecond, high: 751 * time.Millisecond},
@@ -1190,6 +1224,19 @@ func TestAttemptThatTheCallerEndedIsNotRepeated(t *testing.T) {
 	a := do(transport, newPost(t, server.URL, "order 1").WithContext(ctx))
 	require.ErrorIs(t, a.err, context.Canceled)
 	require.Len(t, seen.list(), 1)
+}
+
+func TestAnswerOfAnEndedContextIsHandedBack(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	transport := idempotency.Transport{Hosts: []string{"service.test"}}
+	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+		cancel()
+		return replying(503, nil)(r)
+	})
+	resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
+	require.NoError(t, err)
+	require.Equal(t, 503, resp.StatusCode)
 }
 
 func TestClientTimeoutBoundsAllAttempts(t *testing.T) {
