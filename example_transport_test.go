@@ -23,19 +23,17 @@ func ExampleTransport() {
 	client := &http.Client{Transport: transport}
 
 	transport.Base = provider.Client().Transport // it finds the provider under this name
-	transport.Observer = func(e idempotency.TransportEvent) {
-		fmt.Printf("attempt %d: status %d, again: %t\n", e.Attempt, e.Status, e.Pause > 0)
-	}
 	resp, err := client.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer resp.Body.Close()
+	fmt.Println(resp.Status)
+	fmt.Println("lost answers:", 2-provider.loseAnswers)
 	fmt.Println("charges:", provider.charges)
 	// Output:
-	// attempt 1: status 0, again: true
-	// attempt 2: status 0, again: true
-	// attempt 3: status 201, again: false
+	// 201 Created
+	// lost answers: 2
 	// charges: 1
 }
 

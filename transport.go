@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,7 +34,7 @@ import (
 // A request that has a key and goes to one of Hosts is retried after:
 //
 //   - errors of Base, unless the context of the request has ended, the certificate of the server is not accepted, or
-//     net/http can never send such a request (scheme, method, header, or a body that differs from its ContentLength);
+//     net/http can never send such a request (scheme, host, method or header);
 //   - 425, 429, 500, 502, 503 and 504;
 //   - 409 with Retry-After or with Stripe-Should-Retry: true. The operation is in progress, and Transport waits for its
 //     end. Other conflicts are final, for instance a key that was reused.
@@ -86,28 +87,6 @@ type Transport struct {
 	// MaxRetryAfter limits the pause that a Retry-After asks for. A Retry-After shorter than the usual pause is
 	// ignored. Zero means one minute.
 	MaxRetryAfter time.Duration
-
-	// Observer is told of each attempt of a request with a key when it has ended. It is called by many goroutines at
-	// once and holds up the request.
-	Observer func(TransportEvent)
-}
-
-// TransportEvent is what Transport.Observer is told about an attempt.
-type TransportEvent struct {
-	// Request is what was sent, with its key. It must not be modified, and its body not be read.
-	Request *http.Request
-
-	// Attempt is 1 for the first attempt. All attempts count.
-	Attempt int
-
-	// Status is that of the answer; zero if there was none.
-	Status int
-
-	// Err is why there was no answer.
-	Err error
-
-	// Pause is how long the next attempt waits, unless the context ends before. Zero: this was the last one.
-	Pause time.Duration
 }
 
 // TransportError is the error of a request that has a key and got no answer. The request may have been carried out,
@@ -149,7 +128,7 @@ type clientKey struct{}
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if crossHostRedirect(req) && !t.named(req) {
-		return t.base().RoundTrip(t.withoutKey(req))
+		return t.base().RoundTrip(t.withKey(req, ""))
 	}
 	key, err := t.key(req)
 	if err != nil {
@@ -159,7 +138,12 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if key == "" {
 		return t.base().RoundTrip(req)
 	}
-	return t.send(req, key)
+	resp, attempts, err := t.send(req, key)
+	if err != nil {
+		id, _ := parseKey(key)
+		return nil, &TransportError{Key: id, Attempts: attempts, Err: err}
+	}
+	return resp, nil
 }
 
 // CloseIdleConnections is for [http.Client.CloseIdleConnections].
@@ -169,16 +153,9 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-func (t *Transport) base() http.RoundTripper {
-	if t.Base == nil {
-		return http.DefaultTransport
-	}
-	return t.Base
-}
+func (t *Transport) base() http.RoundTripper { return cmp.Or(t.Base, http.DefaultTransport) }
 
-func (t *Transport) header() string {
-	return http.CanonicalHeaderKey(cmp.Or(t.Header, defaultHeader))
-}
+func (t *Transport) header() string { return http.CanonicalHeaderKey(cmp.Or(t.Header, defaultHeader)) }
 
 // named reports whether Hosts has the host of the request.
 func (t *Transport) named(req *http.Request) bool {
@@ -196,14 +173,6 @@ func crossHostRedirect(req *http.Request) bool {
 		}
 	}
 	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host)
-}
-
-// withoutKey returns the request without the header that net/http has copied from the one that was redirected.
-func (t *Transport) withoutKey(req *http.Request) *http.Request {
-	bare := req.WithContext(req.Context())
-	bare.Header = req.Header.Clone()
-	bare.Header.Del(t.header())
-	return bare
 }
 
 // key returns the value of the header, or nothing if the request is not to have a key.
@@ -229,74 +198,24 @@ func (t *Transport) key(req *http.Request) (string, error) {
 
 // format writes a key as a header value: bare if it reads as itself, else quoted.
 func (t *Transport) format(id string) string {
-	bare, err := parseKey(id)
-	if err == nil && bare == id && !t.Quoted {
+	if checkKey(id, false) == nil && !t.Quoted {
 		return id
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(id) + `"`
+	return strconv.Quote(id) // which escapes the characters of a key as RFC 9651 does
 }
 
-// send sends a request until it gets a final answer.
-func (t *Transport) send(req *http.Request, key string) (*http.Response, error) {
-	fail := func(attempts int, err error) error {
-		id, _ := parseKey(key)
-		return &TransportError{Key: id, Attempts: attempts, Err: err}
+// withKey returns a copy of the request. Its header has the key; without a key, it has no such field.
+func (t *Transport) withKey(req *http.Request, key string) *http.Request {
+	keyed := req.Clone(req.Context())
+	keyed.Trailer = req.Trailer // its values may be set while the body is read
+	if keyed.Header == nil {
+		keyed.Header = make(http.Header)
 	}
-	if t.retries(req) {
-		buffered, err := bufferBody(req)
-		if err != nil {
-			return nil, fail(0, err)
-		}
-		req = buffered
+	switch name := t.header(); {
+	case key == "":
+		delete(keyed.Header, name)
+	case keyed.Header[name] == nil:
+		keyed.Header[name] = []string{key}
 	}
-	retry := t.retry(req)
-	for n := 1; ; n++ {
-		attempt, err := t.attempt(req, key, n)
-		if err != nil {
-			return nil, fail(n-1, err)
-		}
-		resp, err := t.base().RoundTrip(attempt)
-		pause := retry.pause(attempt, resp, err)
-		t.report(TransportEvent{Request: attempt, Attempt: n, Err: err, Pause: pause}, resp)
-		if pause > 0 {
-			err = rest(req.Context(), pause, resp, err)
-		}
-		switch {
-		case err != nil:
-			return nil, fail(n, err)
-		case pause == 0:
-			return resp, nil
-		}
-	}
-}
-
-// attempt returns the request as it is sent for the nth time. The first one takes the body of req.
-func (t *Transport) attempt(req *http.Request, key string, n int) (*http.Request, error) {
-	attempt := req.Clone(req.Context())
-	attempt.Trailer = req.Trailer // its values may be set while the body is read
-	if attempt.Header == nil {
-		attempt.Header = make(http.Header)
-	}
-	if name := t.header(); attempt.Header[name] == nil {
-		attempt.Header[name] = []string{key}
-	}
-	if n > 1 && req.GetBody != nil {
-		body, err := req.GetBody()
-		if err != nil {
-			return nil, err
-		}
-		attempt.Body = body
-	}
-	attempt.Body = measure(attempt)
-	return attempt, nil
-}
-
-func (t *Transport) report(e TransportEvent, resp *http.Response) {
-	if t.Observer == nil {
-		return
-	}
-	if resp != nil {
-		e.Status = resp.StatusCode
-	}
-	t.Observer(e)
+	return keyed
 }

@@ -1,99 +1,148 @@
 package idempotency
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/cenkalti/backoff/v5"
 )
+
+// maxBuffered is the size of the largest body that is kept in memory to be sent again.
+const maxBuffered = 1 << 20
+
+// send sends a request until it gets a final answer. It returns how many attempts there were.
+func (t *Transport) send(req *http.Request, key string) (*http.Response, int, error) {
+	allowed := t.named(req) && t.MaxAttempts != 1
+	if allowed && !replayable(req) {
+		buffered, err := bufferBody(req)
+		if err != nil {
+			return nil, 0, err
+		}
+		req = buffered
+	}
+	until, _ := req.Context().Deadline()
+	retry := retry{transport: t, allowed: allowed && replayable(req), until: until, usual: t.MinDelay}
+	for n := 1; ; n++ {
+		attempt := t.withKey(req, key)
+		if n > 1 && req.GetBody != nil {
+			body, err := req.GetBody()
+			if err != nil {
+				return nil, n - 1, err
+			}
+			attempt.Body = body
+		}
+		resp, err := t.base().RoundTrip(attempt)
+		pause := retry.pause(attempt, resp, err)
+		if pause == 0 {
+			return resp, n, err
+		}
+		if err := rest(req.Context(), pause, resp, err); err != nil {
+			return nil, n, err
+		}
+	}
+}
+
+// replayable reports whether the body of the request can be sent once more.
+func replayable(req *http.Request) bool {
+	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
+}
+
+// bufferBody returns the request with a body that can be replayed, if it is small. Otherwise the body remains a stream.
+// The request itself is not changed, but its body is used up.
+func bufferBody(req *http.Request) (*http.Request, error) {
+	if req.ContentLength < 0 || req.ContentLength > maxBuffered {
+		return req, nil
+	}
+	stop := context.AfterFunc(req.Context(), func() { closeBody(req) }) // which ends a read that stalls
+	start, err := io.ReadAll(io.LimitReader(req.Body, maxBuffered+1))
+	if !stop() {
+		err = context.Cause(req.Context())
+	}
+	if err != nil {
+		closeBody(req)
+		return nil, err
+	}
+	buffered := req.WithContext(req.Context())
+	buffered.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), req.Body), req.Body}
+	if len(start) <= maxBuffered {
+		buffered.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
+	}
+	return buffered, nil
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		_ = req.Body.Close() // its reader is gone; there is nobody to tell
+	}
+}
 
 // retry decides whether and when one request is sent again.
 type retry struct {
 	transport *Transport
-	allowed   bool      // to send it more than once
-	sendable  bool      // by net/http
-	attempts  int       // without those that found the operation in progress
-	waitUntil time.Time // for an operation in progress, if the context has no deadline
-	delays    *backoff.ExponentialBackOff
+	allowed   bool          // to send it more than once
+	attempts  int           // without those that found the operation in progress
+	until     time.Time     // the last attempt begins before; zero if there is no limit
+	usual     time.Duration // the next pause, before it is limited and varied
 }
-
-func (t *Transport) retry(req *http.Request) *retry {
-	longest := cmp.Or(t.MaxDelay, 8*time.Second)
-	return &retry{
-		transport: t,
-		allowed:   t.retries(req) && replayable(req),
-		sendable:  sendable(req),
-		delays: &backoff.ExponentialBackOff{
-			InitialInterval:     min(cmp.Or(t.MinDelay, 500*time.Millisecond), longest),
-			MaxInterval:         longest,
-			Multiplier:          2,
-			RandomizationFactor: backoff.DefaultRandomizationFactor,
-		},
-	}
-}
-
-// retries reports whether the request may be sent more than once.
-func (t *Transport) retries(req *http.Request) bool {
-	return t.maxAttempts() > 1 && t.named(req)
-}
-
-func (t *Transport) maxAttempts() int { return cmp.Or(t.MaxAttempts, 4) }
 
 // pause returns how long to wait before the next attempt. Zero: the one that ended with resp or err was the last.
 func (r *retry) pause(attempt *http.Request, resp *http.Response, err error) time.Duration {
-	ctx := attempt.Context()
-	if !r.allowed || ctx.Err() != nil || !r.transient(attempt, resp, err) {
+	if !r.allowed || attempt.Context().Err() != nil || !transient(attempt, resp, err) {
 		return 0
 	}
-	deadline, bounded := ctx.Deadline()
 	if !inProgress(resp) {
 		r.attempts++
-	} else if !bounded {
-		deadline, bounded = r.waitDeadline(), true
-	}
-	if r.attempts >= r.transport.maxAttempts() {
-		return 0
+	} else if r.until.IsZero() {
+		r.until = time.Now().Add(cmp.Or(r.transport.MaxWait, 5*time.Minute))
 	}
 	pause := r.delay(resp)
-	if bounded && time.Until(deadline) <= pause {
+	if r.attempts >= cmp.Or(r.transport.MaxAttempts, 4) || !r.until.IsZero() && time.Until(r.until) <= pause {
 		return 0
 	}
-	return max(pause, 1)
-}
-
-// waitDeadline returns when to give up on an operation in progress. The time begins with the first call.
-func (r *retry) waitDeadline() time.Time {
-	if r.waitUntil.IsZero() {
-		r.waitUntil = time.Now().Add(cmp.Or(r.transport.MaxWait, 5*time.Minute))
-	}
-	return r.waitUntil
+	return pause
 }
 
 // delay returns the usual pause, or that of Retry-After if it is longer. For an operation in progress, Retry-After
 // replaces the usual pause: it does not grow.
 func (r *retry) delay(resp *http.Response) time.Duration {
-	if resp == nil {
-		return r.delays.NextBackOff()
-	}
-	asked := retryAfter(resp.Header, cmp.Or(r.transport.MaxRetryAfter, time.Minute))
+	asked := min(retryAfter(resp), cmp.Or(r.transport.MaxRetryAfter, time.Minute))
 	if inProgress(resp) && asked > 0 {
 		return asked
 	}
-	return max(asked, r.delays.NextBackOff())
+	usual := max(1, min(cmp.Or(r.usual, 500*time.Millisecond), cmp.Or(r.transport.MaxDelay, 8*time.Second)))
+	r.usual = 2 * usual
+	return max(asked, 1+usual/2+rand.N(usual))
+}
+
+// retryAfter returns what Retry-After (RFC 9110, section 10.2.3) asks for.
+func retryAfter(resp *http.Response) time.Duration {
+	if resp == nil {
+		return 0
+	}
+	value := resp.Header.Get("Retry-After")
+	if date, err := http.ParseTime(value); err == nil {
+		return time.Until(date)
+	}
+	seconds, _ := strconv.ParseUint(value, 10, 32) // 0 if it is no number, 136 years if it is too large
+	return time.Duration(seconds) * time.Second
 }
 
 // transient reports whether another attempt may end better than one with this answer or error.
-func (r *retry) transient(attempt *http.Request, resp *http.Response, err error) bool {
+func transient(attempt *http.Request, resp *http.Response, err error) bool {
 	if err != nil {
 		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-		return r.sendable && !untrusted && !mismeasured(attempt)
+		return !untrusted && sendable(attempt)
 	}
 	switch resp.StatusCode {
 	case http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
@@ -103,45 +152,40 @@ func (r *retry) transient(attempt *http.Request, resp *http.Response, err error)
 	return inProgress(resp)
 }
 
+// sendable reports whether net/http can send such a request. It asks a transport that checks the request and then gets
+// no connection.
+func sendable(req *http.Request) bool {
+	errUnconnected := errors.New("no connection")
+	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errUnconnected }
+	probe := req.WithContext(context.Background()) // whose trace is not told
+	probe.Body = nil
+	_, err := (&http.Transport{DialContext: dial}).RoundTrip(probe)
+	return errors.Is(err, errUnconnected)
+}
+
 // inProgress reports whether an answer says that an earlier attempt is still being carried out.
 func inProgress(resp *http.Response) bool {
 	return resp != nil && resp.StatusCode == http.StatusConflict &&
 		(resp.Header.Get("Retry-After") != "" || resp.Header.Get("Stripe-Should-Retry") == "true")
 }
 
-// retryAfter returns what Retry-After (RFC 9110, section 10.2.3) asks for, up to limit.
-func retryAfter(h http.Header, limit time.Duration) time.Duration {
-	value := h.Get("Retry-After")
-	if date, err := http.ParseTime(value); err == nil {
-		return min(time.Until(date), limit)
-	}
-	seconds, _ := strconv.ParseUint(value, 10, 64) // 0 if it is no number, the largest there is if it is too large
-	return time.Duration(min(float64(seconds)*float64(time.Second), float64(limit)))
-}
-
-// drainable is how much of an answer that nobody wants is read, so that its connection can be used again.
-const drainable = 16 << 10
-
-// discard reads the rest of an answer, but does not wait long for it.
-func discard(body io.ReadCloser, patience time.Duration) {
-	impatient := time.AfterFunc(patience, func() { _ = body.Close() })
-	defer impatient.Stop()
-	_, _ = io.CopyN(io.Discard, body, drainable)
-	_ = body.Close()
-}
-
 // rest discards the answer of an attempt and pauses before the next one. It returns an error if ctx ends before.
 func rest(ctx context.Context, pause time.Duration, resp *http.Response, err error) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
+	began := time.Now()
 	if resp != nil {
 		discard(resp.Body, min(pause, time.Second))
 		err = fmt.Errorf("answered with status %d", resp.StatusCode)
 	}
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if !sleep(ctx, pause-time.Since(began), nil) {
 		return fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 	}
+	return nil
+}
+
+// discard reads some of an answer that nobody wants, so that its connection can be used again. It does not wait long.
+func discard(body io.ReadCloser, patience time.Duration) {
+	impatient := time.AfterFunc(patience, func() { _ = body.Close() })
+	defer impatient.Stop()
+	_, _ = io.CopyN(io.Discard, body, 16<<10)
+	_ = body.Close()
 }
