@@ -5,10 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -30,8 +29,7 @@ func (e *UnsafeSetting) Error() string {
 // all findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of
 // power. A setting that the server does not report, as with some hosted services, is skipped.
 //
-// For a Cluster, Check also compares the clocks of the masters, if the client is a *redis.ClusterClient. Through a
-// *redis.AutoPipeliner it asks one master only.
+// Through a *redis.AutoPipeliner on a Cluster it asks one master only.
 func (s *RedisStore) Check(ctx context.Context) error {
 	if s.fault != nil {
 		return s.fault
@@ -43,20 +41,14 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	var (
 		mu       sync.Mutex
 		findings []error
-		ahead    = make(map[string]time.Duration)
 	)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
 		err := checkNode(ctx, node)
-		d, known := clockAhead(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		findings = append(findings, err)
-		if known {
-			ahead[nodeName(node)] = d
-		}
 		return nil
 	})
-	findings = append(findings, checkClocks(ahead)...)
 	if !cluster.Options().ContextTimeoutEnabled {
 		findings = append(findings, &UnsafeSetting{"client", "ContextTimeoutEnabled", "false",
 			"a server that does not answer holds up requests beyond StoreTimeout"})
@@ -68,31 +60,6 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	return errors.Join(append(findings, err)...)
 }
 
-// maxSkew is how far the clocks of masters may be apart.
-const maxSkew = time.Second
-
-// clockAhead returns how far the clock of a node is ahead of that of this process, if the node tells the time.
-func clockAhead(ctx context.Context, node redis.Cmdable) (ahead time.Duration, known bool) {
-	asked := time.Now()
-	told, err := node.Time(ctx).Result()
-	return told.Sub(asked) - time.Since(asked)/2, err == nil
-}
-
-// checkClocks finds the nodes whose clocks are ahead of the slowest one.
-func checkClocks(ahead map[string]time.Duration) (findings []error) {
-	slowest := time.Duration(math.MaxInt64)
-	for _, d := range ahead {
-		slowest = min(slowest, d)
-	}
-	for node, d := range ahead {
-		if skew := d - slowest; skew > maxSkew {
-			findings = append(findings, &UnsafeSetting{node, "TIME", skew.Round(time.Millisecond).String() + " ahead",
-				"leases and records that move to or from this node end early or late"})
-		}
-	}
-	return findings
-}
-
 // hazard is a setting and the values that are safe for it.
 type hazard struct {
 	setting string
@@ -101,20 +68,18 @@ type hazard struct {
 }
 
 var hazards = []hazard{
-	{"redis_version", atLeast62,
-		"scripts need Redis 6.2"},
-	{"role", is("master"),
-		"a replica refuses claims"},
+	{"redis_version", atLeast62, "scripts need Redis 6.2"},
+	{"role", is("master"), "a replica refuses claims"},
 	{"maxmemory_policy", func(policy string, node settings) bool {
 		return policy == "noeviction" || node["maxmemory"] == "0"
-	},
-		"records are evicted when memory is short, and operations run again"},
-	{"aof_enabled", is("1"),
-		"a restart forgets records, and operations run again"},
-	{"appendfsync", func(policy string, node settings) bool { return policy == "always" || node["aof_enabled"] != "1" },
-		"a loss of power forgets the last records"},
-	{"min-replicas-to-write", func(n string, node settings) bool { return n != "0" || node["connected_slaves"] == "0" },
-		"a failover may lose records that were acknowledged"},
+	}, "records are evicted when memory is short, and operations run again"},
+	{"aof_enabled", is("1"), "a restart forgets records, and operations run again"},
+	{"appendfsync", func(policy string, node settings) bool {
+		return policy == "always" || node["aof_enabled"] != "1"
+	}, "a loss of power forgets the last records"},
+	{"min-replicas-to-write", func(n string, node settings) bool {
+		return n != "0" || node["connected_slaves"] == "0"
+	}, "a failover may lose records that were acknowledged"},
 }
 
 func is(safe string) func(string, settings) bool {
@@ -163,12 +128,7 @@ func readSettings(ctx context.Context, node redis.Cmdable) (settings, error) {
 		}
 	}
 	for _, name := range []string{"appendfsync", "min-replicas-to-write"} { // INFO does not have these
-		config, err := node.ConfigGet(ctx, name).Result()
-		if err == nil {
-			for name, value := range config {
-				told[name] = value
-			}
-		}
+		maps.Copy(told, node.ConfigGet(ctx, name).Val()) // nothing, if the server does not tell
 	}
 	return told, nil
 }

@@ -661,30 +661,6 @@ func TestRedisCheck(t *testing.T) {
 			require.Equal(t, test.findings, unsafeSettings(t, client))
 		}
 	})
-	t.Run("clocks of a cluster", func(t *testing.T) {
-		opts := redis.ClusterOptions{ContextTimeoutEnabled: true}
-		for _, master := range servertest.RedisCluster(t) {
-			opts.Addrs = append(opts.Addrs, master.Addr())
-			node := newRedisClient(t, master.Addr())
-			require.NoError(t, node.ConfigSet(t.Context(), "appendonly", "yes").Err())
-			require.NoError(t, node.ConfigSet(t.Context(), "appendfsync", "always").Err())
-		}
-		for skew, findings := range map[time.Duration][]string{
-			0: nil, time.Minute: {"TIME"}, -time.Minute: {"TIME", "TIME"},
-		} {
-			opts := opts
-			opts.NewClient = func(o *redis.Options) *redis.Client {
-				client := redis.NewClient(o)
-				if o.Addr == opts.Addrs[1] {
-					client.AddHook(skewed{func(string) {}, skew})
-				}
-				return client
-			}
-			client := redis.NewClusterClient(&opts)
-			defer client.Close()
-			require.Equal(t, findings, unsafeSettings(t, client), skew)
-		}
-	})
 	t.Run("miniredis", func(t *testing.T) {
 		_, client := newMiniredis(t)
 		require.Empty(t, unsafeSettings(t, client))
@@ -698,22 +674,6 @@ func TestRedisCheck(t *testing.T) {
 		_, ok := errors.AsType[*idempotency.UnsafeSetting](err)
 		require.False(t, ok, "that nobody answers is not a setting: %v", err)
 	})
-}
-
-// skewed is a hook that puts the clock of a server forward.
-type skewed struct {
-	beforeEach
-	skew time.Duration
-}
-
-func (s skewed) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if cmd, ok := cmd.(*redis.TimeCmd); ok {
-			cmd.SetVal(cmd.Val().Add(s.skew))
-		}
-		return err
-	}
 }
 
 // infoHook answers INFO in place of a server, and CONFIG with an error.
