@@ -55,6 +55,7 @@ func TestFingerprints(t *testing.T) {
 			content{"", js, `[123456789012345678901234567891]`}, false},
 		{"order of elements", json, content{"", js, `[1,2]`}, content{"", js, `[2,1]`}, false},
 		{"largest float", json, content{"", js, `1.7976931348623157e308`}, content{"", js, `17976931348623157e292`}, true},
+		{"larger than any float", json, content{"", js, `[0,1e400]`}, content{"", js, `[0,1e500]`}, true},
 		{"larger integers", json, content{"", js, "1" + strings.Repeat("0", 400)},
 			content{"", js, "2" + strings.Repeat("0", 400)}, false},
 		{"numbers in strings", json, content{"", js, `"1e400"`}, content{"", js, `"1e500"`}, false},
@@ -106,9 +107,6 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		"no JSON":              {idempotency.FingerprintJSON, content{"", js, `{`}},
 		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
 		"white space":          {idempotency.FingerprintJSON, content{"", js, ` `}},
-		"number too large":     {idempotency.FingerprintJSON, content{"", js, `[0,1e400]`}},
-		"too large, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a\"":-1E+309}`}},
-		"too large, digits":    {idempotency.FingerprintJSON, content{"", js, "1" + strings.Repeat("0", 400) + ".5"}},
 		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
 		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
 		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
@@ -195,7 +193,7 @@ func FuzzFingerprintJSON(f *testing.F) {
 			return
 		}
 		if err != nil {
-			return // well-formed, but with a name twice, not UTF-8, nested too deep, or with too large a number
+			return // well-formed, but with a name twice, not UTF-8, or nested too deep
 		}
 		var compact, indented bytes.Buffer
 		require.NoError(t, json.Compact(&compact, []byte(body)))

@@ -2,12 +2,12 @@ package idempotency
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -30,8 +30,7 @@ func (k Key) Digest() [sha256.Size]byte {
 	var space [512]byte // on the stack, and enough for all but the longest keys
 	b := append(space[:0], "idempotency/key/1"...)
 	for _, part := range [...]string{k.User, k.Endpoint, k.ID} {
-		b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
-		b = append(b, part...)
+		b = appendPart(b, part)
 	}
 	return sha256.Sum256(b)
 }
@@ -63,12 +62,7 @@ func (e *keyError) Unwrap() []error { return []error{ErrKeyInvalid, e.reason} }
 
 // hasKey reports whether h has a field with one of the names.
 func hasKey(h http.Header, names []string) bool {
-	for _, name := range names {
-		if len(h[name]) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(names, func(name string) bool { return len(h[name]) > 0 })
 }
 
 // findKey returns the key in the fields of h with one of the names. If several were sent, they must have the same key.
@@ -100,61 +94,43 @@ func findKey(h http.Header, names []string) (string, error) {
 // parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of
 // payment providers send it, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header asks.
 func parseKey(value string) (string, error) {
-	id, quoted := value, strings.HasPrefix(value, `"`)
-	if quoted {
-		unquoted, err := unquoteKey(value)
-		if err != nil {
-			return "", err
-		}
-		id = unquoted
+	if !strings.HasPrefix(value, `"`) {
+		return value, checkKey(value, false)
 	}
-	if err := checkKey(id, quoted); err != nil {
+	id, err := unquoteKey(value)
+	if err != nil {
 		return "", err
 	}
-	return id, nil
+	return id, checkKey(id, true)
 }
 
-var errMalformed = invalidKey("a key that begins with a double quote must be a well-formed RFC 9651 string, without parameters")
+var (
+	errMalformed  = invalidKey("a key that begins with a double quote must be a well-formed RFC 9651 string, without parameters")
+	unescapeKey   = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+	removeEscapes = strings.NewReplacer(`\\`, "", `\"`, "")
+)
 
 // unquoteKey decodes a string of RFC 9651, section 3.3.3. The draft defines no parameters, so none are accepted.
 func unquoteKey(s string) (string, error) {
-	if len(s) < 2 || s[len(s)-1] != '"' {
+	content, closed := strings.CutSuffix(s[1:], `"`)
+	if !closed || strings.ContainsAny(removeEscapes.Replace(content), `"\`) {
 		return "", errMalformed
 	}
-	s = s[1 : len(s)-1]
-	if !strings.ContainsAny(s, `"\`) {
-		return s, nil
-	}
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c == '\\' && i+1 < len(s) && (s[i+1] == '"' || s[i+1] == '\\') {
-			i++
-			c = s[i]
-		} else if c == '"' || c == '\\' {
-			return "", errMalformed
-		}
-		b = append(b, c)
-	}
-	return string(b), nil
+	return unescapeKey.Replace(content), nil
 }
 
 // checkKey reports what a key cannot have. In a bare one these are also the characters by which the two forms, or two
 // header lines that a proxy has joined, could be mistaken for one another.
 func checkKey(id string, quoted bool) error {
-	if id == "" {
+	switch {
+	case id == "":
 		return invalidKey("the key is empty")
-	}
-	if len(id) > maxKeyLength {
+	case len(id) > maxKeyLength:
 		return invalidKey("the key is longer than %d characters", maxKeyLength)
-	}
-	for i := 0; i < len(id); i++ {
-		switch c := id[i]; {
-		case c < 0x21 || c > 0x7E:
-			return invalidKey("a key must not contain spaces, control characters or characters outside of ASCII")
-		case !quoted && (c == '"' || c == ',' || c == ';' || c == '\\'):
-			return invalidKey("a key with a comma, semicolon, backslash or double quote must be sent in quotes, as an RFC 9651 string")
-		}
+	case strings.ContainsFunc(id, func(c rune) bool { return c < 0x21 || c > 0x7E }):
+		return invalidKey("a key must not contain spaces, control characters or characters outside of ASCII")
+	case !quoted && strings.ContainsAny(id, `",;\`):
+		return invalidKey("a key with a comma, semicolon, backslash or double quote must be sent in quotes, as an RFC 9651 string")
 	}
 	return nil
 }
