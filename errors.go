@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -189,7 +188,7 @@ func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
 	e = e.withDefaults()
 	h := w.Header()
 	for name, values := range e.Header {
-		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+		h[http.CanonicalHeaderKey(name)] = values
 	}
 	if e.Status == http.StatusUnauthorized && h.Get("WWW-Authenticate") == "" {
 		h.Set("WWW-Authenticate", "Bearer") // RFC 9110, section 15.5.2, demands a challenge
@@ -210,7 +209,7 @@ func (e *Error) problem() []byte {
 	if e.Code != "" {
 		kind = problemBase + e.Code
 	}
-	body, err := json.Marshal(struct {
+	body, _ := json.Marshal(struct { // strings and integers always marshal
 		Type           string `json:"type"`
 		Title          string `json:"title"`
 		Status         int    `json:"status"`
@@ -218,9 +217,6 @@ func (e *Error) problem() []byte {
 		Retry          Retry  `json:"retry,omitempty"`
 		OriginalStatus int    `json:"originalStatus,omitempty"`
 	}{kind, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
-	if err != nil {
-		panic(err) // strings and integers always marshal
-	}
 	return body
 }
 

@@ -1,9 +1,11 @@
 package idempotency
 
 import (
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/textproto"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -40,95 +42,51 @@ func NewFields(h http.Header) Fields {
 // newFields returns the fields of list, which it sorts.
 func newFields(list []field) Fields {
 	slices.SortFunc(list, func(a, b field) int { return strings.Compare(a.name, b.name) })
-	size := 0
+	var space [512]byte // on the stack, and enough for most headers
+	b := space[:0]
 	for _, f := range list {
-		size += (len(f.name) + len(": \n")) * max(1, len(f.values))
-		for _, v := range f.values {
-			size += len(v)
-		}
+		b = f.append(b)
 	}
-	var b strings.Builder
-	b.Grow(size)
-	for _, f := range list {
-		f.write(&b)
-	}
-	return Fields(b.String())
+	return Fields(b)
 }
 
-func (f field) write(b *strings.Builder) {
+// append appends the lines of f to b.
+func (f field) append(b []byte) []byte {
 	if f.name == "" {
-		return
+		return b
 	}
 	for _, value := range f.values {
-		escape(b, f.name, true)
-		b.WriteString(": ")
-		escape(b, value, false)
-		b.WriteByte('\n')
+		b = append(appendEscaped(b, f.name, ":"), ": "...)
+		b = append(appendEscaped(b, value, ""), '\n')
 	}
 	if len(f.values) == 0 {
-		escape(b, f.name, true)
-		b.WriteByte('\n')
+		b = append(appendEscaped(b, f.name, ":"), '\n')
 	}
+	return b
 }
 
-// plain says which bytes stand for themselves, at least in a value.
-var plain = func() (p [256]bool) {
-	for c := ' '; c <= '~'; c++ {
-		p[c] = c != '\\'
-	}
-	return p
-}()
-
-// escape writes s as it stands in a line.
-func escape(b *strings.Builder, s string, isName bool) {
+// appendEscaped appends s as it stands in a line. A byte of also is escaped too.
+func appendEscaped(b []byte, s, also string) []byte {
 	const digits = "0123456789abcdef"
-	clean := 0
 	for i := 0; i < len(s); i++ {
 		c := s[i]
-		if plain[c] && (c != ':' || !isName) {
-			continue
+		if c < ' ' || c > '~' || c == '\\' || strings.IndexByte(also, c) >= 0 {
+			b = append(b, '\\', 'x', digits[c>>4], digits[c&15])
+		} else {
+			b = append(b, c)
 		}
-		b.WriteString(s[clean:i])
-		b.WriteString(`\x`)
-		b.WriteByte(digits[c>>4])
-		b.WriteByte(digits[c&15])
-		clean = i + 1
 	}
-	b.WriteString(s[clean:])
+	return b
 }
+
+var escapeSequence = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
 // unescape is total: what is no escape stands for itself.
 func unescape(s string) string {
-	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if c, ok := unescapeByte(s[i:]); ok {
-			b = append(b, c)
-			i += len(`\xHH`) - 1
-		} else {
-			b = append(b, s[i])
-		}
-	}
-	return string(b)
-}
-
-func unescapeByte(s string) (c byte, ok bool) {
-	if len(s) < len(`\xHH`) || s[0] != '\\' || s[1] != 'x' {
-		return 0, false
-	}
-	high, low := hexDigit(s[2]), hexDigit(s[3])
-	return high<<4 | low, high < 16 && low < 16
-}
-
-// hexDigit returns the value of c, or 16.
-func hexDigit(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	default:
-		return 16
-	}
+	return escapeSequence.ReplaceAllStringFunc(s, func(sequence string) string {
+		b, _ := hex.DecodeString(sequence[2:]) // always two digits
+		return string(b)
+	})
 }
 
 // ParseFields returns text as fields, if it can be what Fields are stored as. The error wraps [ErrRecordInvalid].

@@ -89,28 +89,27 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 	sum := len(b)
 	b = append(b, "00000000"...)
 	start := len(b)
-	b = append(b, ' ')
-	b = strconv.AppendInt(b, int64(r.Status), 10)
-	b = append(b, " header="...)
-	b = strconv.AppendInt(b, int64(len(r.Header)), 10)
-	b = append(b, " trailer="...)
-	b = strconv.AppendInt(b, int64(len(r.Trailer)), 10)
-	b = append(b, " body="...)
+	b = appendNumber(b, " ", r.Status)
+	b = appendNumber(b, " header=", len(r.Header))
+	b = appendNumber(b, " trailer=", len(r.Trailer))
+	body := r.Body
 	if r.Omitted {
-		b = append(b, responseOmitted...)
+		b, body = append(b, " body="+responseOmitted...), nil
 	} else {
-		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
+		b = appendNumber(b, " body=", len(body))
 	}
 	b = append(b, '\n')
 	b = append(b, r.Header...)
 	b = append(b, r.Trailer...)
 	b = append(b, '\n')
-	if !r.Omitted {
-		b = append(b, r.Body...)
-	}
+	b = append(b, body...)
 	crc := checksum(b[start:])
 	copy(b[sum:], crc[:])
 	return b, nil
+}
+
+func appendNumber(b []byte, prefix string, n int) []byte {
+	return strconv.AppendInt(append(b, prefix...), int64(n), 10)
 }
 
 // checksum returns the CRC-32C of b in hexadecimal.
