@@ -93,15 +93,17 @@ func findKey(h http.Header, names []string) (string, error) {
 
 // parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of
 // payment providers send it, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header asks.
-func parseKey(value string) (string, error) {
-	if !strings.HasPrefix(value, `"`) {
-		return value, checkKey(value, false)
+func parseKey(value string) (id string, err error) {
+	id, quoted := value, strings.HasPrefix(value, `"`)
+	if quoted {
+		if id, err = unquoteKey(value); err != nil {
+			return "", err
+		}
 	}
-	id, err := unquoteKey(value)
-	if err != nil {
+	if err := checkKey(id, quoted); err != nil {
 		return "", err
 	}
-	return id, checkKey(id, true)
+	return id, nil
 }
 
 var (
