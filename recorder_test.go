@@ -909,13 +909,14 @@ func TestStreamIsRecordedWholeWhenItsClientLeaves(t *testing.T) {
 func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	t.Parallel()
 	timedOut := make(chan struct{})
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	outer := whereAsked(func(next http.Handler) http.Handler {
 		return http.TimeoutHandler(next, 20*time.Millisecond, "late")
-	}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	})
+	svc := setup{outer: outer}.serve(t, func(w http.ResponseWriter, r *http.Request) {
 		<-timedOut
 		echo(w, r)
 	})
-	require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+	require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b", asLimited).status)
 	close(timedOut)
 	require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
 	got := svc.post("k", "b")
