@@ -152,9 +152,9 @@ var problems = []struct {
 		Detail: "Nothing was executed. Retry later with the same key."}},
 }
 
-// refuse returns the Error for err: err itself if it is one, else that of the sentinel that it wraps. What wraps none
+// refusalFor returns the Error for err: err itself if it is one, else that of the sentinel that it wraps. What wraps none
 // is a failure of the store.
-func refuse(err error) *Error {
+func refusalFor(err error) *Error {
 	if e, ok := err.(*Error); ok {
 		return e
 	}
@@ -168,12 +168,12 @@ func refuse(err error) *Error {
 			return &shown
 		}
 	}
-	return refuse(fmt.Errorf("%w: %w", ErrUnavailable, err))
+	return refusalFor(fmt.Errorf("%w: %w", ErrUnavailable, err))
 }
 
 // refuseUser returns the Error for err, which a [UserFunc] returned.
 func refuseUser(err error) *Error {
-	shown := refuse(ErrUserUnknown)
+	shown := refusalFor(ErrUserUnknown)
 	if own, ok := errors.AsType[*Error](err); ok {
 		shown = own.withDefaults()
 	}

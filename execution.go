@@ -92,7 +92,7 @@ func (x *execution) runUnprotected(ctx context.Context, work work) (Response, er
 
 // overdue gives up a claim that may have lapsed before work has begun.
 func (x *execution) overdue() error {
-	refusal := refuse(cmp.Or(x.release(ErrClaimLost), ErrClaimLost)) // with Refuse too, it may be tried again
+	refusal := refusalFor(cmp.Or(x.release(ErrClaimLost), ErrClaimLost)) // with Refuse too, it may be tried again
 	x.event = Event{Outcome: OutcomeClaimLost, Err: refusal}
 	return refusal
 }
@@ -136,7 +136,7 @@ func (x *execution) tryComplete(resp Response) (refusal error) {
 		x.renewer.stop()
 	}
 	if x.event.Outcome == OutcomeClaimLost || x.event.Outcome == OutcomeRolledBack {
-		x.refusal = refuse(err)
+		x.refusal = refusalFor(err)
 	}
 	return x.refusal
 }
@@ -224,7 +224,7 @@ func (x *execution) release(cause error) (refusal error) {
 	}
 	if errors.Is(err, ErrClaimLost) {
 		x.event.Outcome = OutcomeClaimLost
-		return refuse(x.event.Err)
+		return refusalFor(x.event.Err)
 	}
 	return nil
 }

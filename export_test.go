@@ -11,7 +11,7 @@ func CollidingMemoryStore() *MemoryStore {
 }
 
 // RefusalFor returns what a client is told of err.
-var RefusalFor = refuse
+var RefusalFor = refusalFor
 
 // MemoryUsage is the bytes of all records in a store, and those of each user.
 type MemoryUsage struct {

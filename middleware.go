@@ -76,7 +76,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 			return
 		}
 		if err := m.serve(next, w, r); err != nil {
-			m.refuse(w, r, err)
+			m.writeRefusal(w, r, err)
 		}
 	})
 }
@@ -116,11 +116,11 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 // reject reports and returns why a request is refused before the store is asked.
 func (m *Middleware) reject(r *http.Request, key Key, err error) error {
 	m.events.report(r.Context(), &Event{Outcome: OutcomeRejected, Key: key, Err: err})
-	return refuse(err)
+	return refusalFor(err)
 }
 
-func (m *Middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	refusal := refuse(err)
+func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
+	refusal := refusalFor(err)
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}

@@ -135,7 +135,7 @@ func (r Response) encodedSize() int {
 // version of this package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
 	first, rest, found := bytes.Cut(data, []byte("\n"))
-	line := words{rest: string(first), ok: found}
+	line := lineReader{rest: string(first), ok: found}
 	if magic := line.next(""); magic+" " != responseMagic {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
@@ -169,21 +169,21 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 	return nil
 }
 
-// words reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
-type words struct {
+// lineReader reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
+type lineReader struct {
 	rest string
 	ok   bool
 }
 
-func (w *words) next(prefix string) string {
-	word, rest, _ := strings.Cut(w.rest, " ")
+func (l *lineReader) next(prefix string) string {
+	word, rest, _ := strings.Cut(l.rest, " ")
 	value, found := strings.CutPrefix(word, prefix)
-	w.rest, w.ok = rest, w.ok && found && value != ""
+	l.rest, l.ok = rest, l.ok && found && value != ""
 	return value
 }
 
-func (w *words) number(prefix string) int64 {
-	n, err := strconv.ParseInt(w.next(prefix), 10, 64) // a time does not fit into an int everywhere
-	w.ok = w.ok && err == nil && n >= 0
+func (l *lineReader) number(prefix string) int64 {
+	n, err := strconv.ParseInt(l.next(prefix), 10, 64) // a time does not fit into an int everywhere
+	l.ok = l.ok && err == nil && n >= 0
 	return n
 }

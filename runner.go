@@ -65,7 +65,7 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 	if key.ID == "" {
 		err := fmt.Errorf("%w: no ID", ErrKeyInvalid)
 		r.events.report(ctx, &Event{Outcome: OutcomeRejected, Err: err})
-		return Response{}, false, refuse(err)
+		return Response{}, false, refusalFor(err)
 	}
 	x := &execution{runner: r, key: key, request: ctx}
 	replay, err := x.admit(sha256.Sum256(payload))
@@ -145,12 +145,12 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 		}
 		x.event = Event{Outcome: outcomeOf(err), Err: err}
 		x.report(x.request)
-		return nil, refuse(err)
+		return nil, refusalFor(err)
 	case x.begun.claim != nil:
 		return nil, nil
 	}
 	if err := judge(&x.begun.record, fp); err != nil {
-		return nil, x.refuse(err)
+		return nil, x.reportRefusal(err)
 	}
 	replay = x.begun.record.Response
 	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
@@ -257,9 +257,9 @@ var refusalOutcomes = map[error]Outcome{
 	ErrOutcomeUnknown: OutcomeUnknown,
 }
 
-// refuse reports and returns that another record holds the key.
-func (x *execution) refuse(err error) error {
-	refusal := refuse(err)
+// reportRefusal reports and returns that another record holds the key.
+func (x *execution) reportRefusal(err error) error {
+	refusal := refusalFor(err)
 	x.event = Event{Outcome: refusalOutcomes[err], Err: err}
 	record := &x.begun.record
 	switch {

@@ -61,6 +61,43 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
+// redisClient is what all clients of go-redis have.
+type redisClient interface {
+	redis.Cmdable
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// withDeadlines returns a client that ends by the deadline of the context, if possible.
+func withDeadlines(client redis.Cmdable) redisClient {
+	c, ok := client.(*redis.Client)
+	if !ok || c.Options().ContextTimeoutEnabled {
+		return withProcess(client)
+	}
+	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
+	own.Options().WriteTimeout = c.Options().WriteTimeout
+	own.Options().ContextTimeoutEnabled = true
+	own.Options().MaxRetries = 0
+	return own
+}
+
+// withProcess returns a client that sends any command.
+func withProcess(client redis.Cmdable) redisClient {
+	if c, ok := client.(redisClient); ok {
+		return c
+	}
+	return typedClient{client}
+}
+
+// typedClient is a wrapper of a client, say, which has the typed commands alone.
+type typedClient struct{ redis.Cmdable }
+
+func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
+	pipe := c.Pipeline()
+	_ = pipe.Process(ctx, cmd) // never fails
+	_, err := pipe.Exec(ctx)
+	return err
+}
+
 // key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
 func (s *RedisStore) key(key Key) string {
 	var space [128]byte

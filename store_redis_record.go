@@ -33,7 +33,7 @@ var errRedisHead = fmt.Errorf("%w: head of the record in Redis", ErrRecordInvali
 // parseReply reads a record, as GET or the claim script return it. It shares the memory of the reply.
 func parseReply(reply *redis.StringCmd) (redisRecord, error) {
 	head, rest, whole := strings.Cut(reply.Val(), "\n")
-	line := words{rest: head, ok: whole}
+	line := lineReader{rest: head, ok: whole}
 	magic := line.next("")
 	r := redisRecord{state: line.next("")}
 	lease := line.number("lease=")
