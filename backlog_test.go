@@ -400,3 +400,61 @@ func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 		require.False(t, replayed)
 	})
 }
+
+// What was settled makes room.
+func TestBacklogHasRoomAgain(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ answers, size int }{"number": {1024, 1}, "bytes": {4, 8 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, began := newSpyStore(), time.Now()
+				store.onComplete = func(_ context.Context, _ int64, step func() error) error {
+					if time.Since(began)%time.Minute < 5*time.Second { // at the beginning of each round
+						return errDown
+					}
+					return step()
+				}
+				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Hour, StoreTimeout: time.Millisecond})
+				body := make([]byte, test.size)
+				for round := range 2 {
+					for i := range test.answers {
+						_, _, err := b.Do(t.Context(), numberedKey(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
+							return idempotency.Response{Body: body}, nil
+						})
+						require.NoError(t, err)
+					}
+					time.Sleep(time.Minute)
+				}
+				recorded := 0
+				for _, outcome := range b.journal.outcomes() {
+					if outcome == idempotency.OutcomeRecorded {
+						recorded++
+					}
+				}
+				require.Equal(t, 2*test.answers, recorded)
+			})
+		})
+	}
+}
+
+// Who waits for the operation is told at once that its answer is stored at last.
+func TestWaiterHearsOfALateAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		opts := waiting
+		opts.StoreTimeout = time.Millisecond
+		b := newBench(t, store, opts)
+		store.onComplete = outage(0, 5*time.Second)
+		_, _, err := b.do(someWork)
+		require.NoError(t, err)
+		_, replayed, err := b.do(mustNotWork(t))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		events := b.journal.all()
+		recorded, waiter := events[len(events)-2], events[len(events)-1]
+		require.Equal(t, idempotency.OutcomeRecorded, recorded.Outcome)
+		require.Equal(t, recorded.Total, waiter.Waited) // both began at the same moment
+	})
+}

@@ -40,6 +40,11 @@ func TestBodyThatSomebodyElseHasRead(t *testing.T) {
 			r.ContentLength = -1
 			r.PostFormValue("csrf")
 		}, true},
+		"multipart form of files only": {"multipart/form-data; boundary=x",
+			strings.Replace(multipart, `"amount"`, `"amount"; filename="amount"`, 1), func(r *http.Request) {
+				r.ContentLength = -1
+				r.PostFormValue("csrf")
+			}, true},
 		"whole body": {"text/plain", "900", func(r *http.Request) { _, _ = io.ReadAll(r.Body) }, true},
 		"whole body, put back": {"text/plain", "900", func(r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
@@ -286,5 +291,28 @@ func TestSharedBodyIsNotReusedTooEarly(t *testing.T) {
 			synctest.Wait()
 		}
 		group.Wait()
+	})
+}
+
+// Each time that requests wait for one operation they share a body, and give it back.
+func TestBodiesAreSharedAndGivenBackEachTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const waiters, size = 10, 1000
+		body := strings.Repeat("x", size)
+		opts := idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * size}
+		svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Minute)
+			w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs
+		})
+		for _, key := range []string{"a", "b", "c", "d", "a", "b"} {
+			var group sync.WaitGroup
+			for range waiters {
+				group.Go(func() { assert.Empty(t, svc.call(key, body).body, "no problem") })
+				synctest.Wait()
+			}
+			group.Wait()
+		}
+		require.EqualValues(t, 6*waiters, svc.runs.Load())
 	})
 }

@@ -525,3 +525,81 @@ func TestSilenceAfterTheStoreEndedTheContextIsAnswered(t *testing.T) {
 		require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
 	})
 }
+
+// patientContext ends later than its deadline says, as a timer may.
+type patientContext struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c patientContext) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Outer middleware is told of its deadline by a timer of its own. The request is not over before.
+func TestSilenceWaitsForTheOuterDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		svc.call("k", "b", withContext(patientContext{ctx, began.Add(time.Second)}))
+		require.Equal(t, 2*time.Second, time.Since(began))
+	})
+}
+
+// A handler that keeps its silence has answered, also when its time is over.
+func TestSilenceThatIsKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{outer: limited(time.Second)}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			idempotency.Decide(r.Context(), idempotency.Keep)
+		})
+		first := svc.call("k", "b")
+		require.Equal(t, http.StatusOK, first.status)
+		requireReplay(t, first, svc.call("k", "b"))
+	})
+}
+
+// Nothing is added to an answer that was streamed, even if it does not count.
+func TestStreamWhoseClaimIsLostHasNothingAdded(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	store.onComplete = failing(always, idempotency.ErrClaimLost)
+	svc := setup{store: store, opts: idempotency.Options{Stream: true}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "event")
+		w.(http.Flusher).Flush()
+	})
+	got := svc.post("k", "b")
+	require.Equal(t, "event", got.body)
+	require.Equal(t, http.StatusOK, got.status)
+	require.Equal(t, idempotency.OutcomeClaimLost, svc.journal.last(t).Outcome)
+}
+
+// An answer without protection may be as large as it likes.
+func TestLargeAnswerWithoutProtection(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	store.onBegin = failing(always, errDown)
+	svc := setup{store: store, opts: idempotency.Options{FailOpen: true, MaxResponse: 8}}.guard(t, echo)
+	require.Equal(t, "over the limit", svc.call("k", "over the limit").body)
+}
+
+// listStore is a store that cannot be compared.
+type listStore []idempotency.Store
+
+func (s listStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return s[0].Begin(ctx, key, request)
+}
+
+// Of a store that cannot be compared nobody knows whether it is the same. What is mounted twice does not run then.
+func TestMountedTwiceOnAStoreThatCannotBeCompared(t *testing.T) {
+	t.Parallel()
+	m, err := idempotency.New(listStore{newSpyStore()}, idempotency.SingleUser, idempotency.Options{})
+	require.NoError(t, err)
+	giveUpAtTheEnd(t, m)
+	twice := &service{handler: m.Handler(m.Handler(http.HandlerFunc(echo)))}
+	requireProblem(t, twice.call("k", "b"), http.StatusConflict, "in-progress")
+}

@@ -529,3 +529,48 @@ func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// A renewal that succeeds when the claim is settled already is the last one.
+func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onExtend = func(context.Context, int64, func() error) error {
+			time.Sleep(10 * time.Second) // whatever its context says
+			return nil
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			time.Sleep(25 * time.Second) // 5 s into the renewal
+			return someWork(ctx)
+		})
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 1, store.extends.Load())
+	})
+}
+
+// A renewal may have taken effect as soon as it was asked for. The owner counts on no more than that.
+func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onExtend = func(_ context.Context, n int64, step func() error) error {
+			if n > 1 {
+				return errDown
+			}
+			err := step()
+			time.Sleep(10 * time.Second) // on the way back
+			return err
+		}
+		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+		began := time.Now()
+		_, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
+			<-ctx.Done()
+			assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
+			assert.Equal(t, 20*time.Second+time.Minute-time.Minute/16, time.Since(began))
+			return idempotency.Response{}, errDown
+		})
+		require.Equal(t, errDown, err)
+	})
+}
