@@ -458,3 +458,21 @@ func TestWaiterHearsOfALateAnswer(t *testing.T) {
 		require.Equal(t, recorded.Total, waiter.Waited) // both began at the same moment
 	})
 }
+
+// What cannot be stored at all is reported once.
+func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, began := newSpyStore(), time.Now()
+		store.onComplete = func(context.Context, int64, func() error) error {
+			if time.Since(began) < 30*time.Second {
+				return errDown
+			}
+			return idempotency.ErrRecordInvalid
+		}
+		svc := setup{store: store}.guard(t, echo)
+		svc.call("k", "b")
+		time.Sleep(time.Hour)
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
+	})
+}

@@ -201,7 +201,9 @@ func (x *execution) completeLater(resp Response) {
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}
-			later.report(ctx)
+			if later.event.Outcome != OutcomeUnrecorded { // which is known
+				later.report(ctx)
+			}
 			later.runner.wake(later.key)
 		}
 	})

@@ -66,7 +66,7 @@ type Options struct {
 
 	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
 	// again with the same key. The response is complete, except for the body of one that is too large to be kept; it
-	// must not be modified. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
+	// must be neither modified nor retained. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
 	Storable func(*Response) bool
 
 	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,

@@ -48,9 +48,9 @@ type recorder struct {
 // Content-Type from it.
 const streamChunk = 2048
 
-// writeHeader records status and header as they are now, unless they are recorded already. Informational responses are
-// sent and not recorded.
-func (rec *recorder) writeHeader(status int, h http.Header) {
+// writeHeader records status and header as they are now, unless they are recorded already. The header was made from that
+// which outer middleware had set before. Informational responses are sent and not recorded.
+func (rec *recorder) writeHeader(status int, h, before http.Header) {
 	switch {
 	case rec.response.Status != 0:
 		return
@@ -60,9 +60,8 @@ func (rec *recorder) writeHeader(status int, h http.Header) {
 		rec.inform(status, h)
 		return
 	}
-	before := rec.w.Header()
 	if h == nil { // the handler has not asked for it
-		h = before
+		h, before = rec.w.Header(), rec.w.Header()
 	}
 	rec.contentLength = declaredLength(h)
 	rec.mustSniff = bodyAllowed(status) && !hasContentType(h)

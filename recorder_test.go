@@ -1206,3 +1206,27 @@ type plainGzipWriter struct {
 }
 
 func (w plainGzipWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
+
+// Outer middleware may set fields while the handler runs. They are neither the handler's nor deleted by it.
+func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
+	t.Parallel()
+	var outer http.Header
+	svc := setup{outer: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			outer = w.Header()
+			outer.Set("X-Early", "1")
+			next.ServeHTTP(w, r)
+		})
+	}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Inner", "1")
+		outer.Set("X-Late", "1")
+		w.WriteHeader(http.StatusCreated)
+	})
+	first := svc.call("k", "b")
+	require.Equal(t, "1", first.header.Get("X-Late"))
+	require.Equal(t, "1", first.header.Get("X-Inner"))
+	second := svc.call("k", "b")
+	require.True(t, second.replayed())
+	require.NotContains(t, second.header, "X-Late", "it is no part of the answer")
+	require.Equal(t, "1", second.header.Get("X-Early"))
+}

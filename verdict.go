@@ -31,7 +31,7 @@ const (
 
 // Decide states what the answer of a handler means. It outranks Options.Storable. The handler calls it with its context
 // (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
-// or once an answer larger than Options.MaxResponse has begun to go out.
+// or once an answer larger than Options.MaxResponse has begun to go out, unless Options.Stream is set.
 //
 // The work of [Runner.Do] may call it too. If that work returns an error, only Unknown makes a difference, because an
 // error is never stored.

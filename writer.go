@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -16,6 +17,7 @@ type writer struct {
 
 	mu     sync.Mutex
 	header http.Header // of the handler's own, as in http.TimeoutHandler; nil: it has not asked for it
+	before http.Header // what outer middleware had set when the handler asked for it
 	rec    *recorder   // nil: the handler has returned
 }
 
@@ -24,7 +26,11 @@ func (w *writer) Header() http.Header {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.header == nil && w.rec != nil {
-		w.header = w.outer.Header().Clone()
+		outer := w.outer.Header()
+		w.header = outer.Clone()
+		if len(outer) > 0 {
+			w.before = maps.Clone(outer)
+		}
 	}
 	if w.header == nil {
 		w.header = make(http.Header)
@@ -37,7 +43,7 @@ func (w *writer) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.rec != nil {
-		w.rec.writeHeader(status, w.header)
+		w.rec.writeHeader(status, w.header, w.before)
 	}
 }
 
@@ -53,7 +59,7 @@ func write[T []byte | string](w *writer, p T) (int, error) {
 	if w.rec == nil {
 		return 0, http.ErrHandlerTimeout
 	}
-	w.rec.writeHeader(http.StatusOK, w.header) // unless there is one
+	w.rec.writeHeader(http.StatusOK, w.header, w.before) // unless there is one
 	return record(w.rec, p)
 }
 
@@ -64,7 +70,7 @@ func (w *writer) FlushError() error {
 	if w.rec == nil {
 		return http.ErrHandlerTimeout
 	}
-	w.rec.writeHeader(http.StatusOK, w.header)
+	w.rec.writeHeader(http.StatusOK, w.header, w.before)
 	return w.rec.flush()
 }
 
@@ -92,7 +98,7 @@ func (w *writer) finish() (resp Response, wrote, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wrote = w.rec.response.Status != 0
-	w.rec.writeHeader(http.StatusOK, w.header)
+	w.rec.writeHeader(http.StatusOK, w.header, w.before)
 	resp, complete = w.rec.finish(w.header)
 	w.rec = nil
 	return resp, wrote, complete
