@@ -192,17 +192,17 @@ func (x *execution) completeLater(resp Response) {
 	x.settled = true
 	resp = resp.Clone() // its body is in a buffer that serves the next request
 	// The request goes on, and reports what is known now.
-	later := &execution{runner: x.runner, key: x.key, begun: x.begun, asked: x.asked, event: x.event}
-	added := x.runner.backlog.add(len(resp.Body), func(ctx context.Context) {
+	later := x.inBackground()
+	later.asked, later.event = x.asked, x.event
+	added := x.runner.backlog.add(len(resp.Body), func(context.Context) {
 		defer x.renewer.stop()
-		later.request, later.lasting = ctx, ctx // which ends with a Shutdown
 		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
 			later.judgeCompletion(err)
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}
 			if later.event.Outcome != OutcomeUnrecorded { // which is known
-				later.report(ctx)
+				later.report(later.request)
 			}
 			later.runner.wake(later.key)
 		}
@@ -212,14 +212,45 @@ func (x *execution) completeLater(resp Response) {
 	}
 }
 
+// releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
+// the key for a lease, or with Refuse leave an outcome that nobody knows.
+func (x *execution) releaseLater() {
+	r, later, lost := x.runner, x.inBackground(), time.Now()
+	until := lost.Add(r.opts.Lease)
+	if r.opts.Abandoned == Refuse {
+		until = lost.Add(r.opts.TTL)
+	}
+	r.backlog.add(0, func(ctx context.Context) {
+		var denied time.Time // when the store first said that it does not know the claim
+		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
+			err := later.releaseOnce()
+			unknown := errors.Is(err, ErrClaimLost)
+			if unknown && denied.IsZero() {
+				denied = time.Now()
+			}
+			// The request for the claim may still be on its way, behind that for its release.
+			never := unknown && time.Since(denied) > r.opts.StoreTimeout
+			if err == nil || never || !sleep(ctx, pause, nil) {
+				break
+			}
+		}
+		r.wake(later.key)
+	})
+}
+
+// inBackground returns an execution that settles the claim of x after the request has ended. Its context ends with a
+// Shutdown.
+func (x *execution) inBackground() *execution {
+	ctx := x.runner.backlog.ctx
+	return &execution{runner: x.runner, key: x.key, begun: x.begun, request: ctx, lasting: ctx}
+}
+
 // release ends the claim without a response, so that the operation may be tried again. It returns a refusal if another
 // attempt has taken over. If the store fails, the lease lapses by itself.
 func (x *execution) release(cause error) (refusal error) {
 	x.settled = true
 	x.renewer.stop()
-	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
-	defer cancel()
-	err := x.begun.claim.Release(ctx)
+	err := x.releaseOnce()
 	x.event.Outcome, x.event.Err = OutcomeReleased, cause
 	if err != nil {
 		x.event.Err = errors.Join(err, cause)
@@ -229,6 +260,13 @@ func (x *execution) release(cause error) (refusal error) {
 		return refusalFor(x.event.Err)
 	}
 	return nil
+}
+
+// releaseOnce asks the store once to release the claim.
+func (x *execution) releaseOnce() error {
+	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
+	defer cancel()
+	return x.begun.claim.Release(ctx)
 }
 
 // abandon ends the claim of an attempt of which nobody can say how far it came.

@@ -21,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -947,7 +948,11 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 			t.Parallel()
 			completing, stop := make(chan struct{}), make(chan struct{})
 			var left sync.WaitGroup
-			store := hooked(func() { close(completing); time.Sleep(5 * time.Millisecond) })
+			var rounds atomic.Int64 // of the goroutine that is left behind
+			store := hooked(func() {
+				close(completing)
+				assert.Eventually(t, func() bool { return rounds.Load() > 100 }, 10*time.Second, time.Millisecond)
+			})
 			svc := setup{store: store, outer: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					maps.Copy(w.Header(), outer)
@@ -967,6 +972,7 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 							w.Header().Set("X-Late", strconv.Itoa(n))
 							w.Header().Del("X-Early")
 							_ = w.Header().Clone()
+							rounds.Add(1)
 						}
 					}
 				})

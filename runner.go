@@ -141,7 +141,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 		return nil, nil
 	case err != nil:
 		if x.begun.claim != nil {
-			r.releaseLater(x.key, x.begun.claim)
+			x.releaseLater()
 		}
 		x.event = Event{Outcome: outcomeOf(err), Err: err}
 		x.report(x.request)
@@ -272,36 +272,4 @@ func (x *execution) reportRefusal(err error) error {
 	}
 	x.report(x.request)
 	return refusal
-}
-
-// releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
-// the key for a lease, or with Refuse leave an outcome that nobody knows.
-func (r *Runner) releaseLater(key Key, claim Claim) {
-	lost := time.Now()
-	until := lost.Add(r.opts.Lease)
-	if r.opts.Abandoned == Refuse {
-		until = lost.Add(r.opts.TTL)
-	}
-	r.backlog.add(0, func(ctx context.Context) {
-		var denied time.Time // when the store first said that it does not know the claim
-		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
-			err := r.releaseStep(ctx, claim)
-			unknown := errors.Is(err, ErrClaimLost)
-			if unknown && denied.IsZero() {
-				denied = time.Now()
-			}
-			// The request for the claim may still be on its way, behind that for its release.
-			never := unknown && time.Since(denied) > r.opts.StoreTimeout
-			if err == nil || never || !sleep(ctx, pause, nil) {
-				break
-			}
-		}
-		r.wake(key)
-	})
-}
-
-func (r *Runner) releaseStep(ctx context.Context, claim Claim) error {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.StoreTimeout)
-	defer cancel()
-	return claim.Release(ctx)
 }
