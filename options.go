@@ -85,7 +85,7 @@ type Options struct {
 	// CancelWithClient ends the context of the handler with that of the request, as net/http does when the client
 	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. Its context then ends
 	// at the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
-	// CancelWithClient.
+	// CancelWithClient, except with a transactional store.
 	CancelWithClient bool
 
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
