@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,10 +25,14 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Most tests wait for something: many more of them than processors run at a time, unless -parallel says otherwise.
+// Most tests wait for something: many more of them than processors run at a time, unless -parallel says otherwise. Not
+// so with the race detector: it makes the machine so slow that real clients and servers exceed their deadlines.
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", "16"); err != nil {
-		panic(err)
+	info, _ := debug.ReadBuildInfo()
+	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		if err := flag.Set("test.parallel", "16"); err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }
