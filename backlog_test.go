@@ -369,7 +369,7 @@ type stalledClaim struct {
 	store *stalledStore
 }
 
-func (c *stalledClaim) Release(ctx context.Context) error {
+func (c *stalledClaim) Release(ctx context.Context, ttl time.Duration) error {
 	switch {
 	case time.Now().Before(c.store.until):
 		<-ctx.Done()
@@ -378,7 +378,7 @@ func (c *stalledClaim) Release(ctx context.Context) error {
 		c.store.claim()
 		return idempotency.ErrClaimLost
 	}
-	return c.Claim.Release(ctx)
+	return c.Claim.Release(ctx, ttl)
 }
 
 // A claim that is granted behind its own release, long after it was asked for, is released as well.

@@ -30,6 +30,7 @@ var (
 	ErrClaimLost      = errors.New("idempotency: claim lost or lease lapsed")         // in-progress
 	ErrRecordInvalid  = errors.New("idempotency: stored record not readable")         // store-unavailable
 	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
+	ErrStoreBusy      = errors.New("idempotency: no connection to the store is free") // store-unavailable
 	ErrUserQuota      = errors.New("idempotency: user's share of the store used up")  // quota-exceeded
 	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // never shown: the answer stands
 )

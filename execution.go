@@ -92,7 +92,8 @@ func (x *execution) runUnprotected(ctx context.Context, work work) (Response, er
 
 // overdue gives up a claim that may have lapsed before work has begun.
 func (x *execution) overdue() error {
-	refusal := refusalFor(cmp.Or(x.release(ErrClaimLost), ErrClaimLost)) // with Refuse too, it may be tried again
+	err := x.release(x.untouched(), ErrClaimLost) // with Refuse too, it may be tried again
+	refusal := refusalFor(cmp.Or(err, ErrClaimLost))
 	x.event = Event{Outcome: OutcomeClaimLost, Err: refusal}
 	return refusal
 }
@@ -108,7 +109,9 @@ func (x *execution) run(work work) (Response, error) {
 	case verdict == Keep:
 		return resp, x.complete(resp)
 	case verdict == Release:
-		return resp, x.release(cause)
+		return resp, x.release(x.untouched(), cause)
+	case verdict == failed:
+		return resp, x.release(x.runner.opts.TTL, cause)
 	default:
 		return resp, x.abandon(cause)
 	}
@@ -223,7 +226,7 @@ func (x *execution) releaseLater() {
 	r.backlog.add(0, func(ctx context.Context) {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
-			err := later.releaseOnce()
+			err := later.releaseOnce(later.untouched())
 			unknown := errors.Is(err, ErrClaimLost)
 			if unknown && denied.IsZero() {
 				denied = time.Now()
@@ -245,12 +248,27 @@ func (x *execution) inBackground() *execution {
 	return &execution{runner: x.runner, key: x.key, begun: x.begun, request: ctx, lasting: ctx}
 }
 
-// release ends the claim without a response, so that the operation may be tried again. It returns a refusal if another
-// attempt has taken over. If the store fails, the lease lapses by itself.
-func (x *execution) release(cause error) (refusal error) {
+// untouchedLeases is for how many leases the record of an operation is kept of which nothing has happened: long enough
+// to know a request again that was delayed on its way to the store, and short enough for whoever sends many requests
+// that are turned away not to fill the store.
+const untouchedLeases = 2
+
+// untouched returns how long to keep the record of an operation if this attempt has done nothing. One that has been
+// tried before, and may have taken effect then, keeps its ID for as long as it would have.
+func (x *execution) untouched() time.Duration {
+	record, opts := &x.begun.record, &x.runner.opts
+	if record.Attempt != 1 && record.Remaining == 0 {
+		return opts.TTL
+	}
+	return max(record.Remaining, min(untouchedLeases*opts.Lease, opts.TTL))
+}
+
+// release ends the claim without a response, so that the operation may be tried again, and keeps the record for ttl. It
+// returns a refusal if another attempt has taken over. If the store fails, the lease lapses by itself.
+func (x *execution) release(ttl time.Duration, cause error) (refusal error) {
 	x.settled = true
 	x.renewer.stop()
-	err := x.releaseOnce()
+	err := x.releaseOnce(ttl)
 	x.event.Outcome, x.event.Err = OutcomeReleased, cause
 	if err != nil {
 		x.event.Err = errors.Join(err, cause)
@@ -263,16 +281,16 @@ func (x *execution) release(cause error) (refusal error) {
 }
 
 // releaseOnce asks the store once to release the claim.
-func (x *execution) releaseOnce() error {
+func (x *execution) releaseOnce(ttl time.Duration) error {
 	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
 	defer cancel()
-	return x.begun.claim.Release(ctx)
+	return x.begun.claim.Release(ctx, ttl)
 }
 
 // abandon ends the claim of an attempt of which nobody can say how far it came.
 func (x *execution) abandon(cause error) (refusal error) {
 	if !x.leased() || x.runner.opts.Abandoned == ReExecute {
-		return x.release(cause)
+		return x.release(x.runner.opts.TTL, cause)
 	}
 	// The claim is left to lapse, as after a crash.
 	x.settled = true

@@ -220,7 +220,7 @@ func (c *connectedClaim) Complete(_ context.Context, resp idempotency.Response, 
 	})
 }
 
-func (c *connectedClaim) Release(context.Context) error {
+func (c *connectedClaim) Release(context.Context, time.Duration) error {
 	return c.do(patiently, "Release", ofStore, func() error {
 		err := c.store.release(c.token, c.bug)
 		if err == nil {

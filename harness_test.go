@@ -97,8 +97,8 @@ func (c *spyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl 
 	return spy(ctx, &c.store.completes, c.store.onComplete, func() error { return c.Claim.Complete(ctx, resp, ttl) })
 }
 
-func (c *spyClaim) Release(ctx context.Context) error {
-	return spy(ctx, &c.store.releases, c.store.onRelease, func() error { return c.Claim.Release(ctx) })
+func (c *spyClaim) Release(ctx context.Context, ttl time.Duration) error {
+	return spy(ctx, &c.store.releases, c.store.onRelease, func() error { return c.Claim.Release(ctx, ttl) })
 }
 
 // journal keeps the events of a middleware.

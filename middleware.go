@@ -315,11 +315,13 @@ func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
 	case e.silence != nil:
 		return Unknown, errGaveUp
 	case !complete:
-		return Release, errBroken
-	case !e.m.opts.Storable(resp):
+		return failed, errBroken
+	case e.m.opts.Storable(resp):
+		return Keep, nil
+	case refused(resp.Status):
 		return Release, errNotStorable
 	default:
-		return Keep, nil
+		return failed, errNotStorable
 	}
 }
 

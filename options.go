@@ -107,6 +107,10 @@ type Options struct {
 type RunnerOptions struct {
 	// TTL is how long an answer is kept, counted from its completion. A later request with the key is a new
 	// operation. Zero means 24 hours. It must not be shorter than Lease, nor longer than 100 years.
+	//
+	// An operation that failed is kept as long, for the next attempt to have its ID. One of which nothing has happened
+	// is forgotten after two leases: its handler has decided [Release], or its answer is not storable and has a status
+	// from 400 to 499 other than 408, 409 and 499.
 	TTL time.Duration
 
 	// Lease is how long a key stays blocked after its process dies. It is renewed while the handler runs, however long
@@ -126,9 +130,10 @@ type RunnerOptions struct {
 	// An answer that the store does not take in this time is sent, and then stored in the background.
 	StoreTimeout time.Duration
 
-	// FailOpen runs the handler without protection when the store is down or full. By default such requests are refused
-	// with store-unavailable. Some are refused in any case: those whose record cannot be read, those of a user who has
-	// used up a share of the store, and those that have waited for another attempt, which may still be running.
+	// FailOpen runs the handler without protection when the store is down. By default such requests are refused with
+	// store-unavailable. Some are refused in any case: those for which the store has no room or no free connection, those
+	// whose record cannot be read, those of a user who has used up a share of the store, and those that have waited for
+	// another attempt, which may still be running. It is not allowed with a transactional store.
 	FailOpen bool
 
 	// Observer is told of every outcome. Nil means that nobody is.

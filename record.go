@@ -36,6 +36,10 @@ type Record struct {
 	// that of an attempt that is running.
 	NoLease bool
 
+	// Remaining is set in the record of a claim to a further attempt: how long the record that it replaces would still
+	// have been kept. Zero in such a record says that the store does not know.
+	Remaining time.Duration
+
 	// Response is nil until the operation is completed. It is shared: nobody modifies it.
 	Response *Response
 }

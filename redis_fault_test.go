@@ -285,18 +285,18 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 					key := numberedKey(i)
 					claim := lost(fault, key)
 					require.Positive(t, mustRead(t, store, key).LeaseLeft)
-					require.NoError(t, claim.Release(t.Context()))
+					require.NoError(t, claim.Release(t.Context(), time.Hour))
 					record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
 					require.NoError(t, err)
 					require.NotNil(t, next)
 					require.Equal(t, 2, record.Attempt)
-					require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+					require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 					require.NoError(t, next.Complete(t.Context(), bodyOf(1), time.Hour))
 				})
 			}
 			t.Run("request that never arrived", func(t *testing.T) {
 				claim := lost(servertest.LoseRequest, numberedKey(2))
-				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				record, next, err := store.Begin(t.Context(), numberedKey(2), attemptFor(time.Hour))
 				require.NoError(t, err)
 				require.NotNil(t, next)
@@ -305,9 +305,9 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			t.Run("key of somebody else", func(t *testing.T) {
 				owner := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
 				claim := lost(servertest.LoseReply, numberedKey(3))
-				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
-				require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				require.Len(t, mustRead(t, store, numberedKey(3)).Response.Body, 1)
 			})
 		})
@@ -352,7 +352,7 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "READONLY")
 	require.NotNil(t, claim)
 	promote()
-	require.ErrorIs(t, claim.Release(t.Context()), idempotency.ErrClaimLost)
+	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 }
 
@@ -392,7 +392,7 @@ func TestRedisClaimArrivesTwice(t *testing.T) {
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"]})
 	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 	require.Equal(t, 1, n.strikes())
-	require.NoError(t, claim.Release(t.Context()))
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
 	n.proxies[0].Release()
 	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 }

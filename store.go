@@ -12,6 +12,9 @@ import (
 // the body of a [Response] that it is given, because the caller uses its buffer again. Neither side modifies anything
 // else that goes in or out.
 //
+// A Store whose claims are transactions, of which the effects of the handler are a part, has a method "Transactional()
+// bool" that returns true. Its handlers never run without a claim, not even with FailOpen.
+//
 // Package idempotencytest checks an implementation against this contract.
 type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
@@ -29,8 +32,9 @@ type Store interface {
 	// A completed record is never claimed.
 	//
 	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
-	// reported as [ErrRecordInvalid] and left alone. A store that has reached its limit returns [ErrStoreFull]. One that
-	// limits what each user may store returns [ErrUserQuota] at that limit.
+	// reported as [ErrRecordInvalid] and left alone. So is one that was made for another key. A store that has reached
+	// its limit returns [ErrStoreFull]. One that limits what each user may store returns [ErrUserQuota] at that limit. One
+	// that works, but has no connection free to ask it with, returns [ErrStoreBusy].
 	//
 	// With an error, a claim that is non-nil may or may not have been granted: the store took the request, say, and its
 	// reply was lost. The caller does not own the operation. All that it may do with the claim is to call Release.
@@ -64,12 +68,12 @@ type Claim interface {
 	// A store that has no room for the body may store the response with Omitted set instead.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
-	// Release ends the claim without a response, so that the same request may be tried again at once. The record
-	// stays, with its operation, attempt number and fingerprint. A transactional store rolls back.
-	// [ErrClaimLost] says that the record is somebody else's by now, is completed, or is gone.
+	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays
+	// for ttl from now, with its operation, attempt number and fingerprint. A transactional store rolls back, and has
+	// no record to keep. [ErrClaimLost] says that the record is somebody else's by now, is completed, or is gone.
 	//
 	// It is also called for a claim that Begin returned together with an error.
-	Release(ctx context.Context) error
+	Release(ctx context.Context, ttl time.Duration) error
 }
 
 // ClaimRequest is what the caller of [Store.Begin] asks for.

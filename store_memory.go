@@ -247,6 +247,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 		return held.record(now), nil, nil
 	}
 	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
+	var remaining time.Duration
 	if held == nil {
 		e.operation, e.created = newOperation(), now
 		if err := s.insert(sh, hash, e, now); err != nil {
@@ -254,12 +255,15 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 		}
 	} else {
 		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
+		remaining = held.expires - now
 		held.queue.remove(held)
 		sh.drop(hash, held)
 		sh.put(hash, e) // of the same size
 	}
 	sh.enqueue(e, now, max(request.TTL, request.Lease))
-	return e.record(now), e, nil
+	record := e.record(now)
+	record.Remaining = remaining
+	return record, e, nil
 }
 
 func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
@@ -465,16 +469,20 @@ func (e *entry) respond(resp Response, now time.Duration) {
 func (e *entry) live(now time.Duration) bool { return e.queue != nil && e.expires > now }
 
 // Release implements [Claim].
-func (e *entry) Release(context.Context) error {
+func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
 	now := e.shard.store.now()
 	if e.completed {
 		return ErrClaimLost
 	}
+	repeated := e.released
 	e.released, e.lease = true, now // also of a record that is gone, for Extend not to restore it
 	if !e.live(now) {
 		return ErrClaimLost
+	}
+	if !repeated {
+		e.shard.enqueue(e, now, ttl)
 	}
 	return nil
 }

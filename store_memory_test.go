@@ -273,7 +273,7 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 	t.Parallel()
 	uses := map[string]func(context.Context, idempotency.Claim) error{
 		"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
-		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
+		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, bodyOf(1), time.Minute)
 		},
@@ -549,7 +549,7 @@ func countExactly(t *testing.T, random *rand.Rand) {
 			case 5, 6:
 				err = claim.Extend(t.Context(), span)
 			case 7:
-				err = claim.Release(t.Context())
+				err = claim.Release(t.Context(), span)
 			default:
 				err = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), span)
 			}
@@ -605,7 +605,7 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 						time.Sleep(time.Second)
 					}
 					if n%3 == 0 {
-						_ = claim.Release(t.Context())
+						_ = claim.Release(t.Context(), time.Second)
 					}
 					_ = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), time.Second)
 				}
@@ -653,7 +653,7 @@ func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
 func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 	t.Parallel()
 	for name, settle := range map[string]func(context.Context, idempotency.Claim) error{
-		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
+		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
 			return c.Complete(ctx, bodyOf(1), time.Minute)
 		},
@@ -694,7 +694,7 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 		if n%2 == 0 {
 			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
 		} else {
-			require.NoError(t, claim.Release(t.Context()))
+			require.NoError(t, claim.Release(t.Context(), time.Hour))
 		}
 		wg.Wait()
 		record, next, err := store.Begin(t.Context(), numberedKey(n), attemptFor(time.Hour))

@@ -261,10 +261,10 @@ func (c *redisClaim) inline(ctx context.Context, value []byte, ttl time.Duration
 	return c.store.tryRun(ctx, completeScript, c.name, c.token, ttl.Milliseconds(), value)
 }
 
-func (c *redisClaim) Release(ctx context.Context) error {
+func (c *redisClaim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token))
+	return c.settle(c.store.run(ctx, releaseScript, c.name, c.token, ttl.Milliseconds()))
 }
 
 // stagingTTL is how long Redis keeps a staged record that no script picks up.

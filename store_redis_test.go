@@ -230,7 +230,7 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	holds(goldenHead, "running", "1763712060000", 1)
 	require.NoError(t, claim.Extend(t.Context(), 2*time.Minute))
 	holds(goldenHead, "running", "1763712120000", 1)
-	require.NoError(t, claim.Release(t.Context()))
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
 	holds(goldenHead, "released", "0", 1)
 	claim = mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 	holds(goldenHead, "running", "1763712060000", 2)
@@ -363,7 +363,7 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		steps := map[string]func(context.Context, idempotency.Claim) error{
 			"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
-			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) },
+			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
 			"Complete": func(ctx context.Context, c idempotency.Claim) error {
 				return c.Complete(ctx, bodyOf(1), time.Hour)
 			},
@@ -714,7 +714,7 @@ func TestRedisWithoutMemory(t *testing.T) {
 	require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 100)
 	require.NoError(t, medium.Complete(t.Context(), bodyOf(7<<10), time.Hour))
 	require.Len(t, mustRead(t, store, numberedKey(5)).Response.Body, 7<<10)
-	require.NoError(t, released.Release(t.Context()))
+	require.NoError(t, released.Release(t.Context(), time.Hour))
 	mustClaim(t, store, numberedKey(3), attemptFor(time.Hour)) // in the room of the record that was released
 	require.NoError(t, big.Complete(t.Context(), large(), time.Hour))
 	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
@@ -731,7 +731,7 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	require.NoError(t, mustClaim(t, store, finished, attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
 	steps := map[string]func(idempotency.Claim) error{
 		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
-		"release":          func(c idempotency.Claim) error { return c.Release(t.Context()) },
+		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
 		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), bodyOf(1), time.Hour) },
 		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), large(), time.Hour) },
 	}

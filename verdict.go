@@ -21,20 +21,35 @@ const (
 	Keep
 
 	// Release says that nothing has happened: the answer is sent but not stored, and the operation may be tried again.
+	// It is forgotten after two leases, unless an earlier attempt may have done something.
 	Release
 
 	// Unknown says that nobody can tell what has happened, as after a crash: the answer is sent but not stored, and
 	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
 	// operation may be tried again in any case.
 	Unknown
+
+	// failed is what an answer means that is not kept, of a handler that has decided nothing: the operation may be tried
+	// again, and something may have happened.
+	failed
 )
+
+// refused reports whether a status says that the handler has turned the request away, so that nothing has happened. A
+// 408, 409 or 499 may come from a service behind the handler, which may go on.
+func refused(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, statusClientClosedRequest:
+		return false
+	}
+	return status >= 400 && status <= 499
+}
 
 // Decide states what the answer of a handler means. It outranks Options.Storable. The handler calls it with its context
 // (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
 // or once an answer larger than Options.MaxResponse has begun to go out, unless Options.Stream is set.
 //
-// The work of [Runner.Do] may call it too. If that work returns an error, only Unknown makes a difference, because an
-// error is never stored.
+// The work of [Runner.Do] may call it too. If that work returns an error, Keep makes no difference, because an error is
+// never stored.
 //
 // Decide reports whether ctx belongs to an operation. It is safe for concurrent use.
 func Decide(ctx context.Context, v Verdict) bool {

@@ -130,7 +130,7 @@ var claimCases = []testCase{{
 			return
 		}
 		t.claims = append(t.claims, claim)
-		released := claim.Release(t.ctx)
+		released := claim.Release(t.ctx, long)
 		if err == nil || !errors.Is(released, idempotency.ErrClaimLost) { // which says that it was not granted
 			t.succeeds("Release", released)
 		}

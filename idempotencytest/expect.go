@@ -42,7 +42,7 @@ func (t *trial) says(step string, err, want error) {
 func (t *trial) loses(own answer) {
 	t.says("Extend", own.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
 	t.says("Complete", own.claim.Complete(t.ctx, receipt("of the old owner"), short), idempotency.ErrClaimLost)
-	t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+	t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
 }
 
 // describes checks that a record is that of the attempt of own.

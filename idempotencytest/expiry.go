@@ -46,18 +46,50 @@ var expiryCases = []testCase{{
 	},
 }, {
 	name: "released record expires",
-	rule: "A released record expires with the TTL of its attempt; then the key is free for every request.",
+	rule: "A released record expires with the TTL of its release; then the key is free for every request.",
 	only: leased,
 	check: func(t *trial) {
-		own := t.claim(lasting(request, short, short))
-		_ = own.claim.Release(t.ctx) // may come too late, which does no harm here
+		own := t.claim(request)
+		released := time.Now()
+		t.succeeds("Release", own.claim.Release(t.ctx, short))
 		var next answer
 		t.until("the released record expires", func() bool {
 			next = t.begin(another)
 			return next.claim != nil
 		})
-		t.notEarly("the released record expired", own.asked, short, next)
+		t.notEarly("the released record expired", released, short, next)
 		t.isNew(next, own)
+	},
+}, {
+	name: "retention of a released record",
+	rule: "The TTL of a release counts from then, also if that of the claim would have ended before.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(lasting(request, short, short))
+		err := own.claim.Release(t.ctx, long)
+		if errors.Is(err, idempotency.ErrClaimLost) {
+			return // it came too late
+		}
+		t.succeeds("Release", err)
+		t.throughout(own.answered.Add(short), func() { t.isAbandoned(t.refused(another), own) })
+	},
+}, {
+	name: "remaining time",
+	rule: "The claim to a further attempt says how long the record would have been kept without it, or that it is not known.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(request)
+		if own.Remaining != 0 {
+			t.failf("a new operation replaces a record that had %v left", own.Remaining)
+		}
+		const kept = long / 2
+		released := time.Now()
+		t.succeeds("Release", own.claim.Release(t.ctx, kept))
+		next := t.next(own, request)
+		earliest := kept - next.answered.Sub(released) - resolution
+		if left := next.Remaining; left != 0 && (left < earliest || left > kept+resolution) {
+			t.failf("of %v, for which the record was released, %v are said to be left", kept, left)
+		}
 	},
 }, {
 	name: "TTL shorter than the lease",
@@ -92,7 +124,7 @@ var expiryCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		first := t.claim(lasting(request, short, short))
-		_ = first.claim.Release(t.ctx) // may come too late; then the second attempt is at a new operation
+		_ = first.claim.Release(t.ctx, short) // may come too late; then the second attempt is at a new operation
 		second := t.claim(request)
 		t.throughout(first.answered.Add(short), func() { t.runs(second) })
 	},
@@ -123,7 +155,7 @@ var expiryCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
-		t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
 		next := t.claim(another)
 		t.isNew(next, own)
 	},
@@ -133,7 +165,7 @@ var expiryCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		released := t.forgotten()
-		t.says("Release", released.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		t.says("Release", released.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
 		t.says("Extend", released.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
 		t.isNew(t.claim(another), released)
 
@@ -150,7 +182,7 @@ var expiryCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		for round, old := range t.allForgotten(rounds) {
-			extended, released := old.whileExtending(old.own, round, func() error { return old.own.claim.Release(t.ctx) })
+			extended, released := old.whileExtending(old.own, round, func() error { return old.own.claim.Release(t.ctx, long) })
 			if !errors.Is(extended, idempotency.ErrRestored) {
 				t.says("Extend", extended, idempotency.ErrClaimLost)
 			}

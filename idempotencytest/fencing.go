@@ -62,7 +62,7 @@ var fencingCases = []testCase{{
 		successor := t.next(old, request)
 		t.says("Extend", old.claim.Extend(t.ctx, short), idempotency.ErrClaimLost)
 		t.says("Complete", old.claim.Complete(t.ctx, receipt("of the old owner"), long), idempotency.ErrClaimLost)
-		_ = old.claim.Release(t.ctx) // a repetition and a loss at once: either answer is true
+		_ = old.claim.Release(t.ctx, long) // a repetition and a loss at once: either answer is true
 		t.runs(successor)
 	},
 }, {

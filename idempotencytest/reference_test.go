@@ -74,6 +74,13 @@ func (r *reference) Begin(
 		delete(r.entries, key)
 		return idempotency.Record{}, nil, nil
 	}
+	var remaining time.Duration
+	switch {
+	case r.has("remaining time is that of the attempt"):
+		remaining = a.TTL
+	case e.Attempt > 0:
+		remaining = e.ttl.Sub(now)
+	}
 	ttl := a.TTL
 	if !r.has("TTL shorter than the lease") {
 		ttl = max(a.TTL, a.Lease)
@@ -92,6 +99,7 @@ func (r *reference) Begin(
 		return idempotency.Record{}, deaf{e.owner}, ctx.Err()
 	}
 	own := r.record(e, now)
+	own.Remaining = remaining
 	if r.has("own lease is not told") {
 		own.NoLease = true
 	}
@@ -101,7 +109,7 @@ func (r *reference) Begin(
 // deaf is a claim that cannot be released.
 type deaf struct{ idempotency.Claim }
 
-func (deaf) Release(context.Context) error { return nil }
+func (deaf) Release(context.Context, time.Duration) error { return nil }
 
 // pause gives way between two steps that should be one.
 func (r *reference) pause() {
@@ -259,7 +267,7 @@ func (c *referenceClaim) Complete(_ context.Context, resp idempotency.Response, 
 	})
 }
 
-func (c *referenceClaim) Release(context.Context) error {
+func (c *referenceClaim) Release(_ context.Context, ttl time.Duration) error {
 	return c.step("Release", func(e *entry, now time.Time) error {
 		has := c.store.has
 		switch {
@@ -272,6 +280,9 @@ func (c *referenceClaim) Release(context.Context) error {
 			return idempotency.ErrClaimLost
 		case e.Response != nil, has("Release does nothing"):
 			return nil
+		}
+		if !e.released && !has("Release leaves the TTL") {
+			e.ttl = now.Add(ttl)
 		}
 		e.lease, e.released = now, true
 		return nil
@@ -404,7 +415,7 @@ func (tx *transaction) Complete(_ context.Context, resp idempotency.Response, tt
 	return nil
 }
 
-func (tx *transaction) Release(context.Context) error {
+func (tx *transaction) Release(context.Context, time.Duration) error {
 	s := tx.store
 	s.mu.Lock()
 	defer s.mu.Unlock()

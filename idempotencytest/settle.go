@@ -42,7 +42,7 @@ var settleCases = []testCase{{
 	check: func(t *trial) {
 		own := t.claim(request)
 		t.complete(own, receipt("kept"))
-		t.says("Release", own.claim.Release(t.ctx), idempotency.ErrClaimLost)
+		t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
 		t.replays(own, receipt("kept"))
 	},
 }, {
@@ -97,7 +97,7 @@ var settleCases = []testCase{{
 		for round := range rounds {
 			t := t.at(freshKey())
 			own := t.claim(request)
-			extended, released := t.whileExtending(own, round, func() error { return own.claim.Release(t.ctx) })
+			extended, released := t.whileExtending(own, round, func() error { return own.claim.Release(t.ctx, long) })
 			t.succeedsOrLoses("Extend", extended)
 			t.succeeds("Release", released)
 			t.release(t.claim(request))

@@ -77,7 +77,7 @@ func kindOf(ctx context.Context, store idempotency.Store) (kind, error) {
 	record, claim, err := store.Begin(ctx, freshKey(), request)
 	if err != nil {
 		if claim != nil {
-			_ = claim.Release(ctx)
+			_ = claim.Release(ctx, long)
 		}
 		return 0, err
 	}
@@ -85,9 +85,9 @@ func kindOf(ctx context.Context, store idempotency.Store) (kind, error) {
 		return 0, errors.New("a fresh key was not claimed")
 	}
 	if record.NoLease {
-		return transactional, claim.Release(ctx)
+		return transactional, claim.Release(ctx, long)
 	}
-	return leased, claim.Release(ctx)
+	return leased, claim.Release(ctx, long)
 }
 
 func casesFor(kind kind) []testCase {

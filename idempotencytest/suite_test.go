@@ -219,8 +219,8 @@ func (c slowClaim) Complete(ctx context.Context, resp idempotency.Response, ttl 
 	return c.Claim.Complete(ctx, resp, ttl)
 }
 
-func (c slowClaim) Release(ctx context.Context) error {
+func (c slowClaim) Release(ctx context.Context, ttl time.Duration) error {
 	c.wait()
 	defer c.wait()
-	return c.Claim.Release(ctx)
+	return c.Claim.Release(ctx, ttl)
 }

@@ -74,7 +74,7 @@ func (t *trial) settle() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), grace)
 	defer cancel()
 	for _, claim := range t.claims {
-		_ = claim.Release(ctx) // of most the check itself has seen the end
+		_ = claim.Release(ctx, long) // of most the check itself has seen the end
 	}
 }
 
@@ -90,7 +90,7 @@ func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
 	asked := time.Now()
 	record, claim, err := t.store.Begin(t.ctx, t.key, a)
 	if err != nil && claim != nil {
-		_ = claim.Release(t.ctx) // it may not have been granted
+		_ = claim.Release(t.ctx, long) // it may not have been granted
 		claim = nil
 	}
 	return answer{record, claim, a.Lease, asked, time.Now()}, err
@@ -184,7 +184,7 @@ func (t *trial) complete(own answer, resp idempotency.Response) {
 }
 
 func (t *trial) release(own answer) {
-	t.succeeds("Release", own.claim.Release(t.ctx))
+	t.succeeds("Release", own.claim.Release(t.ctx, long))
 }
 
 // extend returns own with its new lease.

@@ -129,7 +129,7 @@ func TestDeleteExpiredFindsWhatEachStepWrote(t *testing.T) {
 		"begin": {func(t *testing.T, store idempotency.Store, _ func(string)) { begun(t, store) }, "13:00"},
 		"begin again": {func(t *testing.T, store idempotency.Store, set func(string)) {
 			key, claim := begun(t, store)
-			require.NoError(t, claim.Release(ctx))
+			require.NoError(t, claim.Release(ctx, time.Hour))
 			set("2030-01-10 12:30:20+00")
 			_, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
@@ -497,10 +497,10 @@ func TestSpellingOfTheSchema(t *testing.T) {
 	key, claim := begun(t, pgxstore.NewTx(pool, opts))
 	opts.Schema = "public"
 	record, second, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
-	require.NoError(t, claim.Release(ctx))
+	require.NoError(t, claim.Release(ctx, time.Hour))
 	require.NoError(t, err)
 	if second != nil {
-		require.NoError(t, second.Release(ctx))
+		require.NoError(t, second.Release(ctx, time.Hour))
 	}
 	require.Nil(t, second)
 	require.True(t, record.NoLease, "it is running")

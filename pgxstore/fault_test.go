@@ -143,15 +143,15 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 				free, held := keyOf("1"), completed(t, store)
 
 				claim := inVain(free)
-				require.ErrorIs(t, claim.Release(ctx), c.want)
+				require.ErrorIs(t, claim.Release(ctx, time.Hour), c.want)
 				record, next, err := store.Begin(ctx, free, attempt)
 				require.NoError(t, err)
 				require.NotNil(t, next)
 				require.Equal(t, c.attempt, record.Attempt)
-				require.ErrorIs(t, claim.Release(ctx), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
 				require.NoError(t, next.Complete(ctx, answer, time.Hour))
 
-				require.ErrorIs(t, inVain(held).Release(ctx), idempotency.ErrClaimLost)
+				require.ErrorIs(t, inVain(held).Release(ctx, time.Hour), idempotency.ErrClaimLost)
 				record, _, err = store.Begin(ctx, held, attempt)
 				require.NoError(t, err)
 				require.Equal(t, answer, *record.Response)
@@ -188,7 +188,7 @@ func TestLostSteps(t *testing.T) {
 		WHEN lease_until > now() + interval '30 minutes' THEN 'extended' ELSE 'claimed' END FROM %s WHERE key = $1`
 	for _, s := range []step{
 		{"idempotency: extend", func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) }, "extended"},
-		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx) }, "released"},
+		{"idempotency: release", func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) }, "released"},
 		{"idempotency: complete", func(ctx context.Context, c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) }, "completed"},
 	} {
 		for _, fault := range []servertest.Fault{
@@ -274,7 +274,7 @@ func TestLockOfBrokenSession(t *testing.T) {
 	pool, proxy := newProxiedPool(t, unprepared)
 	opts := newTable(t, direct, pgxstore.Options{})
 	key, broken := begun(t, pgxstore.NewTx(direct, opts)) // stands for it
-	defer func() { _ = broken.Release(ctx) }()
+	defer func() { _ = broken.Release(ctx, time.Hour) }()
 
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: lock"})
 	noticed := make(chan error, 1)
@@ -282,12 +282,12 @@ func TestLockOfBrokenSession(t *testing.T) {
 		for proxy.Flights() < 10 && ctx.Err() == nil {
 			runtime.Gosched()
 		}
-		noticed <- broken.Release(ctx)
+		noticed <- broken.Release(ctx, time.Hour)
 	}()
 	_, claim, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
-	require.NoError(t, claim.Release(ctx))
+	require.NoError(t, claim.Release(ctx, time.Hour))
 	require.NoError(t, <-noticed)
 	require.Equal(t, 1, proxy.Strikes())
 }

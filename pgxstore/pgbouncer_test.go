@@ -45,11 +45,11 @@ func TestPgBouncer(t *testing.T) {
 		opts := newTable(t, direct, pgxstore.Options{IdleTimeout: 100 * time.Millisecond})
 		store := pgxstore.NewTx(pool, opts)
 		key, silent := begun(t, store)
-		defer func() { _ = silent.Release(t.Context()) }() // the server has done it
+		defer func() { _ = silent.Release(t.Context(), time.Hour) }() // the server has done it
 		require.Eventually(t, func() bool {
 			_, claim, err := store.Begin(t.Context(), key, attempt)
 			if claim != nil {
-				require.NoError(t, claim.Release(t.Context()))
+				require.NoError(t, claim.Release(t.Context(), time.Hour))
 			}
 			return err == nil && claim != nil
 		}, 10*time.Second, 10*time.Millisecond)

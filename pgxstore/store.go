@@ -188,10 +188,10 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 }
 
 // Release implements [idempotency.Claim].
-func (c *claim) Release(ctx context.Context) error {
+func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token})
+	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token, ttl.Microseconds()})
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}

@@ -145,7 +145,7 @@ func TestTableThatCannotBeRead(t *testing.T) {
 		_, claim, err := newStore(opts).Begin(ctx, key, attempt)
 		require.ErrorContains(t, err, "attempt", name)
 		if claim != nil { // nobody could read whether it was granted
-			require.ErrorIs(t, claim.Release(ctx), idempotency.ErrClaimLost)
+			require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
 		}
 		require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
 	}
@@ -218,12 +218,12 @@ func TestRestoredAttempt(t *testing.T) {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			store := pgxstore.New(pool, opts)
 			key, first := begun(t, store)
-			require.NoError(t, first.Release(ctx))
+			require.NoError(t, first.Release(ctx, time.Hour))
 			second, claim, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			execute(t, pool, "DELETE FROM "+tableName(opts))
 			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
-			require.NoError(t, claim.Release(ctx))
+			require.NoError(t, claim.Release(ctx, time.Hour))
 			third, _, err := store.Begin(ctx, key, attempt)
 			require.NoError(t, err)
 			require.Equal(t, 3, third.Attempt)

@@ -496,7 +496,7 @@ func TestRoundTripsOfTransactions(t *testing.T) {
 // settlings are how a claim ends.
 var settlings = map[string]func(idempotency.Claim) error{
 	"complete": func(c idempotency.Claim) error { return c.Complete(context.Background(), answer, time.Hour) },
-	"release":  func(c idempotency.Claim) error { return c.Release(context.Background()) },
+	"release":  func(c idempotency.Claim) error { return c.Release(context.Background(), time.Hour) },
 }
 
 // A goroutine that the handler left behind cannot reach the connection, which serves somebody else by then.
@@ -611,7 +611,7 @@ func TestLevelOfDividedTables(t *testing.T) {
 		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
 	})
 	_, claim := begun(t, pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 2})))
-	defer func() { _ = claim.Release(t.Context()) }()
+	defer func() { _ = claim.Release(t.Context(), time.Hour) }()
 	tx, _ := pgxstore.Tx(claim.Context(t.Context()))
 	var level string
 	require.NoError(t, tx.QueryRow(t.Context(), "SHOW transaction_isolation").Scan(&level))
@@ -633,13 +633,13 @@ func TestIdleTimeout(t *testing.T) {
 			opts := opts
 			opts.IdleTimeout = timeout
 			_, claim := begun(t, pgxstore.NewTx(pool, opts))
-			defer func() { _ = claim.Release(ctx) }() // in any case: the pool waits for its connections
+			defer func() { _ = claim.Release(ctx, time.Hour) }() // in any case: the pool waits for its connections
 			tx, _ := pgxstore.Tx(claim.Context(ctx))
 			var now, from string
 			require.NoError(t, tx.QueryRow(ctx, "SELECT current_setting(name), source FROM pg_settings WHERE name = $1", setting).
 				Scan(&now, &from))
 			require.Equal(t, []string{want, source}, []string{now, from})
-			require.NoError(t, claim.Release(ctx))
+			require.NoError(t, claim.Release(ctx, time.Hour))
 			require.Equal(t, session, one[string](t, pool, "SELECT current_setting($1)", setting))
 		}
 	}

@@ -1,0 +1,141 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// script answers the first attempt, the second one and so on, and notes the ID that each of them has.
+type script struct {
+	answers []http.HandlerFunc
+	ids     []uuid.UUID
+}
+
+func (a *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	op, _ := idempotency.FromContext(r.Context())
+	a.ids = append(a.ids, op.ID)
+	a.answers[len(a.ids)-1](w, r)
+}
+
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+func decide(v idempotency.Verdict, code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		idempotency.Decide(r.Context(), v)
+		w.WriteHeader(code)
+	}
+}
+
+// What has done nothing is forgotten soon, so that nobody fills the store with it. What may have done something is not:
+// the next attempt must have its ID, by which its effects are found.
+func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
+	t.Parallel()
+	const lease = 30 * time.Second
+	crash := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	limited := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusConflict)
+	}
+	for name, test := range map[string]struct {
+		before    []http.HandlerFunc // the attempts, of which each comes at once
+		wait      time.Duration
+		forgotten bool
+	}{
+		"401":                          {[]http.HandlerFunc{status(401)}, 2 * lease, true},
+		"425":                          {[]http.HandlerFunc{status(425)}, 2 * lease, true},
+		"429":                          {[]http.HandlerFunc{status(429)}, 2 * lease, true},
+		"429 a moment ago":             {[]http.HandlerFunc{status(429)}, 2*lease - 1, false},
+		"429 again and again":          {[]http.HandlerFunc{status(429), status(429), status(429)}, 2 * lease, true},
+		"408, of a service behind it":  {[]http.HandlerFunc{status(408)}, 2 * lease, false},
+		"409, of a service behind it":  {[]http.HandlerFunc{limited}, 2 * lease, false},
+		"499, of a service behind it":  {[]http.HandlerFunc{status(499)}, 2 * lease, false},
+		"500":                          {[]http.HandlerFunc{status(500)}, 24*time.Hour - 1, false},
+		"500 a day ago":                {[]http.HandlerFunc{status(500)}, 24 * time.Hour, true},
+		"500, then 429":                {[]http.HandlerFunc{status(500), status(429)}, 24*time.Hour - 1, false},
+		"429, then 500":                {[]http.HandlerFunc{status(429), status(500)}, 24*time.Hour - 1, false},
+		"429, then 500, then 429":      {[]http.HandlerFunc{status(429), status(500), status(429)}, 24*time.Hour - 1, false},
+		"panic":                        {[]http.HandlerFunc{crash}, 24*time.Hour - 1, false},
+		"panic, then 429":              {[]http.HandlerFunc{crash, status(429)}, 24*time.Hour - 1, false},
+		"the handler has done nothing": {[]http.HandlerFunc{decide(idempotency.Release, 500)}, 2 * lease, true},
+		"the handler does not know":    {[]http.HandlerFunc{decide(idempotency.Unknown, 429)}, 2 * lease, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := &script{answers: append(test.before, status(http.StatusCreated))}
+				svc := setup{opts: idempotency.Options{Lease: lease}, outer: recovering}.guard(t, a.ServeHTTP)
+				for range test.before {
+					svc.call("k", "")
+				}
+				time.Sleep(test.wait)
+				svc.call("k", "")
+				require.Len(t, a.ids, len(test.before)+1)
+				require.Equal(t, test.forgotten, a.ids[0] != a.ids[len(test.before)])
+			})
+		})
+	}
+}
+
+func TestHowLongUnfinishedWorkIsKnown(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		verdict   idempotency.Verdict
+		forgotten bool
+	}{"no verdict": {}, "Keep": {idempotency.Keep, false}, "Release": {idempotency.Release, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+				require.NoError(t, err)
+				var ids []uuid.UUID
+				work := func(ctx context.Context) (idempotency.Response, error) {
+					op, _ := idempotency.FromContext(ctx)
+					ids = append(ids, op.ID)
+					idempotency.Decide(ctx, test.verdict)
+					return idempotency.Response{}, errors.New("down")
+				}
+				for range 2 {
+					_, _, err := runner.Do(t.Context(), idempotency.Key{ID: "k"}, nil, work)
+					require.Error(t, err)
+					time.Sleep(time.Minute)
+				}
+				require.Equal(t, test.forgotten, ids[0] != ids[1])
+			})
+		})
+	}
+}
+
+// A store that does not say how long it would have kept a record is not made to forget an operation.
+func TestRemainingTimeThatTheStoreDoesNotTell(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &script{answers: []http.HandlerFunc{status(500), status(429), status(201)}}
+		svc := setup{store: untold{newSpyStore()}}.guard(t, a.ServeHTTP)
+		for range a.answers {
+			svc.call("k", "")
+			time.Sleep(time.Hour)
+		}
+		require.Equal(t, a.ids[0], a.ids[2])
+	})
+}
+
+type untold struct{ idempotency.Store }
+
+func (s untold) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	record.Remaining = 0
+	return record, claim, err
+}
