@@ -501,15 +501,35 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrStoreFull)
 	})
-	t.Run("record not readable, even with fail open", func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = failing(always, fmt.Errorf("%w: checksum", idempotency.ErrRecordInvalid))
-		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
-		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
-		require.Equal(t, idempotency.OutcomeUnavailable, svc.journal.last(t).Outcome)
-		require.Zero(t, svc.runs.Load())
+	for _, reason := range []error{idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy} {
+		t.Run("fail open, but: "+reason.Error(), func(t *testing.T) {
+			store := newSpyStore()
+			store.onBegin = failing(always, fmt.Errorf("wrapped: %w", reason))
+			svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
+			requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Equal(t, idempotency.OutcomeUnavailable, svc.journal.last(t).Outcome)
+			require.Zero(t, svc.runs.Load())
+		})
+	}
+	t.Run("fail open, but transactional", func(t *testing.T) {
+		for _, transactional := range []bool{true, false} {
+			_, err := idempotency.New(
+				storeOfTransactions{newSpyStore(), transactional}, idempotency.SingleUser, idempotency.Options{FailOpen: true})
+			if transactional {
+				require.ErrorContains(t, err, "FailOpen with a transactional store")
+			} else {
+				require.NoError(t, err)
+			}
+		}
 	})
 }
+
+type storeOfTransactions struct {
+	idempotency.Store
+	transactional bool
+}
+
+func (s storeOfTransactions) Transactional() bool { return s.transactional }
 
 func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,9 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if store == nil {
 		err = errors.Join(errors.New("idempotency: Store is nil"), err)
 	}
+	if opts.FailOpen && isTransactional(store) {
+		err = errors.Join(err, errors.New("idempotency: FailOpen with a transactional store: its handlers need their transaction"))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +93,10 @@ func verdictOn(ctx context.Context, err error) Verdict {
 		decided = op.decided()
 	}
 	switch {
-	case err != nil && decided == Unknown:
-		return Unknown
+	case err != nil && (decided == Unknown || decided == Release):
+		return decided
 	case err != nil:
-		return Release
+		return failed
 	default:
 		return cmp.Or(decided, Keep)
 	}
@@ -158,9 +161,18 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 	return replay, nil
 }
 
-// failsOpen reports whether the handler runs without a claim, as the store has failed with err.
+// isTransactional reports whether the claims of a store are transactions.
+func isTransactional(store Store) bool {
+	s, ok := store.(interface{ Transactional() bool })
+	return ok && s.Transactional()
+}
+
+// failsOpen reports whether the handler runs without a claim, as the store has failed with err. A store that works, but
+// has no room or no connection, is no reason: anybody may be able to bring that about.
 func (r *Runner) failsOpen(err error) bool {
-	return r.opts.FailOpen && !errors.Is(err, ErrRecordInvalid) && !errors.Is(err, ErrUserQuota)
+	works := errors.Is(err, ErrRecordInvalid) || errors.Is(err, ErrUserQuota) || errors.Is(err, ErrStoreFull) ||
+		errors.Is(err, ErrStoreBusy)
+	return r.opts.FailOpen && !works
 }
 
 // outcomeOf returns the outcome of a request for which Begin has returned err.

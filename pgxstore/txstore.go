@@ -42,6 +42,9 @@ func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 	}
 }
 
+// Transactional tells idempotency.New that no handler may run without its transaction.
+func (s *TxStore) Transactional() bool { return true }
+
 // Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
 func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	if s.faults != nil {
@@ -245,7 +248,7 @@ func (c *txClaim) Extend(context.Context, time.Duration) error {
 }
 
 // Release implements [idempotency.Claim]: it rolls back.
-func (c *txClaim) Release(ctx context.Context) error {
+func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
 	if c.settled.Load() {
 		if c.released {
 			return nil
