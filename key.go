@@ -1,6 +1,8 @@
 package idempotency
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -16,12 +18,32 @@ import (
 // Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
-// A Key does not print its parts, because they may be personal or guessable: it formats and logs as the first bytes
-// of its digest.
+// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. In what
+// this package stores, a part of more than 255 bytes is its beginning and its SHA-256.
 type Key struct {
 	User     string // as the [UserFunc] names the caller
 	Endpoint string // as Options.Endpoint names it: "POST /payments"
 	ID       string // what the client sent
+}
+
+// A longer part of a key keeps its beginning, for people to read, and its digest, which tells it from others. It is longer
+// than any part that is kept whole, so that no two different parts become the same.
+const (
+	longestPart = 255
+	beginning   = 192
+)
+
+// bounded returns the key with parts that have a limited length, whatever their source allows.
+func (k Key) bounded() Key {
+	return Key{User: boundedPart(k.User), Endpoint: boundedPart(k.Endpoint), ID: boundedPart(k.ID)}
+}
+
+func boundedPart(s string) string {
+	if len(s) <= longestPart {
+		return s
+	}
+	digest := sha256.Sum256([]byte(s))
+	return s[:beginning] + "~" + hex.EncodeToString(digest[:])
 }
 
 // Digest returns the SHA-256 of the three parts. Each is preceded by its length, so that two keys with the same text in
@@ -35,11 +57,20 @@ func (k Key) Digest() [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// String returns a short pseudonym of the key for logs: the first 8 bytes of its digest in hexadecimal.
+// String returns a short pseudonym of the key for logs. It is made with a secret of the process, so that nobody who reads
+// a log can find the key by guessing. In another process the same key has another pseudonym; the ID of the operation is
+// what the logs of several processes have in common.
 func (k Key) String() string {
-	d := k.Digest()
-	return hex.EncodeToString(d[:8])
+	digest := k.Digest()
+	mac := hmac.New(sha256.New, pseudonymSecret[:])
+	mac.Write(digest[:])
+	return hex.EncodeToString(mac.Sum(nil)[:8])
 }
+
+var pseudonymSecret = func() (secret [32]byte) {
+	rand.Read(secret[:]) // never fails
+	return secret
+}()
 
 // GoString keeps the parts of the key out of %#v.
 func (k Key) GoString() string { return "idempotency.Key(" + k.String() + ")" }
@@ -50,7 +81,7 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // LogValue keeps the parts of the key out of structured logs.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-const maxKeyLength = 255
+const maxKeyLength = longestPart
 
 // keyError is [ErrKeyInvalid] with a reason that the client is told.
 type keyError struct{ reason error }

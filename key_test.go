@@ -2,11 +2,14 @@ package idempotency_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/quick"
@@ -151,6 +154,71 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	require.NotContains(t, out.String(), "secret")
 	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
 	require.Contains(t, out.String(), key.String())
+}
+
+// A reader of logs cannot confirm a guess, since nobody outside of the process can compute what it logs.
+func TestPseudonymIsMadeWithASecretOfTheProcess(t *testing.T) {
+	t.Parallel()
+	key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "order-1"}
+	if os.Getenv("IDEMPOTENCY_PSEUDONYM") != "" {
+		fmt.Println("pseudonym:", key)
+		return
+	}
+	digest := key.Digest()
+	require.Len(t, key.String(), 16)
+	require.Equal(t, key.String(), key.String())
+	require.NotEqual(t, hex.EncodeToString(digest[:8]), key.String())
+	self, err := os.Executable()
+	require.NoError(t, err)
+	other := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$")
+	other.Env = append(os.Environ(), "IDEMPOTENCY_PSEUDONYM=1")
+	out, err := other.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "pseudonym: ")
+	require.NotContains(t, string(out), key.String())
+}
+
+// However long a client makes the parts of its key, a store holds little of them; and different ones stay different.
+func TestPartsOfAKeyAreBounded(t *testing.T) {
+	t.Parallel()
+	long := func(end string) string { return "/" + strings.Repeat("a", 100_000) + end }
+	var seen []idempotency.Key
+	store := newSpyStore()
+	svc := setup{
+		store: store,
+		user:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+	}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		seen = append(seen, op.Key)
+	})
+	requests := [][2]string{
+		{"alice", "/a"}, {"alice", long("1")}, {"alice", long("2")}, {"alice", "/" + strings.Repeat("a", 249)},
+		{"alice", "/" + strings.Repeat("a", 250)}, {long("1"), "/a"}, {long("2"), "/a"},
+	}
+	for _, request := range requests {
+		for range 2 {
+			require.NoError(t, svc.send(request[1], "k", "", withHeader("X-User", request[0])).err)
+		}
+	}
+	require.Len(t, seen, len(requests), "each of them ran once")
+	for _, key := range seen {
+		require.LessOrEqual(t, len(key.User), 257)
+		require.LessOrEqual(t, len(key.Endpoint), 257)
+	}
+	require.Equal(t, "POST /"+strings.Repeat("a", 249), seen[3].Endpoint, "255 bytes are kept")
+	require.True(t, strings.HasPrefix(seen[1].Endpoint, "POST /aaa"), "for people to read")
+	// Nobody can name a short endpoint so that it is taken for a long one.
+	require.NotEqual(t, len(seen[1].Endpoint), len(seen[3].Endpoint))
+
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	_, _, err = runner.Do(t.Context(), idempotency.Key{User: long(""), Endpoint: long(""), ID: long("")}, nil,
+		func(ctx context.Context) (idempotency.Response, error) {
+			op, _ := idempotency.FromContext(ctx)
+			require.LessOrEqual(t, len(op.Key.User)+len(op.Key.Endpoint)+len(op.Key.ID), 3*257)
+			return idempotency.Response{}, nil
+		})
+	require.NoError(t, err)
 }
 
 func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
