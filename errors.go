@@ -23,6 +23,7 @@ var (
 	ErrOverloaded     = errors.New("idempotency: too many request bodies in memory")  // overloaded
 	ErrInProgress     = errors.New("idempotency: in progress")                        // in-progress
 	ErrKeyReused      = errors.New("idempotency: key reused")                         // key-reused
+	ErrReplayRefused  = errors.New("idempotency: replay refused")                     // replay-refused
 	ErrNotReplayable  = errors.New("idempotency: response not replayable")            // not-replayable
 	ErrOutcomeUnknown = errors.New("idempotency: outcome unknown")                    // outcome-unknown
 	ErrUnavailable    = errors.New("idempotency: store unavailable")                  // store-unavailable
@@ -132,7 +133,10 @@ var problems = []struct {
 		Detail: "This key was sent before with another request. Nothing was executed. Use a new key for a new request."}},
 	{ErrNotReplayable, Error{Status: http.StatusConflict, Code: "not-replayable", Retry: RetryNever,
 		Title:  "Answer cannot be replayed",
-		Detail: "The request was executed before and is not executed again, but its answer was too large to keep. Do not retry; look the result up."}},
+		Detail: "The request was executed before and is not executed again, but its answer was not kept. Do not retry; look the result up."}},
+	{ErrReplayRefused, Error{Status: http.StatusForbidden, Code: "replay-refused", Retry: RetryNever,
+		Title:  "Answer is not shown again",
+		Detail: "The request was executed before and is not executed again. The caller may not see its answer now."}},
 	{ErrOutcomeUnknown, Error{Status: http.StatusConflict, Code: "outcome-unknown", Retry: RetryNever,
 		Title:  "Outcome of the earlier attempt is unknown",
 		Detail: "An earlier attempt with this key was interrupted and is not executed again. Find out what became of it before using a new key."}},
@@ -172,13 +176,14 @@ func refusalFor(err error) *Error {
 	return refusalFor(fmt.Errorf("%w: %w", ErrUnavailable, err))
 }
 
-// refuseUser returns the Error for err, which a [UserFunc] returned.
-func refuseUser(err error) *Error {
-	shown := refusalFor(ErrUserUnknown)
+// refuseAs returns the Error for err, by which a function of the service refuses a request: what err says itself, if it is
+// or wraps an Error, else that of the sentinel.
+func refuseAs(sentinel, err error) *Error {
+	shown := refusalFor(sentinel)
 	if own, ok := errors.AsType[*Error](err); ok {
 		shown = own.withDefaults()
 	}
-	shown.Err = fmt.Errorf("%w: %w", ErrUserUnknown, err)
+	shown.Err = fmt.Errorf("%w: %w", sentinel, err)
 	return shown
 }
 

@@ -18,7 +18,7 @@ type execution struct {
 	unprotected error     // why there is no claim
 	asked       time.Time // zero if nobody is to be told of the duration
 	waited      time.Duration
-	onWait      func() // called before the first wait for another attempt
+	caller      caller // nil in a Runner
 
 	operation operationContext
 	ctx       context.Context // of work
@@ -28,6 +28,16 @@ type execution struct {
 	event     Event
 	settled   bool  // the claim has ended, or is left to lapse
 	refusal   error // what is to be answered instead of the response; set with settled
+}
+
+// caller is the HTTP request that an execution is to answer.
+type caller interface {
+	// mayWait is asked before the request waits for another attempt. If it may, waited is called afterwards.
+	mayWait() bool
+	waited()
+
+	// mayReplay returns the refusal of a request that may not be answered with a response from the store.
+	mayReplay(*Response) error
 }
 
 // work carries out an operation. It says what its response means; the error is a cause for the event.

@@ -7,6 +7,7 @@ import (
 	"net/textproto"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -199,42 +200,58 @@ func newUnstoredFields(omit []string) unstoredFields {
 }
 
 // has reports whether the field is left out of the record. A field without a value is kept: all that it says is that
-// net/http shall not add the field by itself. connection is the field of that name beside it.
-func (u unstoredFields) has(name string, values, connection []string) bool {
+// net/http shall not add the field by itself. Listed are the fields that the Connection field beside it names.
+func (u unstoredFields) has(name string, values []string, listed map[string]bool) bool {
 	if len(values) == 0 {
 		return false
 	}
-	name = textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))
-	switch name {
-	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date":
-		return true
-	}
-	return len(u) > 0 && u[name] || len(connection) > 0 && listed(connection, name)
+	canonical := fieldName(name)
+	return ofConnection(name, canonical) || u[canonical] || listed[canonical]
 }
 
-// listed reports whether one of the comma-separated lists in lines has the name.
-func listed(lines []string, name string) bool {
-	for _, line := range lines {
-		for token := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), name) {
-				return true
-			}
-		}
+// fieldName returns the canonical name of a field of a header or a trailer.
+func fieldName(name string) string {
+	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))
+}
+
+// ofConnection reports whether a field belongs to one connection or one moment. So does a length that is spelled in
+// another way than net/http's own, which would be sent beside that.
+func ofConnection(name, canonical string) bool {
+	switch canonical {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date":
+		return true
+	case "Content-Length":
+		return name != canonical
 	}
 	return false
 }
 
+// listedIn returns the canonical names in the comma-separated lists of a Connection field.
+func listedIn(connection []string) map[string]bool {
+	var listed map[string]bool
+	for _, line := range connection {
+		for token := range strings.SplitSeq(line, ",") {
+			if listed == nil {
+				listed = make(map[string]bool)
+			}
+			listed[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token))] = true
+		}
+	}
+	return listed
+}
+
 // difference returns what made after out of before: a field that was added or changed has its values, a field that was
-// deleted has none. Fields that only the first client gets are apart from it.
+// deleted has none. Fields that only the first client gets are apart from it. The mark of a replay is nowhere: nobody but
+// this package sets it.
 func (u unstoredFields) difference(before, after http.Header) (diff Fields, unstored http.Header) {
 	var space [16]field
 	list := space[:0]
-	connection := after["Connection"]
+	listed := listedIn(after["Connection"])
 	for name, values := range after {
 		old, existed := before[name]
 		switch {
-		case existed && slices.Equal(old, values):
-		case u.has(name, values, connection):
+		case existed && slices.Equal(old, values), fieldName(name) == replayMarker:
+		case u.has(name, values, listed):
 			if unstored == nil {
 				unstored = make(http.Header)
 			}
@@ -258,6 +275,49 @@ func (u unstoredFields) strip(f Fields) Fields {
 	}
 	diff, _ := u.difference(nil, f.Header())
 	return diff
+}
+
+// filter returns the response as it is replayed: without the fields that are not to be stored now, whatever the options
+// were when it was.
+func (u unstoredFields) filter(resp *Response) *Response {
+	if len(u) == 0 {
+		return resp
+	}
+	filtered := *resp
+	filtered.Header, filtered.Trailer = u.strip(resp.Header), u.strip(resp.Trailer)
+	return &filtered
+}
+
+// check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for
+// two responses. Method is that of the request.
+func (resp *Response) check(method string) error {
+	if resp.Status < 200 || resp.Status > 999 {
+		return fmt.Errorf("%w: status %d", ErrRecordInvalid, resp.Status)
+	}
+	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
+		for rest := fields; rest != ""; {
+			var name, value string
+			var ok bool
+			name, value, ok, rest = rest.next()
+			if ok && !resp.mayHave(name, value, method) {
+				return fmt.Errorf("%w: field %q of the response", ErrRecordInvalid, name)
+			}
+		}
+	}
+	return nil
+}
+
+// mayHave reports whether a field can be one of the stored response.
+func (resp *Response) mayHave(name, value, method string) bool {
+	canonical := fieldName(name)
+	if ofConnection(name, canonical) || canonical == replayMarker {
+		return false
+	}
+	if canonical != "Content-Length" || !bodyAllowed(resp.Status) || method == http.MethodHead {
+		return true
+	}
+	n, err := strconv.Atoi(value)
+	return err == nil && n == len(resp.Body)
 }
 
 // replayMarker is the field that tells a replay from a first answer.

@@ -300,6 +300,7 @@ var retries = map[string]idempotency.Retry{
 	"in-progress":       idempotency.RetrySameKey,
 	"key-reused":        idempotency.RetryNewKey,
 	"not-replayable":    idempotency.RetryNever,
+	"replay-refused":    idempotency.RetryNever,
 	"outcome-unknown":   idempotency.RetryNever,
 	"store-unavailable": idempotency.RetrySameKey,
 	"rolled-back":       idempotency.RetrySameKey,

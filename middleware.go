@@ -30,6 +30,8 @@ type Middleware struct {
 	unstored unstoredFields
 	budget   budget
 	waiting  waitingBodies
+
+	waitingUsers waitingUsers
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
@@ -95,6 +97,7 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	e := exchanges.Get().(*exchange)
 	e.m, e.next, e.w, e.r = m, next, w, r
 	e.execution.runner, e.execution.key, e.execution.request = m.runner, key, r.Context()
+	e.execution.caller = e
 	defer e.close()
 	fp, err := e.fingerprint()
 	if err != nil {
@@ -105,7 +108,7 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	case err != nil:
 		return err
 	case replay != nil:
-		replay.replay(w)
+		m.unstored.filter(replay).replay(w)
 		e.unseen = true
 		return nil
 	default:
@@ -139,12 +142,12 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 	}
 	user, err := m.user(r)
 	if err != nil {
-		return Key{}, refuseUser(err)
+		return Key{}, refuseAs(ErrUserUnknown, err)
 	}
 	if user == "" {
 		return Key{}, ErrUserUnknown
 	}
-	return Key{User: user, Endpoint: m.opts.Endpoint(r), ID: id}, nil
+	return Key{User: user, Endpoint: m.opts.Endpoint(r), ID: id}.bounded(), nil
 }
 
 // exchange is a guarded request and its answer. Its buffers serve the next request. The handler may keep parts of the rest
@@ -163,7 +166,8 @@ type exchange struct {
 	writer   writer
 	reader   bodyReader
 	unseen   bool     // by a handler
-	kept     Response // what is stored of the answer
+	answer   Response // as Storable judges it
+	kept     Response // what is stored of it
 	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
 	silence  error    // why the context of a handler had ended that returned without an answer
 }
@@ -204,15 +208,24 @@ func (e *exchange) fingerprint() (Fingerprint, error) {
 	case consumed(e.r, len(e.body.b)):
 		return Fingerprint{}, ErrBodyConsumed
 	}
-	if e.m.opts.Wait > 0 {
-		e.execution.onWait = e.shareBody
-	}
 	fp, err := e.m.opts.Fingerprint(e.r, e.body.b)
 	if err != nil {
 		return fp, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
 	return fp, nil
 }
+
+// mayWait implements caller.
+func (e *exchange) mayWait() bool {
+	if !e.m.waitingUsers.join(e.execution.key.User) {
+		return false
+	}
+	e.shareBody()
+	return true
+}
+
+// waited implements caller.
+func (e *exchange) waited() { e.m.waitingUsers.leave(e.execution.key.User) }
 
 // shareBody lets the request hold its body together with others that wait for the same operation.
 func (e *exchange) shareBody() {
@@ -221,6 +234,20 @@ func (e *exchange) shareBody() {
 		e.dropBody()
 		e.body = e.shared.buffer
 	}
+}
+
+// mayReplay implements caller.
+func (e *exchange) mayReplay(resp *Response) error {
+	if err := resp.check(e.r.Method); err != nil {
+		return err
+	}
+	if e.m.opts.Replay == nil {
+		return nil
+	}
+	if err := e.m.opts.Replay(e.r, resp); err != nil {
+		return refuseAs(ErrReplayRefused, err)
+	}
+	return nil
 }
 
 // execute answers the request by running the handler.
@@ -283,17 +310,33 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	e.next.ServeHTTP(&e.writer, r)
 
 	resp, wrote, complete := e.writer.finish()
-	e.kept = resp
-	e.kept.Trailer = e.m.unstored.strip(resp.Trailer)
-	if int64(len(resp.Body)) > e.m.opts.MaxResponse || !complete {
-		e.kept.Body, e.kept.Omitted = nil, true
-	}
-	if !wrote && e.execution.operation.decided() != Keep {
+	decided := e.execution.operation.decided()
+	if !wrote && !decided.ends() {
 		e.silence = context.Cause(ctx)
 	}
+	e.answer = resp
+	e.answer.Trailer = e.m.unstored.strip(resp.Trailer)
+	if !complete || !e.canKeep(&resp) {
+		e.answer.Body, e.answer.Omitted = nil, true
+	}
+	e.kept = e.answer
+	if e.answer.Omitted || decided == Tombstone {
+		e.kept = resp.tombstone()
+	}
 	e.execution.answered = &e.kept
-	verdict, cause := e.judge(&e.kept, complete)
+	verdict, cause := e.judge(&e.answer, complete)
 	return e.kept, verdict, cause
+}
+
+// mostFields bounds the header and the trailer that are stored of an answer, together. Servers and clients seldom accept
+// more.
+const mostFields = 64 << 10
+
+// canKeep reports whether an answer can be stored whole and sent again. A 101 cannot: after it, the connection goes on in
+// another protocol.
+func (e *exchange) canKeep(resp *Response) bool {
+	return int64(len(resp.Body)) <= e.m.opts.MaxResponse && len(resp.Header)+len(resp.Trailer) <= mostFields &&
+		resp.Status >= 200
 }
 
 // Why an answer does not end the operation.
@@ -308,7 +351,7 @@ var (
 func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
 	decided := e.execution.operation.decided()
 	switch {
-	case decided == Keep || e.outgrew:
+	case decided.ends() || e.outgrew:
 		return Keep, nil
 	case decided != undecided:
 		return decided, errNotKept
@@ -330,11 +373,12 @@ func (e *exchange) outgrown(resp Response) error {
 	if e.execution.begun.claim == nil || e.m.opts.Stream {
 		return nil
 	}
-	e.execution.answered = &resp // a panic says nothing about the operation any more
+	e.kept = resp.tombstone()
+	e.execution.answered = &e.kept // a panic says nothing about the operation any more
 	if verdict, _ := e.judge(&resp, true); verdict != Keep {
 		e.execution.answered = nil
 		return nil
 	}
 	e.outgrew = true
-	return e.execution.tryComplete(resp)
+	return e.execution.tryComplete(e.kept)
 }

@@ -22,6 +22,7 @@ const (
 	OutcomeInProgress    Outcome = "in-progress"       // refused: another attempt is running
 	OutcomeKeyReused     Outcome = "key-reused"        // refused: the key came with another request before
 	OutcomeNotReplayable Outcome = "not-replayable"    // refused: ran before, but its answer was not kept
+	OutcomeReplayRefused Outcome = "replay-refused"    // refused: ran before, and Options.Replay does not let its answer pass
 	OutcomeClientLeft    Outcome = "client-left"       // not answered: its client left while it waited for another attempt
 	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted

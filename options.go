@@ -61,13 +61,20 @@ type Options struct {
 	MaxBodies int64
 
 	// MaxResponse is the most bytes of a response body that are stored. The client gets a larger answer whole, but a
-	// retry gets not-replayable and does not run the handler again. Zero means 1 MiB.
+	// retry gets not-replayable and does not run the handler again. The same holds for an answer whose header and trailer
+	// have more than 64 KiB. Zero means 1 MiB.
 	MaxResponse int64
 
 	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
 	// again with the same key. The response is complete, except for the body of one that is too large to be kept; it
 	// must be neither modified nor retained. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
 	Storable func(*Response) bool
+
+	// Replay is asked before an answer is replayed, with the request that is to get it. An error refuses the request, with
+	// replay-refused, or with the [*Error] that it is or wraps. The handler does not run in any case. It is the place to
+	// ask for rights that were withdrawn since. The response must be neither modified nor retained. Nil lets every
+	// replay pass.
+	Replay func(*http.Request, *Response) error
 
 	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,
 	// a replay does not.
@@ -118,7 +125,8 @@ type RunnerOptions struct {
 	Lease time.Duration
 
 	// Wait is how long a request waits for a running attempt with its key. If that completes, the request is answered
-	// with its result. Zero means that the request is refused with in-progress at once.
+	// with its result. Zero means that the request is refused with in-progress at once. So does a [Middleware] with a
+	// request of a user of whom 128 others are waiting.
 	Wait time.Duration
 
 	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].

@@ -60,9 +60,12 @@ type Response struct {
 	// Body is the whole body as the handler wrote it.
 	Body []byte
 
-	// Omitted says that the body was not kept, so that the response cannot be sent again.
+	// Omitted says that the answer was not kept, so that it cannot be sent again. Only its status is known then.
 	Omitted bool
 }
+
+// tombstone returns what is stored of a response that is not kept.
+func (r Response) tombstone() Response { return Response{Status: r.Status, Omitted: true} }
 
 // Clone returns a copy that shares no memory with r that could be modified.
 func (r Response) Clone() Response {

@@ -70,7 +70,7 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		r.events.report(ctx, &Event{Outcome: OutcomeRejected, Err: err})
 		return Response{}, false, refusalFor(err)
 	}
-	x := &execution{runner: r, key: key, request: ctx}
+	x := &execution{runner: r, key: key.bounded(), request: ctx}
 	replay, err := x.admit(sha256.Sum256(payload))
 	if err != nil {
 		return Response{}, false, err
@@ -79,9 +79,13 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		return replay.Clone(), true, nil
 	}
 	var failure error
-	resp, err = r.execute(ctx, x, func(ctx context.Context) (resp Response, _ Verdict, _ error) {
+	_, err = r.execute(ctx, x, func(ctx context.Context) (Response, Verdict, error) {
 		resp, failure = work(ctx)
-		return resp.Clone(), verdictOn(ctx, failure), failure // what is stored must not be work's to change
+		verdict := verdictOn(ctx, failure)
+		if verdict == Tombstone {
+			return resp.tombstone(), Keep, nil
+		}
+		return resp.Clone(), verdict, failure // what is stored must not be work's to change
 	})
 	return resp.Clone(), false, cmp.Or(err, failure)
 }
@@ -156,6 +160,13 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 		return nil, x.reportRefusal(err)
 	}
 	replay = x.begun.record.Response
+	if x.caller != nil {
+		if err := x.caller.mayReplay(replay); err != nil {
+			x.event = Event{Outcome: outcomeOf(err), Status: replay.Status, Err: err}
+			x.report(x.request)
+			return nil, refusalFor(err)
+		}
+	}
 	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
 	x.report(x.request)
 	return replay, nil
@@ -175,12 +186,16 @@ func (r *Runner) failsOpen(err error) bool {
 	return r.opts.FailOpen && !works
 }
 
-// outcomeOf returns the outcome of a request for which Begin has returned err.
+// outcomeOf returns the outcome of a request that gets neither a claim nor a replay because of err.
 func outcomeOf(err error) Outcome {
-	if errors.Is(err, ErrUserQuota) {
+	switch {
+	case errors.Is(err, ErrUserQuota):
 		return OutcomeQuotaExceeded
+	case errors.Is(err, ErrReplayRefused):
+		return OutcomeReplayRefused
+	default:
+		return OutcomeUnavailable
 	}
-	return OutcomeUnavailable
 }
 
 // beginResult is the answer of the store to Begin.
@@ -211,8 +226,11 @@ func (x *execution) claim(fp Fingerprint) error {
 	if x.runner.opts.Wait == 0 || !x.blocked(fp, err) {
 		return err
 	}
-	if x.onWait != nil {
-		x.onWait()
+	if x.caller != nil {
+		if !x.caller.mayWait() {
+			return err
+		}
+		defer x.caller.waited()
 	}
 	began := time.Now()
 	defer func() { x.waited = time.Since(began) }()
@@ -249,7 +267,7 @@ func (r *Runner) wake(key Key) {
 // answer. That the key was reused outranks everything else.
 func judge(rec *Record, fp Fingerprint) error {
 	switch {
-	case rec.Fingerprint != fp && rec.Fingerprint != Fingerprint{}:
+	case rec.Fingerprint != fp && (rec.Fingerprint != Fingerprint{} || rec.Response != nil):
 		return ErrKeyReused
 	case rec.Response != nil && rec.Response.Omitted:
 		return ErrNotReplayable

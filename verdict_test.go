@@ -141,7 +141,7 @@ func TestStorableSeesTheWholeAnswer(t *testing.T) {
 
 func TestVerdictOutranksStorable(t *testing.T) {
 	t.Parallel()
-	const again, replayed, unknown = "runs again", "is replayed", "is unknown"
+	const again, replayed, concealed, unknown = "runs again", "is replayed", "is not shown again", "is unknown"
 	for name, test := range map[string]struct {
 		status                int
 		verdict               idempotency.Verdict
@@ -149,6 +149,8 @@ func TestVerdictOutranksStorable(t *testing.T) {
 	}{
 		"keep what is not storable": {500, idempotency.Keep, replayed, replayed},
 		"keep what is storable":     {201, idempotency.Keep, replayed, replayed},
+		"conceal what is storable":  {201, idempotency.Tombstone, concealed, concealed},
+		"conceal what is not":       {500, idempotency.Tombstone, concealed, concealed},
 		"release what is storable":  {201, idempotency.Release, again, again},
 		"release what is not":       {500, idempotency.Release, again, again},
 		"unknown, though storable":  {201, idempotency.Unknown, again, unknown},
@@ -180,6 +182,10 @@ func TestVerdictOutranksStorable(t *testing.T) {
 						require.EqualValues(t, 2, svc.runs.Load())
 					case replayed:
 						requireReplay(t, first, second)
+					case concealed:
+						refusal := requireProblem(t, second, http.StatusConflict, "not-replayable")
+						require.Equal(t, test.status, refusal.OriginalStatus)
+						require.EqualValues(t, 1, svc.runs.Load())
 					case unknown:
 						requireProblem(t, second, http.StatusConflict, "in-progress")
 						time.Sleep(time.Minute)
@@ -228,7 +234,9 @@ func TestBrokenAnswerThatIsKept(t *testing.T) {
 // What a large answer means is judged before its first byte goes out.
 func TestVerdictOnALargeAnswer(t *testing.T) {
 	t.Parallel()
-	for verdict, executed := range map[idempotency.Verdict]int64{idempotency.Keep: 1, idempotency.Release: 2} {
+	for verdict, executed := range map[idempotency.Verdict]int64{
+		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Release: 2,
+	} {
 		svc := setup{opts: idempotency.Options{MaxResponse: 8}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
 			idempotency.Decide(r.Context(), verdict)
 			w.WriteHeader(http.StatusBadGateway)
@@ -250,8 +258,10 @@ func TestVerdictOfWork(t *testing.T) {
 		"release":               {idempotency.Release, nil, idempotency.OutcomeReleased},
 		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned},
 		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted},
+		"tombstone":             {idempotency.Tombstone, nil, idempotency.OutcomeExecuted},
 		"error that is unknown": {idempotency.Unknown, errDown, idempotency.OutcomeAbandoned},
 		"error that is kept":    {idempotency.Keep, errDown, idempotency.OutcomeReleased},
+		"error that is hidden":  {idempotency.Tombstone, errDown, idempotency.OutcomeReleased},
 	} {
 		b := newBench(t, newSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
 		resp, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
@@ -262,6 +272,66 @@ func TestVerdictOfWork(t *testing.T) {
 		require.Equal(t, 7, resp.Status)
 		require.Equal(t, test.outcome, b.journal.last(t).Outcome, name)
 	}
+}
+
+// Nothing of an answer with a secret is in the store, whatever else is: header, body and trailer stay out of it.
+func TestTombstoneKeepsNothingOfTheAnswer(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	var stored []idempotency.Response
+	spy := recordingStore{store, &stored}
+	svc := setup{store: spy}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Token", "secret")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "secret")
+		w.Header().Set(http.TrailerPrefix+"X-Token", "secret")
+		idempotency.Decide(r.Context(), idempotency.Tombstone)
+	})
+	first := svc.post("k", "")
+	require.Equal(t, "secret", first.body)
+	require.Equal(t, "secret", first.header.Get("X-Token"))
+	requireProblem(t, svc.post("k", ""), http.StatusConflict, "not-replayable")
+
+	runner, err := idempotency.NewRunner(spy, idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	work := func(ctx context.Context) (idempotency.Response, error) {
+		idempotency.Decide(ctx, idempotency.Tombstone)
+		return idempotency.Response{Status: 201, Body: []byte("secret")}, nil
+	}
+	resp, _, err := runner.Do(t.Context(), idempotency.Key{ID: "k"}, nil, work)
+	require.NoError(t, err)
+	require.Equal(t, "secret", string(resp.Body))
+	_, _, err = runner.Do(t.Context(), idempotency.Key{ID: "k"}, nil, work)
+	require.ErrorIs(t, err, idempotency.ErrNotReplayable)
+
+	tombstone := idempotency.Response{Status: http.StatusCreated, Omitted: true}
+	require.Equal(t, []idempotency.Response{tombstone, tombstone}, stored)
+}
+
+// recordingStore notes what is stored.
+type recordingStore struct {
+	idempotency.Store
+	stored *[]idempotency.Response
+}
+
+func (s recordingStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = recordingClaim{claim, s.stored}
+	}
+	return record, claim, err
+}
+
+type recordingClaim struct {
+	idempotency.Claim
+	stored *[]idempotency.Response
+}
+
+func (c recordingClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	*c.stored = append(*c.stored, resp.Clone())
+	return c.Claim.Complete(ctx, resp, ttl)
 }
 
 // A gateway and the service behind it both guard. The service is at work when the gateway gives up; what it says of

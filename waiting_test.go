@@ -2,7 +2,9 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,6 +87,39 @@ func TestWaitEnds(t *testing.T) {
 		require.Equal(t, idempotency.OutcomeInProgress, b.journal.last(t).Outcome)
 		require.Equal(t, time.Minute, b.journal.last(t).Waited)
 		wait()
+	})
+}
+
+// The waiting requests of one user are bounded. Beyond that one is told at once that its key is in progress, while
+// another user waits.
+func TestHowManyRequestsOfAUserMayWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const most = 128
+		finish := make(chan struct{})
+		svc := setup{
+			user: func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+			opts: idempotency.Options{Wait: time.Hour},
+		}.guard(t, func(http.ResponseWriter, *http.Request) { <-finish })
+		alice, bob := withHeader("X-User", "alice"), withHeader("X-User", "bob")
+		var group sync.WaitGroup
+		for range 2 { // what was taken was given back
+			key := rand.Text()
+			for _, user := range []edit{alice, bob} {
+				group.Go(func() { svc.call(key, "", user) })
+				synctest.Wait()
+			}
+			for range most {
+				group.Go(func() { assert.Equal(t, http.StatusOK, svc.call(key, "", alice).status) })
+			}
+			synctest.Wait()
+			requireProblem(t, svc.call(key, "", alice), http.StatusConflict, "in-progress")
+			group.Go(func() { assert.Equal(t, http.StatusOK, svc.call(key, "", bob).status) })
+			synctest.Wait()
+			close(finish)
+			group.Wait()
+			finish = make(chan struct{})
+		}
 	})
 }
 

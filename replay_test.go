@@ -1,0 +1,343 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// forgedStore has a completed record under each key, which somebody else has written.
+type forgedStore struct{ response *idempotency.Response }
+
+func (s forgedStore) Begin(
+	_ context.Context, _ idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return idempotency.Record{Attempt: 1, Fingerprint: request.Fingerprint, Response: s.response}, nil, nil
+}
+
+// onlyResponse sends a request over a connection of its own, and returns all that comes back as one response.
+func onlyResponse(t require.TestingT, address string) answer {
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = fmt.Fprint(conn, "POST /payments HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	require.NoError(t, err)
+	return readOnly(t, conn)
+}
+
+// readOnly reads one response, and requires that nothing comes after it.
+func readOnly(t require.TestingT, conn io.Reader) answer {
+	r := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodPost})
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	rest, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Empty(t, string(rest), "a second response")
+	resp.Header.Del("Date")
+	return answer{resp.StatusCode, resp.Header, string(body), nil}
+}
+
+// A record that this package cannot have written is refused: it is never sent, in whole or in part.
+func TestForgedResponseIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	const smuggled = "0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nEVIL!"
+	forged := map[string]idempotency.Response{}
+	for _, code := range []int{-1, 0, 42, 99, 100, 101, 103, 199, 1000, 1 << 30} {
+		forged[fmt.Sprint("status ", code)] = idempotency.Response{Status: code, Body: []byte("body")}
+	}
+	for name, fields := range map[string]idempotency.Fields{
+		"coding of the transfer":      "Transfer-Encoding: chunked\n",
+		"the same in lower case":      "transfer-encoding: chunked\n",
+		"the same, escaped":           `\x74ransfer-encoding: chunked` + "\n",
+		"connection":                  "Connection: close\n",
+		"upgrade":                     "Upgrade: h2c\n",
+		"date":                        "Date: now\n",
+		"short length":                "Content-Length: 2\n",
+		"long length":                 "Content-Length: 400\n",
+		"no length":                   "Content-Length: x\n",
+		"empty length":                "Content-Length: \n",
+		"two lengths":                 "Content-Length: 2\nContent-Length: 50\n",
+		"length in lower case":        "content-length: 2\n",
+		"mark of a replay":            "Idempotent-Replayed: true\n",
+		"mark of a replay, lowercase": "idempotent-replayed: true\n",
+	} {
+		forged[name] = idempotency.Response{Status: 200, Header: fields, Body: []byte(smuggled)}
+		forged[name+", as trailer"] = idempotency.Response{Status: 200, Trailer: `Trailer\x3a` + fields, Body: []byte(smuggled)}
+	}
+	for name, resp := range forged {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := setup{store: forgedStore{&resp}}.serve(t, echo)
+			requireProblem(t, onlyResponse(t, svc.server.Listener.Addr().String()), http.StatusServiceUnavailable, "store-unavailable")
+			require.Zero(t, svc.runs.Load())
+			event := svc.journal.last(t)
+			require.Equal(t, idempotency.OutcomeUnavailable, event.Outcome)
+			require.ErrorIs(t, event.Err, idempotency.ErrRecordInvalid)
+		})
+	}
+}
+
+func TestUnusualResponseIsReplayed(t *testing.T) {
+	t.Parallel()
+	for name, resp := range map[string]idempotency.Response{
+		"length":                     {Status: 200, Header: "Content-Length: 4\n", Body: []byte("body")},
+		"suppressed date":            {Status: 200, Header: "Date\n", Body: []byte("body")},
+		"no body":                    {Status: 204},
+		"length of what is not sent": {Status: 304, Header: "Content-Length: 4\n"},
+		"unknown status":             {Status: 999, Body: []byte("body")},
+		"field that nobody can send": {Status: 200, Header: `a b: \x0d\x0aX: y` + "\n", Body: []byte("body")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := setup{store: forgedStore{&resp}}.serve(t, echo)
+			got := onlyResponse(t, svc.server.Listener.Addr().String())
+			require.Equal(t, resp.Status, got.status)
+			require.Equal(t, string(resp.Body), got.body)
+			require.True(t, got.replayed())
+			require.Empty(t, got.header["X"])
+		})
+	}
+}
+
+// FuzzForgedResponse looks for a stored response that a client would take for two, or that makes the server panic.
+func FuzzForgedResponse(f *testing.F) {
+	f.Add(200, "Content-Type: text/plain\n", "", []byte("body"))
+	f.Add(200, "transfer-encoding: chunked\n", "", []byte("0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+	f.Add(204, "Content-Length: 3\n", `Trailer\x3aX: y`+"\n", []byte("HTTP/1.1 200 OK\r\n\r\n"))
+	f.Add(304, "Trailer: A\n", "A: b\n", []byte(nil))
+	f.Add(-1, `a\x0d\x0ab: c`+"\n", "", []byte("x"))
+	var resp atomic.Pointer[idempotency.Response]
+	m, err := idempotency.New(lateForgery{&resp}, idempotency.SingleUser, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(f, err)
+	panics := new(atomic.Int64)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				panics.Add(1)
+			}
+		}()
+		m.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+	}))
+	f.Cleanup(server.Close)
+	f.Fuzz(func(t *testing.T, status int, header, trailer string, body []byte) {
+		stored, err := idempotency.Response{
+			Status: status, Header: idempotency.Fields(header), Trailer: idempotency.Fields(trailer), Body: body,
+		}.MarshalBinary()
+		require.NoError(t, err)
+		var read idempotency.Response
+		if err := read.UnmarshalBinary(stored); err != nil {
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			return
+		}
+		resp.Store(&read)
+		got := onlyResponse(t, server.Listener.Addr().String())
+		require.Zero(t, panics.Load())
+		if got.replayed() {
+			require.Equal(t, status, got.status)
+		} else {
+			require.Equal(t, http.StatusServiceUnavailable, got.status)
+		}
+	})
+}
+
+// lateForgery is a forgedStore whose response changes.
+type lateForgery struct {
+	response *atomic.Pointer[idempotency.Response]
+}
+
+func (s lateForgery) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return forgedStore{s.response.Load()}.Begin(ctx, key, request)
+}
+
+// A fingerprint of nothing but zeros is that of a running attempt which the store cannot see. It opens no answer.
+func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	svc := setup{store: zeroed{store}}.guard(t, echo)
+	require.Equal(t, http.StatusCreated, svc.call("k", "body").status)
+	requireProblem(t, svc.call("k", "another body"), http.StatusConflict, "key-reused")
+}
+
+// zeroed has lost the fingerprints of its records.
+type zeroed struct{ idempotency.Store }
+
+func (s zeroed) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	record.Fingerprint = idempotency.Fingerprint{}
+	return record, claim, err
+}
+
+func TestReplayIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		reason error
+		want   func(*testing.T, answer)
+	}{
+		"reason": {errors.New("rights were withdrawn"), func(t *testing.T, got answer) {
+			requireProblem(t, got, http.StatusForbidden, "replay-refused")
+			require.NotContains(t, got.body, "withdrawn")
+		}},
+		"answer of its own": {
+			fmt.Errorf("wrapped: %w", &idempotency.Error{Status: http.StatusNotFound, Code: "gone"}),
+			func(t *testing.T, got answer) {
+				require.Equal(t, http.StatusNotFound, got.status)
+				require.Contains(t, got.body, "#gone")
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var refuses atomic.Bool
+			asked := 0
+			svc := setup{opts: idempotency.Options{Replay: func(r *http.Request, resp *idempotency.Response) error {
+				asked++
+				require.Equal(t, "/payments", r.URL.Path)
+				require.Equal(t, "secret", string(resp.Body))
+				if refuses.Load() {
+					return test.reason
+				}
+				return nil
+			}}}.guard(t, echo)
+			first := svc.call("k", "secret")
+			require.Zero(t, asked, "about the first answer")
+			requireReplay(t, first, svc.call("k", "secret"))
+			refuses.Store(true)
+			got := svc.call("k", "secret")
+			test.want(t, got)
+			require.NotContains(t, got.body, "secret")
+			require.Equal(t, idempotency.OutcomeReplayRefused, svc.journal.last(t).Outcome)
+			require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrReplayRefused)
+			require.ErrorIs(t, svc.journal.last(t).Err, test.reason)
+			refuses.Store(false)
+			requireReplay(t, first, svc.call("k", "secret"))
+			require.EqualValues(t, 1, svc.runs.Load())
+			require.Equal(t, 3, asked)
+		})
+	}
+}
+
+// Fields that are omitted since a change of the options are not replayed from older records, either.
+func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Set-Cookie", "session=1")
+		w.Header().Set("X-Kept", "1")
+		w.Header().Set("Trailer", "X-Sum, X-Late")
+		_, _ = io.WriteString(w, "body")
+		w.Header().Set("X-Sum", "1")
+		w.Header().Set("X-Late", "1")
+	}
+	before := setup{store: store}.serve(t, handler)
+	after := setup{store: store, opts: idempotency.Options{OmitHeaders: []string{"set-cookie", "X-Late"}}}.serve(t, handler)
+	first := before.post("k", "")
+	require.Equal(t, "session=1", first.header.Get("Set-Cookie"))
+	got := after.post("k", "")
+	require.True(t, got.replayed())
+	require.Equal(t, "1", got.header.Get("X-Kept"))
+	require.Empty(t, got.header.Get("Set-Cookie"))
+	requireReplay(t, first, before.post("k", ""))
+}
+
+// The mark of a replay comes from the middleware, never from a handler or what is behind it.
+func TestHandlerCannotMarkItsAnswerAsAReplay(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"Idempotent-Replayed", "idempotent-replayed", http.TrailerPrefix + "Idempotent-Replayed"} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", stream ", stream), func(t *testing.T) {
+				t.Parallel()
+				svc := setup{opts: idempotency.Options{Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+					w.Header()[name] = []string{"true"}
+					_, _ = io.Copy(w, strings.NewReader(strings.Repeat("x", 5000)))
+				})
+				first := svc.post("k", "")
+				require.False(t, first.replayed())
+				requireReplay(t, first, svc.post("k", ""))
+			})
+		}
+	}
+}
+
+func TestLargeHeaderIsNotStored(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		size   int
+		where  string
+		stored bool
+	}{
+		"header of 60 KiB":  {60 << 10, "", true},
+		"header of 65 KiB":  {65 << 10, "", false},
+		"trailer of 65 KiB": {65 << 10, http.TrailerPrefix, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			svc := setup{store: store}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set(test.where+"X-Large", strings.Repeat("x", test.size))
+				w.(http.Flusher).Flush()
+				_, _ = io.WriteString(w, "body")
+			})
+			first := svc.call("k", "")
+			require.Equal(t, "body", first.body)
+			if test.stored {
+				requireReplay(t, first, svc.call("k", ""))
+				return
+			}
+			problem := requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+			require.Equal(t, http.StatusOK, problem.OriginalStatus)
+			require.EqualValues(t, 1, svc.runs.Load())
+			require.Less(t, store.Counted().Total, int64(1000))
+		})
+	}
+}
+
+// A 101 goes on in another protocol: there is nothing that could be replayed.
+func TestSwitchOfProtocolsIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	svc := setup{}.guard(t, status(http.StatusSwitchingProtocols))
+	require.Equal(t, http.StatusSwitchingProtocols, svc.call("k", "").status)
+	requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+}
+
+// An answer with many fields that its Connection field names is filtered in time that grows with their number, not with
+// its square: each name is looked up.
+func TestManyConnectionFields(t *testing.T) {
+	t.Parallel()
+	const n = 3000
+	var listed bytes.Buffer
+	for i := range n {
+		fmt.Fprintf(&listed, "x-%d, ", i)
+	}
+	svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", listed.String())
+		for i := range 2 * n {
+			w.Header().Set(fmt.Sprint("X-", i), "1")
+		}
+	})
+	first := svc.call("k", "")
+	require.Len(t, first.header, 2*n+1)
+	require.Len(t, svc.call("k", "").header, n+1, "those that are not listed, and the mark")
+}
