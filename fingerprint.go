@@ -33,11 +33,13 @@ func (f *Fingerprint) parse(s string) bool {
 // FingerprintFunc computes the fingerprint of a request. Body is the whole body; the function must not keep or change
 // it. An error is answered with 400, body-invalid. Many goroutines call the function at once.
 //
-// It may leave out method, path and user, which are a part of the [Key]. It must leave out fields that change from one
-// attempt to the next, such as trace headers.
+// It may leave out method, path and user, which are a part of the [Key], and the fields in Options.FingerprintHeaders,
+// which the [Middleware] adds to every fingerprint, together with Content-Encoding and the fields that override the
+// method. It must leave out fields that change from one attempt to the next, such as trace headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
-// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent.
+// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent. It has no other
+// fields of the header.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	var space [512]byte // on the stack, and enough for all but the longest queries
 	content := sha256.Sum256(body)
