@@ -10,6 +10,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -32,11 +33,13 @@ func (f *Fingerprint) parse(s string) bool {
 // FingerprintFunc computes the fingerprint of a request. Body is the whole body; the function must not keep or change
 // it. An error is answered with 400, body-invalid. Many goroutines call the function at once.
 //
-// It may leave out method, path and user, which are a part of the [Key]. It must leave out fields that change from one
-// attempt to the next, such as trace headers.
+// It may leave out method, path and user, which are a part of the [Key], and the fields in Options.FingerprintHeaders,
+// which the [Middleware] adds to every fingerprint, together with Content-Encoding and the fields that override the
+// method. It must leave out fields that change from one attempt to the next, such as trace headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
-// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent.
+// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent. It has no other
+// fields of the header.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	var space [512]byte // on the stack, and enough for all but the longest queries
 	content := sha256.Sum256(body)
@@ -55,12 +58,13 @@ func appendPart(b []byte, part string) []byte {
 
 // FingerprintJSON takes two JSON bodies for the same if they differ in white space, in the order of members or in how
 // strings and fractions are written: it hashes the canonical form of RFC 8785, except that integers keep every digit
-// instead of being rounded to 53 bits. Numbers with a fraction or an exponent are compared as 64-bit floats, of which
-// the largest stands for all that are larger: amounts that need more belong in integers or strings.
+// instead of being rounded to 53 bits. Numbers with a fraction or an exponent are compared as 64-bit floats: amounts
+// that need more digits belong in integers or strings.
 //
-// It returns an error for an object with the same name twice, since its meaning depends on who reads it; and for arrays
-// and objects that are nested more than 100 deep, since the time to sort them grows with their depth. Empty bodies, and
-// those of other media types, are hashed as [FingerprintRaw] does.
+// It returns an error for an object with the same name twice, since its meaning depends on who reads it; for a number
+// with a fraction or an exponent that is beyond the largest 64-bit float, such as 1e400, since RFC 8785 has no form for
+// it; and for arrays and objects that are nested more than 100 deep, since the time to sort them grows with their depth.
+// Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
 func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
 	if len(body) == 0 || media != "application/json" && !strings.HasSuffix(media, "+json") {
@@ -71,6 +75,9 @@ func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	}
 	value := jsontext.Value(bytes.Clone(body))
 	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+	}
+	if err := checkRange(body, value); err != nil {
 		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 	}
 	return FingerprintRaw(r, value)
@@ -98,6 +105,39 @@ func checkDepth(body []byte) error {
 		}
 	}
 	return nil
+}
+
+// largestFloat is the largest 64-bit float in canonical form. Numbers beyond it are canonicalised to it.
+const largestFloat = "1.7976931348623157e+308"
+
+// checkRange refuses well-formed JSON with a number beyond the largest float. It decodes the body only if the canonical
+// form has that float in it, which ordinary bodies do not have.
+func checkRange(body, canonical []byte) error {
+	if !bytes.Contains(canonical, []byte(largestFloat)) {
+		return nil
+	}
+	tokens := jsontext.NewDecoder(bytes.NewReader(body))
+	for {
+		token, err := tokens.ReadToken()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if token.Kind() == '0' && !inRange(token.String()) {
+			return fmt.Errorf("the number that ends at byte %d is beyond the largest 64-bit float", tokens.InputOffset())
+		}
+	}
+}
+
+// inRange reports whether a number is an integer, of which every digit counts, or fits a 64-bit float.
+func inRange(number string) bool {
+	if !strings.ContainsAny(number, ".eE") {
+		return true
+	}
+	_, err := strconv.ParseFloat(number, 64)
+	return err == nil
 }
 
 // FingerprintMultipart takes two multipart bodies for the same if they differ in their boundary only, which clients

@@ -55,9 +55,17 @@ func TestFingerprints(t *testing.T) {
 			content{"", js, `[123456789012345678901234567891]`}, false},
 		{"order of elements", json, content{"", js, `[1,2]`}, content{"", js, `[2,1]`}, false},
 		{"largest float", json, content{"", js, `1.7976931348623157e308`}, content{"", js, `17976931348623157e292`}, true},
-		{"larger than any float", json, content{"", js, `[0,1e400]`}, content{"", js, `[0,1e500]`}, true},
+		{"rounded to the largest float", json, content{"", js, `1.7976931348623158e308`},
+			content{"", js, `1.7976931348623157e308`}, true},
+		{"largest floats of both signs", json, content{"", js, `[-1.7976931348623157e308]`},
+			content{"", js, `[1.7976931348623157e308]`}, false},
+		{"largest float in a string", json, content{"", js, `["1.7976931348623157e+308","1e400",1e3]`},
+			content{"", js, `["1.7976931348623157e+308","1e400", 1000.0]`}, true},
+		{"smaller than any float", json, content{"", js, `[1e-400,-0.0]`}, content{"", js, `[0.0,0]`}, true},
 		{"larger integers", json, content{"", js, "1" + strings.Repeat("0", 400)},
 			content{"", js, "2" + strings.Repeat("0", 400)}, false},
+		{"larger integer beside the largest float", json, content{"", js, "[1.7976931348623157e308,1" + strings.Repeat("0", 400) + "]"},
+			content{"", js, "[17976931348623157e292, 1" + strings.Repeat("0", 400) + "]"}, true},
 		{"numbers in strings", json, content{"", js, `"1e400"`}, content{"", js, `"1e500"`}, false},
 		{"string and number", json, content{"", js, `1`}, content{"", js, `"1"`}, false},
 		{"null and nothing", json, content{"", js, `{"a":null}`}, content{"", js, `{}`}, false},
@@ -108,6 +116,11 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
 		"white space":          {idempotency.FingerprintJSON, content{"", js, ` `}},
 		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
+		"too large":            {idempotency.FingerprintJSON, content{"", js, `[0,1e400]`}},
+		"too large, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a":{"b":-1E+309}}`}},
+		"too large, long":      {idempotency.FingerprintJSON, content{"", js, "1" + strings.Repeat("0", 400) + ".0"}},
+		"too large, barely":    {idempotency.FingerprintJSON, content{"", js, `1.7976931348623159e308`}},
+		"too large, later":     {idempotency.FingerprintJSON, content{"", js, `["1e1",1.7976931348623157e308,1e309]`}},
 		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
 		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
 		"form not ended":       {idempotency.FingerprintMultipart, content{"", form("x").media, "--x\r\n\r\n1"}},
@@ -179,6 +192,7 @@ func TestFingerprintsAreFrozen(t *testing.T) {
 func FuzzFingerprintJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"b":[1,2.50,"é"],"a":null}`, `9007199254740993`, `{"a":1,"a":2}`, `-0`, `1e400`, `"\ud800"`, ``, ` `, `[[1.5e308]]`,
+		`[1.7976931348623157e308,"1.7976931348623157e+308"]`,
 	} {
 		f.Add(seed)
 	}
@@ -193,7 +207,7 @@ func FuzzFingerprintJSON(f *testing.F) {
 			return
 		}
 		if err != nil {
-			return // well-formed, but with a name twice, not UTF-8, or nested too deep
+			return // well-formed, but with a name twice, not UTF-8, nested too deep, or with a number too large
 		}
 		var compact, indented bytes.Buffer
 		require.NoError(t, json.Compact(&compact, []byte(body)))

@@ -212,7 +212,7 @@ func (e *exchange) fingerprint() (Fingerprint, error) {
 	if err != nil {
 		return fp, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
-	return fp, nil
+	return fp.withSelectors(e.r.Header, e.m.opts.FingerprintHeaders), nil
 }
 
 // mayWait implements caller.

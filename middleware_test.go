@@ -103,6 +103,9 @@ func TestRefusedBeforeTheStoreIsAsked(t *testing.T) {
 		{"body without fingerprint", setup{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}},
 			[]edit{key, withHeader("Content-Type", js)}, "{",
 			400, "body-invalid", idempotency.ErrBodyInvalid, true},
+		{"number without fingerprint", setup{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}},
+			[]edit{key, withHeader("Content-Type", js)}, `{"amount":1e400}`,
+			400, "body-invalid", idempotency.ErrBodyInvalid, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			svc := row.setup.guard(t, echo)

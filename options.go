@@ -31,8 +31,8 @@ type Options struct {
 	// same key; else it is refused with key-invalid. Nil means Idempotency-Key.
 	Headers []string
 
-	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. Nil means
-	// POST and PATCH.
+	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. If outer
+	// middleware overrides the method of a request, the new one counts. Nil means POST and PATCH.
 	Methods []string
 
 	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass
@@ -43,13 +43,22 @@ type Options struct {
 	// key-invalid. The client is shown the text of the error, so it must not hold secrets.
 	ValidateKey func(id string) error
 
-	// Endpoint names the scope of a key. Nil means the method and the escaped path that the client asked for, before
-	// any StripPrefix: "POST /payments". The host is not a part of it.
+	// Endpoint names the scope of a key. Nil means the method, as for Methods, and the escaped path that the client asked
+	// for, before any StripPrefix: "POST /payments". The host is not a part of it.
 	Endpoint func(*http.Request) string
 
 	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
 	// [FingerprintMultipart] are ready alternatives.
 	Fingerprint FingerprintFunc
+
+	// FingerprintHeaders are request fields that select what a request does, such as Stripe-Account. They become a part of
+	// every fingerprint, whatever Fingerprint is: a key that is used again with another value, or without the field, is
+	// refused with key-reused. Values are compared as they are sent, line by line. Content-Encoding, X-HTTP-Method,
+	// X-HTTP-Method-Override and X-Method-Override are always included.
+	//
+	// Fields that change from one attempt to the next must stay out: those of tracing, and Authorization, whose tokens
+	// are renewed. The caller belongs in the [UserFunc].
+	FingerprintHeaders []string
 
 	// MaxBody is the most bytes that the body of a guarded request may have; a larger one is refused with
 	// body-too-large. It is held in memory while the request is served. Zero means 1 MiB.
@@ -170,6 +179,7 @@ func (o Options) withDefaults() Options {
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
 	o.Methods = slices.Clone(o.Methods)
+	o.FingerprintHeaders = selectors(o.FingerprintHeaders)
 	o.OmitHeaders = slices.Clone(o.OmitHeaders)
 	if o.Endpoint == nil {
 		o.Endpoint = endpoint
@@ -202,6 +212,11 @@ func (o Options) validate() error {
 		faults.check(isToken(method), "Methods: %q is not a method", method)
 		faults.check(method == strings.ToUpper(method), "Methods: %q is not in capitals, as methods are", method)
 	}
+	for _, name := range o.FingerprintHeaders {
+		faults.check(isToken(name), "FingerprintHeaders: %q is not a field name", name)
+		faults.check(!slices.Contains(o.Headers, name), "FingerprintHeaders: %q has the key", name)
+		faults.check(!outsideOfHeader(name), "FingerprintHeaders: %q is not in the header that net/http shows", name)
+	}
 	for _, name := range o.OmitHeaders {
 		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
 	}
@@ -220,6 +235,15 @@ func hasOtherMeaning(name string) bool {
 		return true
 	}
 	return strings.HasPrefix(name, "Content-")
+}
+
+// outsideOfHeader reports whether net/http keeps the field of a request elsewhere. Name is in canonical form.
+func outsideOfHeader(name string) bool {
+	switch name {
+	case "Host", "Trailer", "Transfer-Encoding":
+		return true
+	}
+	return false
 }
 
 func (o Options) runner() RunnerOptions {

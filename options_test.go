@@ -25,12 +25,13 @@ import (
 func TestNewReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	m, err := idempotency.New(nil, nil, idempotency.Options{
-		Headers: []string{"no name"}, Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"}, MaxBody: -1, MaxResponse: -1,
-		ReuseStatus: 200, TTL: time.Second, Lease: time.Minute, Wait: -1, Abandoned: -1, StoreTimeout: time.Hour,
+		Headers: []string{"no name"}, Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"},
+		FingerprintHeaders: []string{"Host"}, MaxBody: -1, MaxResponse: -1, ReuseStatus: 200, TTL: time.Second,
+		Lease: time.Minute, Wait: -1, Abandoned: -1, StoreTimeout: time.Hour,
 	})
 	require.Nil(t, m)
-	for _, fault := range []string{"Store is nil", "UserFunc", "Header", "Methods", "OmitHeaders", "MaxBody",
-		"MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
+	for _, fault := range []string{"Store is nil", "UserFunc", "Header", "Methods", "OmitHeaders", "FingerprintHeaders",
+		"MaxBody", "MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})
@@ -59,11 +60,14 @@ func TestHugeLimits(t *testing.T) {
 func TestOptionsAreFrozen(t *testing.T) {
 	t.Parallel()
 	headers, methods, omitted := []string{"Idempotency-Key"}, []string{"POST"}, []string{"X-Omitted"}
-	svc := setup{opts: idempotency.Options{Headers: headers, Methods: methods, OmitHeaders: omitted}}.guard(t,
-		func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Omitted", "1") })
-	headers[0], methods[0], omitted[0] = "X-Other", "PUT", "X-Other"
+	selecting := []string{"X-Tenant"}
+	svc := setup{opts: idempotency.Options{
+		Headers: headers, Methods: methods, OmitHeaders: omitted, FingerprintHeaders: selecting,
+	}}.guard(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Omitted", "1") })
+	headers[0], methods[0], omitted[0], selecting[0] = "X-Other", "PUT", "X-Other", "X-Other"
 	require.Contains(t, svc.call("k", "b").header, "X-Omitted")
 	require.NotContains(t, svc.call("k", "b").header, "X-Omitted")
+	requireProblem(t, svc.call("k", "b", withHeader("X-Tenant", "a")), http.StatusConflict, "key-reused")
 	require.EqualValues(t, 1, svc.runs.Load())
 }
 

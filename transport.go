@@ -29,7 +29,10 @@ import (
 //   - a random UUID, if Hosts has the host.
 //
 // Requests without a key pass untouched. No key follows a redirect to another host, unless Hosts has that host too.
-// This includes the header that the caller has set.
+// This includes the header that the caller has set. A body that was sent with a key does not follow either: a redirect
+// with status 307 or 308, which would send it to that host, ends in a [*TransportError] that wraps [ErrRedirected]. One
+// that becomes a GET, or that has no body, is followed without the key. The other fields are the business of
+// [http.Client], which keeps Authorization and cookies from other domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //
@@ -59,6 +62,9 @@ type Transport struct {
 	// Base sends the requests. Nil means [http.DefaultTransport]. Transports that authenticate or trace go here if they
 	// are to see each attempt, and around this one if not. One that has retries of its own, such as that of
 	// hashicorp/go-retryablehttp, goes here together with MaxAttempts 1: all its attempts carry the same key.
+	//
+	// Its answers must have their Request, as those of net/http do. A redirect by an answer without it counts as one to
+	// another host.
 	Base http.RoundTripper
 
 	// Header is the name of the request header with the key. Empty means Idempotency-Key.
@@ -95,7 +101,8 @@ type TransportError struct {
 	// Key is what the request was sent with, for [WithKey]; empty if that was not a valid key.
 	Key string
 
-	// Attempts is how often the request was handed to Base. Zero: its body could not be read.
+	// Attempts is how often the request was handed to Base. Zero: its body could not be read, or a redirect was not
+	// followed, see ErrRedirected.
 	Attempts int
 
 	// Err is the error of the last attempt, joined by that of the context if it ended the pause after it.
@@ -128,7 +135,7 @@ type clientKey struct{}
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if crossHostRedirect(req) && !t.named(req) {
-		return t.base().RoundTrip(t.withKey(req, ""))
+		return t.leave(req)
 	}
 	key, err := t.key(req)
 	if err != nil {
@@ -164,15 +171,9 @@ func (t *Transport) named(req *http.Request) bool {
 	})
 }
 
-// crossHostRedirect reports whether redirects have led the request away from the host that the caller addressed.
-func crossHostRedirect(req *http.Request) bool {
-	first := req
-	for first.Response != nil {
-		if first = first.Response.Request; first == nil {
-			return true // nobody knows where it came from
-		}
-	}
-	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host)
+// takesKey reports whether a request whose caller has not set the header can have a key.
+func takesKey(req *http.Request) bool {
+	return req.Method == http.MethodPost || req.Method == http.MethodPatch
 }
 
 // key returns the value of the header, or nothing if the request is not to have a key.
@@ -181,7 +182,7 @@ func (t *Transport) key(req *http.Request) (string, error) {
 	if _, set := req.Header[name]; set {
 		return req.Header.Get(name), nil
 	}
-	if req.Method != http.MethodPost && req.Method != http.MethodPatch {
+	if !takesKey(req) {
 		return "", nil
 	}
 	if id, ok := req.Context().Value(clientKey{}).(string); ok {

@@ -52,8 +52,10 @@ func (t *Transport) send(req *http.Request, key string) (*http.Response, int, er
 
 // replayable reports whether the body of the request can be sent once more.
 func replayable(req *http.Request) bool {
-	return req.Body == nil || req.Body == http.NoBody || req.GetBody != nil
+	return !hasBody(req) || req.GetBody != nil
 }
+
+func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
 // bufferBody returns the request with a body that can be replayed, if it is small. Otherwise the body remains a stream.
 // The request itself is not changed, but its body is used up.

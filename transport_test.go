@@ -816,7 +816,7 @@ func TestRedirects(t *testing.T) {
 
 func TestRedirectsToOtherHosts(t *testing.T) {
 	t.Parallel()
-	const a, b, random = "a.example.com", "b.example.com", "a random UUID"
+	const a, b, c, random = "a.example.com", "b.example.com", "c.example.com", "a random UUID"
 	tests := []struct {
 		name   string
 		hosts  []string
@@ -826,89 +826,137 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 		route  []string
 		want   []string // the key that each host gets
 		sent   int      // to the last host, which answers 503
+		stays  int      // the number of hosts that get the body, if the next one must not
 	}{
-		{name: "random", hosts: []string{a}, route: []string{a, b}, want: []string{random, ""}, sent: 1},
-		{name: "of the context", hosts: []string{a}, key: "k-1", route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
+		{name: "random", hosts: []string{a}, route: []string{a, b}, want: []string{random, ""}, sent: 1, stays: 1},
+		{name: "of the context", hosts: []string{a}, key: "k-1", route: []string{a, b},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
 		{name: "the caller's", hosts: []string{a}, key: "k-1", header: true, route: []string{a, b},
-			want: []string{"k-1", ""}, sent: 1},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
 		{name: "the caller's, to GET", hosts: []string{a}, key: "k-1", header: true, status: 303, route: []string{a, b},
 			want: []string{"k-1", ""}, sent: 1},
 		{name: "random, both named", hosts: []string{a, b}, route: []string{a, b}, want: []string{random, random}, sent: 4},
 		{name: "of the context, both named", hosts: []string{a, b}, key: "k-1", route: []string{a, b},
 			want: []string{"k-1", "k-1"}, sent: 4},
-		{name: "of the context, none named", key: "k-1", route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
-		{name: "the caller's, none named", key: "k-1", header: true, route: []string{a, b}, want: []string{"k-1", ""}, sent: 1},
+		{name: "of the context, none named", key: "k-1", route: []string{a, b}, want: []string{"k-1", ""}, sent: 1, stays: 1},
+		{name: "the caller's, none named", key: "k-1", header: true, route: []string{a, b},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
 		{name: "of the context, same host, not named", key: "k-1", route: []string{a, a}, want: []string{"k-1", "k-1"}, sent: 1},
 		{name: "of the context, same host in capitals", key: "k-1", route: []string{a, "A.example.com"},
 			want: []string{"k-1", "k-1"}, sent: 1},
 		{name: "none, to a named host", hosts: []string{b}, route: []string{a, b}, want: []string{"", random}, sent: 4},
 		{name: "of the context, to a named host", hosts: []string{b}, key: "k-1", route: []string{a, b},
 			want: []string{"k-1", "k-1"}, sent: 4},
-		{name: "of the context, there and back", key: "k-1", route: []string{a, b, a}, want: []string{"k-1", "", "k-1"}, sent: 1},
+		{name: "of the context, there and back", key: "k-1", route: []string{a, b, a},
+			want: []string{"k-1", "", "k-1"}, sent: 1, stays: 1},
 		{name: "the caller's, there and around", key: "k-1", header: true, route: []string{a, b, b},
-			want: []string{"k-1", "", ""}, sent: 1},
+			want: []string{"k-1", "", ""}, sent: 1, stays: 1},
+		{name: "random, to a named host and on", hosts: []string{b}, route: []string{a, b, c},
+			want: []string{"", random, ""}, sent: 1, stays: 2},
+		{name: "random, between named hosts and on", hosts: []string{a, b}, route: []string{a, b, c},
+			want: []string{random, random, ""}, sent: 1, stays: 2},
+		{name: "set to nothing", hosts: []string{a}, header: true, route: []string{a, b}, want: []string{"", ""}, sent: 1},
+		{name: "none", route: []string{a, b, c}, want: []string{"", "", ""}, sent: 1},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			var got arrivals
-			server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
-				hop, _ := strconv.Atoi(r.URL.Path[1:])
-				if hop+1 == len(tt.route) {
-					w.WriteHeader(http.StatusServiceUnavailable)
-					return
+		for _, body := range []string{"", "order 1"} {
+			t.Run(fmt.Sprintf("%s, body %q", tt.name, body), func(t *testing.T) {
+				t.Parallel()
+				var got arrivals
+				server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
+					hop, _ := strconv.Atoi(r.URL.Path[1:])
+					if hop+1 == len(tt.route) {
+						w.WriteHeader(http.StatusServiceUnavailable)
+						return
+					}
+					next := fmt.Sprintf("http://%s/%d", tt.route[hop+1], hop+1)
+					http.Redirect(w, r, next, cmp.Or(tt.status, http.StatusTemporaryRedirect))
+				}), false)
+				transport := impatient(server) // which finds the server under every name in example.com
+				transport.Hosts = tt.hosts
+				r := newPost(t, "http://"+a+"/0", body)
+				switch {
+				case tt.header:
+					r.Header.Set("Idempotency-Key", tt.key)
+				case tt.key != "":
+					r = r.WithContext(idempotency.WithKey(t.Context(), tt.key))
 				}
-				next := fmt.Sprintf("http://%s/%d", tt.route[hop+1], hop+1)
-				http.Redirect(w, r, next, cmp.Or(tt.status, http.StatusTemporaryRedirect))
-			}), false)
-			transport := impatient(server) // which finds the server under every name in example.com
-			transport.Hosts = tt.hosts
-			r := newPost(t, "http://"+a+"/0", "order 1")
-			switch {
-			case tt.header:
-				r.Header.Set("Idempotency-Key", tt.key)
-			case tt.key != "":
-				r = r.WithContext(idempotency.WithKey(t.Context(), tt.key))
-			}
-			require.Equal(t, 503, do(transport, r).status)
+				answered := do(transport, r)
 
-			all := got.list()
-			require.Len(t, all, len(tt.route)-1+tt.sent)
-			generated := ""
-			for i, arrived := range all {
-				key := strings.Join(arrived.keys, " and ")
-				want := tt.want[min(i, len(tt.want)-1)]
-				if want == random {
-					generated = cmp.Or(generated, key)
-					require.NoError(t, idempotency.ValidateUUID(key))
-					want = generated
+				all := got.list()
+				if body != "" && tt.stays > 0 {
+					require.ErrorIs(t, answered.err, idempotency.ErrRedirected)
+					require.ErrorContains(t, answered.err, tt.route[tt.stays])
+					require.Len(t, all, tt.stays)
+				} else {
+					require.Equal(t, 503, answered.status)
+					require.Len(t, all, len(tt.route)-1+tt.sent)
 				}
-				require.Equal(t, want, key, "request %d", i+1)
-			}
-		})
+				generated := ""
+				for i, arrived := range all {
+					key := strings.Join(arrived.keys, " and ")
+					want := tt.want[min(i, len(tt.want)-1)]
+					if want == random {
+						generated = cmp.Or(generated, key)
+						require.NoError(t, idempotency.ValidateUUID(key))
+						want = generated
+					}
+					require.Equal(t, want, key, "request %d", i+1)
+				}
+			})
+		}
 	}
 }
 
 // Nobody knows where a redirect came from if the base does not say which request was answered.
-func TestRedirectOfAnUnknownRequestTakesNoKeyAlong(t *testing.T) {
+func TestRedirectOfAnUnknownRequest(t *testing.T) {
 	t.Parallel()
-	for _, hosts := range [][]string{nil, {"service.test"}} {
+	const fresh = "a new key"
+	for _, row := range []struct {
+		name   string
+		hosts  []string
+		key    string // of the context
+		method string
+		body   string
+		to     string
+		want   string // the key of the second request
+		stays  bool
+	}{
+		{"no host named", nil, "k-1", "POST", "", "service.test", "", false},
+		{"no host named, body", nil, "k-1", "POST", "order 1", "service.test", "", true},
+		{"named host", []string{"service.test"}, "", "POST", "order 1", "service.test", fresh, false},
+		{"other host", []string{"service.test"}, "", "POST", "", "other.test", "", false},
+		{"other host, body", []string{"service.test"}, "", "POST", "order 1", "other.test", "", true},
+		{"other host, method without a key", []string{"service.test"}, "", "PUT", "order 1", "other.test", "", false},
+		{"no key at all", nil, "", "POST", "order 1", "other.test", "", false},
+	} {
 		var keys []string
-		transport := idempotency.Transport{Hosts: hosts, Base: baseFunc(func(r *http.Request) (*http.Response, error) {
+		transport := idempotency.Transport{Hosts: row.hosts, Base: baseFunc(func(r *http.Request) (*http.Response, error) {
 			keys = append(keys, r.Header.Get("Idempotency-Key"))
 			if len(keys) == 1 {
-				return replying(307, http.Header{"Location": {"http://service.test/2"}})(r)
+				return replying(307, http.Header{"Location": {"http://" + row.to + "/2"}})(r)
 			}
 			return replying(200, nil)(r)
 		})}
-		r := newPost(t, "http://service.test/1", "order 1")
-		if hosts == nil {
-			r = r.WithContext(idempotency.WithKey(t.Context(), "k-1"))
+		r := newPost(t, "http://service.test/1", row.body)
+		r.Method = row.method
+		if row.key != "" {
+			r = r.WithContext(idempotency.WithKey(t.Context(), row.key))
 		}
-		require.Equal(t, 200, do(&transport, r).status)
-		require.Len(t, keys, 2)
-		require.NotEqual(t, keys[0], keys[1])
-		require.Equal(t, hosts != nil, keys[1] != "", "a host that is named gets a key of its own")
+		answered := do(&transport, r)
+		if row.stays {
+			require.ErrorIs(t, answered.err, idempotency.ErrRedirected, row.name)
+			require.Len(t, keys, 1, row.name)
+			continue
+		}
+		require.Equal(t, 200, answered.status, row.name)
+		require.Len(t, keys, 2, row.name)
+		if row.want == fresh {
+			require.NoError(t, idempotency.ValidateUUID(keys[1]), row.name)
+			require.NotEqual(t, keys[0], keys[1], row.name)
+		} else {
+			require.Equal(t, row.want, keys[1], row.name)
+		}
 	}
 }
 
