@@ -62,6 +62,25 @@ func TestReadmeListsEveryOption(t *testing.T) {
 	}
 }
 
+// What the page on security promises is shown by tests that exist.
+func TestSecurityPageNamesTests(t *testing.T) {
+	t.Parallel()
+	var tests strings.Builder
+	for _, folder := range []string{".", "idempotencytest", "internal/*", "pgxstore"} {
+		files, err := filepath.Glob(folder + "/*_test.go")
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, file := range files {
+			tests.WriteString(read(t, file))
+		}
+	}
+	names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, "docs/security.md"), -1)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Contains(t, tests.String(), "\nfunc "+name[1]+"(")
+	}
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
