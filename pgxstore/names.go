@@ -14,7 +14,13 @@ type names [3]string
 
 // names returns the names of a key.
 func (o Options) names(key idempotency.Key) names {
-	return names{printable(key.User), printable(key.Endpoint), printable(key.ID)}
+	n := names{printable(key.User), printable(key.Endpoint), printable(key.ID)}
+	if o.DigestNames {
+		for i := range n {
+			n[i] = digested(n[i])
+		}
+	}
+	return n
 }
 
 // printable returns s as PostgreSQL can hold it in a text column.
