@@ -120,7 +120,7 @@ func (v *visit) free() bool { return v.locked && !v.held() }
 
 // visit looks at the key on a connection of its own.
 func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
