@@ -114,7 +114,8 @@ func TestRemaining(t *testing.T) {
 
 			if days == 0 {
 				digest := key.Digest()
-				execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = NULL, expires_at = 'infinity' WHERE digest = $1", digest[:])
+				execute(t, pool, "UPDATE "+tableName(opts)+
+					" SET lease_until = NULL, expires_at = 'infinity' WHERE digest = $1", digest[:])
 				record, _ = begin()
 				require.Zero(t, record.Remaining, "it is not known")
 			}
@@ -129,13 +130,14 @@ func TestRefusedRequestsLeaveNothing(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	const refused = 1000
+	longest := idempotency.Key{User: strings.Repeat("u", 257), Endpoint: strings.Repeat("e", 257), ID: strings.Repeat("k", 219)}
 	for name, c := range map[string]struct {
 		key  idempotency.Key
 		opts pgxstore.Options
 		most int // bytes
 	}{
 		"short names":   {keyOf(""), pgxstore.Options{}, 300},
-		"longest names": {idempotency.Key{User: strings.Repeat("u", 257), Endpoint: strings.Repeat("e", 257), ID: strings.Repeat("k", 219)}, pgxstore.Options{}, 1100},
+		"longest names": {longest, pgxstore.Options{}, 1100},
 		"digests":       {keyOf(""), pgxstore.Options{DigestNames: true}, 450},
 	} {
 		t.Run(name, func(t *testing.T) {
