@@ -41,6 +41,13 @@
 // A table on the side with a unique index on the key instead would have to be deleted from row by row, which is what
 // partitions are to save.
 //
+// # Records that were tampered with
+//
+// A record counts only for the user, endpoint and key that its columns name. One that names another key, or has a value
+// that no store writes, is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and left as it is. One
+// that has expired is replaced, whatever it says. The columns are returned and compared by the client, except where a
+// statement claims the record of an earlier attempt: that compares them itself.
+//
 // # PgBouncer
 //
 // Both stores work behind PgBouncer in transaction mode: what they set and lock ends with the transaction. Unless its

@@ -42,6 +42,14 @@ type Options struct {
 	// it for each transaction.
 	IdleTimeout time.Duration
 
+	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of
+	// each in hexadecimal. Neither the table nor its backups nor the log of the server shows the names then. Whoever can
+	// guess a name can confirm it, because the digest has no key. What the answers say is stored as it is.
+	//
+	// The setting may be changed while there are records: each form is recognised, and what is written from then on has
+	// the new one.
+	DigestNames bool
+
 	// CountReplays counts in the column "replays" how often each response was fetched to be replayed; duplicates that
 	// waited in one process share it. That costs a write for each, where otherwise nothing is written.
 	CountReplays bool

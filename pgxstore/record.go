@@ -3,10 +3,12 @@ package pgxstore
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"fmt"
-	"strings"
+	"math"
+	"net/http"
+	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
@@ -14,27 +16,79 @@ import (
 
 // row is a record as the statements return it.
 type row struct {
+	names       storedNames
 	operation   pgtype.UUID
 	attempt     pgtype.Int4
 	fingerprint []byte
 	token       pgtype.UUID
 	created     pgtype.Timestamptz
 	leaseUntil  pgtype.Timestamptz // null: nobody is running it
+	expires     pgtype.Timestamptz
 	now         pgtype.Timestamptz
+	completed   pgtype.Bool // null: there is no record
 	status      pgtype.Int4 // null: not completed
 	header      pgtype.Text
 	trailer     pgtype.Text
 	body        []byte // nil: not kept
 }
 
-// columns returns where to scan the columns to, and what a statement returns besides.
-func (r *row) columns(more ...any) []any {
-	return append(append(make([]any, 0, 13), &r.operation, &r.attempt, &r.fingerprint, &r.token, &r.created,
-		&r.leaseUntil, &r.now, &r.status, &r.header, &r.trailer, &r.body), more...)
+// columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
+// besides.
+func (r *row) columns(asked *names, more ...any) []any {
+	for i := range asked {
+		r.names[i].asked = asked[i]
+	}
+	return append(append(make([]any, 0, 17), &r.names[0], &r.names[1], &r.names[2], &r.operation, &r.attempt,
+		&r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
+		&r.trailer, &r.body), more...)
 }
 
-// claimable reports whether an attempt may claim the key of a record that has not expired. The statements of [Store] say
-// the same in SQL.
+// expired reports whether the record does not count any more.
+func (r *row) expired() bool {
+	return r.expires.InfinityModifier != pgtype.Infinity && !r.expires.Time.After(r.now.Time)
+}
+
+// left returns how long the record would still be kept; zero if it is not known.
+func (r *row) left() time.Duration {
+	if r.expires.InfinityModifier != pgtype.Finite {
+		return 0
+	}
+	return r.expires.Time.Sub(r.now.Time)
+}
+
+// check returns an error that wraps idempotency.ErrRecordInvalid if the store would never have written the record for
+// the key. Whoever can write to the table may have.
+func (r *row) check(by idempotency.Fingerprint) error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
+	}
+	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
+	switch {
+	case !r.names.match():
+		return invalid("made for another key")
+	case len(r.fingerprint) != len(by):
+		return invalid("fingerprint of %d bytes", len(r.fingerprint))
+	case bytes.Equal(r.fingerprint, none[:]) && by != none:
+		return invalid("no fingerprint")
+	case r.attempt.Int32 < 1 || r.attempt.Int32 == math.MaxInt32:
+		return invalid("attempt %d", r.attempt.Int32)
+	case r.status.Valid != r.completed.Bool:
+		return invalid("half completed")
+	case r.status.Valid && !possible(r.status.Int32):
+		return invalid("status %d", r.status.Int32)
+	case r.leaseUntil.InfinityModifier != pgtype.Finite:
+		return invalid("impossible lease")
+	}
+	return nil
+}
+
+// possible reports whether an operation may have been completed with a status. Zero is that of work without HTTP.
+func possible(status int32) bool {
+	return status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999
+}
+
+// claimable reports whether an attempt may claim the key of a record that has not expired, and that check has nothing
+// to say against. The statements of [Store] say the same in SQL.
 func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
 	if r.status.Valid || !bytes.Equal(r.fingerprint, by[:]) {
 		return false
@@ -45,15 +99,22 @@ func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
 	return reach >= lapsed && !r.leaseUntil.Time.After(r.now.Time)
 }
 
-// record returns the record, or an error that wraps idempotency.ErrRecordInvalid.
-func (r *row) record() (idempotency.Record, error) {
+// record returns the record without its response.
+func (r *row) record() idempotency.Record {
 	rec := idempotency.Record{Operation: r.operation.Bytes, Attempt: int(r.attempt.Int32), Created: r.created.Time}
-	if copy(rec.Fingerprint[:], r.fingerprint) != len(rec.Fingerprint) {
-		return rec, fmt.Errorf("%w: fingerprint of %d bytes", idempotency.ErrRecordInvalid, len(r.fingerprint))
-	}
+	copy(rec.Fingerprint[:], r.fingerprint)
 	if r.leaseUntil.Valid {
 		rec.LeaseLeft = max(0, r.leaseUntil.Time.Sub(r.now.Time))
 	}
+	return rec
+}
+
+// held returns the record for an attempt whose key it holds, or an error that wraps idempotency.ErrRecordInvalid.
+func (r *row) held(by idempotency.Fingerprint) (idempotency.Record, error) {
+	if err := r.check(by); err != nil {
+		return idempotency.Record{}, err
+	}
+	rec := r.record()
 	if !r.status.Valid {
 		return rec, nil
 	}
@@ -92,10 +153,11 @@ func (t *Table) countReplay(ctx context.Context, sql string, digest [32]byte, fo
 	}
 }
 
-// printable returns s as PostgreSQL can hold it in a text column. Such columns are for people: what tells keys apart
-// is the digest.
-func printable(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+// newUUID returns a random UUID, of version 4.
+func newUUID() pgtype.UUID {
+	id := pgtype.UUID{Valid: true}
+	rand.Read(id.Bytes[:]) // never fails
+	id.Bytes[6] = id.Bytes[6]&0x0F | 0x40
+	id.Bytes[8] = id.Bytes[8]&0x3F | 0x80
+	return id
 }
-
-func id(u uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: u, Valid: true} }

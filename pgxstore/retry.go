@@ -3,12 +3,15 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // tries is how often a step is begun while connections break. Losing a race against other claims is not counted: each
@@ -20,7 +23,7 @@ const tries = 3
 // end of ctx ends the tries then.
 func (t *Table) retry(ctx context.Context, claimed *bool, step func(*pgxpool.Conn) error) error {
 	return retry(ctx, claimed, func() error {
-		conn, err := t.pool.Acquire(ctx)
+		conn, err := t.acquire(ctx)
 		if err != nil {
 			return err
 		}
@@ -44,10 +47,36 @@ func retry(ctx context.Context, claimed *bool, step func() error) error {
 		case isBroken(err) && (broken < tries-1 || *claimed && bounded):
 			broken++
 			pause(ctx, min(time.Duration(broken)*10*time.Millisecond, 100*time.Millisecond))
+			if ctx.Err() != nil {
+				return err // the next one would only say that the time is over
+			}
 		default:
 			return err
 		}
 	}
+}
+
+// acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if others have them all, those
+// of the pool or those of the server.
+func (t *Table) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := t.pool.Acquire(ctx)
+	if err != nil && (isTooMany(err) || ctx.Err() != nil && t.inUse()) {
+		return nil, fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
+	}
+	return conn, err
+}
+
+// inUse reports whether the pool has no more connections to give. One that has come back since then had somebody else
+// waiting for it. Where none is in use, the pool waits for the server.
+func (t *Table) inUse() bool {
+	s := t.pool.Stat()
+	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns()
+}
+
+// isTooMany reports whether the server has refused a connection because it has as many as it may have.
+func isTooMany(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "53300"
 }
 
 // hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
@@ -94,5 +123,5 @@ func isBroken(err error) bool {
 	if !ok {
 		return true
 	}
-	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || e.Code == "53300"
+	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || isTooMany(err)
 }

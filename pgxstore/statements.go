@@ -26,12 +26,14 @@ func (o Options) statement(file string) string { return comment.ReplaceAllString
 
 var (
 	comment = regexp.MustCompile(`(?m)^--.*\n`)
+	digest  = regexp.MustCompile(`\{digest (\S+)\}`)
 	after   = regexp.MustCompile(`\{after (\$\d+)\}`)
 )
 
 // expand replaces what the statements have in common, which stands in braces. The table is r in them.
 func (o Options) expand(sql string) string {
 	sql = common.Replace(sql)
+	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	now := cmp.Or(o.now, "statement_timestamp()")
 	index := o.table() + "_expires"
@@ -54,12 +56,12 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 // key to tell.
 const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea) THEN $15::timestamptz END"
 
-// recordStatements returns how a transaction records a new operation, and the next attempt at one: what it is called and
-// when it began are parameters then.
+// recordStatements returns how a transaction records a new operation, and the next attempt at one: its number and when
+// the operation began are parameters then.
 func (o Options) recordStatements() (first, next string) {
 	sql := o.statement("record")
-	return strings.NewReplacer("{operation}", "$5::uuid", "{attempt}", "1", "{created}", "now()").Replace(sql),
-		strings.NewReplacer("{operation}", "$13::uuid", "{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
+	return strings.NewReplacer("{attempt}", "1", "{created}", "now()").Replace(sql),
+		strings.NewReplacer("{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
 // kind returns what pg_class.relkind says of the table.
@@ -90,22 +92,30 @@ func (o Options) onConflict() string {
 	return "ON CONFLICT (digest) DO NOTHING"
 }
 
+// claimable says the same as row.expired, row.check and row.claimable.
 const claimable = `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
-        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now}))`
+        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now})
+        AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
+        AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKey + `)`
 
-// The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps. An operation is
-// called after the token of its first claim.
+// madeForKey says the same as storedNames.match.
+const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
+            OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
+            OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
+
+// The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
-	"{columns}", `r.operation, r.attempt, r.fingerprint, r.token, r.created_at, r.lease_until, {now} AS now, r.status,
-    r.header, r.trailer, r.body`,
+	"{columns}", `r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
+    r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body`,
 	"{claimable}", claimable,
 	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
-	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, coalesce($10::uuid, $7::uuid), $11::integer, $2::bytea,
+	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $10::uuid, $11::integer, $2::bytea,
         $7::uuid, coalesce($12::timestamptz, {now}), {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 	"{claim_again}", `
-            operation = CASE WHEN r.expires_at <= {now} THEN coalesce($10::uuid, $7::uuid) ELSE r.operation END,
+            user_id = $4::text, endpoint = $5::text, key = $6::text,
+            operation = CASE WHEN r.expires_at <= {now} THEN $10::uuid ELSE r.operation END,
             attempt = CASE WHEN r.expires_at <= {now} THEN $11::integer ELSE r.attempt + 1 END,
             created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,

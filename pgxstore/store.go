@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -57,8 +56,8 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		return idempotency.Record{}, nil, s.faults
 	}
 	c := &claim{
-		store: s, key: key, digest: key.Digest(), fingerprint: request.Fingerprint, token: id(uuid.New()),
-		lease: request.Lease, ttl: max(request.TTL, request.Lease),
+		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
+		lease: request.Lease, ttl: max(request.TTL, request.Lease), operation: newUUID(),
 	}
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
@@ -69,29 +68,31 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		}
 		return idempotency.Record{}, nil, err
 	}
-	record, err := held.record()
-	if err != nil {
-		return record, nil, err
-	}
 	if held.token == c.token {
 		c.operation, c.attempt, c.created = held.operation, held.attempt.Int32, held.created
+		record := held.record()
+		record.Remaining = c.replaced
 		return record, c, nil
 	}
-	s.countReplay(ctx, s.count, c.digest, held, request)
-	return record, nil, nil
+	record, err := held.held(request.Fingerprint)
+	if err == nil {
+		s.countReplay(ctx, s.count, c.digest, held, request)
+	}
+	return record, nil, err
 }
 
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
 	store       *Store
-	key         idempotency.Key
+	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
 	lease, ttl  time.Duration
-	operation   pgtype.UUID // null: not claimed yet
-	attempt     int32
+	operation   pgtype.UUID
+	attempt     int32 // 0: not claimed yet
 	created     pgtype.Timestamptz
+	replaced    time.Duration // how long the record of the attempt before would have been kept; 0: not known
 
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
@@ -99,10 +100,10 @@ type claim struct {
 
 // take claims the key within reach, and returns the record that holds it then. See [Table.retry] for claimed.
 func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
-	args := []any{c.digest[:], c.fingerprint[:], int32(reach), printable(c.key.User), printable(c.key.Endpoint),
-		printable(c.key.ID), c.token, c.lease.Microseconds(), c.ttl.Microseconds(), nil, 1, nil}
-	if c.operation.Valid {
-		args[9], args[10], args[11] = c.operation, c.attempt, c.created
+	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
+		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation, 1, nil}
+	if c.attempt != 0 {
+		args[10], args[11] = c.attempt, c.created
 	}
 	err = c.store.retry(ctx, claimed, func(conn *pgxpool.Conn) (err error) {
 		if !c.store.opts.divided() {
@@ -134,7 +135,7 @@ func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, args []any) 
 func (c *claim) scan(from pgx.Row) (*row, error) {
 	var claimed pgtype.Int4
 	held := &row{}
-	switch err := from.Scan(held.columns(&claimed)...); {
+	switch err := from.Scan(held.columns(&c.names, &claimed)...); {
 	case err != nil:
 		return nil, err
 	case !claimed.Valid:
@@ -142,13 +143,13 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 	case claimed.Int32 == 0:
 		return nil, errOvertaken
 	}
-	own := row{operation: c.token, attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
+	own := row{operation: c.operation, attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
 		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.lease), Valid: true}}
 	switch {
-	case c.operation.Valid: // it was made again
-		own.operation, own.attempt.Int32, own.created = c.operation, c.attempt, c.created
+	case c.attempt != 0: // it was made again
+		own.attempt.Int32, own.created = c.attempt, c.created
 	case claimed.Int32 > 1:
-		own.operation, own.created = held.operation, held.created
+		own.operation, own.created, c.replaced = held.operation, held.created, held.left()
 	}
 	*held = own
 	return held, nil

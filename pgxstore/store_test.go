@@ -331,7 +331,7 @@ func TestOvertaken(t *testing.T) {
 		attempt  int // of the claim; 0: there is none
 	}{
 		"renewed":   {change: "UPDATE %s SET lease_until = now() + interval '1 minute'"},
-		"completed": {change: "UPDATE %s SET lease_until = NULL, status = 201, body = '{}'", replayed: true},
+		"completed": {change: "UPDATE %s SET lease_until = NULL, completed_at = now(), status = 201, body = '{}'", replayed: true},
 		"taken":     {change: "UPDATE %s SET token = gen_random_uuid(), attempt = 2, lease_until = now() + interval '1 minute'"},
 		"replaced": {
 			change:  "UPDATE %s SET token = gen_random_uuid(), operation = gen_random_uuid(), attempt = 5, lease_until = NULL",
@@ -378,10 +378,7 @@ func TestOvertaken(t *testing.T) {
 					record, claim, err := store.Begin(ctx, key, again)
 					begun <- outcome{record, claim, err}
 				}()
-				require.Eventually(t, func() bool {
-					return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-						WHERE NOT l.granted AND a.query LIKE '%"' || $1 || '\_claim%')`, opts.Table)
-				}, 10*time.Second, time.Millisecond, "the claim waits for the other session")
+				waitForLock(t, pool, opts)
 				require.NoError(t, other.Commit(ctx))
 
 				got := <-begun

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -50,7 +49,10 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
-	c := &txClaim{store: s, key: key, digest: key.Digest(), fingerprint: request.Fingerprint, token: id(uuid.New())}
+	c := &txClaim{
+		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
+		operation: newUUID(),
+	}
 	v, err := s.begin(ctx, c, request)
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
@@ -61,8 +63,10 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	v.end(ctx)
 	if v.held() {
-		s.countReplay(ctx, s.count, c.digest, &v.row, request)
-		record, err := v.row.record()
+		record, err := v.row.held(request.Fingerprint)
+		if err == nil {
+			s.countReplay(ctx, s.count, c.digest, &v.row, request)
+		}
 		return record, nil, err
 	}
 	return idempotency.Record{NoLease: true}, nil, nil // all that can be known of a running transaction
@@ -116,7 +120,7 @@ func (v *visit) free() bool { return v.locked && !v.held() }
 
 // visit looks at the key on a connection of its own.
 func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,15 +170,14 @@ func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
 
 // scan reads the record, if there is one, and judges it as c would.
 func (v *visit) scan(from pgx.Row, c *txClaim, reach reach) error {
-	var expires pgtype.Timestamptz
-	switch err := from.Scan(v.row.columns(&expires)...); {
+	switch err := from.Scan(v.row.columns(&c.names)...); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
 	}
-	v.found, v.expired = true, !expires.Time.After(v.row.now.Time)
-	v.claimable = v.expired || v.row.claimable(c.fingerprint, reach)
+	v.found, v.expired = true, v.row.expired()
+	v.claimable = v.expired || v.row.claimable(c.fingerprint, reach) && v.row.check(c.fingerprint) == nil
 	return nil
 }
 
@@ -202,7 +205,7 @@ func (v *visit) hangUp() { _ = v.conn.Hijack().PgConn().Conn().Close() }
 // txClaim implements [idempotency.Claim].
 type txClaim struct {
 	store       *TxStore
-	key         idempotency.Key
+	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
@@ -222,7 +225,7 @@ type txClaim struct {
 func (c *txClaim) own(v *visit) {
 	c.visit, c.tx.session = v, &v.session
 	v.session.conn = v.conn.Conn()
-	c.operation, c.attempt, c.created = c.token, 1, v.began
+	c.attempt, c.created = 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
 		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
 	}
@@ -309,10 +312,10 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	if c.visit.found {
 		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
 	}
-	sql, args := c.store.recordFirst, responseArgs(resp, c.digest[:], printable(c.key.User), printable(c.key.Endpoint),
-		printable(c.key.ID), c.token, c.visit.began, c.fingerprint[:], ttl.Microseconds())
+	sql, args := c.store.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token,
+		c.operation, c.visit.began, c.fingerprint[:], ttl.Microseconds())
 	if c.attempt > 1 {
-		sql, args = c.store.recordNext, append(args, c.operation, c.attempt, c.created)
+		sql, args = c.store.recordNext, append(args, c.attempt, c.created)
 	}
 	batch.Queue(sql, args...)
 	batch.Queue("commit")

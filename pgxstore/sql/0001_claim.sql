@@ -8,7 +8,8 @@ DROP FUNCTION IF EXISTS {other_claim_function};
 
 CREATE OR REPLACE FUNCTION {claim_function}(bytea, bytea, integer, text, text, text, uuid, bigint, bigint, uuid, integer,
     timestamptz, timestamptz, seen_token uuid, seen_status integer, seen_expires_at timestamptz, seen_fingerprint bytea,
-    seen_lease_until timestamptz) RETURNS integer
+    seen_lease_until timestamptz, seen_completed_at timestamptz, seen_attempt integer, seen_user_id text,
+    seen_endpoint text, seen_key text) RETURNS integer
 LANGUAGE plpgsql AS $claim$
 DECLARE
     claimed integer;

@@ -7,7 +7,7 @@
 -- record expires, and finds room in the page.
 CREATE TABLE IF NOT EXISTS {records} (
     digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
-    user_id        text        NOT NULL,
+    user_id        text        NOT NULL,    -- or SHA-256 digests in hexadecimal, as are endpoint and key then
     endpoint       text        NOT NULL,
     key            text        NOT NULL,
     operation      uuid        NOT NULL,    -- the same for every attempt
