@@ -26,10 +26,11 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-// newRedisClient returns a client with the default options of go-redis, apart from those that edits change.
+// newRedisClient returns a client with the password of our servers and the default options of go-redis, apart from those
+// that edits change.
 func newRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *redis.Client {
 	t.Helper()
-	opts := &redis.Options{Addr: addr}
+	opts := &redis.Options{Addr: addr, Password: servertest.RedisPassword()}
 	for _, edit := range edits {
 		edit(opts)
 	}
@@ -44,7 +45,7 @@ func withContextTimeout(o *redis.Options) { o.ContextTimeoutEnabled = true }
 // newClusterClient returns a client of a cluster, whose connections to a server go through its proxy if there are any.
 func newClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*servertest.Proxy) *redis.ClusterClient {
 	t.Helper()
-	opts := &redis.ClusterOptions{ContextTimeoutEnabled: true}
+	opts := &redis.ClusterOptions{Password: servertest.RedisPassword(), ContextTimeoutEnabled: true}
 	through := map[string]string{}
 	for i, master := range masters {
 		opts.Addrs = append(opts.Addrs, master.Addr())
@@ -67,6 +68,7 @@ func newClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*se
 func newMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	server := miniredis.RunT(t)
+	server.RequireAuth(servertest.RedisPassword())
 	client := newRedisClient(t, server.Addr(), withContextTimeout)
 	var mu sync.Mutex
 	last := time.Now()
@@ -212,6 +214,7 @@ var goldenRandom = regexp.MustCompile(`token=[0-9a-f]{32} |` +
 func TestRedisRecordIsReadable(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
+	server.RequireAuth(servertest.RedisPassword())
 	server.SetTime(time.UnixMilli(1763712000000))
 	client := newRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -656,6 +659,7 @@ func TestRedisCheck(t *testing.T) {
 			{redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, RouteByLatency: true}, []string{"ReadOnly"}},
 			{redis.ClusterOptions{Addrs: addrs, ContextTimeoutEnabled: true, RouteRandomly: true}, []string{"ReadOnly"}},
 		} {
+			test.opts.Password = servertest.RedisPassword()
 			client := redis.NewClusterClient(&test.opts)
 			defer client.Close()
 			require.Equal(t, test.findings, unsafeSettings(t, client))

@@ -84,7 +84,8 @@ func (b *Backends) openRedis(counting Counting) error {
 // redisOptions are the settings of every client: deadlines and retries are as the library asks for.
 func redisOptions(addr string) *redis.Options {
 	return &redis.Options{
-		Addr: addr, PoolSize: connections, MinIdleConns: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
+		Addr: addr, Password: servertest.RedisPassword(),
+		PoolSize: connections, MinIdleConns: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
 	}
 }
 

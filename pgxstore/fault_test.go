@@ -258,7 +258,7 @@ func TestCommitInFlight(t *testing.T) {
 	go func() { outcome <- claim.Complete(ctx, answer, time.Hour) }()
 	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 4*time.Second, time.Millisecond)
 	sent := proxy.Flights()
-	require.Eventually(t, func() bool { return proxy.Flights() > sent+4 }, 4*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return proxy.Flights() > sent+6 }, 4*time.Second, time.Millisecond,
 		"the owner looks for its record on another connection")
 	proxy.Release()
 	require.NoError(t, <-outcome)
@@ -279,7 +279,7 @@ func TestLockOfBrokenSession(t *testing.T) {
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: lock"})
 	noticed := make(chan error, 1)
 	go func() {
-		for proxy.Flights() < 10 && ctx.Err() == nil {
+		for proxy.Flights() < 14 && ctx.Err() == nil {
 			runtime.Gosched()
 		}
 		noticed <- broken.Release(ctx, time.Hour)

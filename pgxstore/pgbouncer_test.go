@@ -73,26 +73,31 @@ func pgBouncer(t testing.TB) string {
 	require.NoError(t, listener.Close())
 
 	dir := t.TempDir()
-	ini := filepath.Join(dir, "pgbouncer.ini")
+	ini, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users.txt")
+	require.NoError(t, os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", config.User, config.Password), 0o600))
 	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `[databases]
 postgres = host=127.0.0.1 port=%d user=postgres
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
 unix_socket_dir =
-auth_type = any
+auth_type = scram-sha-256
+auth_file = %s
 pool_mode = transaction
 default_pool_size = 40
 max_client_conn = 200
-`, config.Port, port), 0o644))
+`, config.Port, port, users), 0o600))
 	cmd := exec.Command(program, "--quiet", ini)
 	if os.Geteuid() == 0 { // as which it refuses to run
-		nobody, err := user.Lookup("nobody")
+		owner, err := user.Lookup("postgres") // who runs the server, too
 		require.NoError(t, err)
-		uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
+		uid, err := strconv.Atoi(owner.Uid)
 		require.NoError(t, err)
-		require.NoError(t, os.Chmod(dir, 0o755))
-		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o755))
+		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o711))
+		for _, name := range []string{users, ini, dir} {
+			require.NoError(t, os.Chown(name, uid, uid))
+		}
+		require.NoError(t, os.Chmod(dir, 0o700))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
 	cmd.Stderr = os.Stderr
@@ -109,5 +114,5 @@ max_client_conn = 200
 		}
 		return conn.Close() == nil
 	}, 10*time.Second, 10*time.Millisecond)
-	return "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+	return db.URLAt(addr)
 }

@@ -260,7 +260,7 @@ func TestCheckOfPrivileges(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	role := strings.ReplaceAll(opts.Table, " ", "_")
-	execute(t, pool, "CREATE ROLE "+role+" LOGIN")
+	execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD '"+pool.Config().ConnConfig.Password+"'")
 	store := pgxstore.New(newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = strings.ToLower(role) }), opts)
 	require.ErrorContains(t, store.Check(ctx), "the role may not")
 	for _, privilege := range []string{"INSERT", "SELECT", "UPDATE", "DELETE"} {

@@ -305,7 +305,7 @@ func newProxiedPool(t testing.TB, changes ...func(*pgxpool.Config)) (*pgxpool.Po
 	serverURL(t)
 	db, _ := server()
 	proxy := servertest.NewProxy(t, db.Addr())
-	return newPool(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable", changes...), proxy
+	return newPool(t, db.URLAt(proxy.Addr()), changes...), proxy
 }
 
 // repeatable makes the sessions of a pool begin transactions at another isolation level than read committed.

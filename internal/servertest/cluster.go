@@ -17,7 +17,8 @@ import (
 const slots = 16384
 
 // StartRedisCluster starts three masters that share the slots of a Redis Cluster, and waits until each of them finds
-// the cluster complete, which takes Redis two seconds.
+// the cluster complete, which takes Redis two seconds. Clients need [RedisPassword]. The connections between the
+// masters have no password in Redis.
 func StartRedisCluster() (_ []*Server, err error) {
 	var masters []*Server
 	defer func() {
@@ -104,10 +105,17 @@ func ask(s *Server, command string) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}
-	if _, err := fmt.Fprintf(conn, "%s\r\n", command); err != nil {
+	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n%s\r\n", redisPassword, command); err != nil {
 		return "", err
 	}
 	r := bufio.NewReader(conn)
+	if _, err := readReply(r); err != nil {
+		return "", err
+	}
+	return readReply(r)
+}
+
+func readReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return "", err

@@ -3,8 +3,11 @@
 package servertest
 
 import (
+	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -24,14 +27,34 @@ var Ask = ask
 // Dir returns the directory of the server.
 func (s *Server) Dir() string { return s.dir }
 
+// Args returns the arguments that the server was started with. It may hide them later.
+func (s *Server) Args() []string { return s.process.cmd.Args }
+
 // Processes returns the ids of all processes of a running server.
 func (s *Server) Processes() []int {
 	pid := s.process.cmd.Process.Pid
 	return append(children(pid), pid)
 }
 
-// Psql returns a command that runs the client that came with the server.
-func Psql(args ...string) *exec.Cmd {
+// Psql returns a command that runs the client that came with the server. It finds the password in its environment.
+func Psql(addr string, args ...string) *exec.Cmd {
 	inst, _ := ownInstallation()
-	return exec.Command(filepath.Join(inst.bin, "psql"), args...)
+	cmd := exec.Command(filepath.Join(inst.bin, "psql"), args...)
+	host, port, _ := net.SplitHostPort(addr)
+	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+port, "PGUSER=postgres", "PGDATABASE=postgres",
+		"PGPASSWORD="+postgresPassword, "PGSSLMODE=disable")
+	return cmd
 }
+
+// PostgresPassword is that of all databases.
+var PostgresPassword = postgresPassword
+
+// SecretFile returns the name of the file that holds it.
+func SecretFile() string {
+	inst, _ := ownInstallation()
+	names, _ := filepath.Glob(filepath.Join(filepath.Dir(inst.template), "secret*"))
+	return strings.Join(names, " ")
+}
+
+// RedisCommand starts a redis-server with a password.
+func RedisCommand(dir string, port int) *exec.Cmd { return redisCommand("redis-server", dir, port) }

@@ -4,10 +4,10 @@ package servertest
 
 import (
 	"cmp"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,8 +16,11 @@ import (
 	"testing"
 )
 
-// Database is a PostgreSQL server with an empty database.
+// Database is a PostgreSQL server with an empty database. Only URL tells its password, which all databases of this
+// process share.
 type Database struct{ *Server }
+
+var postgresPassword = rand.Text()
 
 // StartPostgres starts a PostgreSQL server. The settings, such as "max_connections=20", outrank its configuration.
 // Unless they say otherwise fsync is off: only a crash of the machine could tell the difference. The error wraps
@@ -59,9 +62,12 @@ func Postgres(t testing.TB, settings ...string) *Database {
 	return db
 }
 
-// URL returns what a superuser connects to the database with.
-func (db *Database) URL() string {
-	return "postgres://postgres@" + db.Addr() + "/postgres?sslmode=disable"
+// URL returns what a superuser connects to the database with. It contains the password.
+func (db *Database) URL() string { return db.URLAt(db.Addr()) }
+
+// URLAt returns the URL for a client that connects to another address, such as that of a [Proxy].
+func (db *Database) URLAt(addr string) string {
+	return "postgres://postgres:" + postgresPassword + "@" + addr + "/postgres?sslmode=disable"
 }
 
 // Stop ends the server in order, as an administrator would: sessions are told, transactions are rolled back. Restart
@@ -91,15 +97,41 @@ var ownInstallation = sync.OnceValues(func() (inst installation, err error) {
 	if inst.bin, err = postgresBin(); err != nil {
 		return inst, err
 	}
-	if inst.owner, err = postgresOwner(); err != nil {
+	if inst.owner, err = account("postgres"); err != nil {
 		return inst, err
 	}
-	if inst.template, err = newDir(inst.owner); err != nil {
+	dir, err := newDir(inst.owner)
+	if err != nil {
 		return inst, err
 	}
+	secret, err := scramSecret(postgresPassword)
+	if err != nil {
+		return inst, err
+	}
+	pwfile, err := writeSecret(dir, secret, inst.owner)
+	if err != nil {
+		return inst, err
+	}
+	inst.template = dataDir(dir)
 	return inst, run(inst.command(filepath.Join(inst.bin, "initdb"), "-D", inst.template, "-U", "postgres",
-		"--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"))
+		"--auth=scram-sha-256", "--pwfile", pwfile, "--encoding=UTF8", "--no-locale", "--no-sync"))
 })
+
+// writeSecret makes a file that only its owner can read, and returns its name.
+func writeSecret(dir, secret string, owner *syscall.Credential) (string, error) {
+	f, err := os.CreateTemp(dir, "secret")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if owner != nil {
+		if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+			return "", err
+		}
+	}
+	_, err = f.WriteString(secret)
+	return f.Name(), err
+}
 
 // command makes a command that runs as the owner. Its messages are in English.
 func (inst installation) command(name string, args ...string) *exec.Cmd {
@@ -133,21 +165,4 @@ func postgresBin() (string, error) {
 func version(bin string) float64 {
 	v, _ := strconv.ParseFloat(filepath.Base(filepath.Dir(bin)), 64)
 	return v
-}
-
-// postgresOwner returns another user instead of root, whom PostgreSQL refuses to run for.
-func postgresOwner() (*syscall.Credential, error) {
-	if os.Geteuid() != 0 {
-		return nil, nil
-	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return nil, err
-	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, err
 }

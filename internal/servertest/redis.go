@@ -3,32 +3,54 @@
 package servertest
 
 import (
+	"crypto/rand"
+	"fmt"
 	"os/exec"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 )
 
-// StartRedis starts a redis-server. It stores nothing on disk unless args, such as "--appendonly", "yes", tell it to.
-// The error wraps [exec.ErrNotFound] if there is no redis-server on this machine.
+// redisPassword is not that of PostgreSQL: Redis clients send it in the clear, to whoever has the port by then.
+var redisPassword = rand.Text()
+
+// RedisPassword returns the password of all Redis servers that this process starts.
+func RedisPassword() string { return redisPassword }
+
+// StartRedis starts a redis-server, whose clients need [RedisPassword]. It stores nothing on disk unless args, such as
+// "--appendonly", "yes", tell it to. The error wraps [exec.ErrNotFound] if there is no redis-server on this machine.
 func StartRedis(args ...string) (*Server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := newDir(nil)
+	owner, err := account("redis", "nobody")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir(owner)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		own := []string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", ""}
-		return exec.Command(path, append(own, args...)...)
+		cmd := redisCommand(path, dir, port, args...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+		return cmd
 	}}
 	if err := s.start(); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// redisCommand gives the password through standard input, since everybody can read arguments.
+func redisCommand(path, dir string, port int, args ...string) *exec.Cmd {
+	own := []string{"-", "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", ""}
+	cmd := exec.Command(path, append(own, args...)...)
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("requirepass %[1]s\nmasterauth %[1]s\n", redisPassword))
+	return cmd
 }
 
 // Redis starts a redis-server as [StartRedis] does, for the duration of the test. See [Require].

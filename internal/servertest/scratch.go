@@ -23,10 +23,10 @@ var ownScratch = sync.OnceValues(func() (*scratch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scratch{dir, remove}, os.Chmod(dir, 0o755) // the servers' user has to get to its directories
+	return &scratch{dir, remove}, os.Chmod(dir, 0o711) // the servers' users have to get to their directories
 })
 
-// newDir makes a directory that belongs to owner, nil being who runs this process.
+// newDir makes a directory that nobody else can open. It belongs to owner, nil being who runs this process.
 func newDir(owner *syscall.Credential) (string, error) {
 	s, err := ownScratch()
 	if err != nil {

@@ -3,9 +3,11 @@
 // Package servertest starts private Redis and PostgreSQL servers for tests and examples, and puts a [Proxy] between
 // them and their clients that breaks connections at chosen messages.
 //
-// The servers listen on loopback only and keep their files in temporary directories. A server that nobody closes ends
-// with the process that started it, and the directories go then at the latest, even if that process is killed. (Only
-// Linux ends the servers of a killed process; elsewhere they have to be closed.)
+// The servers listen on loopback only and ask for a password that only this process knows. If it is root's, they run as
+// the users "redis" and "postgres". Nobody else can open the temporary directories in which they keep their files.
+//
+// A server that nobody closes ends with the process that started it, and the directories go then at the latest, even if
+// that process is killed. (Only Linux ends the servers of a killed process; elsewhere they have to be closed.)
 package servertest
 
 import (

@@ -56,7 +56,7 @@ func TestRedisHasItsAddressAndFilesAfterACrash(t *testing.T) {
 func TestRedisIsSilentDuringAPause(t *testing.T) {
 	t.Parallel()
 	s := servertest.Redis(t)
-	conn := dial(t, s.Addr())
+	conn := dialRedis(t, s.Addr())
 	check(t, s.Pause())
 	send(t, conn, "PING\r\n")
 	expectSilence(t, conn)
@@ -94,7 +94,7 @@ func TestPostgresSurvivesStopAndCrash(t *testing.T) {
 		processes := db.Processes()
 		end()
 		expectGone(t, processes)
-		if out, err := psql(db.URL(), "-c", "SELECT 1").CombinedOutput(); err == nil {
+		if out, err := psql(db.Addr(), "-c", "SELECT 1").CombinedOutput(); err == nil {
 			t.Errorf("got %s from a server that does not run", out)
 		}
 		check(t, db.Restart())
@@ -115,7 +115,7 @@ func TestPostgresTakesSettings(t *testing.T) {
 func TestPostgresIsSilentDuringAPause(t *testing.T) {
 	t.Parallel()
 	db := servertest.Postgres(t)
-	session := psql(db.URL())
+	session := psql(db.Addr())
 	in, err := session.StdinPipe()
 	check(t, err)
 	out, err := session.StdoutPipe()
@@ -135,7 +135,7 @@ func TestPostgresIsSilentDuringAPause(t *testing.T) {
 	fmt.Fprintln(in, "SELECT 2;")
 	ctx, cancel := context.WithTimeout(t.Context(), while)
 	defer cancel()
-	newcomer := psql(db.URL(), "-c", "SELECT 3")
+	newcomer := psql(db.Addr(), "-c", "SELECT 3")
 	check(t, newcomer.Start())
 	select {
 	case line := <-lines:
@@ -163,7 +163,7 @@ func TestStandbyRefusesToWrite(t *testing.T) {
 	if got := query(t, db, "SELECT pg_is_in_recovery(), count(*) FROM done"); got != "t|0" {
 		t.Errorf("got %s, want t|0", got)
 	}
-	out, err := psql(db.URL(), "-c", "INSERT INTO done VALUES (1)").CombinedOutput()
+	out, err := psql(db.Addr(), "-c", "INSERT INTO done VALUES (1)").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "read-only") {
 		t.Errorf("got %s (%v), want a refusal", out, err)
 	}
@@ -173,18 +173,20 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	t.Parallel()
 	other := servertest.Redis(t)
 	_, taken, _ := net.SplitHostPort(other.Addr())
-	var tried []string
-	s, err := servertest.StartCommand(func(dir string, port int) *exec.Cmd {
-		tried = append(tried, taken)
+	port, err := strconv.Atoi(taken)
+	check(t, err)
+	var tried []int
+	s, err := servertest.StartCommand(func(dir string, free int) *exec.Cmd {
+		tried = append(tried, port)
 		if len(tried) == 3 {
-			tried[2] = strconv.Itoa(port)
+			tried[2] = free
 		}
-		return exec.Command("redis-server", "--port", tried[len(tried)-1], "--bind", "127.0.0.1", "--dir", dir)
+		return servertest.RedisCommand(dir, tried[len(tried)-1])
 	})
 	check(t, err)
 	defer s.Close()
-	if len(tried) != 3 || tried[2] == taken {
-		t.Fatalf("tried %v, want another port than %s at the third time", tried, taken)
+	if len(tried) != 3 || tried[2] == port {
+		t.Fatalf("tried %v, want another port than %d at the third time", tried, port)
 	}
 	redis(t, s, "PING")
 }
@@ -282,13 +284,13 @@ func redis(t *testing.T, s *servertest.Server, command string) string {
 	return reply
 }
 
-func psql(url string, args ...string) *exec.Cmd {
-	return servertest.Psql(append([]string{"-XAtq", "-d", url}, args...)...)
+func psql(addr string, args ...string) *exec.Cmd {
+	return servertest.Psql(addr, append([]string{"-XAtq"}, args...)...)
 }
 
 func query(t *testing.T, db *servertest.Database, sql string) string {
 	t.Helper()
-	out, err := psql(db.URL(), "-c", sql).CombinedOutput()
+	out, err := psql(db.Addr(), "-c", sql).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v: %s", sql, err, out)
 	}

@@ -1,0 +1,46 @@
+package servertest_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// Everybody can read the arguments of a process. Who takes over a server is not root then.
+func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
+	t.Parallel()
+	s, db := servertest.Redis(t), servertest.Postgres(t)
+	expectNoPassword(t, strings.Join(s.Args(), " "))
+	expectNoPassword(t, strings.Join(db.Args(), " "))
+	for _, process := range append(s.Processes(), db.Processes()...) {
+		dir := fmt.Sprintf("/proc/%d", process)
+		info, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a child that has ended
+		}
+		check(t, err)
+		arguments, err := os.ReadFile(dir + "/cmdline")
+		if err != nil {
+			continue
+		}
+		expectNoPassword(t, string(arguments))
+		if info.Sys().(*syscall.Stat_t).Uid == 0 {
+			t.Errorf("%q runs as root", arguments)
+		}
+	}
+}
+
+func expectNoPassword(t *testing.T, arguments string) {
+	t.Helper()
+	for _, password := range []string{servertest.RedisPassword(), servertest.PostgresPassword} {
+		if strings.Contains(arguments, password) {
+			t.Errorf("the password is in %q", arguments)
+		}
+	}
+}
