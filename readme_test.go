@@ -77,7 +77,7 @@ func TestSecurityPageNamesTests(t *testing.T) {
 	names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, "docs/security.md"), -1)
 	require.NotEmpty(t, names)
 	for _, name := range names {
-		require.Contains(t, tests.String(), "\nfunc "+name[1]+"(")
+		require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
 	}
 }
 
