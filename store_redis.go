@@ -27,6 +27,14 @@ type RedisOptions struct {
 // one script, which Redis runs atomically and by its own clock. A large answer is uploaded before the script runs, or
 // fetched after it. It is safe for concurrent use.
 //
+// If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not let the
+// handler run. A server that hangs keeps its connections busy, so both happen then: a request that has got a connection
+// finds the store down, and FailOpen lets it run; one that has waited for a connection in vain is refused. Of a server
+// that cannot be reached the client has no connections, and FailOpen lets all requests run.
+//
+// An empty pool is recognised with a *redis.Client, a *redis.ClusterClient and whatever else has their PoolStats. With
+// other clients it is if they return [redis.ErrPoolTimeout] before StoreTimeout ends.
+//
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
@@ -173,7 +181,7 @@ func appendUUID(b []byte, id uuid.UUID) []byte {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
+	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, name, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
@@ -282,9 +290,9 @@ func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration)
 		_ = pipe.Process(ctx, reply) // never fails
 		_, err := pipe.Exec(ctx)
 		if isNoScript(err) {
-			return c.store.send(ctx, completeScript.uncached(args))
+			return c.store.send(ctx, c.name, completeScript.uncached(args))
 		}
-		return reply, err
+		return reply, c.store.sendError(ctx, c.name, err)
 	})
 	return reply, tries, storeError(err)
 }
