@@ -115,13 +115,20 @@ func (s *RedisStore) key(key Key) string {
 	return string(append(b, '}'))
 }
 
+// half returns the part of a name that the record has as its key.
+func (s *RedisStore) half(name string) string {
+	start := len(s.prefix) + len("{")
+	return name[start : start+redisKeySize]
+}
+
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
 	if s.fault != nil {
 		return Record{}, nil, s.fault
 	}
-	name := any(s.key(key))
-	argument, token := claimArgument(request)
+	text := s.key(key)
+	name, half := any(text), s.half(text)
+	argument, token := claimArgument(half, request)
 	reply, err := s.run(ctx, claimScript, name, argument)
 	if isReplyLost(err) {
 		return Record{}, &redisClaim{store: s, name: name, token: token}, err // it can be released
@@ -129,13 +136,12 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	if err != nil {
 		return Record{}, nil, err
 	}
-	held, err := parseReply(reply)
+	held, err := parseReply(reply, half)
 	switch {
 	case err != nil:
 		return Record{}, nil, err
 	case held.state == stateRunning && held.token == token:
-		held.record.LeaseLeft = request.Lease
-		return held.record, &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
+		return held.claimed(request.Lease), &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
 	case held.state == stateDone && len(held.response) == 0:
 		return s.read(ctx, name, key, request, held.identity)
 	}
@@ -145,8 +151,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 
 // claimArgument returns the argument of the claim script, in one piece because each would cost allocations, and the
 // token in it, by which the store knows the claim.
-func claimArgument(request ClaimRequest) (argument, token string) {
-	var space [256]byte
+func claimArgument(half string, request ClaimRequest) (argument, token string) {
+	var space [320]byte
 	b := strconv.AppendInt(space[:0], request.Lease.Milliseconds(), 10)
 	b = strconv.AppendInt(append(b, ' '), max(request.TTL, request.Lease).Milliseconds(), 10)
 	if request.TakeOver {
@@ -160,7 +166,8 @@ func claimArgument(request ClaimRequest) (argument, token string) {
 	start := len(b)
 	b = hex.AppendEncode(b, secret)
 	end := len(b)
-	b = appendUUID(append(b, " attempt=1 operation="...), operation)
+	b = append(append(b, " attempt=1 key="...), half...)
+	b = appendUUID(append(b, " operation="...), operation)
 	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = append(b, " created="...)
 	argument = string(b)
@@ -188,7 +195,7 @@ func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimR
 	if err != nil {
 		return Record{}, nil, storeError(err)
 	}
-	held, err := parseReply(reply)
+	held, err := parseReply(reply, s.half(name.(string)))
 	if err != nil {
 		return Record{}, nil, err
 	}
