@@ -100,6 +100,7 @@ func (l *lineReader) sized(prefix string, size int) string {
 // claimed returns the record of a claim with that lease.
 func (r redisRecord) claimed(lease time.Duration) Record {
 	r.record.LeaseLeft = lease
+	r.record.Remaining = time.Duration(min(r.told, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 	return r.record
 }
 

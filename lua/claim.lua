@@ -1,6 +1,7 @@
 -- Claims KEYS[1], or leaves it to who holds it. ARGV[1] is "lease ttl takeover identity", the last one that of a first
--- attempt, without the time at its end. Returns the record as it is then: of a completed one that is large its head
--- only, and with the time added to one that somebody else holds.
+-- attempt, without the time at its end. Returns the record as it is then, with a number behind some: the time, behind
+-- one that somebody else holds; behind one that was claimed again, for how many milliseconds it would still have been
+-- kept. Of a completed record that is large it returns the head only.
 
 local SMALL = 8192 -- copying values out of Lua costs the server about a microsecond for each kilobyte
 local UUID = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$'
@@ -41,9 +42,10 @@ if (state == 'released' or lapsed) and own == asked and content == fingerprint t
     and #ends <= 13 and #created <= 13
     and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647
   then
+    local remaining = string.format('%d', math.max(0, redis.call('PTTL', key)))
     record = head('running', time + lease, 'token=' .. token .. ' attempt=' .. (attempt + 1) .. origin)
     put(key, record, 'PX', ttl)
-    return record
+    return record .. remaining
   end
 end
 return record .. time
