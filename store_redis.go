@@ -27,6 +27,14 @@ type RedisOptions struct {
 // one script, which Redis runs atomically and by its own clock. A large answer is uploaded before the script runs, or
 // fetched after it. It is safe for concurrent use.
 //
+// If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not let the
+// handler run. A server that hangs keeps its connections busy, so both happen then: a request that has got a connection
+// finds the store down, and FailOpen lets it run; one that has waited for a connection in vain is refused. Of a server
+// that cannot be reached the client has no connections, and FailOpen lets all requests run.
+//
+// An empty pool is recognised with a *redis.Client, a *redis.ClusterClient and whatever else has their PoolStats. With
+// other clients it is if they return [redis.ErrPoolTimeout] before StoreTimeout ends.
+//
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
@@ -107,13 +115,20 @@ func (s *RedisStore) key(key Key) string {
 	return string(append(b, '}'))
 }
 
+// half returns the part of a name that the record has as its key.
+func (s *RedisStore) half(name string) string {
+	start := len(s.prefix) + len("{")
+	return name[start : start+redisKeySize]
+}
+
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
 	if s.fault != nil {
 		return Record{}, nil, s.fault
 	}
-	name := any(s.key(key))
-	argument, token := claimArgument(request)
+	text := s.key(key)
+	name, half := any(text), s.half(text)
+	argument, token := claimArgument(half, request)
 	reply, err := s.run(ctx, claimScript, name, argument)
 	if isReplyLost(err) {
 		return Record{}, &redisClaim{store: s, name: name, token: token}, err // it can be released
@@ -121,13 +136,12 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	if err != nil {
 		return Record{}, nil, err
 	}
-	held, err := parseReply(reply)
+	held, err := parseReply(reply, half)
 	switch {
 	case err != nil:
 		return Record{}, nil, err
 	case held.state == stateRunning && held.token == token:
-		held.record.LeaseLeft = request.Lease
-		return held.record, &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
+		return held.claimed(request.Lease), &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
 	case held.state == stateDone && len(held.response) == 0:
 		return s.read(ctx, name, key, request, held.identity)
 	}
@@ -137,8 +151,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 
 // claimArgument returns the argument of the claim script, in one piece because each would cost allocations, and the
 // token in it, by which the store knows the claim.
-func claimArgument(request ClaimRequest) (argument, token string) {
-	var space [256]byte
+func claimArgument(half string, request ClaimRequest) (argument, token string) {
+	var space [320]byte
 	b := strconv.AppendInt(space[:0], request.Lease.Milliseconds(), 10)
 	b = strconv.AppendInt(append(b, ' '), max(request.TTL, request.Lease).Milliseconds(), 10)
 	if request.TakeOver {
@@ -152,7 +166,8 @@ func claimArgument(request ClaimRequest) (argument, token string) {
 	start := len(b)
 	b = hex.AppendEncode(b, secret)
 	end := len(b)
-	b = appendUUID(append(b, " attempt=1 operation="...), operation)
+	b = append(append(b, " attempt=1 key="...), half...)
+	b = appendUUID(append(b, " operation="...), operation)
 	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = append(b, " created="...)
 	argument = string(b)
@@ -173,14 +188,14 @@ func appendUUID(b []byte, id uuid.UUID) []byte {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, []any{"get", name}) })
+	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, name, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
 	if err != nil {
 		return Record{}, nil, storeError(err)
 	}
-	held, err := parseReply(reply)
+	held, err := parseReply(reply, s.half(name.(string)))
 	if err != nil {
 		return Record{}, nil, err
 	}
@@ -282,9 +297,9 @@ func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration)
 		_ = pipe.Process(ctx, reply) // never fails
 		_, err := pipe.Exec(ctx)
 		if isNoScript(err) {
-			return c.store.send(ctx, completeScript.uncached(args))
+			return c.store.send(ctx, c.name, completeScript.uncached(args))
 		}
-		return reply, err
+		return reply, c.store.sendError(ctx, c.name, err)
 	})
 	return reply, tries, storeError(err)
 }

@@ -60,9 +60,9 @@ func (s *RedisStore) tryRun(
 ) (reply *redis.StringCmd, tries int, err error) {
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
 	reply, tries, err = again(ctx, func() (*redis.StringCmd, error) {
-		reply, err := s.send(ctx, command)
+		reply, err := s.send(ctx, name, command)
 		if isNoScript(err) {
-			reply, err = s.send(ctx, script.uncached(command))
+			reply, err = s.send(ctx, name, script.uncached(command))
 		}
 		return reply, err
 	})
@@ -70,30 +70,35 @@ func (s *RedisStore) tryRun(
 }
 
 // send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
-func (s *RedisStore) send(ctx context.Context, args []any) (*redis.StringCmd, error) {
+func (s *RedisStore) send(ctx context.Context, name any, args []any) (*redis.StringCmd, error) {
 	cmd := redis.NewStringCmd(ctx, args...)
-	return cmd, s.client.Process(ctx, cmd)
+	err := s.client.Process(ctx, cmd)
+	return cmd, s.sendError(ctx, name, err)
 }
 
 // again takes a step until its reply is known, and returns how many tries it took. To repeat it is harmless: by its token
-// a script knows what it has done before.
+// a script knows what it has done before. The error is that of the last try that had a connection, if any had.
 func again[T any](ctx context.Context, step func() (T, error)) (reply T, tries int, err error) {
 	const most = 3
+	var failure error
 	lost := false
 	for {
 		tries++
 		if reply, err = step(); err == nil {
 			return reply, tries, nil
 		}
-		answered := isAnswer(err)
-		lost = lost || !answered
+		answered, busy := isAnswer(err), errors.Is(err, ErrStoreBusy)
+		lost = lost || isReplyLost(err) || !answered && !busy
+		if failure == nil || !busy {
+			failure = err
+		}
 		if !answered && ctx.Err() == nil && tries < most {
 			continue
 		}
 		if lost {
-			err = replyLost{err}
+			failure = replyLost{failure}
 		}
-		return reply, tries, err
+		return reply, tries, failure
 	}
 }
 
@@ -117,6 +122,8 @@ func storeError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, ErrStoreBusy):
+		return err
 	case strings.Contains(err.Error(), "WRONGTYPE"):
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	case strings.Contains(err.Error(), "OOM command not allowed"):

@@ -201,7 +201,8 @@ func TestRedisRoundTrips(t *testing.T) {
 }
 
 // goldenHead is the first line of a record, without the parts that are random.
-const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d operation=<operation> " +
+const goldenHead = "idempotency/1 %s lease=%s token=<token> attempt=%d " +
+	"key=9853a3ffbc2ac8c07fab59709bc93dde operation=<operation> " +
 	"fingerprint=0100000000000000000000000000000000000000000000000000000000000000 created=1763712000000\n"
 
 const goldenResponse = "response/1 crc=a8844b8b 201 header=63 trailer=24 body=8\n" +

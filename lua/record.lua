@@ -3,13 +3,18 @@
 -- A record is one string. Its first line is the head below; a completed record goes on with the stored form of the
 -- response. Times are milliseconds of Redis' own clock.
 --
--- idempotency/1 running lease=1763712060000 token=5f.. attempt=1 operation=0d.. fingerprint=9c.. created=1763712000000
+-- idempotency/1 running lease=1763712060000 token=5f.. attempt=1 key=e1.. operation=0d.. fingerprint=9c.. created=17..
 --
 -- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
 -- claim; no script writes over a record of another token. What follows the lease is the identity: it stays as it is for
 -- as long as a claim does.
+--
+-- The key binds the record to its name: it is the first half of the digest there. A record that was copied to another
+-- name counts as invalid. 128 bits are enough: a copy passes only at a name with the same half, and to find one takes
+-- 2^128 tries. The other half would cost each record 32 bytes more. The scripts that settle a claim compare the token
+-- alone: a copy has that of another claim.
 
-local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( operation=%S+ fingerprint=(%x+) %S+))\n'
+local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( key=(%x+) operation=%S+ fingerprint=(%x+) %S+))\n'
 
 local function now()
   local time = redis.call('TIME')
