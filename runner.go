@@ -214,8 +214,12 @@ func (x *execution) claim(fp Fingerprint) error {
 			}
 			return found, !x.blocked(fp, err)
 		})
-		if !polled && found != nil {
+		switch {
+		case polled || found == nil:
+		case found.Fingerprint == fp:
 			x.begun.record = *found
+		default: // of another request: all that the record says of it is that its fingerprint is another one
+			err = x.begin(fp)
 		}
 	}
 	return err
