@@ -244,6 +244,7 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 		claimed  bool
 	}{
 		{"same key", sealing("1"), sealing("1"), false, true, 1, true},
+		{"same key, must not be taken over", sealing("1"), sealing("1"), true, false, 1, false},
 		{"released", sealing("1"), sealing("2", "1"), false, false, 2, true},
 		{"lapsed", sealing("1"), sealing("2", "1"), true, true, 2, true},
 		{"lapsed, and must not be taken over", sealing("1"), sealing("2", "1"), true, false, 2, false},
