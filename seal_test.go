@@ -471,6 +471,22 @@ func TestAnswerThatCannotBeEncrypted(t *testing.T) {
 	}
 }
 
+// A cipher may still be sending an answer when its context has ended: nothing else is written there.
+func TestCipherKeepsItsMemory(t *testing.T) {
+	t.Parallel()
+	var kept, copied []byte
+	store := mustSeal(t, newSpyStore(), sealingWith(keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+		kept, copied = plain, bytes.Clone(plain)
+		return copied, nil
+	}}))
+	mustComplete(t, store, numberedKey(0), bodyOf(100))
+	local := mustSeal(t, newSpyStore(), sealing("1"))
+	for i := range 32 {
+		mustComplete(t, local, numberedKey(i), idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 100)})
+	}
+	require.Equal(t, copied, kept)
+}
+
 // noLeaseStore is a store whose claims say that they have no lease.
 type noLeaseStore struct{ *spyStore }
 
