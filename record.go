@@ -21,7 +21,9 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
 	Attempt int
 
-	// Fingerprint is that of the first attempt. It is zero if an attempt runs whose fingerprint the store cannot see.
+	// Fingerprint tells whether the request that asks for the record is that of the first attempt: if so, it is that
+	// request's, and otherwise it is neither that request's nor zero. A store may keep fingerprints secret, so nothing
+	// else follows from it. It is zero if an attempt runs whose fingerprint the store cannot see.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the store's clock.

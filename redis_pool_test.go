@@ -61,7 +61,9 @@ func (c hiddenPool) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 func smallClusterClient(t *testing.T, masters []*servertest.Server, poolTimeout time.Duration) *redis.ClusterClient {
-	opts := &redis.ClusterOptions{ContextTimeoutEnabled: true, PoolSize: 2, PoolTimeout: poolTimeout}
+	opts := &redis.ClusterOptions{
+		Password: servertest.RedisPassword(), ContextTimeoutEnabled: true, PoolSize: 2, PoolTimeout: poolTimeout,
+	}
 	for _, master := range masters {
 		opts.Addrs = append(opts.Addrs, master.Addr())
 	}

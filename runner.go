@@ -35,11 +35,22 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, immediate := store.(*MemoryStore)
 	return &Runner{
-		store: store, immediate: immediate, opts: opts, events: reporter{opts.Observer, opts.Logger},
+		store: store, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
 		renewals: newRenewals(opts), backlog: newBacklog(),
 	}, nil
+}
+
+// isImmediate reports whether a store never waits for anything.
+func isImmediate(store Store) bool {
+	switch s := store.(type) {
+	case *MemoryStore:
+		return true
+	case *sealedStore:
+		return s.immediate()
+	default:
+		return false
+	}
 }
 
 // Shutdown waits for the work in the background: answers that the store did not take in time (see [OutcomeUnrecorded]),
@@ -244,8 +255,12 @@ func (x *execution) claim(fp Fingerprint) error {
 			}
 			return found, !x.blocked(fp, err)
 		})
-		if !polled && found != nil {
+		switch {
+		case polled || found == nil:
+		case found.Fingerprint == fp:
 			x.begun.record = *found
+		default: // of another request: all that the record says of it is that its fingerprint is another one
+			err = x.begin(fp)
 		}
 	}
 	return err

@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"net/http"
 	"sync"
@@ -281,4 +282,49 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 		require.Equal(t, idempotency.OutcomeUnavailable, b.journal.last(t).Outcome)
 		wait()
 	})
+}
+
+// Of two requests that wait for a key, one asks the store. What it hears tells the other nothing about fingerprints.
+func TestWaitersOfASecretiveStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := secretiveStore{newSpyStore()}
+		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Wait: time.Minute})
+		require.NoError(t, err)
+		do := func(payload string) chan error {
+			ended := make(chan error, 1)
+			go func() {
+				_, _, err := runner.Do(t.Context(), numberedKey(1), []byte(payload), func(context.Context) (idempotency.Response, error) {
+					time.Sleep(10 * time.Second)
+					return bodyOf(1), nil
+				})
+				ended <- err
+			}()
+			synctest.Wait()
+			return ended
+		}
+		owner := do("payload")
+		other, duplicate, another := do("other payload"), do("payload"), do("other payload") // the first one asks
+		require.NoError(t, <-owner)
+		require.ErrorIs(t, <-other, idempotency.ErrKeyReused)
+		require.NoError(t, <-duplicate)
+		require.ErrorIs(t, <-another, idempotency.ErrKeyReused)
+	})
+}
+
+// secretiveStore tells no fingerprint of an attempt that runs, and a different one to each request that is another.
+type secretiveStore struct{ *spyStore }
+
+func (s secretiveStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.spyStore.Begin(ctx, key, request)
+	switch {
+	case claim != nil:
+	case record.LeaseLeft > 0:
+		record.Fingerprint = idempotency.Fingerprint{}
+	case record.Fingerprint != request.Fingerprint:
+		record.Fingerprint = sha256.Sum256(request.Fingerprint[:])
+	}
+	return record, claim, err
 }

@@ -15,7 +15,7 @@ import (
 
 // referenceBugs names the faults in the code of the reference store, by a case that must fail for them.
 var referenceBugs = map[string][]string{
-	"running attempt":                   {"held key is an error"},
+	"running attempt":                   {"held key is an error", "held record is always of another request"},
 	"concurrent claims":                 {"get, then set"},
 	"concurrent claims after a release": {"get a released record, then set"},
 	"concurrent takeovers":              {"get a lapsed record, then set"},
@@ -27,9 +27,11 @@ var referenceBugs = map[string][]string{
 	},
 	"released operation": {"release forgets the operation"},
 	"released key":       {"released record needs a takeover", "Release does nothing"},
-	"other request":      {"another request claims what was released", "another request takes over"},
+	"other request": {
+		"another request claims what was released", "another request takes over", "held record has the fingerprint of who asks",
+	},
 	"completed operation": {
-		"completed record is taken over", "completed record is claimed by another request", "lease outlives completion",
+		"completed record has the fingerprint of who asks", "completed record is taken over", "completed record is claimed by another request", "lease outlives completion",
 	},
 	"takeover":       {"takeover keeps the attempt number", "takeover needs no lapse", "lapse is not noticed"},
 	"lapsed lease":   {"takeover needs no leave"},
@@ -119,6 +121,11 @@ var alterations = []struct {
 		a.Lease /= 2
 		return a
 	}}},
+	{"completed record has no fingerprint", "completed operation", records(func(r *idempotency.Record) {
+		if r.Response != nil {
+			r.Fingerprint = idempotency.Fingerprint{}
+		}
+	})},
 	{"record has no operation", "fresh key", records(func(r *idempotency.Record) { r.Operation = uuid.Nil })},
 	{"one operation for all", "fresh key", records(func(r *idempotency.Record) { r.Operation = uuid.NameSpaceDNS })},
 	{"attempts count from 0", "fresh key", records(func(r *idempotency.Record) { r.Attempt-- })},

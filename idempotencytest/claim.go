@@ -71,7 +71,8 @@ var claimCases = []testCase{{
 	},
 }, {
 	name: "other request",
-	rule: "Another fingerprint gets the record with the original one, be it running, released or lapsed; never a claim.",
+	rule: "Another request is told that it is another one by the fingerprint of the record, be it running, released or " +
+		"lapsed; it is never granted a claim.",
 	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)

@@ -52,10 +52,21 @@ func (t *trial) describes(seen, own answer) {
 		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
 	case seen.Attempt != own.Attempt:
 		t.failf("the record is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
-	case seen.Fingerprint != own.Fingerprint:
-		t.failf("the record has fingerprint %v, not that of the first attempt, %v", seen.Fingerprint, own.Fingerprint)
 	case seen.Created.Sub(own.Created).Abs() > resolution:
 		t.failf("the operation was created at %v, not at %v", seen.Created, own.Created)
+	}
+	t.tellsApart(seen, own)
+}
+
+// tellsApart checks that the fingerprint of a record says whether who asked for it has sent the request of own.
+func (t *trial) tellsApart(seen, own answer) {
+	switch {
+	case seen.asker == own.asker && seen.Fingerprint != seen.asker:
+		t.failf("the record has fingerprint %v, not that of its request, %v", seen.Fingerprint, seen.asker)
+	case seen.asker != own.asker && seen.Fingerprint == seen.asker:
+		t.failf("the record has the fingerprint of another request, which asks for it")
+	case seen.Fingerprint == idempotency.Fingerprint{}:
+		t.failf("the record has no fingerprint")
 	}
 }
 
@@ -77,8 +88,8 @@ func (t *trial) runsAs(seen, own answer) {
 		t.leaseRuns(seen, own)
 	case seen.Operation != uuid.Nil && seen.Operation != own.Operation:
 		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
-	case seen.Fingerprint != idempotency.Fingerprint{} && seen.Fingerprint != own.Fingerprint:
-		t.failf("the record has fingerprint %v, not %v", seen.Fingerprint, own.Fingerprint)
+	case seen.Fingerprint != idempotency.Fingerprint{}:
+		t.tellsApart(seen, own)
 	}
 }
 

@@ -54,7 +54,15 @@ func (r *reference) Begin(
 		if r.has("held key is an error") && e.lease.After(now) {
 			return idempotency.Record{}, nil, idempotency.ErrInProgress
 		}
-		return r.record(e, now), nil, nil
+		rec := r.record(e, now)
+		if r.has("held record has the fingerprint of who asks") && e.Response == nil ||
+			r.has("completed record has the fingerprint of who asks") && e.Response != nil {
+			rec.Fingerprint = a.Fingerprint
+		}
+		if r.has("held record is always of another request") {
+			rec.Fingerprint[0]++
+		}
+		return rec, nil, nil
 	}
 	if r.races(e) {
 		r.pause()

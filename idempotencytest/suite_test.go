@@ -30,6 +30,17 @@ func TestTransactionalStore(t *testing.T) {
 	})
 }
 
+// seal returns a store that tells nobody the fingerprint of another request.
+func seal(t *testing.T, store idempotency.Store) idempotency.Store {
+	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
+		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed
+}
+
 func newMemoryStore(*testing.T) idempotency.Store {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 }
@@ -78,6 +89,8 @@ func TestNoFalseAlarms(t *testing.T) {
 		"reference":     func() idempotency.Store { return newReference("") },
 		"transactional": func() idempotency.Store { return newTransactions("") },
 		"unsure":        func() idempotency.Store { return unsure{newReference("")} },
+		"sealed":        func() idempotency.Store { return seal(t, newReference("")) },
+		"sealed twice":  func() idempotency.Store { return seal(t, seal(t, newTransactions(""))) },
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {

@@ -78,10 +78,11 @@ func (t *trial) settle() {
 	}
 }
 
-// answer is what Begin returned, to which attempt and when.
+// answer is what Begin returned, to which request and when.
 type answer struct {
 	idempotency.Record
 	claim           idempotency.Claim
+	asker           idempotency.Fingerprint
 	lease           time.Duration
 	asked, answered time.Time
 }
@@ -93,7 +94,7 @@ func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
 		_ = claim.Release(t.ctx, long) // it may not have been granted
 		claim = nil
 	}
-	return answer{record, claim, a.Lease, asked, time.Now()}, err
+	return answer{record, claim, a.Fingerprint, a.Lease, asked, time.Now()}, err
 }
 
 func (t *trial) begin(a idempotency.ClaimRequest) answer {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
@@ -59,4 +60,28 @@ func TestTxStoreConformance(t *testing.T) {
 		store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 3}))
 		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	})
+}
+
+func TestSealedStoresConform(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	leased := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+	transactional := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
+	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sealed := seal(t, store, nil)
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
+		})
+	}
+}
+
+// seal seals a store, with cipher if it is not nil.
+func seal(t testing.TB, store idempotency.Store, cipher idempotency.Cipher) idempotency.Store {
+	t.Helper()
+	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
+		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32), Cipher: cipher}},
+	})
+	require.NoError(t, err)
+	return sealed
 }

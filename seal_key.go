@@ -1,0 +1,176 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"regexp"
+	"sync"
+)
+
+// SealKey is a key of a sealed store. It does not print its Secret.
+type SealKey struct {
+	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
+	ID string
+
+	// Secret is at least 32 random bytes. The key of the fingerprints is derived from it and, if Cipher is nil, an
+	// AES-256 key (HKDF with SHA-256).
+	Secret []byte
+
+	// Cipher encrypts the answers. Nil means AES-256-GCM, each answer with a random nonce of 96 bits. One such key may
+	// seal 2^32 answers (NIST SP 800-38D, section 8.3): a new key is due before that. Each call of [Claim].Complete
+	// counts, repetitions included.
+	Cipher Cipher
+}
+
+// String returns the ID of the key.
+func (k SealKey) String() string { return "idempotency.SealKey(" + k.ID + ")" }
+
+// GoString keeps the Secret out of %#v.
+func (k SealKey) GoString() string { return k.String() }
+
+// Cipher is authenticated encryption with associated data: a key management service, say, or a keyset of a library. It
+// is safe for concurrent use. It is called within a step of the store, and Options.StoreTimeout bounds both together.
+//
+// A service that limits the size of what it encrypts needs envelope encryption in front: an answer may have
+// Options.MaxResponse bytes, and its header besides.
+type Cipher interface {
+	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It does not modify either.
+	Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error)
+
+	// Decrypt returns what Encrypt was given, in new memory. It must return an error unless sealed is what Encrypt has
+	// returned, and aad is equal.
+	Decrypt(ctx context.Context, sealed, aad []byte) ([]byte, error)
+}
+
+var sealKeyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
+
+func (o SealOptions) validate() error {
+	var faults faults
+	faults.check(len(o.Keys) > 0, "SealOptions has no Keys")
+	seen := make(map[string]bool)
+	for i, key := range o.Keys {
+		faults.check(sealKeyID.MatchString(key.ID),
+			"Keys[%d].ID %q does not have 1 to 32 characters out of A-Z, a-z, 0-9, \".\", \"_\" and \"-\"", i, key.ID)
+		faults.check(!seen[key.ID], "Keys[%d].ID %q is that of another key", i, key.ID)
+		faults.check(len(key.Secret) >= minSecret, "Keys[%d].Secret has %d bytes, not %d or more", i, len(key.Secret), minSecret)
+		seen[key.ID] = true
+	}
+	return errors.Join(faults...)
+}
+
+const minSecret = 32
+
+// sealKey is a SealKey in the form in which it is used.
+type sealKey struct {
+	id     string
+	prefix []byte      // of what it has sealed
+	macs   sync.Pool   // of *mac, with the key of the fingerprints
+	local  cipher.AEAD // adds a nonce by itself; nil: there is a cipher
+	cipher Cipher
+}
+
+// mac is an HMAC with room for what goes in and out.
+type mac struct {
+	hash.Hash
+	space [2 * sha256.Size]byte
+}
+
+// sealMagic begins what is sealed. The ID of the key and a newline follow, and then what its cipher has returned.
+const sealMagic = "sealed/1 "
+
+func newSealKey(key SealKey) (*sealKey, error) {
+	k := &sealKey{id: key.ID, prefix: []byte(sealMagic + key.ID + "\n"), cipher: key.Cipher}
+	secret, err := hkdf.Key(sha256.New, key.Secret, nil, "idempotency/seal/1 fingerprint", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	k.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, secret)} }
+	if key.Cipher == nil {
+		k.local, err = newGCM(key.Secret)
+	}
+	return k, err
+}
+
+func newGCM(secret []byte) (cipher.AEAD, error) {
+	key, err := hkdf.Key(sha256.New, secret, nil, "idempotency/seal/1 AES-256-GCM", 32)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// fingerprint returns what the inner store has instead of fp. A nil key leaves it in the clear.
+func (k *sealKey) fingerprint(digest [sha256.Size]byte, fp Fingerprint) Fingerprint {
+	if k == nil {
+		return fp
+	}
+	m := k.macs.Get().(*mac)
+	defer k.macs.Put(m)
+	copy(m.space[:], digest[:])
+	copy(m.space[len(digest):], fp[:])
+	m.Reset()
+	m.Write(m.space[:]) // never fails
+	return Fingerprint(m.Sum(m.space[:0]))
+}
+
+// binding is what a sealed answer belongs to: opened under any other, it is refused.
+type binding struct {
+	digest      [sha256.Size]byte // of the key of the operation
+	operation   [16]byte
+	attempt     int
+	fingerprint Fingerprint // as the inner store has it
+	status      int
+}
+
+// bind returns the binding as associated data. Each part but the last has a fixed size.
+func (k *sealKey) bind(to *binding) []byte {
+	b := make([]byte, 0, 160)
+	b = append(b, "idempotency/seal/1 answer\n"...)
+	b = append(b, to.digest[:]...)
+	b = append(b, to.operation[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))
+	b = append(b, to.fingerprint[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(to.status))
+	return append(b, k.id...)
+}
+
+// seal returns the body that the inner store gets.
+func (k *sealKey) seal(ctx context.Context, plain []byte, to *binding) ([]byte, error) {
+	aad := k.bind(to)
+	if k.local != nil {
+		b := make([]byte, 0, len(k.prefix)+len(plain)+k.local.Overhead())
+		return k.local.Seal(append(b, k.prefix...), nil, plain, aad), nil
+	}
+	sealed, err := k.cipher.Encrypt(ctx, plain, aad)
+	if err != nil {
+		return nil, fmt.Errorf("idempotency: seal with key %q: %w", k.id, err)
+	}
+	return append(bytes.Clone(k.prefix), sealed...), nil
+}
+
+// open returns what seal was given.
+func (k *sealKey) open(ctx context.Context, body []byte, to *binding) (plain []byte, err error) {
+	sealed, aad := body[len(k.prefix):], k.bind(to)
+	if k.local != nil {
+		plain, err = k.local.Open(nil, nil, sealed, aad)
+	} else {
+		plain, err = k.cipher.Decrypt(ctx, sealed, aad)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: sealed answer, key %q: %w", ErrRecordInvalid, k.id, err)
+	}
+	return plain, nil
+}

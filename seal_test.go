@@ -1,0 +1,620 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// sealKey returns a key whose secret depends on its ID only.
+func sealKey(id string) idempotency.SealKey {
+	secret := sha256.Sum256([]byte(id))
+	return idempotency.SealKey{ID: id, Secret: secret[:]}
+}
+
+// sealing returns options with the keys that ids name.
+func sealing(ids ...string) idempotency.SealOptions {
+	var opts idempotency.SealOptions
+	for _, id := range ids {
+		opts.Keys = append(opts.Keys, sealKey(id))
+	}
+	return opts
+}
+
+func allowingClear(opts idempotency.SealOptions) idempotency.SealOptions {
+	opts.AllowClear = true
+	return opts
+}
+
+func onlyOpening(opts idempotency.SealOptions) idempotency.SealOptions {
+	opts.OpenOnly = true
+	return opts
+}
+
+func mustSeal(t testing.TB, inner idempotency.Store, opts idempotency.SealOptions) idempotency.Store {
+	t.Helper()
+	store, err := idempotency.Seal(inner, opts)
+	require.NoError(t, err)
+	return store
+}
+
+// keyService is a key management service that does as its functions say. Without them it leaves all bytes as they are.
+type keyService struct {
+	encrypt, decrypt func(context.Context, []byte) ([]byte, error)
+}
+
+func (s keyService) Encrypt(ctx context.Context, plain, _ []byte) ([]byte, error) {
+	if s.encrypt == nil {
+		return bytes.Clone(plain), nil
+	}
+	return s.encrypt(ctx, plain)
+}
+
+func (s keyService) Decrypt(ctx context.Context, sealed, _ []byte) ([]byte, error) {
+	if s.decrypt == nil {
+		return bytes.Clone(sealed), nil
+	}
+	return s.decrypt(ctx, sealed)
+}
+
+func sealingWith(cipher idempotency.Cipher) idempotency.SealOptions {
+	opts := sealing("kms")
+	opts.Keys[0].Cipher = cipher
+	return opts
+}
+
+func TestSealReportsEveryFault(t *testing.T) {
+	t.Parallel()
+	secret := make([]byte, 32)
+	store, err := idempotency.Seal(nil, idempotency.SealOptions{Keys: []idempotency.SealKey{
+		{ID: "", Secret: secret}, {ID: "a b", Secret: secret}, {ID: strings.Repeat("x", 33), Secret: secret},
+		{ID: "twice", Secret: secret}, {ID: "twice", Secret: secret}, {ID: "short", Secret: secret[1:]}, {ID: "line\n", Secret: secret},
+	}})
+	require.Nil(t, store)
+	for _, fault := range []string{
+		"Store is nil", "Keys[0].ID", "Keys[1].ID", "Keys[2].ID", "Keys[4].ID", "Keys[5].Secret", "Keys[6].ID",
+	} {
+		require.ErrorContains(t, err, fault)
+	}
+	require.NotContains(t, err.Error(), "Keys[3]")
+	_, err = idempotency.Seal(newSpyStore(), idempotency.SealOptions{})
+	require.ErrorContains(t, err, "no Keys")
+	mustSeal(t, newSpyStore(), idempotency.SealOptions{Keys: []idempotency.SealKey{
+		{ID: "A.b_c-" + strings.Repeat("9", 26), Secret: secret},
+	}})
+}
+
+func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
+	t.Parallel()
+	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6))}
+	opts := idempotency.SealOptions{Keys: []idempotency.SealKey{key}}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
+		for _, value := range []any{key, &key, opts, &opts} {
+			shown := fmt.Sprintf(format, value)
+			require.NotContains(t, shown, "secret")
+			require.NotContains(t, shown, fmt.Sprint(int('s'))) // as a number
+			require.NotContains(t, shown, fmt.Sprintf("%x", "secret"))
+		}
+	}
+	require.Contains(t, fmt.Sprint(opts), "2026")
+}
+
+func TestSealedStoreConforms(t *testing.T) {
+	t.Parallel()
+	conforms := func(name string, newStore func(*testing.T) idempotency.Store, opts idempotency.SealOptions) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return mustSeal(t, newStore(t), opts) })
+		})
+	}
+	memory := func(*testing.T) idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
+	conforms("memory", memory, sealing("1"))
+	conforms("memory, older keys", memory, allowingClear(sealing("2", "1")))
+	conforms("memory, cipher", memory, sealingWith(keyService{}))
+	conforms("memory, opening only", memory, onlyOpening(sealing("1")))
+
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		client := newRedisClient(t, servertest.Redis(t).Addr())
+		idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
+			return mustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), sealing("1"))
+		})
+	})
+}
+
+// secrets answers with all the parts that an answer has, and with the body of the request.
+func secrets(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Trailer", "X-Sum")
+	w.Header().Set("X-Account", "a header to hide")
+	w.Header()["X-Suppressed"] = nil
+	echo(w, r)
+	w.Header().Set("X-Sum", "a trailer to hide")
+}
+
+func TestReaderOfASealedStore(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t).Addr())
+	stored := func(prefix string, seal func(idempotency.Store) idempotency.Store, body string) (answer, []string) {
+		store := seal(idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
+		svc := setup{store: store}.serve(t, secrets)
+		first := svc.post("key-1", body)
+		requireReplay(t, first, svc.post("key-1", body))
+		svc.post("key-2", body)
+		var values []string
+		for _, name := range redisKeys(t, client, prefix) {
+			values = append(values, client.Get(t.Context(), name).Val())
+		}
+		require.Len(t, values, 2)
+		return first, values
+	}
+	fingerprints := func(values []string) []string {
+		var found []string
+		for _, value := range values {
+			_, rest, _ := strings.Cut(value, "fingerprint=")
+			found = append(found, rest[:64])
+		}
+		return found
+	}
+	for name, body := range map[string]string{"small": "a body to hide", "large": "a body to hide" + largeBody} {
+		clearAnswer, clearly := stored(name+" clear:", func(s idempotency.Store) idempotency.Store { return s }, body)
+		sealedAnswer, sealed := stored(name+" sealed:", func(s idempotency.Store) idempotency.Store {
+			return mustSeal(t, s, sealing("2026-11"))
+		}, body)
+		require.Equal(t, clearAnswer, sealedAnswer)
+
+		require.Equal(t, fingerprints(clearly)[0], fingerprints(clearly)[1])
+		require.NotEqual(t, fingerprints(sealed)[0], fingerprints(sealed)[1], "equal bodies show")
+		for i, value := range sealed {
+			for _, secret := range []string{"to hide", "X-Account", "X-Sum", "X-Suppressed", fingerprints(clearly)[0]} {
+				require.Contains(t, clearly[i], secret)
+				require.NotContains(t, value, secret)
+			}
+			require.Contains(t, value, "sealed/1 2026-11\n")
+		}
+	}
+}
+
+// generation is a process with its own settings, on a store that it shares with others.
+func generation(t *testing.T, inner idempotency.Store, opts idempotency.SealOptions, handler http.HandlerFunc) *service {
+	store := inner
+	if len(opts.Keys) > 0 {
+		store = mustSeal(t, inner, opts)
+	}
+	return setup{store: store, opts: idempotency.Options{FailOpen: true}}.serve(t, handler)
+}
+
+// requireUnreadable checks that a request was refused because its record cannot be trusted.
+func requireUnreadable(t *testing.T, svc *service, got answer) {
+	t.Helper()
+	requireProblem(t, got, http.StatusServiceUnavailable, "store-unavailable")
+	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrRecordInvalid)
+}
+
+func TestSealKeysRotate(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	before := generation(t, inner, sealing("1"), secrets)
+	prepared := generation(t, inner, sealing("1", "2"), secrets)
+	after := generation(t, inner, sealing("2", "1"), secrets)
+	end := generation(t, inner, sealing("2"), secrets)
+
+	old := before.post("old", "body")
+	requireReplay(t, old, prepared.post("old", "body"))
+	requireReplay(t, old, after.post("old", "body"))
+	requireProblem(t, after.post("old", "another body"), http.StatusConflict, "key-reused")
+	requireUnreadable(t, end, end.post("old", "body"))
+	requireUnreadable(t, end, end.post("old", "another body"))
+
+	young := after.post("young", "body")
+	requireReplay(t, young, prepared.post("young", "body"))
+	requireReplay(t, young, end.post("young", "body"))
+	requireUnreadable(t, before, before.post("young", "body"))
+	requireProblem(t, prepared.post("young", "another body"), http.StatusConflict, "key-reused")
+
+	require.EqualValues(t, 1, before.runs.Load())
+	require.EqualValues(t, 1, after.runs.Load())
+	require.Zero(t, prepared.runs.Load()+end.runs.Load())
+	require.EqualValues(t, 11, inner.begins.Load(), "no more questions than requests")
+}
+
+// What was begun under an old key goes on under the new one, at the cost of a second question.
+func TestUnfinishedOperationAfterRotation(t *testing.T) {
+	t.Parallel()
+	const lease = time.Minute
+	for _, row := range []struct {
+		name     string
+		begun    idempotency.SealOptions // without keys: not sealed
+		later    idempotency.SealOptions
+		taken    bool // it is not released, but its lease lapses
+		takeOver bool
+		begins   int64
+		claimed  bool
+	}{
+		{"same key", sealing("1"), sealing("1"), false, true, 1, true},
+		{"same key, must not be taken over", sealing("1"), sealing("1"), true, false, 1, false},
+		{"released", sealing("1"), sealing("2", "1"), false, false, 2, true},
+		{"lapsed", sealing("1"), sealing("2", "1"), true, true, 2, true},
+		{"lapsed, and must not be taken over", sealing("1"), sealing("2", "1"), true, false, 2, false},
+		{"released in the clear", idempotency.SealOptions{}, allowingClear(sealing("2", "1")), false, false, 2, true},
+		{"released under the third key", sealing("3"), sealing("1", "2", "3"), false, false, 2, true},
+		{"released by who seals already", sealing("1"), onlyOpening(sealing("1")), false, false, 2, true},
+		{"released under a key that is gone", sealing("1"), sealing("2"), false, true, 1, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := newSpyStore()
+				store := func(opts idempotency.SealOptions) idempotency.Store {
+					if len(opts.Keys) == 0 {
+						return inner
+					}
+					return mustSeal(t, inner, opts)
+				}
+				request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: lease, TTL: time.Hour}
+				other := request
+				other.Fingerprint[0]++
+				first, claim, err := store(row.begun).Begin(t.Context(), numberedKey(1), request)
+				require.NoError(t, err)
+				if row.taken {
+					time.Sleep(lease)
+				} else {
+					require.NoError(t, claim.Release(t.Context(), time.Hour))
+				}
+
+				later := store(row.later)
+				other.TakeOver, request.TakeOver = true, row.takeOver
+				_, claim, err = later.Begin(t.Context(), numberedKey(1), other)
+				require.NoError(t, err)
+				require.Nil(t, claim)
+
+				inner.begins.Store(0)
+				second, claim, err := later.Begin(t.Context(), numberedKey(1), request)
+				require.NoError(t, err)
+				require.Equal(t, row.begins, inner.begins.Load())
+				require.Equal(t, row.claimed, claim != nil)
+				require.Equal(t, first.Operation, second.Operation)
+				if !row.claimed {
+					require.Equal(t, row.taken, second.Fingerprint == request.Fingerprint)
+					return
+				}
+				require.Equal(t, 2, second.Attempt)
+				require.Equal(t, request.Fingerprint, second.Fingerprint)
+				require.NoError(t, claim.Complete(t.Context(), bodyOf(3), time.Hour))
+
+				for _, reader := range []idempotency.Store{later, store(row.later)} {
+					record, _, err := reader.Begin(t.Context(), numberedKey(1), request)
+					require.NoError(t, err)
+					require.Equal(t, request.Fingerprint, record.Fingerprint)
+					require.Equal(t, bodyOf(3), *record.Response)
+					record, _, err = reader.Begin(t.Context(), numberedKey(1), other)
+					require.NoError(t, err)
+					require.NotEqual(t, other.Fingerprint, record.Fingerprint)
+				}
+			})
+		})
+	}
+}
+
+// Between the two questions, the operation may have expired and another process may have begun a new one.
+func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := newSpyStore()
+		request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
+		claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
+		require.NoError(t, claim.Release(t.Context(), time.Minute))
+		rotated := mustSeal(t, inner, sealing("2", "1"))
+		inner.begins.Store(0)
+		inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+			if n == 2 {
+				time.Sleep(time.Minute)
+				mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
+			}
+			return step()
+		}
+		record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
+		require.NoError(t, err)
+		require.Nil(t, claim)
+		require.Equal(t, request.Fingerprint, record.Fingerprint)
+		require.Equal(t, request.Lease, record.LeaseLeft)
+	})
+}
+
+// An operation that was begun under an old key is completed under the new one, and outlives the old one.
+func TestOldKeyMayGoBeforeWhatWasBegunUnderIt(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	failing := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
+	generation(t, inner, sealing("1"), failing).post("key", "body")
+	first := generation(t, inner, sealing("2", "1"), secrets).post("key", "body")
+	require.Equal(t, http.StatusCreated, first.status)
+	end := generation(t, inner, sealing("2"), secrets)
+	requireReplay(t, first, end.post("key", "body"))
+	requireProblem(t, end.post("key", "another body"), http.StatusConflict, "key-reused")
+}
+
+func TestSealingIsRolledIn(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	clearly := generation(t, inner, idempotency.SealOptions{}, secrets)
+	opening := generation(t, inner, onlyOpening(sealing("1")), secrets)
+	rolling := generation(t, inner, allowingClear(sealing("1")), secrets)
+	sealed := generation(t, inner, sealing("1"), secrets)
+	all := []*service{clearly, opening, rolling, sealed}
+
+	keys := 0
+	replays := func(writer *service, readers ...*service) {
+		keys++
+		key := fmt.Sprintf("key-%d", keys)
+		first := writer.post(key, "body")
+		require.Equal(t, http.StatusCreated, first.status)
+		for _, reader := range readers {
+			requireReplay(t, first, reader.post(key, "body"))
+			requireProblem(t, reader.post(key, "another body"), http.StatusConflict, "key-reused")
+		}
+	}
+	replays(clearly, clearly, opening, rolling)
+	replays(opening, clearly, opening, rolling)
+	replays(rolling, opening, rolling, sealed)
+	replays(sealed, opening, rolling, sealed)
+
+	clearly.post("clear", "body")
+	requireUnreadable(t, sealed, sealed.post("clear", "body"))
+	requireUnreadable(t, sealed, sealed.post("clear", "another body"))
+	var runs int64
+	for _, svc := range all {
+		runs += svc.runs.Load()
+	}
+	require.EqualValues(t, 5, runs)
+}
+
+// A store that had no room for an answer cannot say so under a seal.
+func TestSealedAnswerThatWasNotKept(t *testing.T) {
+	t.Parallel()
+	body := strings.Repeat("x", 4096)
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 4096})
+	full := setup{store: mustSeal(t, inner, sealing("1"))}.serve(t, echo)
+	require.Equal(t, http.StatusCreated, full.post("key", body).status)
+	refused := full.post("key", body)
+	requireProblem(t, refused, http.StatusConflict, "not-replayable")
+	require.NotContains(t, refused.body, "originalStatus")
+	requireProblem(t, full.post("key", "another body"), http.StatusConflict, "key-reused")
+	require.EqualValues(t, 1, full.runs.Load())
+
+	rolling := setup{store: mustSeal(t, inner, allowingClear(sealing("1")))}.serve(t, echo)
+	got := requireProblem(t, rolling.post("key", body), http.StatusConflict, "not-replayable")
+	require.Equal(t, http.StatusCreated, got.OriginalStatus, "answers in the clear are trusted")
+
+	// One that was too large to be given to the store is sealed as such.
+	svc := setup{store: mustSeal(t, newSpyStore(), sealing("1")), opts: idempotency.Options{MaxResponse: 2}}.serve(t, echo)
+	svc.post("key", "body")
+	got = requireProblem(t, svc.post("key", "body"), http.StatusConflict, "not-replayable")
+	require.Equal(t, http.StatusCreated, got.OriginalStatus)
+
+	store := mustSeal(t, newSpyStore(), sealing("1"))
+	mustComplete(t, store, numberedKey(1), idempotency.Response{Status: 200, Body: []byte("body"), Omitted: true})
+	record, _, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	require.NoError(t, err)
+	require.True(t, record.Response.Omitted)
+	require.Empty(t, record.Response.Body)
+}
+
+var errKeyService = errors.New("the key service is down")
+
+func unavailable(context.Context, []byte) ([]byte, error) { return nil, errKeyService }
+
+// A completed operation does not run again because its answer cannot be decrypted at the moment.
+func TestSealedAnswerThatCannotBeDecrypted(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	first := generation(t, inner, sealingWith(keyService{}), secrets).post("key", "body")
+	down := generation(t, inner, sealingWith(keyService{decrypt: unavailable}), secrets)
+	requireUnreadable(t, down, down.post("key", "body"))
+	require.ErrorIs(t, down.journal.last(t).Err, errKeyService)
+	require.Zero(t, down.runs.Load())
+
+	for name, decrypted := range map[string][]byte{
+		"nothing": nil, "a fingerprint": make([]byte, 32), "a byte more": make([]byte, 33), "no trailer": make([]byte, 41),
+		"a header that is too long": append(make([]byte, 33), bytes.Repeat([]byte{255}, 64)...),
+		"an unknown kind":           append(append(make([]byte, 32), 2), make([]byte, 16)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken := keyService{decrypt: func(context.Context, []byte) ([]byte, error) { return decrypted, nil }}
+			svc := generation(t, inner, sealingWith(broken), secrets)
+			requireUnreadable(t, svc, svc.post("key", "body"))
+		})
+	}
+	up := generation(t, inner, sealingWith(keyService{}), secrets)
+	requireReplay(t, first, up.post("key", "body"))
+}
+
+// An answer that cannot be encrypted in time is sent, and sealed in the background.
+func TestAnswerThatCannotBeEncrypted(t *testing.T) {
+	t.Parallel()
+	for name, outage := range map[string]time.Duration{"shortly": time.Second, "for long": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner, began := newSpyStore(), time.Now()
+				cipher := keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+					if time.Since(began) < outage {
+						return nil, errKeyService
+					}
+					return bytes.Clone(plain), nil
+				}}
+				svc := setup{store: mustSeal(t, inner, sealingWith(cipher))}.guard(t, echo)
+				require.Equal(t, http.StatusCreated, svc.call("key", "body").status)
+				time.Sleep(outage)
+				synctest.Wait()
+				require.True(t, svc.call("key", "body").replayed())
+				require.EqualValues(t, 1, svc.runs.Load())
+				require.EqualValues(t, 1, inner.completes.Load())
+				require.Zero(t, inner.releases.Load())
+				if outage > 5*time.Second {
+					require.ErrorIs(t, svc.journal.all()[0].Err, errKeyService)
+				}
+			})
+		})
+	}
+}
+
+// A cipher may still be sending an answer when its context has ended: nothing else is written there.
+func TestCipherKeepsItsMemory(t *testing.T) {
+	t.Parallel()
+	var kept, copied []byte
+	store := mustSeal(t, newSpyStore(), sealingWith(keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+		kept, copied = plain, bytes.Clone(plain)
+		return copied, nil
+	}}))
+	mustComplete(t, store, numberedKey(0), bodyOf(100))
+	local := mustSeal(t, newSpyStore(), sealing("1"))
+	for i := range 32 {
+		mustComplete(t, local, numberedKey(i), idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 100)})
+	}
+	require.Equal(t, copied, kept)
+}
+
+// noLeaseStore is a store whose claims say that they have no lease.
+type noLeaseStore struct{ *spyStore }
+
+func (s noLeaseStore) Transactional() bool { return true }
+
+func (s noLeaseStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.spyStore.Begin(ctx, key, request)
+	record.NoLease = claim != nil
+	return record, claim, err
+}
+
+// A claim without a lease ends when its answer cannot be encrypted: nobody else would end it.
+func TestTransactionWhoseAnswerCannotBeEncrypted(t *testing.T) {
+	t.Parallel()
+	inner := noLeaseStore{newSpyStore()}
+	ended := errors.New("the context has ended")
+	inner.onRelease = func(ctx context.Context, _ int64, step func() error) error {
+		if ctx.Err() != nil {
+			return ended
+		}
+		return step()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	down := mustSeal(t, inner, sealingWith(keyService{encrypt: unavailable}))
+	claim := mustClaim(t, down, numberedKey(1), attemptFor(time.Hour))
+	for range 2 {
+		err := claim.Complete(ctx, bodyOf(1), time.Hour)
+		require.ErrorIs(t, err, idempotency.ErrRolledBack)
+		require.ErrorIs(t, err, errKeyService)
+		require.NotErrorIs(t, err, ended)
+	}
+	require.Zero(t, inner.completes.Load())
+	mustClaim(t, down, numberedKey(1), attemptFor(time.Hour))
+
+	svc := setup{store: down}.guard(t, echo)
+	requireProblem(t, svc.call("key", "body"), http.StatusServiceUnavailable, "rolled-back")
+	up := setup{store: mustSeal(t, inner, sealingWith(keyService{}))}.guard(t, echo)
+	require.Equal(t, http.StatusCreated, up.call("key", "body").status)
+	require.EqualValues(t, 1, up.runs.Load())
+}
+
+// What became of an answer that the inner store was given is for that store to say, also when the same answer cannot be
+// encrypted once more.
+func TestRepetitionThatCannotBeEncrypted(t *testing.T) {
+	t.Parallel()
+	inner := noLeaseStore{newSpyStore()}
+	inner.onComplete = func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), errDown) }
+	up := true
+	store := mustSeal(t, inner, sealingWith(keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+		if !up {
+			return nil, errKeyService
+		}
+		return bytes.Clone(plain), nil
+	}}))
+	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1), time.Hour), errDown)
+	up = false
+	err := claim.Complete(t.Context(), bodyOf(1), time.Hour)
+	require.ErrorIs(t, err, errKeyService)
+	require.NotErrorIs(t, err, idempotency.ErrRolledBack)
+	require.Zero(t, inner.releases.Load())
+}
+
+// Whatever else a store can do shows through the seal.
+func TestSealPassesOn(t *testing.T) {
+	t.Parallel()
+	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	for store, want := range map[idempotency.Store]bool{
+		mustSeal(t, memory, sealing("1")):                                         true,
+		mustSeal(t, mustSeal(t, memory, sealing("1")), onlyOpening(sealing("1"))): true,
+		mustSeal(t, memory, sealingWith(keyService{})):                            false,
+		mustSeal(t, newSpyStore(), sealing("1")):                                  false,
+	} {
+		require.Equal(t, want, idempotency.IsImmediate(store))
+	}
+
+	type transactional interface{ Transactional() bool }
+	require.False(t, mustSeal(t, newSpyStore(), sealing("1")).(transactional).Transactional())
+	require.True(t, mustSeal(t, noLeaseStore{newSpyStore()}, sealing("1")).(transactional).Transactional())
+
+	// A claim that may have been granted is the inner store's.
+	inner := newSpyStore()
+	inner.onBegin = func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), errDown) }
+	store := mustSeal(t, inner, sealing("1"))
+	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	require.ErrorIs(t, err, errDown)
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	inner.onBegin = nil
+	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+}
+
+// The settings may be thrown away.
+func TestSealOptionsAreFrozen(t *testing.T) {
+	t.Parallel()
+	opts := sealing("1")
+	inner := newSpyStore()
+	first := setup{store: mustSeal(t, inner, opts)}.serve(t, echo)
+	second := setup{store: mustSeal(t, inner, opts)}.serve(t, echo)
+	clear(opts.Keys[0].Secret)
+	opts.Keys[0] = sealKey("2")
+	requireReplay(t, first.post("key", "body"), second.post("key", "body"))
+}
+
+// BenchmarkSealedReplay compares replays from a store as it is and sealed.
+func BenchmarkSealedReplay(b *testing.B) {
+	const size = 200
+	for _, row := range []struct {
+		name string
+		seal func(idempotency.Store) idempotency.Store
+	}{
+		{"plain", func(s idempotency.Store) idempotency.Store { return s }},
+		{"sealed", func(s idempotency.Store) idempotency.Store { return mustSeal(b, s, sealing("1")) }},
+	} {
+		b.Run(row.name, func(b *testing.B) {
+			client, payment := newBenchClient(256), &benchPayment{body: make([]byte, size)}
+			h := benchStore(b, row.seal(idempotency.NewMemoryStore(idempotency.MemoryOptions{})), payment)
+			client.send(h, benchKey(0))
+			b.ReportAllocs()
+			for b.Loop() {
+				client.send(h, benchKey(0))
+				if client.status != http.StatusCreated || client.got != size || client.header["Idempotent-Replayed"] == nil {
+					b.Fatal("no replay: ", client.status, client.got, client.header)
+				}
+			}
+			require.Equal(b, 1, payment.executed)
+		})
+	}
+}
