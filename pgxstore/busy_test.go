@@ -82,7 +82,7 @@ func TestBusyServer(t *testing.T) {
 	direct := newPool(t, serverURL(t))
 	opts := newTable(t, direct, pgxstore.Options{})
 	role := strings.ToLower(strings.ReplaceAll(opts.Table, " ", "_"))
-	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1")
+	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
 	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
 	limited := func(c *pgxpool.Config) { c.ConnConfig.User = role }
 	hold(t, newPool(t, serverURL(t), limited), 1)

@@ -217,7 +217,7 @@ func TestLogOfTheServer(t *testing.T) {
 		require.Equal(t, content, shows(log, content), "answers are logged as they are")
 	})
 	role := strings.ToLower(strings.ReplaceAll(newTable(t, pool, pgxstore.Options{}).Table, " ", "_"))
-	execute(t, pool, "CREATE ROLE "+role+" LOGIN SUPERUSER")
+	execute(t, pool, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD '"+pool.Config().ConnConfig.Password+"'")
 	execute(t, pool, "ALTER ROLE "+role+" SET log_parameter_max_length = 0")
 	asRole := func(c *pgxpool.Config) { c.ConnConfig.User = role }
 	t.Run("log_parameter_max_length", func(t *testing.T) {
