@@ -34,7 +34,7 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 	}{
 		// The store gives each user a share.
 		"memory": {store: func(*testing.T) idempotency.Store {
-			return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 64 << 20})
+			return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 32 << 20, MaxUserBytes: 2 << 20})
 		}},
 		// The store has no shares: a rate limit in front of the middleware bounds what a user can have stored.
 		"Redis": {store: func(t *testing.T) idempotency.Store {
@@ -43,10 +43,16 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 		}, outer: atMost(10)},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var quotas atomic.Int64
+			count := func(_ context.Context, e idempotency.Event) {
+				if e.Outcome == idempotency.OutcomeQuotaExceeded {
+					quotas.Add(1)
+				}
+			}
 			svc := setup{
 				store: test.store(t),
 				user:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
-				opts:  idempotency.Options{Wait: 5 * time.Second, Observer: func(context.Context, idempotency.Event) {}},
+				opts:  idempotency.Options{Wait: 5 * time.Second, Observer: count},
 				outer: test.outer,
 			}.serve(t, charge)
 			svc.server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 200
@@ -80,7 +86,11 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 			})
 			t.Logf("%d payments of honest users; answers to the hostile one, by status: %v", honest.Load(), counts)
 			require.Positive(t, honest.Load())
-			require.Positive(t, counts[http.StatusTooManyRequests])
+			if test.outer == nil {
+				require.Positive(t, quotas.Load(), "the share was never used up")
+			} else {
+				require.Positive(t, counts[http.StatusTooManyRequests], "the limit was never reached")
+			}
 			require.NotContains(t, counts, 0, "a request without an answer")
 		})
 	}

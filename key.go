@@ -18,8 +18,8 @@ import (
 // Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
-// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. In what
-// this package stores, a part of more than 255 bytes is its beginning and its SHA-256.
+// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. A part of
+// more than 255 bytes is stored as its first 192 bytes and its SHA-256.
 type Key struct {
 	User     string // as the [UserFunc] names the caller
 	Endpoint string // as Options.Endpoint names it: "POST /payments"

@@ -124,9 +124,9 @@ type RunnerOptions struct {
 	// TTL is how long an answer is kept, counted from its completion. A later request with the key is a new
 	// operation. Zero means 24 hours. It must not be shorter than Lease, nor longer than 100 years.
 	//
-	// An operation that failed is kept as long, for the next attempt to have its ID. One of which nothing has happened
-	// is forgotten after two leases: its handler has decided [Release], or its answer is not storable and has a status
-	// from 400 to 499 other than 408, 409 and 499.
+	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. If no attempt
+	// has done anything, it is kept for two leases only. An attempt has done nothing if its handler decided [Release], or
+	// if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
 	TTL time.Duration
 
 	// Lease is how long a key stays blocked after its process dies. It is renewed while the handler runs, however long
@@ -134,8 +134,8 @@ type RunnerOptions struct {
 	Lease time.Duration
 
 	// Wait is how long a request waits for a running attempt with its key. If that completes, the request is answered
-	// with its result. Zero means that the request is refused with in-progress at once. So does a [Middleware] with a
-	// request of a user of whom 128 others are waiting.
+	// with its result. Zero means that the request is refused with in-progress at once. A [Middleware]
+	// does so, too, if 128 requests of the same user are waiting already.
 	Wait time.Duration
 
 	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].

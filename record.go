@@ -21,9 +21,9 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
 	Attempt int
 
-	// Fingerprint tells whether the request that asks for the record is that of the first attempt: if so, it is that
-	// request's, and otherwise it is neither that request's nor zero. A store may keep fingerprints secret, so nothing
-	// else follows from it. It is zero if an attempt runs whose fingerprint the store cannot see.
+	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise it equals the fingerprint
+	// of the request that asks for the record if and only if that is the request of the first attempt. Nothing else
+	// follows from it, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the store's clock.

@@ -15,9 +15,10 @@ type SealOptions struct {
 	// Keys are in use together: the first one seals, and each of them opens.
 	//
 	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put it
-	// first. Remove the old key when no record made with it is left: a TTL after the last process has changed. What a
-	// missing key has sealed is refused with [ErrRecordInvalid]. What was begun under it and never completed is refused
-	// with [ErrKeyReused].
+	// first. Remove the old key a TTL after the last process has changed: no answer is sealed with it any more. What a
+	// missing key has sealed is refused with [ErrRecordInvalid]. An operation that was begun under it, has failed ever
+	// since and is still being retried is refused with [ErrKeyReused]. Processes share the number of answers that a key
+	// may seal.
 	Keys []SealKey
 
 	// AllowClear replays also answers that were stored before the store was sealed. By default they are refused with
@@ -41,7 +42,7 @@ type SealOptions struct {
 // inner store is given the Key itself, and may keep it, as PostgreSQL does.
 //
 // Whoever writes to the inner store cannot make up, alter or move an answer: Begin reports what cannot be opened as
-// [ErrRecordInvalid], which no option makes the handler run for. They can still
+// [ErrRecordInvalid], and the handler does not run then, whatever the options. They can still
 //
 //   - delete a record or mark it as released, so that the operation runs again;
 //   - mark it as running, so that it is in progress;

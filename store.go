@@ -20,8 +20,8 @@ type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
 	// Without an error, the caller owns the operation if and only if claim is non-nil; record then describes the
-	// caller's attempt. Otherwise record is the one that holds the key: completed, running, or abandoned. Its
-	// fingerprint equals request.Fingerprint if and only if the request is the same. A key is claimed if
+	// caller's attempt. Otherwise record is the one that holds the key: completed, running, or abandoned. Record
+	// says what its fingerprint tells. A key is claimed if
 	//
 	//   - there is no record, or the record has outlived its TTL: a new operation, attempt 1; or
 	//   - the record was released, and request.Fingerprint equals that of the record: the same operation, the next

@@ -27,13 +27,13 @@ type RedisOptions struct {
 // one script, which Redis runs atomically and by its own clock. A large answer is uploaded before the script runs, or
 // fetched after it. It is safe for concurrent use.
 //
-// If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not let the
-// handler run. A server that hangs keeps its connections busy, so both happen then: a request that has got a connection
-// finds the store down, and FailOpen lets it run; one that has waited for a connection in vain is refused. Of a server
-// that cannot be reached the client has no connections, and FailOpen lets all requests run.
+// If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
+// handler. If the server hangs, a request that holds a connection times out, and FailOpen runs it; a request that waits
+// in vain for a connection is refused. If the server cannot be reached, the client has no connections, and FailOpen runs
+// every request. A server that has reached its maxclients closes connections: it counts as down, so give it more than all
+// processes together have.
 //
-// An empty pool is recognised with a *redis.Client, a *redis.ClusterClient and whatever else has their PoolStats. With
-// other clients it is if they return [redis.ErrPoolTimeout] before StoreTimeout ends.
+// For clients without PoolStats, only [redis.ErrPoolTimeout] within StoreTimeout counts as an empty pool.
 //
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.

@@ -29,7 +29,7 @@ import (
 //   - a random UUID, if Hosts has the host.
 //
 // Requests without a key pass untouched. No key follows a redirect to another host, unless Hosts has that host too.
-// This includes the header that the caller has set. A body that was sent with a key does not follow either: a redirect
+// A key that the caller has set is removed, too. A body that was sent with a key does not follow either: a redirect
 // with status 307 or 308, which would send it to that host, ends in a [*TransportError] that wraps [ErrRedirected]. One
 // that becomes a GET, or that has no body, is followed without the key. The other fields are the business of
 // [http.Client], which keeps Authorization and cookies from other domains.

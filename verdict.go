@@ -55,8 +55,8 @@ func refused(status int) bool {
 // (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
 // or once an answer larger than Options.MaxResponse has begun to go out, unless Options.Stream is set.
 //
-// The work of [Runner.Do] may call it too. If that work returns an error, Keep makes no difference, because an error is
-// never stored.
+// The work of [Runner.Do] may call it too. If that work returns an error, Keep and Tombstone make no difference, because an
+// error is never stored.
 //
 // Decide reports whether ctx belongs to an operation. It is safe for concurrent use.
 func Decide(ctx context.Context, v Verdict) bool {

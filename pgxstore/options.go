@@ -43,8 +43,8 @@ type Options struct {
 	IdleTimeout time.Duration
 
 	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of
-	// each in hexadecimal. Neither the table nor its backups nor the log of the server shows the names then. Whoever can
-	// guess a name can confirm it, because the digest has no key. What the answers say is stored as it is.
+	// each in hexadecimal. What is written from then on does not show the names, in the table, its backups and the log of the
+	// server. Whoever can guess a name can confirm it, because the digest has no key. Answers are stored as they are.
 	//
 	// The setting may be changed while there are records: each form is recognised, and what is written from then on has
 	// the new one.
