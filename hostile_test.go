@@ -34,7 +34,7 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 	}{
 		// The store gives each user a share.
 		"memory": {store: func(*testing.T) idempotency.Store {
-			return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 32 << 20, MaxUserBytes: 2 << 20})
+			return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 32 << 20, MaxUserBytes: 128 << 10})
 		}},
 		// The store has no shares: a rate limit in front of the middleware bounds what a user can have stored.
 		"Redis": {store: func(t *testing.T) idempotency.Store {
