@@ -43,16 +43,16 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 		}, outer: atMost(10)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var quotas atomic.Int64
-			count := func(_ context.Context, e idempotency.Event) {
+			var stopped atomic.Bool // the hostile user has met a limit: the share, or that in front of the middleware
+			watch := func(_ context.Context, e idempotency.Event) {
 				if e.Outcome == idempotency.OutcomeQuotaExceeded {
-					quotas.Add(1)
+					stopped.Store(true)
 				}
 			}
 			svc := setup{
 				store: test.store(t),
 				user:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
-				opts:  idempotency.Options{Wait: 5 * time.Second, Observer: count},
+				opts:  idempotency.Options{Wait: 5 * time.Second, Observer: watch},
 				outer: test.outer,
 			}.serve(t, charge)
 			svc.server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 200
@@ -61,9 +61,14 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 			var hostile sync.Map // status -> *atomic.Int64
 			for range 16 {
 				all.Go(func() {
-					for time.Now().Before(end) {
-						n, _ := hostile.LoadOrStore(attack(svc).status, new(atomic.Int64))
+					// On a slow machine it takes longer until the attack has gone as far as it can.
+					for now := time.Now(); now.Before(end) || !stopped.Load() && now.Before(end.Add(time.Minute)); now = time.Now() {
+						status := attack(svc).status
+						n, _ := hostile.LoadOrStore(status, new(atomic.Int64))
 						n.(*atomic.Int64).Add(1)
+						if test.outer != nil && status == http.StatusTooManyRequests {
+							stopped.Store(true)
+						}
 					}
 				})
 			}
@@ -86,11 +91,7 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 			})
 			t.Logf("%d payments of honest users; answers to the hostile one, by status: %v", honest.Load(), counts)
 			require.Positive(t, honest.Load())
-			if test.outer == nil {
-				require.Positive(t, quotas.Load(), "the share was never used up")
-			} else {
-				require.Positive(t, counts[http.StatusTooManyRequests], "the limit was never reached")
-			}
+			require.True(t, stopped.Load(), "no limit was met")
 			require.NotContains(t, counts, 0, "a request without an answer")
 		})
 	}
