@@ -41,6 +41,7 @@ func (o Options) expand(sql string) string {
 		"{records}", o.name(""),
 		"{records_text}", literal(o.name("")),
 		"{kind}", o.kind(),
+		"{storage}", storage,
 		"{claim_function}", o.name(claimSuffix(o.divided())),
 		"{other_claim_function}", o.name(claimSuffix(!o.divided())),
 		"{on_conflict}", o.onConflict(),
@@ -49,6 +50,9 @@ func (o Options) expand(sql string) string {
 		"{now}", now,
 	).Replace(sql)
 }
+
+// storage has the settings of every table with records, which are those of the partitions if there are any.
+const storage = "fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, vacuum_truncate = false"
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
