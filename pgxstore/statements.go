@@ -40,6 +40,8 @@ func (o Options) expand(sql string) string {
 	return strings.NewReplacer(
 		"{records}", o.name(""),
 		"{records_text}", literal(o.name("")),
+		"{schema}", pgx.Identifier{o.Schema}.Sanitize(),
+		"{schema_text}", literal(pgx.Identifier{o.Schema}.Sanitize()),
 		"{kind}", o.kind(),
 		"{storage}", storage,
 		"{claim_function}", o.name(claimSuffix(o.divided())),
@@ -52,7 +54,8 @@ func (o Options) expand(sql string) string {
 }
 
 // storage has the settings of every table with records, which are those of the partitions if there are any.
-const storage = "fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, vacuum_truncate = false"
+const storage = "fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, " +
+	"vacuum_truncate = false"
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
