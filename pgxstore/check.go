@@ -4,73 +4,201 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
 )
 
-// Check reports what would break the promise of the store, or keep it from working: a server that is a standby,
-// settings of the session by which it may forget what it has acknowledged, a table that is missing, out of date, not
-// logged or made with another PartitionDays, privileges to read and to write it that the role does not have, and
-// partitions that nobody creates. It is to be called when the program starts.
+// Check reports what would break the promise of the store, or keep it from working. It is to be called when the program
+// starts. It returns all findings joined, each of one of these types, for [errors.AsType] to find:
+//
+//   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it may forget what it has
+//     acknowledged, or the table is not logged.
+//   - [*UnreadyTable]: the table is missing, out of date or made with another PartitionDays, or nobody creates its
+//     partitions.
+//   - [*MissingPrivilege]: the role may not do what the stores, DeleteExpired or, on a table with partitions, Maintain do.
+//
+// Any other error says that the options are wrong, or that the server could not be asked. The error that Check returns
+// has a method Unwrap() []error in any case.
 func (t *Table) Check(ctx context.Context) error {
-	var standby, readOnly, execute bool
-	var synchronous, fsync, fullPages, persistence, denied string
-	err := t.pool.QueryRow(ctx, `
-SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool,
-    current_setting('synchronous_commit'), current_setting('fsync'), current_setting('full_page_writes'),
-    coalesce(c.relpersistence::text, ''), coalesce((SELECT string_agg(p, ', ')
-        FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(c.oid, p)), ''),
-    coalesce((SELECT bool_and(has_function_privilege(f.oid, 'EXECUTE'))
-        FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text), true)
-FROM (SELECT) AS server LEFT JOIN pg_class c ON c.oid = to_regclass($1::text)`,
-		t.opts.name(""), t.opts.claimFunction()).
-		Scan(&standby, &readOnly, &synchronous, &fsync, &fullPages, &persistence, &denied, &execute)
+	if t.faults != nil {
+		return errors.Join(t.faults)
+	}
+	var findings []error
+	err := t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		findings, err = t.checkOn(ctx, conn)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("pgxstore: check: %w", err)
+		findings = append(findings, fmt.Errorf("pgxstore: check: %w", err))
 	}
-	faults := []error{t.faults, t.checkVersion(ctx)}
-	fault := func(found bool, text string) {
-		if found {
-			faults = append(faults, errors.New("pgxstore: "+text))
-		}
-	}
-	fault(standby, "the server is a standby: it can neither claim nor know the last records")
-	fault(readOnly, "default_transaction_read_only is on: nothing can be claimed or recorded")
-	fault(synchronous == "off", "synchronous_commit is off: a crash loses the last records")
-	fault(fsync == "off", "fsync is off: a crash of the machine loses records")
-	fault(fullPages == "off", "full_page_writes is off: a crash of the machine may damage records")
-	fault(persistence == "u", "the table is unlogged: a crash empties it")
-	fault(denied != "", "the role may not "+denied+" in the table")
-	fault(!execute, "the role may not EXECUTE the function "+t.opts.claimFunction())
-	if t.opts.divided() && persistence != "" {
-		faults = append(faults, t.checkPartitions(ctx))
-	}
-	return errors.Join(faults...)
+	return errors.Join(findings...)
 }
 
-func (t *Table) checkVersion(ctx context.Context) error {
-	migrations := Migrations(t.opts)
-	want := migrations[len(migrations)-1].Version
-	have, err := t.version(ctx, t.pool)
-	if err != nil {
-		return fmt.Errorf("pgxstore: check: %w", err)
+// checkOn returns what it has found so far if there is an error.
+func (t *Table) checkOn(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+	findings, err := checkServer(ctx, conn)
+	if err != nil || isTooOld(findings) { // the other questions need what it does not have
+		return findings, err
 	}
-	if have < want {
-		return fmt.Errorf("pgxstore: table %s has version %d, not %d: call Migrate", t.opts.name(""), have, want)
+	for _, check := range []func(context.Context, *pgxpool.Conn) ([]error, error){
+		t.checkTable, t.checkLogged, t.checkPrivileges,
+	} {
+		found, err := check(ctx, conn)
+		findings = append(findings, found...)
+		if err != nil {
+			return findings, err
+		}
+	}
+	return findings, nil
+}
+
+const versionSetting = "server_version_num"
+
+// hazards are the settings that the promise rests on.
+var hazards = []struct {
+	name   string
+	unsafe func(value string) bool
+	risk   string
+}{
+	{versionSetting, isBefore14, "the statements need PostgreSQL 14 or newer"},
+	{"in_hot_standby", is("on"), "a standby can neither claim nor know the last records"},
+	{"default_transaction_read_only", is("on"), "nothing can be claimed or recorded"},
+	{"synchronous_commit", is("off"), "a crash loses the last records"},
+	{"fsync", is("off"), "a crash of the machine loses records"},
+	{"full_page_writes", is("off"), "a crash of the machine may damage records"},
+}
+
+func is(unsafe string) func(string) bool { return func(value string) bool { return value == unsafe } }
+
+// isBefore14 reports whether a server lacks date_bin and DETACH PARTITION CONCURRENTLY.
+func isBefore14(value string) bool {
+	version, err := strconv.Atoi(value)
+	return err == nil && version < 14_00_00
+}
+
+func isTooOld(findings []error) bool {
+	return slices.ContainsFunc(findings, func(err error) bool {
+		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		return ok && unsafe.Setting == versionSetting
+	})
+}
+
+// checkServer reports settings as the session has them.
+func checkServer(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
+	rows, err := conn.Query(ctx, "SELECT name, setting FROM pg_settings")
+	if err != nil {
+		return nil, err
+	}
+	settings := make(map[string]string)
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		settings[name] = value
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hazards {
+		if value := settings[h.name]; h.unsafe(value) {
+			findings = append(findings, &idempotency.UnsafeSetting{Node: node(conn), Setting: h.name, Value: value, Risk: h.risk})
+		}
+	}
+	return findings, nil
+}
+
+// node returns the address of the server, or of the pooler in front of it.
+func node(conn *pgxpool.Conn) string { return conn.Conn().PgConn().Conn().RemoteAddr().String() }
+
+// checkTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
+func (t *Table) checkTable(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+	err := t.checkVersion(ctx, conn)
+	if err == nil && t.opts.divided() {
+		err = t.checkPartitions(ctx, conn)
+	}
+	if unready, ok := errors.AsType[*UnreadyTable](err); ok {
+		return []error{unready}, nil
+	}
+	return nil, err
+}
+
+func (t *Table) checkVersion(ctx context.Context, conn *pgxpool.Conn) error {
+	have, err := t.version(ctx, conn)
+	if err != nil {
+		return err
+	}
+	migrations := Migrations(t.opts)
+	if want := migrations[len(migrations)-1].Version; have < want {
+		return t.unready(callMigrate, "table %s has version %d, not %d", t.opts.name(""), have, want)
 	}
 	return nil
 }
 
 // checkPartitions reports that from today on, in a row, no more than half of PartitionDays are ready.
-func (t *Table) checkPartitions(ctx context.Context) error {
-	now, partitions, err := t.partitions(ctx, t.pool)
+func (t *Table) checkPartitions(ctx context.Context, conn *pgxpool.Conn) error {
+	now, partitions, err := t.partitions(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("pgxstore: check: %w", err)
+		return err
 	}
 	ready := 0
 	for has(partitions, dayOf(now).AddDate(0, 0, ready), attached) {
 		ready++
 	}
 	if 2*ready <= t.opts.PartitionDays {
-		return fmt.Errorf("pgxstore: only %d partitions are ready: call Maintain every day", ready)
+		return t.unready("call Maintain every day", "only %d partitions are ready of table %s", ready, t.opts.name(""))
 	}
 	return nil
+}
+
+// checkLogged reports tables that are not in the write-ahead log: the table or its partitions.
+func (t *Table) checkLogged(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
+	rows, err := conn.Query(ctx, `SELECT c.oid::regclass::text FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, t.opts.name(""))
+	if err != nil {
+		return nil, err
+	}
+	var name string
+	_, err = pgx.ForEachRow(rows, []any{&name}, func() error {
+		findings = append(findings, &idempotency.UnsafeSetting{
+			Node: node(conn), Setting: "table " + name, Value: "unlogged", Risk: "a crash empties it",
+		})
+		return nil
+	})
+	return findings, err
+}
+
+// checkPrivileges reports what the role may not do with the table, as far as there is one.
+func (t *Table) checkPrivileges(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
+	rows, err := conn.Query(ctx, `
+SELECT current_user::text, needed.privilege, needed.object, needed.use
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (
+    SELECT p, 'table ' || c.oid::regclass, CASE p WHEN 'DELETE' THEN 'TxStore and DeleteExpired' ELSE 'the stores' END,
+        has_table_privilege(c.oid, p)
+    FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
+UNION ALL
+    SELECT 'EXECUTE', 'function ' || f.oid::regproc, 'Store', has_function_privilege(f.oid, 'EXECUTE')
+    FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text
+UNION ALL
+    SELECT 'OWNERSHIP', 'table ' || p.oid::regclass, 'Maintain', pg_has_role(p.relowner, 'USAGE')
+    FROM pg_class p WHERE c.relkind = 'p'
+        AND (p.oid = c.oid OR p.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid))
+UNION ALL
+    SELECT 'CREATE', 'schema ' || quote_ident(n.nspname), 'Maintain', has_schema_privilege(n.oid, 'CREATE')
+    WHERE c.relkind = 'p'
+) AS needed (privilege, object, use, granted)
+WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, t.opts.name(""), t.opts.claimFunction())
+	if err != nil {
+		return nil, err
+	}
+	var lack MissingPrivilege
+	_, err = pgx.ForEachRow(rows, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, func() error {
+		found := lack
+		findings = append(findings, &found)
+		return nil
+	})
+	return findings, err
 }

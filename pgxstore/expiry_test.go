@@ -256,6 +256,22 @@ func TestMaintainLeavesOtherTables(t *testing.T) {
 	require.Equal(t, []string{"20300120", "20300121"}, partitions(t, pool, former))
 }
 
+// A day is what the borders of a partition say, too, in whatever style the session writes them. One that somebody has
+// attached for other days is kept.
+func TestMaintainLooksAtBorders(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["datestyle"], c.ConnConfig.RuntimeParams["timezone"] = "SQL, DMY", "Asia/Kolkata"
+	})
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+	archive := partitionName(opts, "20200101")
+	execute(t, pool, fmt.Sprintf(`CREATE TABLE %s PARTITION OF %s FOR VALUES FROM ('2040-01-01 00:00:00+00')
+		TO ('2041-01-01 00:00:00+00')`, archive, tableName(opts)))
+	set("2030-01-12 12:00:00+00")
+	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
+	require.Equal(t, []string{"20200101", "20300112", "20300113"}, partitions(t, pool, opts))
+}
+
 // halfDetach interrupts the detachment of a day.
 func halfDetach(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, day string) {
 	t.Helper()

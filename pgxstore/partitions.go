@@ -48,7 +48,8 @@ const (
 		turnNumber + ")"
 )
 
-// createMissing makes the partitions that are not there yet.
+// createMissing makes the partitions that are not there yet, and gives the attached ones their comment, by which they
+// are known when they are detached. A dump may lack it.
 func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, createTurn, int64(t.space), t.opts.name("")); err != nil {
 		return err
@@ -56,6 +57,9 @@ func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
 	now, partitions, err := t.partitions(ctx, tx)
 	if err == nil {
 		err = t.stayBeside(ctx, tx)
+	}
+	if err == nil {
+		err = commentAll(ctx, tx, partitions)
 	}
 	if err != nil {
 		return err
@@ -72,6 +76,18 @@ func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
 			err = t.attach(ctx, tx, day)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func commentAll(ctx context.Context, tx pgx.Tx, partitions []partition) error {
+	for _, p := range partitions {
+		if p.state != attached || p.commented {
+			continue
+		}
+		if _, err := tx.Exec(ctx, "COMMENT ON TABLE "+p.name+" IS "+literal(partitionComment)); err != nil {
 			return err
 		}
 	}
@@ -105,9 +121,10 @@ func (t *Table) dropExpired(ctx context.Context, turn pgx.Tx) error {
 
 // partition holds the records that expire on one day.
 type partition struct {
-	name  string // quoted
-	day   time.Time
-	state string
+	name      string // quoted
+	day       time.Time
+	state     string
+	commented bool
 }
 
 const (
@@ -124,35 +141,44 @@ func dayOf(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 
 const partitionComment = "idempotency records of one day"
 
-// partitions returns the attached partitions under any name, and the detached ones, recognised by their own. The
-// comment tells both from other tables. The pending one is the first: until it is finalized, PostgreSQL detaches no
-// other.
+// partitions returns the attached partitions whose names end in the day that their borders say, and the detached ones of
+// the table's own name whose comment tells them from other tables. The pending one is the first: until it is finalized,
+// PostgreSQL detaches no other.
+//
+// Borders are compared as text because a session may write them in a style that it reads otherwise.
 func (t *Table) partitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
 	rows, err := q.Query(ctx, t.opts.expand(`
-SELECT {now}, c.relnamespace::regnamespace || '.' || quote_ident(c.relname), right(c.relname, 8),
-    CASE WHEN i.inhdetachpending THEN 'pending' WHEN i.inhrelid IS NULL THEN 'detached' ELSE 'attached' END
-FROM pg_class p
-LEFT JOIN (pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid)
-    ON c.relkind = 'r' AND obj_description(c.oid, 'pg_class') = $2::text AND (i.inhparent = p.oid
-        OR i.inhparent IS NULL AND c.relnamespace = p.relnamespace
-            AND left(c.relname, -8) = p.relname || '_')
+WITH named AS MATERIALIZED (
+    SELECT c.oid, c.relname, c.relnamespace, i.inhparent, i.inhdetachpending AS pending,
+        obj_description(c.oid, 'pg_class') AS comment, pg_get_expr(c.relpartbound, c.oid) AS borders
+    FROM pg_class p CROSS JOIN pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+    WHERE p.oid = to_regclass($1::text) AND c.relkind = 'r' AND c.relname ~ '_\d{8}$' AND (i.inhparent = p.oid
+        OR i.inhparent IS NULL AND c.relnamespace = p.relnamespace AND left(c.relname, -8) = p.relname || '_')
+), dated AS (
+    SELECT *, (right(relname, 8) || ' 00:00:00+00')::timestamptz AS day FROM named
+    WHERE inhparent IS NOT NULL OR comment = $2::text
+)
+SELECT {now}, d.relnamespace::regnamespace || '.' || quote_ident(d.relname), d.day, d.comment IS NOT NULL,
+    CASE WHEN d.pending THEN 'pending' WHEN d.inhparent IS NULL THEN 'detached' ELSE 'attached' END
+FROM pg_class p LEFT JOIN dated d ON d.inhparent IS NULL
+    OR d.borders = format('FOR VALUES FROM (%L) TO (%L)', d.day, d.day + interval '24 hours')
 WHERE p.oid = to_regclass($1::text)
-ORDER BY i.inhdetachpending DESC NULLS LAST, c.relname`), t.opts.name(""), partitionComment)
+ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.name(""), partitionComment)
 	if err != nil {
 		return now, nil, err
 	}
-	var name, day *string
-	var state string
-	_, err = pgx.ForEachRow(rows, []any{&now, &name, &day, &state}, func() error {
-		if name == nil {
-			return nil // there is no partition yet
+	var name *string
+	var day *time.Time
+	var p partition
+	_, err = pgx.ForEachRow(rows, []any{&now, &name, &day, &p.commented, &p.state}, func() error {
+		if name != nil { // there is a partition
+			p.name, p.day = *name, *day
+			partitions = append(partitions, p)
 		}
-		d, err := time.Parse(dayFormat, *day)
-		partitions = append(partitions, partition{*name, d, state})
-		return err
+		return nil
 	})
 	if err == nil && now.IsZero() {
-		err = fmt.Errorf("there is no table %s", t.opts.name(""))
+		err = t.unready(callMigrate, "there is no table %s", t.opts.name(""))
 	}
 	return now, partitions, err
 }
@@ -164,8 +190,8 @@ func (t *Table) partitionName(day time.Time) string { return t.opts.name("_" + d
 // create makes the partition of a day, which is not attached yet.
 func (t *Table) create(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
-CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (fillfactor = 70);
-COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.name(""), partitionComment))
+CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (%[4]s);
+COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.name(""), partitionComment, storage))
 	return err
 }
 

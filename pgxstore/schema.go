@@ -27,24 +27,34 @@ func Migrations(opts Options) []Migration {
 	}
 	sql := opts.read("0001_form") + "\n"
 	if opts.Schema != "" {
-		sql += "CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{opts.Schema}.Sanitize() + ";\n\n"
+		sql += opts.read("0001_schema") + "\n"
 	}
 	sql += opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
 	return []Migration{{1, sql}}
 }
 
-// Migrate applies the migrations that the table has not seen yet, or whose function is missing, in one transaction, and
-// makes the first partitions if it has any. Many may call it at once, and again at each start.
+// Migrate applies the migrations that the table has not seen yet, or whose function or comment is missing, in one
+// transaction, and makes the first partitions if it has any. Many may call it at once, and again at each start.
+//
+// The role needs CREATE and USAGE on the schema of the table, and ownership of the table if there is one. It needs CREATE
+// on the database only if there is no such schema, which Migrate makes first. Where nothing is to be done, it needs only
+// USAGE.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
 	if t.faults != nil {
 		return t.faults
+	}
+	if err := makeSchema(ctx, pool, opts); err != nil {
+		return fmt.Errorf("pgxstore: migrate: %w", err)
 	}
 	err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
 			return err
 		}
 		have, err := t.version(ctx, tx)
+		if unready, ok := errors.AsType[*UnreadyTable](err); ok && unready.Remedy == callMigrate {
+			err = nil
+		}
 		if err == nil {
 			err = t.stayBeside(ctx, tx)
 		}
@@ -70,6 +80,16 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	return nil
 }
 
+// makeSchema works in a transaction of its own. One that finds out by its own attempt that another session has made the
+// schema may not know that schema until it ends, because it remembers that there was none.
+func makeSchema(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
+	if opts.Schema == "" {
+		return nil
+	}
+	_, err := pool.Exec(ctx, opts.read("0001_schema"))
+	return err
+}
+
 // readCommitted is named because a session may begin at another level, where what has waited for a lock would go on by
 // what it saw before.
 var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
@@ -88,32 +108,36 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// version returns the version of the table, which its comment tells, or zero if there is none, or not the function that
-// claims beside it. It is an error if the table has partitions and should not, or the other way round; or is not ours.
+const callMigrate = "call Migrate"
+
+// version returns the version of the table, which its comment tells. It is zero beside the error that asks for Migrate:
+// there is no table, or not the function that claims beside it, or not the comment, which a dump may lack. Other errors
+// are that the table has partitions and should not, or the other way round; or is not ours.
 func (t *Table) version(ctx context.Context, q querier) (version int, err error) {
 	var kind, comment string
 	var claims bool
+	name := t.opts.name("")
 	err = q.QueryRow(ctx, `
 SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
     EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text)
-FROM pg_class c WHERE c.oid = to_regclass($1::text)`, t.opts.name(""), t.opts.claimFunction()).
+FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction()).
 		Scan(&kind, &comment, &claims)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return 0, nil
+		return 0, t.unready(callMigrate, "there is no table %s", name)
 	case err != nil:
 		return 0, err
 	case kind != t.opts.kind():
-		return 0, fmt.Errorf("table %s was made with another setting of PartitionDays, or is none", t.opts.name(""))
+		return 0, t.unready("", "table %s was made with another setting of PartitionDays, or is none", name)
 	case comment == "":
-		return 0, nil
+		return 0, t.unready(callMigrate, "table %s has no comment that tells its version", name)
 	}
 	const form = "idempotency records, version %d"
 	if _, err := fmt.Sscanf(comment, form, &version); err != nil {
-		return 0, fmt.Errorf("table %s is %q, not %q", t.opts.name(""), comment, form)
+		return 0, t.unready("", "table %s is %q, not %q", name, comment, form)
 	}
 	if !claims {
-		return 0, nil
+		return 0, t.unready(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
 	}
 	return version, nil
 }

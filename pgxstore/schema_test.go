@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,12 +12,29 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
+// settings returns the settings that Check finds unsafe, and requires that it finds nothing else.
+func settings(t testing.TB, store interface{ Check(context.Context) error }) (names []string) {
+	t.Helper()
+	err := store.Check(t.Context())
+	if err == nil {
+		return nil
+	}
+	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.True(t, ok, "not a setting: %v", err)
+		require.NotEmpty(t, finding.Risk)
+		names = append(names, finding.Setting)
+	}
+	return names
+}
+
 // onlyFsync is what Check has to say of the server that the tests share.
-const onlyFsync = "pgxstore: fsync is off: a crash of the machine loses records"
+var onlyFsync = []string{"fsync"}
 
 func TestMigrate(t *testing.T) {
 	t.Parallel()
@@ -111,7 +129,7 @@ func TestMismatchOfTableAndOptions(t *testing.T) {
 				_, err := pool.Exec(ctx, m.SQL) // as another tool would
 				require.ErrorContains(t, err, "PartitionDays")
 			}
-			require.EqualError(t, pgxstore.New(pool, made).Check(ctx), onlyFsync, "nothing was changed")
+			require.Equal(t, onlyFsync, settings(t, pgxstore.New(pool, made)), "nothing was changed")
 			completed(t, pgxstore.New(pool, made))
 
 			execute(t, pool, "ALTER TABLE "+tableName(made)+` RENAME TO "former `+made.Table+`"`)
@@ -151,7 +169,7 @@ func TestMissingFunction(t *testing.T) {
 				store := pgxstore.New(pool, opts)
 				require.ErrorContains(t, store.Check(ctx), "call Migrate")
 				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-				require.EqualError(t, store.Check(ctx), onlyFsync)
+				require.Equal(t, onlyFsync, settings(t, store))
 				record, _, err := store.Begin(ctx, key, attempt)
 				require.NoError(t, err)
 				require.NotNil(t, record.Response, "it is the same table")
@@ -183,7 +201,7 @@ func TestNames(t *testing.T) {
 				execute(t, pool, m.SQL)
 			}
 			store := pgxstore.New(pool, opts)
-			require.EqualError(t, store.Check(ctx), onlyFsync, name)
+			require.Equal(t, onlyFsync, settings(t, store), name)
 			completed(t, store)
 			if days == 0 {
 				_, err := store.DeleteExpired(ctx)
@@ -213,29 +231,87 @@ func TestCheck(t *testing.T) {
 	store := pgxstore.New(pool, opts)
 	require.NoError(t, store.Check(ctx))
 
-	require.ErrorContains(t, pgxstore.NewTable(pool, pgxstore.Options{Table: "missing"}).Check(ctx), "call Migrate")
 	days := newTable(t, pool, pgxstore.Options{PartitionDays: 2})
 	require.NoError(t, pgxstore.NewTx(pool, days).Check(ctx))
 	days.PartitionDays = 9
-	require.ErrorContains(t, pgxstore.NewTx(pool, days).Check(ctx), "only 3 partitions")
+	err := pgxstore.NewTx(pool, days).Check(ctx)
+	require.ErrorContains(t, err, "only 3 partitions")
+	unready, ok := errors.AsType[*pgxstore.UnreadyTable](err)
+	require.True(t, ok)
+	require.Equal(t, tableName(days), unready.Table)
+	require.Equal(t, "call Maintain every day", unready.Remedy)
 
 	readOnly := newPool(t, db.URL(), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
 	})
-	require.ErrorContains(t, pgxstore.New(readOnly, opts).Check(ctx), "read_only")
+	require.Equal(t, []string{"default_transaction_read_only"}, settings(t, pgxstore.New(readOnly, opts)))
 
-	execute(t, pool, "ALTER TABLE "+tableName(opts)+" SET UNLOGGED")
-	require.ErrorContains(t, store.Check(ctx), "unlogged")
+	for _, table := range []string{tableName(opts), partitionName(days, time.Now().UTC().Format("20060102"))} {
+		execute(t, pool, "ALTER TABLE "+table+" SET UNLOGGED")
+	}
+	days.PartitionDays = 2
+	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties it")
+	require.Len(t, settings(t, store), 1)
+	require.Len(t, settings(t, pgxstore.NewTx(pool, days)), 1, "one of the days")
+
 	unsafe := servertest.Postgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	pool = newPool(t, unsafe.URL())
 	store = pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
-	err := store.Check(ctx)
-	for _, setting := range []string{"fsync is off", "synchronous_commit is off", "full_page_writes is off"} {
-		require.ErrorContains(t, err, setting)
-	}
+	require.Equal(t, []string{"synchronous_commit", "fsync", "full_page_writes"}, settings(t, store))
+	require.ErrorContains(t, store.Check(ctx), unsafe.Addr()+": fsync is off: a crash of the machine loses records")
 	require.NoError(t, unsafe.Standby())
 	pool.Reset()
-	require.ErrorContains(t, store.Check(ctx), "standby")
+	require.Contains(t, settings(t, store), "in_hot_standby")
+
+	unsafe.Stop()
+	err = store.Check(ctx)
+	require.ErrorContains(t, err, "pgxstore: check")
+	_, isSetting := errors.AsType[*idempotency.UnsafeSetting](err)
+	require.False(t, isSetting)
+}
+
+// A server that is too old is told apart, and asked for nothing that it does not know.
+func TestCheckOfAnOldServer(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
+	execute(t, pool, `CREATE SCHEMA old; CREATE VIEW old.pg_settings AS SELECT name,
+		CASE name WHEN 'server_version_num' THEN '130023' ELSE setting END AS setting FROM pg_catalog.pg_settings;
+		CREATE TABLE old.pg_inherits ()`) // without inhdetachpending
+	old := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["search_path"] = "old, pg_catalog, public"
+	})
+	require.Equal(t, []string{"server_version_num", "fsync"}, settings(t, pgxstore.New(old, opts)))
+}
+
+// What is missing is named, with what is to be done about it.
+func TestCheckOfTheTable(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for _, days := range []int{0, 1} {
+		for change, problem := range map[string]string{
+			"DROP TABLE {table}":                 "there is no table {table}: call Migrate",
+			"COMMENT ON TABLE {table} IS NULL":   "table {table} has no comment that tells its version: call Migrate",
+			`DROP FUNCTION "{function}"`:         "table {table} has no function {function} beside it: call Migrate",
+			"COMMENT ON TABLE {table} IS '{0}'":  "table {table} has version 0, not 1: call Migrate",
+			"COMMENT ON TABLE {table} IS 'mine'": `table {table} is "mine", not "idempotency records, version %d"`,
+		} {
+			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+			names := strings.NewReplacer("{table}", tableName(opts), "{0}", "idempotency records, version 0",
+				"{function}", opts.Table+map[int]string{0: "_claim", 1: "_claim_day"}[days])
+			execute(t, pool, names.Replace(change))
+			store := pgxstore.NewTable(pool, opts)
+			unready, ok := errors.AsType[*pgxstore.UnreadyTable](store.Check(ctx))
+			require.True(t, ok, change)
+			require.EqualError(t, unready, "pgxstore: "+names.Replace(problem))
+			require.Equal(t, tableName(opts), unready.Table)
+			if unready.Remedy != "" {
+				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
+				require.Equal(t, onlyFsync, settings(t, store))
+			}
+		}
+	}
 }
 
 // Check reports that the days to come are running out, before they are at an end.
@@ -246,7 +322,7 @@ func TestCheckOfPartitions(t *testing.T) {
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
 	set("2030-01-11 12:00:00+00")
-	require.EqualError(t, store.Check(ctx), onlyFsync)
+	require.Equal(t, onlyFsync, settings(t, store))
 	set("2030-01-12 12:00:00+00")
 	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready")
 	set("2030-01-10 12:00:00+00")
@@ -254,21 +330,156 @@ func TestCheckOfPartitions(t *testing.T) {
 	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready", "what comes after a gap does not count")
 }
 
+// newRole makes a role, and returns its name and a pool of its sessions.
+func newRole(t testing.TB, pool *pgxpool.Pool) (string, *pgxpool.Pool) {
+	t.Helper()
+	role := fmt.Sprintf("role_%d", tables.Add(1))
+	execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD '"+pool.Config().ConnConfig.Password+"'")
+	return role, newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = role })
+}
+
+// missing returns the privileges that Check finds missing, as they are granted.
+func missing(t testing.TB, store interface{ Check(context.Context) error }, role string) (privileges []string) {
+	t.Helper()
+	for _, err := range store.Check(t.Context()).(interface{ Unwrap() []error }).Unwrap() {
+		if lack, ok := errors.AsType[*pgxstore.MissingPrivilege](err); ok {
+			require.Equal(t, role, lack.Role)
+			require.ErrorContains(t, err, "lacks "+lack.Privilege+" on "+lack.Object+", which is needed for "+lack.For)
+			privileges = append(privileges, lack.Privilege+" ON "+lack.Object+" FOR "+lack.For)
+		}
+	}
+	return privileges
+}
+
 func TestCheckOfPrivileges(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	role, own := newRole(t, pool)
+	store := pgxstore.New(own, opts)
+	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
+	on := ` ON table "` + opts.Table + `" FOR `
+	lacks := []string{"SELECT" + on + "the stores", "INSERT" + on + "the stores", "UPDATE" + on + "the stores",
+		"DELETE" + on + "TxStore and DeleteExpired", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
+	for len(lacks) > 0 {
+		require.Equal(t, lacks, missing(t, store, role))
+		grant, _, _ := strings.Cut(lacks[0], " FOR ")
+		execute(t, pool, "GRANT "+grant+" TO "+role)
+		lacks = lacks[1:]
+	}
+	require.Equal(t, onlyFsync, settings(t, store))
+	completed(t, store)
+	_, err := store.DeleteExpired(t.Context())
+	require.NoError(t, err)
+}
+
+func TestCheckOfPrivilegesForMaintain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	role := strings.ReplaceAll(opts.Table, " ", "_")
-	execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD '"+pool.Config().ConnConfig.Password+"'")
-	store := pgxstore.New(newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.User = strings.ToLower(role) }), opts)
-	require.ErrorContains(t, store.Check(ctx), "the role may not")
-	for _, privilege := range []string{"INSERT", "SELECT", "UPDATE", "DELETE"} {
-		require.ErrorContains(t, store.Check(ctx), privilege)
-		execute(t, pool, "GRANT "+privilege+" ON "+tableName(opts)+" TO "+role)
+	now, set := newClock(t, pool)
+	set("2030-01-10 12:00:00+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+	role, own := newRole(t, pool)
+	store := pgxstore.New(own, opts)
+	execute(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // as it is since PostgreSQL 15
+	execute(t, pool, "GRANT SELECT ON "+strings.TrimSuffix(now, "_now()")+" TO "+role)
+	execute(t, pool, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+tableName(opts)+" TO "+role)
+	lacks := []string{"CREATE ON schema public FOR Maintain"}
+	for _, table := range append(tablesOf(t, pool, opts), tableName(opts)) {
+		lacks = append(lacks, "OWNERSHIP ON table "+table+" FOR Maintain")
 	}
-	require.EqualError(t, store.Check(ctx), onlyFsync)
+	require.ElementsMatch(t, lacks, missing(t, store, role))
 	completed(t, store)
-	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
-	require.ErrorContains(t, store.Check(ctx), "EXECUTE")
+	set("2030-01-12 12:00:00+00")
+	require.ErrorContains(t, store.Maintain(ctx), "permission denied")
+
+	execute(t, pool, "GRANT CREATE ON SCHEMA public TO "+role)
+	for _, table := range append(tablesOf(t, pool, opts), tableName(opts)) {
+		require.NotEmpty(t, missing(t, store, role))
+		execute(t, pool, "ALTER TABLE "+table+" OWNER TO "+role)
+	}
+	require.Empty(t, missing(t, store, role))
+	require.NoError(t, store.Maintain(ctx))
+	require.Equal(t, []string{"20300112", "20300113"}, partitions(t, pool, opts))
+	require.Equal(t, onlyFsync, settings(t, store))
+}
+
+// Where the schema is there already, its owner need not be allowed to make others.
+func TestMigrateIntoASchemaOfAnother(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	role, own := newRole(t, pool)
+	execute(t, pool, `CREATE SCHEMA "made before"; GRANT USAGE, CREATE ON SCHEMA "made before" TO `+role)
+	for table, days := range map[string]int{"plain": 0, "divided": 2} {
+		opts := pgxstore.Options{Schema: "made before", Table: table, PartitionDays: days}
+		require.NoError(t, pgxstore.Migrate(ctx, own, opts))
+		require.Equal(t, onlyFsync, settings(t, pgxstore.New(own, opts)))
+		completed(t, pgxstore.New(own, opts))
+
+		execute(t, pool, `REVOKE CREATE ON SCHEMA "made before" FROM `+role)
+		require.NoError(t, pgxstore.Migrate(ctx, own, opts), "there is nothing to do")
+		execute(t, pool, `GRANT CREATE ON SCHEMA "made before" TO `+role)
+	}
+	require.ErrorContains(t, pgxstore.Migrate(ctx, own, pgxstore.Options{Schema: "not made"}), "permission denied")
+}
+
+// Services with tables of their own start for the first time at once.
+func TestFirstStartsInOneSchema(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	for round := range 20 {
+		var services sync.WaitGroup
+		for i := range 6 {
+			services.Go(func() {
+				opts := pgxstore.Options{Schema: fmt.Sprintf("first %d", round), Table: fmt.Sprintf("service %d", i), PartitionDays: i % 2}
+				if err := pgxstore.Migrate(context.Background(), pool, opts); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		services.Wait()
+	}
+}
+
+// A dump may lack the comments. Migrate puts them back, with nothing lost.
+func TestRestoredWithoutComments(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, days := range map[string]int{"plain": 0, "partitions": 2} {
+		t.Run(name, func(t *testing.T) {
+			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: days}, "2030-01-10 12:00:00+00")
+			store := pgxstore.New(pool, opts)
+			key := completed(t, store)
+			tables := append(tablesOf(t, pool, opts), tableName(opts))
+			comments := func() int {
+				return one[int](t, pool, `SELECT count(*) FROM unnest($1::text[]) name
+					WHERE obj_description(name::regclass, 'pg_class') LIKE 'idempotency records%'`, tables)
+			}
+			for _, table := range tables {
+				execute(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
+			}
+			require.ErrorContains(t, store.Check(ctx), "no comment")
+			require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
+			require.Equal(t, onlyFsync, settings(t, store))
+			require.Equal(t, len(tables), comments())
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
+
+			if days == 0 {
+				return
+			}
+			for _, table := range tables[:3] { // the days only
+				execute(t, pool, "COMMENT ON TABLE "+table+" IS NULL")
+			}
+			require.Equal(t, onlyFsync, settings(t, store))
+			set("2030-01-12 12:00:00+00")
+			require.NoError(t, store.Maintain(ctx))
+			require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
+			require.Zero(t, one[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300110"), "dropped")
+		})
+	}
 }

@@ -40,7 +40,10 @@ func (o Options) expand(sql string) string {
 	return strings.NewReplacer(
 		"{records}", o.name(""),
 		"{records_text}", literal(o.name("")),
+		"{schema}", pgx.Identifier{o.Schema}.Sanitize(),
+		"{schema_text}", literal(pgx.Identifier{o.Schema}.Sanitize()),
 		"{kind}", o.kind(),
+		"{storage}", storage,
 		"{claim_function}", o.name(claimSuffix(o.divided())),
 		"{other_claim_function}", o.name(claimSuffix(!o.divided())),
 		"{on_conflict}", o.onConflict(),
@@ -49,6 +52,10 @@ func (o Options) expand(sql string) string {
 		"{now}", now,
 	).Replace(sql)
 }
+
+// storage has the settings of every table with records, which are those of the partitions if there are any.
+const storage = "fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, " +
+	"vacuum_truncate = false"
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 

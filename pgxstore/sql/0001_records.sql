@@ -5,6 +5,10 @@
 --
 -- Completion must stay a heap-only update: it touches no indexed column, save once in a while the minute in which the
 -- record expires, and finds room in the page.
+--
+-- A plan that is made while the table has a few pages reads all of it, and a session keeps that plan until the table is
+-- vacuumed or analysed again. PostgreSQL does not make such a plan for a table that it has not vacuumed or analysed
+-- yet. So autovacuum begins when the table has a few thousand records, and a vacuum leaves the file as long as it is.
 CREATE TABLE IF NOT EXISTS {records} (
     digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
     user_id        text        NOT NULL,    -- or SHA-256 digests in hexadecimal, as are endpoint and key then
@@ -24,7 +28,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     trailer        text,
     body           bytea,                   -- null: not kept
     replays        bigint      NOT NULL DEFAULT 0
-) WITH (fillfactor = 70);
+) WITH ({storage});
 
 -- IF NOT EXISTS would be content with whatever else has the name.
 DO $index$

@@ -1,0 +1,33 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"log"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// On the machine of a developer the server may run without fsync, and a job with a role of its own calls Maintain.
+// Everything else ends the program.
+func ExampleTable_Check() {
+	var pool *pgxpool.Pool
+	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	err := store.Check(context.Background())
+	if err == nil {
+		return
+	}
+	for _, finding := range err.(interface{ Unwrap() []error }).Unwrap() {
+		if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding); ok && unsafe.Setting == "fsync" {
+			log.Print(finding)
+			continue
+		}
+		if lack, ok := errors.AsType[*pgxstore.MissingPrivilege](finding); ok && lack.For == "Maintain" {
+			continue
+		}
+		log.Fatal(finding)
+	}
+}
