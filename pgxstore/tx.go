@@ -3,7 +3,6 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strconv"
 	"sync/atomic"
 
@@ -45,9 +44,6 @@ type transaction struct {
 	closed    atomic.Bool
 }
 
-// commits matches a statement that would commit the transaction, behind comments and empty statements.
-var commits = regexp.MustCompile(`(?is)^(?:[\s;]|--[^\n]*\n|/\*.*?\*/)*(?:commit|end|prepare\s+transaction)\b`)
-
 // enter begins a call that sends sql.
 func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
 	if t.closed.Load() || t.undone.Load() {
@@ -60,7 +56,7 @@ func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
 	case t.conn.PgConn().TxStatus() == 'I':
 		t.release()
 		return use{}, errEnded // what it did would be committed at once
-	case commits.MatchString(sql):
+	case commits(sql):
 		t.release()
 		return use{}, ErrCommit
 	}
