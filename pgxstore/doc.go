@@ -18,6 +18,11 @@
 // key on another connection: when it can be had the transaction is over, and whether its record is there is the truth.
 // If that takes too long the client is told to try again, and gets whatever came of it.
 //
+// An answer with a status of 400 or more is a refusal: it is stored, and what the handler did is rolled back, unless it
+// calls [KeepEffects]. The store ends the transaction of the handler then, claims the key again on the same connection, and
+// commits a transaction in which there is nothing but the record. The key is free for a moment in between. If another
+// attempt claims it, that one counts, and the first one has lost its claim.
+//
 // At the isolation levels repeatable read and serializable the database may refuse a commit, also for another
 // transaction that it merely resembles. The client is told to try again then; nothing is half done. At the level
 // serializable a claim takes a round trip more: the record is read in front of the transaction, which would else depend

@@ -80,8 +80,35 @@ func ExampleTx_savepoint() {
 			_, err := part.Exec(r.Context(), "UPDATE stock SET pieces = pieces - 1 WHERE article = $1", 42)
 			return err
 		})
-		if err != nil {
-			http.Error(w, "sold out", http.StatusConflict) // is stored, and replayed
+		if err == nil {
+			w.WriteHeader(http.StatusCreated)
+			return
+		}
+		if _, err := tx.Exec(r.Context(), "INSERT INTO backorders (article) VALUES ($1)", 42); err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted) // is stored with the back order
+	})
+}
+
+// An answer of 400 or more is stored without the changes of the handler. KeepEffects commits them with it.
+func ExampleKeepEffects() {
+	http.HandleFunc("POST /coupons", func(w http.ResponseWriter, r *http.Request) {
+		tx, ok := pgxstore.Tx(r.Context())
+		if !ok {
+			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
+			return
+		}
+		var left int
+		const try = "UPDATE coupons SET tries_left = tries_left - 1 WHERE code = $1 RETURNING tries_left"
+		if err := tx.QueryRow(r.Context(), try, "SUMMER").Scan(&left); err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		if left < 0 {
+			pgxstore.KeepEffects(r.Context()) // the try counts
+			http.Error(w, "used up", http.StatusUnprocessableEntity)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)

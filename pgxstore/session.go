@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -13,9 +14,14 @@ import (
 type session struct {
 	conn       *pgx.Conn
 	state      atomic.Int32
-	undone     atomic.Bool // the transaction must not be committed
 	savepoints atomic.Int64
-	lent       atomic.Bool // there is a way to the connection that is not watched
+
+	used            atomic.Bool // by the handler
+	undone          atomic.Bool // the transaction must not be committed
+	undoneByHandler atomic.Bool // and is rolled back
+	passing         atomic.Bool // a statement has failed for a reason that may pass
+	kept            atomic.Bool // by KeepEffects
+	lent            atomic.Bool // there is a way to the connection that is not watched
 }
 
 // The states of a session.
@@ -30,6 +36,7 @@ var errBusy = errors.New("pgxstore: the transaction is in use: another goroutine
 
 // acquire makes the caller the only user of the connection, until release.
 func (s *session) acquire() error {
+	s.used.Store(true)
 	if s.state.CompareAndSwap(idle, busy) {
 		return nil
 	}
@@ -60,8 +67,22 @@ func (u *use) done(err error) {
 	u.over = true
 	if over := u.ctx.Err(); over != nil && errors.Is(err, over) {
 		u.of.undone.Store(true)
+		u.of.passing.Store(true)
+	}
+	if mayPass(err) {
+		u.of.passing.Store(true)
 	}
 	u.of.release()
+}
+
+// mayPass reports whether the server has refused a statement for a reason that is not in the statement or in the data:
+// a conflict with other transactions, a lock, a lack of resources, an intervention, or a fault of the server.
+func mayPass(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(e.Code) != 5 {
+		return false
+	}
+	return e.Code == "55P03" || slices.Contains([]string{"40", "53", "57", "58", "XX"}, e.Code[:2])
 }
 
 // openRows end the call that asked for them when they are closed.

@@ -3,7 +3,6 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strconv"
 	"sync/atomic"
 
@@ -17,9 +16,17 @@ import (
 // The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
 // savepoint: tx.Begin, or [pgx.BeginFunc].
 //
-// After a Rollback nothing is committed, and the client is told to try again. So it is if a savepoint cannot be undone
-// or released, if a statement fails because its context is over, and if somebody still uses the transaction when the
-// handler returns. Like any other, it can be used by one goroutine at a time.
+// What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it;
+// so they are if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back, and the
+// answer is stored and replayed; [KeepEffects] commits them even so.
+//
+// Nothing is committed after a Rollback, after an error that no savepoint has undone, and if a savepoint cannot be undone
+// or released. An answer of 400 or more is stored then, too; in place of any other the client is told to try again.
+//
+// Nothing is committed or stored, and the client is told to try again, if a statement fails because its context is over; if
+// one fails for another reason that may pass (a conflict with another transaction, a timeout, a lack of resources), and no
+// savepoint has undone it; after a ROLLBACK in SQL; and if somebody still uses the transaction when the handler returns.
+// Like any other, it can be used by one goroutine at a time.
 //
 // A COMMIT that is hidden, behind other statements in one string, in a batch, or sent by way of Conn, cannot be
 // refused. It makes permanent what the handler did before; but everything after it is refused, no answer is stored, and
@@ -45,9 +52,6 @@ type transaction struct {
 	closed    atomic.Bool
 }
 
-// commits matches a statement that would commit the transaction, behind comments and empty statements.
-var commits = regexp.MustCompile(`(?is)^(?:[\s;]|--[^\n]*\n|/\*.*?\*/)*(?:commit|end|prepare\s+transaction)\b`)
-
 // enter begins a call that sends sql.
 func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
 	if t.closed.Load() || t.undone.Load() {
@@ -60,7 +64,7 @@ func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
 	case t.conn.PgConn().TxStatus() == 'I':
 		t.release()
 		return use{}, errEnded // what it did would be committed at once
-	case commits.MatchString(sql):
+	case commits(sql):
 		t.release()
 		return use{}, ErrCommit
 	}
@@ -88,7 +92,12 @@ func (t *transaction) Rollback(ctx context.Context) error {
 		return err
 	}
 	defer t.release()
-	return rollback(ctx, t.conn)
+	if t.conn.PgConn().TxStatus() == 'I' {
+		return errEnded // perhaps by a commit
+	}
+	err := rollback(ctx, t.conn)
+	t.undoneByHandler.Store(err == nil)
+	return err
 }
 
 func rollback(ctx context.Context, conn *pgx.Conn) error {
@@ -193,4 +202,7 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 	return tx.LargeObjects()
 }
 
-func (t *transaction) Conn() *pgx.Conn { return t.conn }
+func (t *transaction) Conn() *pgx.Conn {
+	t.used.Store(true)
+	return t.conn
+}

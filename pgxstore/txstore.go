@@ -17,7 +17,8 @@ import (
 
 // TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database: the claim is a
 // transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. Exactly
-// once, whatever breaks. It is safe for concurrent use.
+// once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for
+// concurrent use.
 //
 // A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
 // session falls silent.
@@ -51,9 +52,9 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	c := &txClaim{
 		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		operation: newUUID(),
+		reach: reachOf(request), operation: newUUID(),
 	}
-	v, err := s.begin(ctx, c, request)
+	v, err := s.begin(ctx, c)
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -74,12 +75,12 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 
 // begin visits the key until its state is known. A session whose connection has broken keeps its lock until the server
 // notices. So begin goes on for a while after such a failure: the lock that it meets may be its own.
-func (s *TxStore) begin(ctx context.Context, c *txClaim, request idempotency.ClaimRequest) (v *visit, err error) {
+func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
 	suspect, claimed := false, false // a claim ends with its connection
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
 		err = retry(ctx, &claimed, func() error {
-			v, err = s.visit(ctx, s.beginning, c, reachOf(request))
+			v, err = s.visit(ctx, s.beginning, c, c.reach)
 			suspect = suspect || err != nil
 			return err
 		})
@@ -141,10 +142,14 @@ func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach rea
 // look takes one round trip.
 func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, reach reach) error {
 	var batch pgx.Batch
-	batch.Queue(begin)
-	s.queueLock(&batch, v, c)
-	batch.Queue(s.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
+	s.queueLook(&batch, v, begin, c, reach)
 	return v.conn.SendBatch(ctx, &batch).Close()
+}
+
+func (s *TxStore) queueLook(batch *pgx.Batch, v *visit, begin string, c *txClaim, reach reach) {
+	batch.Queue(begin)
+	s.queueLock(batch, v, c)
+	batch.Queue(s.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
 }
 
 // lookApart takes two round trips, for the transaction not to read what others write: at the level serializable the
@@ -208,6 +213,7 @@ type txClaim struct {
 	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
+	reach       reach
 	token       pgtype.UUID
 
 	visit     *visit
@@ -270,7 +276,8 @@ func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
 	return nil
 }
 
-// Complete implements [idempotency.Claim]: it inserts the record and commits.
+// Complete implements [idempotency.Claim]: it inserts the record and commits. If the response refuses the operation, it
+// rolls back what the handler did first.
 func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	if c.released {
 		return idempotency.ErrClaimLost
@@ -286,9 +293,9 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		c.visit.hangUp()
 		return rolledBack(errBusy)
 	}
-	if c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T' {
+	if err := c.prepare(ctx, resp); err != nil {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
-		return rolledBack(errEnded)
+		return err
 	}
 	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.giveBack()
@@ -303,6 +310,17 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 	return c.resolve(ctx, err)
 }
 
+// prepare returns an error if there is no transaction that may be committed with a response.
+func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error {
+	switch {
+	case c.refuses(resp):
+		return hasten(ctx, c.visit.conn, func() error { return c.startOver(ctx) })
+	case c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T':
+		return rolledBack(errEnded)
+	}
+	return nil
+}
+
 // errEnded says that the transaction cannot be committed any more.
 var errEnded = errors.New("pgxstore: the handler has ended its transaction, or ignored an error in it")
 
@@ -314,7 +332,7 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	}
 	sql, args := c.store.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token,
 		c.operation, c.visit.began, c.fingerprint[:], ttl.Microseconds())
-	if c.attempt > 1 {
+	if c.attempt > 1 || c.created != c.visit.began { // the operation is older than the transaction
 		sql, args = c.store.recordNext, append(args, c.attempt, c.created)
 	}
 	batch.Queue(sql, args...)

@@ -41,7 +41,8 @@ func post(h http.Handler, key string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Whatever a handler does to its transaction, the client sees no success that was not committed with its record.
+// Whatever a handler does to its transaction, the client sees no success that was not committed with its record, and no
+// refusal that has taken effect.
 func TestHandlerInTransaction(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -65,22 +66,23 @@ func TestHandlerInTransaction(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		then    func(ctx context.Context, tx pgx.Tx) // after the effect
-		status  int
+		status  int                                  // if the handler answers 201
 		effects int
+		refused int // the status if the handler answers 422
 	}{
-		"does nothing more":           {run(), 201, 1},
-		"rolls back":                  {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(ctx) }, 503, 0},
-		"swallows an error":           {run("SELECT 1/0"), 503, 0},
-		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0},
-		"rolls back in SQL":           {run("ROLLBACK"), 503, 0},
-		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0},
+		"does nothing more":           {run(), 201, 1, 422},
+		"rolls back":                  {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(ctx) }, 503, 0, 422},
+		"swallows an error":           {run("SELECT 1/0"), 503, 0, 422},
+		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0, 422},
+		"rolls back in SQL":           {run("ROLLBACK"), 503, 0, 503},
+		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0, 503},
 		"commits in SQL": {run("COMMIT", " end work", "prepare TRANSACTION 'x'", // all of which is refused
-			"-- name: Done :exec\nCOMMIT", ";/* a */ /* b\n */COMMIT"), 201, 1},
-		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1},
+			"-- name: Done :exec\nCOMMIT", ";/* a */ /* b\n */COMMIT"), 201, 1, 422},
+		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1, 422},
 		// A hidden commit nobody can undo, but no success is reported, and nothing more is done.
-		"commits in a string":     {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1},
-		"commits behind our back": {behind("COMMIT"), 503, 1},
-		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1},
+		"commits in a string":     {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1, 503},
+		"commits behind our back": {behind("COMMIT"), 503, 1, 503},
+		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1, 503},
 		"commits in a batch": {func(ctx context.Context, tx pgx.Tx) {
 			batch := &pgx.Batch{}
 			batch.Queue("COMMIT")
@@ -88,41 +90,41 @@ func TestHandlerInTransaction(t *testing.T) {
 			if _, err := tx.Exec(ctx, "INSERT INTO parent VALUES (9)"); err == nil {
 				panic("a statement after the end is not refused")
 			}
-		}, 503, 1},
+		}, 503, 1, 503},
 		"commits": {func(ctx context.Context, tx pgx.Tx) {
 			if !errors.Is(tx.Commit(ctx), pgxstore.ErrCommit) {
 				panic("Commit is not refused")
 			}
-		}, 201, 1},
+		}, 201, 1, 422},
 		"leaves rows open": {func(ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Query(ctx, "SELECT generate_series(1, 100000)")
-		}, 503, 0},
-		"rolls back in vain": {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(canceled(ctx)) }, 503, 0},
+		}, 503, 0, 503},
+		"rolls back in vain": {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(canceled(ctx)) }, 503, 0, 422},
 		"rolls back while rows are open": {func(ctx context.Context, tx pgx.Tx) {
 			rows, _ := tx.Query(ctx, "SELECT 1")
 			defer rows.Close()
 			_ = tx.Rollback(ctx)
-		}, 503, 0},
+		}, 503, 0, 422},
 		"asks for nothing when nobody waits": {func(ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Exec(canceled(ctx), "SELECT 1")
-		}, 503, 0},
+		}, 503, 0, 503},
 		"reads nothing when nobody waits": {func(ctx context.Context, tx pgx.Tx) {
 			_ = tx.QueryRow(canceled(ctx), "SELECT 1").Scan(nil)
-		}, 503, 0},
+		}, 503, 0, 503},
 		"undoes a part in vain": {func(ctx context.Context, tx pgx.Tx) {
 			part, _ := tx.Begin(ctx)
 			_ = part.Rollback(canceled(ctx))
-		}, 503, 0},
+		}, 503, 0, 503},
 		"commits a part in vain": {func(ctx context.Context, tx pgx.Tx) {
 			part, _ := tx.Begin(ctx)
 			_ = part.Commit(canceled(ctx)) // the handler believes that the part is undone
-		}, 503, 0},
+		}, 503, 0, 503},
 		"commits a part while rows are open": {func(ctx context.Context, tx pgx.Tx) {
 			part, _ := tx.Begin(ctx)
 			rows, _ := part.Query(ctx, "SELECT 1")
 			defer rows.Close()
 			_ = part.Commit(ctx)
-		}, 503, 0},
+		}, 503, 0, 422},
 		"uses a part that has ended": {func(ctx context.Context, tx pgx.Tx) {
 			for _, end := range []func(pgx.Tx) error{
 				func(part pgx.Tx) error { return part.Commit(ctx) }, func(part pgx.Tx) error { return part.Rollback(ctx) },
@@ -139,7 +141,7 @@ func TestHandlerInTransaction(t *testing.T) {
 					}
 				}
 			}
-		}, 201, 1},
+		}, 201, 1, 422},
 		"reads in every way": {func(ctx context.Context, tx pgx.Tx) { // and each leaves the connection to the next
 			var n int
 			rows, err := tx.Query(ctx, "SELECT generate_series(1, 3)")
@@ -170,46 +172,54 @@ func TestHandlerInTransaction(t *testing.T) {
 			if err := errors.Join(err, err1, err2); err != nil {
 				panic(err)
 			}
-		}, 201, 1},
-		"ends its session": {run("SELECT pg_terminate_backend(pg_backend_pid())"), 503, 0},
+		}, 201, 1, 422},
+		"ends its session": {run("SELECT pg_terminate_backend(pg_backend_pid())"), 503, 0, 503},
 		"undoes a part": {func(ctx context.Context, tx pgx.Tx) {
 			_ = pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
 				_, err := part.Exec(ctx, "SELECT 1/0")
 				return err
 			})
-		}, 201, 1},
+		}, 201, 1, 422},
 		"commits a part": {func(ctx context.Context, tx pgx.Tx) {
 			_ = pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
 				_, err := part.Exec(ctx, "INSERT INTO parent VALUES (7)")
 				return err
 			})
-		}, 201, 1},
+		}, 201, 1, 422},
 		"uses a large object": {func(ctx context.Context, tx pgx.Tx) {
 			los := tx.LargeObjects()
 			if _, err := los.Create(ctx, 0); err != nil {
 				panic(err)
 			}
-		}, 201, 1},
+		}, 201, 1, 422},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := newPool(t, serverURL(t), alone) // so that what is left of a connection would be noticed
-			opts := newTable(t, direct, pgxstore.Options{})
-			l := newLedger(t, direct, opts)
-			key := uuid.NewString()
-			h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
-				tx, ok := pgxstore.Tx(r.Context())
-				if _, err := tx.Exec(r.Context(), l.insert(), key); err != nil || !ok {
-					panic(err)
-				}
-				c.then(r.Context(), tx)
-				w.WriteHeader(http.StatusCreated)
+		for answer, want := range map[int]struct{ status, effects int }{
+			http.StatusCreated:             {c.status, c.effects},
+			http.StatusUnprocessableEntity: {c.refused, c.effects},
+		} {
+			if want.status == http.StatusUnprocessableEntity {
+				want.effects = 0
+			}
+			t.Run(fmt.Sprint(name, "/", answer), func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, serverURL(t), alone) // so that what is left of a connection would be noticed
+				opts := newTable(t, direct, pgxstore.Options{})
+				l := newLedger(t, direct, opts)
+				key := uuid.NewString()
+				h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+					tx, ok := pgxstore.Tx(r.Context())
+					if _, err := tx.Exec(r.Context(), l.insert(), key); err != nil || !ok {
+						panic(err)
+					}
+					c.then(r.Context(), tx)
+					w.WriteHeader(answer)
+				})
+				require.Equal(t, want.status, post(h, key).Code)
+				require.Equal(t, want.effects, l.effects(t, keyOf(key)))
+				records := one[int](t, direct, "SELECT count(*) FROM "+tableName(opts))
+				require.Equal(t, want.status == answer, records == 1, "record and answer go together")
 			})
-			require.Equal(t, c.status, post(h, key).Code)
-			require.Equal(t, c.effects, l.effects(t, keyOf(key)))
-			records := one[int](t, direct, "SELECT count(*) FROM "+tableName(opts))
-			require.Equal(t, c.status == http.StatusCreated, records == 1, "record and success go together")
-		})
+		}
 	}
 }
 
@@ -587,7 +597,7 @@ func TestTransactionGivesWayToLease(t *testing.T) {
 			_, err = tx.Exec(ctx, l.insert(), key.ID)
 			require.NoError(t, err)
 			require.NoError(t, owner.Complete(ctx, answer, time.Hour))
-			err = taker.Complete(ctx, idempotency.Response{Status: 500}, 25*time.Hour) // in another partition
+			err = taker.Complete(ctx, idempotency.Response{Status: 202}, 25*time.Hour) // in another partition
 			require.ErrorIs(t, err, idempotency.ErrRolledBack)
 			record, _, err := transactions.Begin(ctx, key, attempt)
 			require.NoError(t, err)

@@ -27,6 +27,7 @@ type clients struct {
 
 type answer struct {
 	key, body, header string
+	status            int
 	replayed          bool
 }
 
@@ -44,10 +45,21 @@ func (c *clients) transfer(ctx context.Context, n int) {
 	for range n {
 		key := uuid.NewString()
 		c.transfers = append(c.transfers, key)
-		amount := len(c.transfers)
-		for range 2 {
-			go func() { c.answers <- c.send(ctx, key, amount) }()
-		}
+		c.sendTwice(ctx, key, len(c.transfers))
+	}
+}
+
+// overdraw sends a transfer of more than alice can have, and returns how it is answered.
+func (c *clients) overdraw(ctx context.Context) answer {
+	key := uuid.NewString()
+	c.sendTwice(ctx, key, 2_000_000)
+	c.await(2)
+	return c.answered[key]
+}
+
+func (c *clients) sendTwice(ctx context.Context, key string, amount int) {
+	for range 2 {
+		go func() { c.answers <- c.send(ctx, key, amount) }()
 	}
 }
 
@@ -93,12 +105,12 @@ func (c *clients) send(ctx context.Context, key string, amount int) answer {
 		if err != nil {
 			continue // the service has died as it wrote this
 		}
-		if resp.StatusCode != http.StatusCreated {
+		if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusUnprocessableEntity {
 			log.Fatalf("this is broken: %s: %s", resp.Status, body)
 		}
 		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
 		resp.Header.Del("Idempotent-Replayed")
 		resp.Header.Del("Date")
-		return answer{key, string(body), fmt.Sprint(resp.Header), replayed}
+		return answer{key, string(body), fmt.Sprint(resp.Header), resp.StatusCode, replayed}
 	}
 }

@@ -1,10 +1,11 @@
 // Postgres moves money between two accounts, in the PostgreSQL at DATABASE_URL or else in a private one. The bookings
 // of a transfer and the record of its answer are committed together. The service is killed between the two bookings of
-// a transfer, after both of them, and then at random. All clients try again until they have an answer.
+// a transfer, after both of them, and then at random. All clients try again until they have an answer. At the end alice
+// wants to transfer more than she can: that is booked, seen to be too much, and refused; so the bookings are rolled back.
 //
 // Nothing else keeps a transfer from being booked twice: the ledger has no unique constraint. It ends with the line
 //
-//	201 transfers, 22 deaths, 201 booked once, 201 answers replayed, balances: -20301 and 20301
+//	201 transfers, 22 deaths, 201 booked once, 201 answers replayed, 422 for one too large, balances: -20301 and 20301
 package main
 
 import (
@@ -60,10 +61,11 @@ func main() {
 	fmt.Println("service killed at 20 random moments")
 
 	replayed := clients.replay(ctx)
-	verdict := fmt.Sprintf("%d transfers, %d deaths, %s, %d answers replayed, %s", len(clients.transfers), service.Deaths,
-		query(ctx, pool, bookedOnce), replayed, query(ctx, pool, balances))
+	refused := clients.overdraw(ctx)
+	verdict := fmt.Sprintf("%d transfers, %d deaths, %s, %d answers replayed, %d for one too large, %s", len(clients.transfers),
+		service.Deaths, query(ctx, pool, bookedOnce), replayed, refused.status, query(ctx, pool, balances))
 	fmt.Println(verdict)
-	if verdict != "201 transfers, 22 deaths, 201 booked once, 201 answers replayed, balances: -20301 and 20301" {
+	if verdict != "201 transfers, 22 deaths, 201 booked once, 201 answers replayed, 422 for one too large, balances: -20301 and 20301" {
 		log.Fatal("this is broken")
 	}
 }

@@ -31,26 +31,35 @@ func transfer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if err := book(r.Context(), amount); err != nil {
+	left, err := book(r.Context(), amount)
+	switch {
+	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError) // not stored, and what was booked is rolled back
 		return
+	case left < -limit:
+		w.WriteHeader(http.StatusUnprocessableEntity) // stored, and what was booked is rolled back
+	default:
+		w.WriteHeader(http.StatusCreated) // stored, and what was booked is committed
 	}
-	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "transfer %s: %d", rand.Text(), amount) // no two executions give the same answer
 }
 
-// book books a transfer in the transaction that its record will be committed in.
-func book(ctx context.Context, amount int) error {
+// limit is how far the account may be overdrawn.
+const limit = 1_000_000
+
+// book books a transfer in the transaction that its record will be committed in, and returns what alice has left.
+func book(ctx context.Context, amount int) (left int, err error) {
 	op, _ := idempotency.FromContext(ctx)
 	tx, _ := pgxstore.Tx(ctx)
 	const insert = "INSERT INTO bookings (transfer, account, amount) VALUES ($1, $2, $3)"
 	if _, err := tx.Exec(ctx, insert, op.Key.ID, "alice", -amount); err != nil {
-		return err
+		return 0, err
 	}
 	process.HaltAt("between the two bookings")
 	if _, err := tx.Exec(ctx, insert, op.Key.ID, "bob", amount); err != nil {
-		return err
+		return 0, err
 	}
 	process.HaltAt("after both bookings")
-	return nil
+	err = tx.QueryRow(ctx, "SELECT sum(amount) FROM bookings WHERE account = 'alice'").Scan(&left)
+	return left, err
 }
