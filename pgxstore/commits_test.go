@@ -34,7 +34,7 @@ func TestWhatCommits(t *testing.T) {
 		"/* a */ SELECT 'x /* y */ commit'":                             false,
 		"/* a */ INSERT INTO t VALUES (1) /* b */; COMMIT":              false,
 		"end-of-day": false, "end of day": false, "commit-order": false, "commit_order": false, "commits": false,
-		"ending": false, "end2": false, "end$": false, "endé": false, "end.day": false, "commit workers": false,
+		"ending": false, "end2": false, "end$": false, "endé": false, "end.day": false, "commit workers": false, "commit worké": false,
 		"PREPARE transactions AS SELECT 1": false, "prepare": false, "prepare transaction_log": false,
 		"ROLLBACK": false, "ABORT": false, "ROLLBACK TO a": false, "/* a */ BEGIN": false,
 	} {

@@ -80,7 +80,11 @@ func TestHandlerInTransaction(t *testing.T) {
 			"-- name: Done :exec\nCOMMIT", ";/* a */ /* b\n */COMMIT"), 201, 1, 422},
 		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1, 422},
 		// A hidden commit nobody can undo, but no success is reported, and nothing more is done.
-		"commits in a string":     {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1, 503},
+		"commits in a string": {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1, 503},
+		"commits, and rolls back": {func(ctx context.Context, tx pgx.Tx) {
+			_, _ = tx.Exec(ctx, "SELECT 1; COMMIT")
+			_ = tx.Rollback(ctx)
+		}, 503, 1, 503},
 		"commits behind our back": {behind("COMMIT"), 503, 1, 503},
 		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1, 503},
 		"commits in a batch": {func(ctx context.Context, tx pgx.Tx) {
