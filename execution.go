@@ -258,13 +258,13 @@ func (x *execution) inBackground() *execution {
 	return &execution{runner: x.runner, key: x.key, begun: x.begun, request: ctx, lasting: ctx}
 }
 
-// untouchedLeases is for how many leases the record of an operation is kept of which nothing has happened: long enough
-// to know a request again that was delayed on its way to the store, and short enough for whoever sends many requests
-// that are turned away not to fill the store.
+// untouchedLeases is how many leases long a record is kept if its operation has done nothing. That is long enough to
+// recognise a request that was delayed on its way to the store. It is short enough that nobody can fill the store with
+// requests that are turned away.
 const untouchedLeases = 2
 
-// untouched returns how long to keep the record of an operation if this attempt has done nothing. One that has been
-// tried before, and may have taken effect then, keeps its ID for as long as it would have.
+// untouched returns how long to keep the record if this attempt has done nothing. An earlier attempt may have had
+// effects: then the operation keeps its ID for as long as it would have without this attempt.
 func (x *execution) untouched() time.Duration {
 	record, opts := &x.begun.record, &x.runner.opts
 	if record.Attempt != 1 && record.Remaining == 0 {

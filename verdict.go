@@ -20,8 +20,8 @@ const (
 	// Keep ends the operation: the answer is stored and replayed, whatever its status is.
 	Keep
 
-	// Tombstone ends the operation as Keep does, but of the answer nothing is kept except the status. A retry is neither
-	// executed nor shown the answer: it gets not-replayable. It is for answers with secrets that must be shown only once.
+	// Tombstone ends the operation as Keep does, but keeps only the status of the answer. A retry is neither executed nor
+	// shown the answer: it gets not-replayable. It is for answers with secrets that must be shown only once.
 	Tombstone
 
 	// Release says that nothing has happened: the answer is sent but not stored, and the operation may be tried again.
@@ -41,8 +41,8 @@ const (
 // ends reports whether an answer with this verdict ends its operation.
 func (v Verdict) ends() bool { return v == Keep || v == Tombstone }
 
-// refused reports whether a status says that the handler has turned the request away, so that nothing has happened. A
-// 408, 409 or 499 may come from a service behind the handler, which may go on.
+// refused reports whether a status says that the handler has turned the request away, so that nothing has happened.
+// With 408, 409 and 499 that is not certain: a service behind the handler may have sent them, and still be at work.
 func refused(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, statusClientClosedRequest:
