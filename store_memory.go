@@ -3,11 +3,11 @@ package idempotency
 import (
 	"bytes"
 	"cmp"
+	"container/heap"
 	"context"
 	"errors"
 	"hash/maphash"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -152,10 +152,10 @@ func (u *usage) subtract(user string, n int64) {
 // shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
 // times as large. The few records whose hashes are equal are a chain.
 type shard struct {
-	store   *MemoryStore
-	mu      sync.Mutex
-	entries map[uint64]*entry
-	queues  []*queue
+	store    *MemoryStore
+	mu       sync.Mutex
+	entries  map[uint64]*entry
+	expiring expiring
 }
 
 func (sh *shard) get(hash uint64, key Key) *entry {
@@ -203,9 +203,8 @@ type entry struct {
 	expires     time.Duration // not before the lease
 	response    Response
 
-	chain      *entry
-	queue      *queue // nil: removed
-	prev, next *entry
+	chain *entry
+	place int // among those that expire, from 1; 0: removed
 }
 
 func (e *entry) record(now time.Duration) Record {
@@ -256,11 +255,11 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	} else {
 		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
 		remaining = held.expires - now
-		held.queue.remove(held)
+		sh.forget(held)
 		sh.drop(hash, held)
 		sh.put(hash, e) // of the same size
 	}
-	sh.enqueue(e, now, max(request.TTL, request.Lease))
+	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.record(now)
 	record.Remaining = remaining
 	return record, e, nil
@@ -291,7 +290,7 @@ func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *
 	return e
 }
 
-// insert adds a record, if there is room for it. The caller enqueues it.
+// insert adds a record, if there is room for it. The caller lets it expire.
 func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) error {
 	if err := s.take(sh, e.key.User, e.size(), s.claims, now); err != nil {
 		return err
@@ -302,7 +301,7 @@ func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration
 
 func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
 	sh.drop(hash, e)
-	e.queue.remove(e)
+	sh.forget(e)
 	s.usage.subtract(e.key.User, e.size())
 }
 
@@ -318,11 +317,10 @@ func (s *MemoryStore) take(sh *shard, user string, n int64, within limits, now t
 
 // trim removes up to n expired records, and reports whether there were any.
 func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) (trimmed bool) {
-	for _, q := range sh.queues {
-		for ; n > 0 && q.head != nil && q.head.expires <= now; n-- {
-			s.remove(sh, s.hash(q.head.key), q.head)
-			trimmed = true
-		}
+	for ; n > 0 && len(sh.expiring) > 0 && sh.expiring[0].expires <= now; n-- {
+		e := sh.expiring[0]
+		s.remove(sh, s.hash(e.key), e)
+		trimmed = true
 	}
 	return trimmed
 }
@@ -342,57 +340,45 @@ func (s *MemoryStore) makeRoom(held *shard, now time.Duration) (made bool) {
 	return made
 }
 
-// queue holds the records with one TTL in the order in which they expire: that in which they were added.
-type queue struct {
-	ttl        time.Duration
-	head, tail *entry
+// expiring is a heap of records: the first one expires before all others. How long a record is kept differs from record to
+// record, so they do not expire in the order in which they come.
+type expiring []*entry
+
+func (x expiring) Len() int           { return len(x) }
+func (x expiring) Less(i, j int) bool { return x[i].expires < x[j].expires }
+
+func (x expiring) Swap(i, j int) {
+	x[i], x[j] = x[j], x[i]
+	x[i].place, x[j].place = i+1, j+1
 }
 
-// enqueue lets e expire after ttl.
-func (sh *shard) enqueue(e *entry, now, ttl time.Duration) {
-	if e.queue != nil {
-		e.queue.remove(e)
-	}
+// Push is for [heap.Push].
+func (x *expiring) Push(e any) {
+	*x = append(*x, e.(*entry))
+	e.(*entry).place = len(*x)
+}
+
+// Pop is for [heap.Remove].
+func (x *expiring) Pop() any {
+	last := len(*x) - 1
+	e := (*x)[last]
+	(*x)[last], *x = nil, (*x)[:last]
+	e.place = 0
+	return e
+}
+
+// expireAfter lets e expire after ttl.
+func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
 	e.expires = now + ttl
-	sh.queueFor(ttl).add(e)
+	if e.place == 0 {
+		heap.Push(&sh.expiring, e)
+		return
+	}
+	heap.Fix(&sh.expiring, e.place-1)
 }
 
-// queueFor returns the queue for ttl. There are as many as the middlewares on the store have different settings.
-func (sh *shard) queueFor(ttl time.Duration) *queue {
-	for _, q := range sh.queues {
-		if q.ttl == ttl {
-			return q
-		}
-	}
-	sh.queues = slices.DeleteFunc(sh.queues, func(q *queue) bool { return q.head == nil })
-	q := &queue{ttl: ttl}
-	sh.queues = append(sh.queues, q)
-	return q
-}
-
-func (q *queue) add(e *entry) {
-	e.queue, e.prev = q, q.tail
-	if q.tail == nil {
-		q.head = e
-	} else {
-		q.tail.next = e
-	}
-	q.tail = e
-}
-
-func (q *queue) remove(e *entry) {
-	if e.prev == nil {
-		q.head = e.next
-	} else {
-		e.prev.next = e.next
-	}
-	if e.next == nil {
-		q.tail = e.prev
-	} else {
-		e.next.prev = e.prev
-	}
-	e.queue, e.prev, e.next = nil, nil, nil
-}
+// forget takes e out of the heap.
+func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, e.place-1) }
 
 // Context implements [Claim].
 func (e *entry) Context(ctx context.Context) context.Context { return ctx }
@@ -410,8 +396,8 @@ func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 		return err
 	}
 	e.lease = now + lease
-	if e.queue == nil || e.expires < e.lease {
-		e.shard.enqueue(e, now, lease)
+	if e.place == 0 || e.expires < e.lease {
+		e.shard.expireAfter(e, now, lease)
 	}
 	return err
 }
@@ -434,11 +420,11 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	}
 	e.respond(resp, now)
 	e.lease = now
-	e.shard.enqueue(e, now, ttl)
+	e.shard.expireAfter(e, now, ttl)
 	return err
 }
 
-// restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller enqueues it. Any other
+// restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller lets it expire. Any other
 // error says why the entry is not the record of its key.
 func (e *entry) restore(now time.Duration) error {
 	if e.live(now) {
@@ -466,7 +452,7 @@ func (e *entry) respond(resp Response, now time.Duration) {
 }
 
 // live reports whether the entry is the record of its key.
-func (e *entry) live(now time.Duration) bool { return e.queue != nil && e.expires > now }
+func (e *entry) live(now time.Duration) bool { return e.place != 0 && e.expires > now }
 
 // Release implements [Claim].
 func (e *entry) Release(_ context.Context, ttl time.Duration) error {
@@ -482,7 +468,7 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 		return ErrClaimLost
 	}
 	if !repeated {
-		e.shard.enqueue(e, now, ttl)
+		e.shard.expireAfter(e, now, ttl)
 	}
 	return nil
 }

@@ -183,13 +183,20 @@ func BenchmarkMiddleware(b *testing.B) {
 	}
 }
 
-// BenchmarkMemoryStore claims and completes records while as many expire. They belong to one user, or each to another.
+// BenchmarkMemoryStore claims and completes records while as many expire. They belong to one user, or each to another,
+// and are kept for equal times or not.
 func BenchmarkMemoryStore(b *testing.B) {
 	resp := bodyOf(200)
 	attempt := attemptFor(time.Minute)
-	for name, userOf := range map[string]func(n int) string{
-		"one user":   func(int) string { return "alice" },
-		"many users": func(n int) string { return benchKey(n)[:12] },
+	alice := func(int) string { return "alice" }
+	equal := func(int) time.Duration { return time.Millisecond }
+	for name, bench := range map[string]struct {
+		userOf func(n int) string
+		ttlOf  func(n int) time.Duration
+	}{
+		"one user":   {alice, equal},
+		"many users": {func(n int) string { return benchKey(n)[:12] }, equal},
+		"many TTLs":  {alice, func(n int) time.Duration { return time.Duration(n%1000) * 50 * time.Microsecond }},
 	} {
 		b.Run(name, func(b *testing.B) {
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -198,10 +205,10 @@ func BenchmarkMemoryStore(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					n := int(last.Add(1)) % (8<<20 - 36)
-					key := idempotency.Key{User: userOf(n), Endpoint: "POST /payments", ID: benchKey(n)}
+					key := idempotency.Key{User: bench.userOf(n), Endpoint: "POST /payments", ID: benchKey(n)}
 					_, claim, err := store.Begin(b.Context(), key, attempt)
 					if err == nil && claim != nil {
-						err = claim.Complete(b.Context(), resp, time.Millisecond)
+						err = claim.Complete(b.Context(), resp, bench.ttlOf(n))
 					}
 					if err != nil {
 						b.Error(err)

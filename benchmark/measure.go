@@ -100,7 +100,7 @@ func (m *measurement) warm() error {
 	return nil
 }
 
-// fill gives the maps of a store in memory the size that they will have: what their growth costs depends on when it
+// fill gives the maps and heaps of a store in memory the size that they will have: what their growth costs depends on when it
 // happens, and in a store that is in use and expires as much as it takes in it does not happen.
 func (m *measurement) fill(target *Target) error {
 	if m.store != InMemory {
@@ -111,7 +111,7 @@ func (m *measurement) fill(target *Target) error {
 	defer func() { m.app.Work = work }()
 	w := target.Worker(Call{First, Work{Request: 1}})
 	defer w.Close()
-	const shards, each = 64, 300 // between 224 and 448 in each shard, where the tables of Go's maps grow
+	const shards, each = 64, 340 // in each shard, between 256, where slices grow, and 448, where the tables of maps do
 	for _, key := range NewKeys(shards * each) {
 		if err := w.Do(key); err != nil {
 			return err
