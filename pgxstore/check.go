@@ -20,7 +20,7 @@ import (
 //     acknowledged, or the table is not logged.
 //   - [*UnreadyTable]: the table is missing, out of date or made with another PartitionDays, or nobody creates its
 //     partitions.
-//   - [*MissingPrivilege]: the role may not do what the stores, DeleteExpired or, on a table with partitions, Maintain do.
+//   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
 //
 // Any other error says that the options are wrong, or that the server could not be asked. The error that Check returns
 // has a method Unwrap() []error in any case.
@@ -176,7 +176,8 @@ func (t *Table) checkPrivileges(ctx context.Context, conn *pgxpool.Conn) (findin
 	rows, err := conn.Query(ctx, `
 SELECT current_user::text, needed.privilege, needed.object, needed.use
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (
-    SELECT p, 'table ' || c.oid::regclass, CASE p WHEN 'DELETE' THEN 'TxStore and DeleteExpired' ELSE 'the stores' END,
+    SELECT p, 'table ' || c.oid::regclass, CASE WHEN p <> 'DELETE' THEN 'the stores'
+        WHEN c.relkind = 'p' THEN 'TxStore' ELSE 'TxStore and Maintain' END,
         has_table_privilege(c.oid, p)
     FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
 UNION ALL

@@ -30,9 +30,9 @@
 //
 // # Expiry
 //
-// Records that have expired do not count, but take space until [Table.DeleteExpired] deletes them. Where there are
-// too many for that, [Options].PartitionDays divides the table by the day on which records expire, and
-// [Table.Maintain] drops a day at once.
+// Records that have expired do not count, but take space until [Table.Maintain] deletes them, which [Table.Janitor]
+// calls again and again. Where there are too many for that, [Options].PartitionDays divides the table by the day on which
+// records expire, and Maintain drops a day at once.
 //
 // A unique index cannot span partitions unless the border is in it, so it would not keep a key from being claimed on
 // both sides. Therefore all claims of a key in such a table take turns, by an advisory lock that ends with the

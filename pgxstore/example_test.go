@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log"
 	"net/http"
+	"os"
+	"os/signal"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -115,16 +117,13 @@ func ExampleKeepEffects() {
 	})
 }
 
-// DeleteExpired is for a timer of your own.
-func ExampleTable_DeleteExpired() {
-	ctx := context.Background()
+func ExampleTable_Janitor() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 	var pool *pgxpool.Pool
 	table := pgxstore.NewTable(pool, pgxstore.Options{})
-	for range time.Tick(5 * time.Minute) {
-		if _, err := table.DeleteExpired(ctx); err != nil {
-			log.Print(err)
-		}
-	}
+	go table.Janitor(ctx, 5*time.Minute, func(err error) { log.Print(err) })
+	_ = http.ListenAndServe("localhost:8080", nil)
 }
 
 // Queries stands for what sqlc generates.

@@ -2,8 +2,6 @@ package pgxstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -20,23 +18,15 @@ const (
 	findBatch = 50 * deleteBatch
 )
 
-// DeleteExpired deletes the records that have expired, and returns how many. It works in short transactions and waits
-// for nobody, so it may run at any time, on many instances at once, and be interrupted. Records stay up to a minute
-// longer than they count; until they are deleted they take space, and nothing else.
-//
-// To be called every few minutes. A table with partitions needs [Table.Maintain] instead.
-func (t *Table) DeleteExpired(ctx context.Context) (deleted int64, err error) {
-	if t.opts.divided() {
-		return 0, errors.New("pgxstore: delete expired: the table has partitions, use Maintain")
-	}
+// deleteExpired deletes the records that have expired. It waits for nobody.
+func (t *Table) deleteExpired(ctx context.Context) error {
 	for {
-		found, n, err := t.deleteFound(ctx)
-		deleted += n
+		found, deleted, err := t.deleteFound(ctx)
 		if err != nil {
-			return deleted, fmt.Errorf("pgxstore: delete expired: %w", err)
+			return err
 		}
-		if found < findBatch || n == 0 {
-			return deleted, nil
+		if found < findBatch || deleted == 0 {
+			return nil
 		}
 	}
 }

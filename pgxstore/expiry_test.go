@@ -60,7 +60,7 @@ func claiming(t testing.TB, store idempotency.Store) (stop func() (int64, time.D
 	}
 }
 
-func TestDeleteExpired(t *testing.T) {
+func TestMaintainDeletesExpiredRecords(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
@@ -72,26 +72,29 @@ func TestDeleteExpired(t *testing.T) {
 	running, claim := begun(t, store)
 
 	stop := claiming(t, store)
-	var deleted atomic.Int64
-	var instances sync.WaitGroup
-	for range 4 {
-		instances.Go(func() {
-			n, err := store.DeleteExpired(ctx)
-			if err != nil {
-				t.Error(err)
-			}
-			deleted.Add(n)
-		})
-	}
-	instances.Wait()
+	maintainAtOnce(t, store)
 	completed, _ := stop()
-	require.Equal(t, int64(old), deleted.Load(), "each once, by one of the instances")
 	require.Equal(t, 701+completed, one[int64](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 	require.NoError(t, claim.Complete(ctx, answer, time.Hour), running.ID)
 }
 
+// maintainAtOnce calls Maintain on four instances at once, and again should all others have left it to one that had not begun.
+func maintainAtOnce(t testing.TB, store *pgxstore.Store) {
+	t.Helper()
+	var instances sync.WaitGroup
+	for range 4 {
+		instances.Go(func() {
+			if err := store.Maintain(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	instances.Wait()
+	require.NoError(t, store.Maintain(context.Background()))
+}
+
 // What has been claimed again since it was found expired is not deleted.
-func TestDeleteExpiredLeavesWhatWasClaimedAgain(t *testing.T) {
+func TestMaintainLeavesWhatWasClaimedAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
@@ -106,20 +109,16 @@ func TestDeleteExpiredLeavesWhatWasClaimedAgain(t *testing.T) {
 	defer func() { _ = held.Rollback(ctx) }()
 	_, err = held.Exec(ctx, "UPDATE "+tableName(opts)+" SET expires_at = now() + interval '1 hour'")
 	require.NoError(t, err)
-	n, err := store.DeleteExpired(ctx)
-	require.NoError(t, err)
-	require.Zero(t, n, "a record in use is skipped, not waited for")
+	require.NoError(t, store.Maintain(ctx), "a record in use is skipped, not waited for")
 	require.NoError(t, held.Commit(ctx))
-	n, err = store.DeleteExpired(ctx)
-	require.NoError(t, err)
-	require.Zero(t, n)
+	require.NoError(t, store.Maintain(ctx))
 	_, claim, err := store.Begin(ctx, key, attempt)
 	require.NoError(t, err)
 	require.Nil(t, claim)
 }
 
-// Every step says twice when the record expires: by the minute, which is how DeleteExpired finds it, and exactly.
-func TestDeleteExpiredFindsWhatEachStepWrote(t *testing.T) {
+// Every step says twice when the record expires: by the minute, which is how Maintain finds it, and exactly.
+func TestMaintainFindsWhatEachStepWrote(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	for name, c := range map[string]struct {
@@ -154,13 +153,11 @@ func TestDeleteExpiredFindsWhatEachStepWrote(t *testing.T) {
 			require.Equal(t, c.expires, minute.UTC().Format("15:04"))
 
 			set("2030-01-10 " + c.expires + ":59+00")
-			deleted, err := store.DeleteExpired(ctx)
-			require.NoError(t, err)
-			require.Zero(t, deleted, "within the minute")
+			require.NoError(t, store.Maintain(ctx))
+			require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)), "within the minute")
 			set(minute.Add(time.Minute).Format(time.RFC3339))
-			deleted, err = store.DeleteExpired(ctx)
-			require.NoError(t, err)
-			require.Equal(t, int64(1), deleted)
+			require.NoError(t, store.Maintain(ctx))
+			require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 		})
 	}
 }
@@ -189,7 +186,7 @@ func partitions(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) []strin
 		WHERE i.inhparent = $1::text::regclass ORDER BY 1`, tableName(opts))
 }
 
-func TestMaintain(t *testing.T) {
+func TestMaintainDropsDays(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
@@ -201,18 +198,7 @@ func TestMaintain(t *testing.T) {
 	require.NoError(t, err)
 
 	set("2030-01-31 01:00:00+00")
-	_, err = store.DeleteExpired(ctx)
-	require.ErrorContains(t, err, "Maintain")
-	var instances sync.WaitGroup
-	for range 4 {
-		instances.Go(func() {
-			if err := store.Maintain(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	instances.Wait()
-	require.NoError(t, store.Maintain(ctx)) // should all others have left it to one that had not begun
+	maintainAtOnce(t, store)
 	require.Equal(t, []string{"20300131", "20300201", "20300202"}, partitions(t, pool, opts))
 	require.NoError(t, claim.Complete(ctx, answer, 25*time.Hour), "the record moves to the day on which it expires now")
 	require.Equal(t, 1, one[int](t, pool, `SELECT count(*) FROM `+partitionName(opts, "20300201")))

@@ -26,7 +26,7 @@ type MissingPrivilege struct {
 	Role      string
 	Privilege string // such as "INSERT", or "OWNERSHIP"
 	Object    string // what it is a privilege on, such as "table idempotency_records"
-	For       string // what needs it: "the stores", "Store", "TxStore and DeleteExpired" or "Maintain"
+	For       string // what needs it: "the stores", "Store", "TxStore", "Maintain" or "TxStore and Maintain"
 }
 
 // Error describes the privilege and what needs it.

@@ -21,10 +21,10 @@ type Options struct {
 	// Table is the name of the table. Empty means "idempotency_records".
 	Table string
 
-	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once;
-	// and says for how many days ahead it keeps partitions ready. That must be longer than the longest TTL, by as
+	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once
+	// instead of deleting each record; and says for how many days ahead it keeps partitions ready. That must be longer than the longest TTL, by as
 	// many days as Maintain may fail to run: without a partition for its record, nothing can be claimed. Zero means
-	// that the table is not divided, and [Table.DeleteExpired] removes what has expired.
+	// that the table is not divided.
 	PartitionDays int
 
 	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is

@@ -2,50 +2,11 @@ package pgxstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
-
-// Maintain creates the partitions of the coming [Options].PartitionDays, and drops those of days that have been over
-// for an hour, each at once and whole. What it costs does not depend on the number of records. To be called at least
-// once a day.
-//
-// It may run at any time and on many instances, which leave to one of them what there is to drop. Claims go on: a
-// partition is detached before it is dropped, which waits for the transactions that began before, but lets nobody wait.
-// That takes two connections of the pool. If it is interrupted, the next call goes on from there. A partition that
-// somebody has detached before its day is over is attached again.
-//
-// In the hour, a claim that was made, renewed or completed before midnight ends: while a day is detached, a record that
-// moves away from it might be missed.
-func (t *Table) Maintain(ctx context.Context) error {
-	if !t.opts.divided() {
-		return errors.New("pgxstore: maintain: the table has no partitions, use DeleteExpired")
-	}
-	if t.pool.Config().MaxConns < 2 {
-		return errors.New("pgxstore: maintain: a pool of two connections is needed") // one would wait for itself
-	}
-	err := pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(tx pgx.Tx) error { return t.createMissing(ctx, tx) })
-	if err == nil {
-		err = pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error { return t.dropExpired(ctx, turn) })
-	}
-	if err != nil {
-		return fmt.Errorf("pgxstore: maintain: %w", err)
-	}
-	return nil
-}
-
-// Advisory locks call the turns to create and to drop partitions after the table that the search path finds.
-const (
-	turnNumber = "$1::bigint # to_regclass($2::text)::oid::bigint"
-	createTurn = "SELECT pg_advisory_xact_lock(" + turnNumber + ")"
-
-	// A turn to drop lasts as long as the transactions that a detachment waits for, without a statement.
-	dropTurn = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
-		turnNumber + ")"
 )
 
 // createMissing makes the partitions that are not there yet, and gives the attached ones their comment, by which they
@@ -94,16 +55,9 @@ func commentAll(ctx context.Context, tx pgx.Tx, partitions []partition) error {
 	return nil
 }
 
-// dropExpired drops the partitions of days that are over, while turn keeps other instances from it. It cannot work in
-// that transaction, because partitions are not detached concurrently in one.
-func (t *Table) dropExpired(ctx context.Context, turn pgx.Tx) error {
-	var mine bool
-	// By the extended protocol the statement would keep its snapshot, and to finalize a detachment waits for that.
-	err := turn.QueryRow(ctx, dropTurn, pgx.QueryExecModeSimpleProtocol, int64(t.space)+1, t.opts.name("")).
-		Scan(nil, &mine)
-	if err != nil || !mine {
-		return err // another instance is about it
-	}
+// dropExpired drops the partitions of days that are over. It cannot work in a transaction, because partitions are not
+// detached concurrently in one.
+func (t *Table) dropExpired(ctx context.Context) error {
 	now, partitions, err := t.partitions(ctx, t.pool)
 	if err != nil {
 		return err

@@ -88,9 +88,8 @@ func TestPlansOfAnEmptiedTable(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	fill(t, pool, opts, 3000, "now() - interval '2 minutes'")
-	n, err := pgxstore.NewTable(pool, opts).DeleteExpired(t.Context())
-	require.NoError(t, err)
-	require.EqualValues(t, 3000, n)
+	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
+	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 	execute(t, pool, "VACUUM ANALYZE "+tableName(opts))
 	require.NotContains(t, genericPlan(t, pool, opts), "Seq Scan")
 }

@@ -203,15 +203,12 @@ func TestNames(t *testing.T) {
 			store := pgxstore.New(pool, opts)
 			require.Equal(t, onlyFsync, settings(t, store), name)
 			completed(t, store)
-			if days == 0 {
-				_, err := store.DeleteExpired(ctx)
-				require.NoError(t, err, name)
-			}
+			require.NoError(t, store.Maintain(ctx), name)
 		}
 	}
 }
 
-// Without its index DeleteExpired would read the whole table, so the name of the index must not be taken.
+// Without its index Maintain would read the whole table, so the name of the index must not be taken.
 func TestNameOfTheIndexIsTaken(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -360,7 +357,7 @@ func TestCheckOfPrivileges(t *testing.T) {
 	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
 	on := ` ON table "` + opts.Table + `" FOR `
 	lacks := []string{"SELECT" + on + "the stores", "INSERT" + on + "the stores", "UPDATE" + on + "the stores",
-		"DELETE" + on + "TxStore and DeleteExpired", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
+		"DELETE" + on + "TxStore and Maintain", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
 	for len(lacks) > 0 {
 		require.Equal(t, lacks, missing(t, store, role))
 		grant, _, _ := strings.Cut(lacks[0], " FOR ")
@@ -369,8 +366,7 @@ func TestCheckOfPrivileges(t *testing.T) {
 	}
 	require.Equal(t, onlyFsync, settings(t, store))
 	completed(t, store)
-	_, err := store.DeleteExpired(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, store.Maintain(t.Context()))
 }
 
 func TestCheckOfPrivilegesForMaintain(t *testing.T) {

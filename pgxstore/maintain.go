@@ -1,0 +1,96 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Maintain removes the records that have expired. On a table with partitions it also creates the partitions of the coming
+// [Options].PartitionDays. [Table.Janitor] calls it again and again.
+//
+// It may run at any time, on many instances, and be interrupted: one instance at a time removes records, and the others
+// return at once. Claims go on meanwhile. It takes two connections of the pool.
+//
+// Without partitions it deletes records in short transactions, and waits for nobody. It should be called every few minutes.
+// Records stay up to a minute longer than they count; until they are deleted they take space, and nothing else.
+//
+// With partitions it drops those of days that have been over for an hour, each at once and whole, for the same price
+// whatever is in them. It must be called at least once a day. A partition is detached before it is dropped, which waits for
+// the transactions that began before, but lets nobody wait. If it is interrupted, the next call goes on from there. A
+// partition that somebody has detached before its day is over is attached again. In the hour, a claim that was made, renewed
+// or completed before midnight ends: while a day is detached, a record that moves away from it might be missed.
+func (t *Table) Maintain(ctx context.Context) error {
+	if t.faults != nil {
+		return t.faults
+	}
+	if t.pool.Config().MaxConns < 2 {
+		return errors.New("pgxstore: maintain: a pool of two connections is needed") // one would wait for itself
+	}
+	remove := t.deleteExpired
+	var err error
+	if t.opts.divided() {
+		remove = t.dropExpired
+		err = pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(tx pgx.Tx) error { return t.createMissing(ctx, tx) })
+	}
+	if err == nil {
+		err = t.inTurn(ctx, remove)
+	}
+	if err != nil {
+		return fmt.Errorf("pgxstore: maintain: %w", err)
+	}
+	return nil
+}
+
+// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. It takes up to a tenth more or less, so
+// that instances come at different times. An interval of zero means five minutes.
+//
+// It may run on every instance. Each failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
+func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
+	if interval <= 0 {
+		interval = 5 * time.Minute
+	}
+	if failed == nil {
+		failed = func(err error) { slog.ErrorContext(ctx, err.Error()) }
+	}
+	for {
+		if err := t.Maintain(ctx); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		select {
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Advisory locks call the turns to create partitions and to remove records after the table that the search path finds.
+const (
+	turnNumber = "$1::bigint # to_regclass($2::text)::oid::bigint"
+	createTurn = "SELECT pg_advisory_xact_lock(" + turnNumber + ")"
+
+	// A turn to remove lasts as long as that takes, without a statement.
+	removeTurn = "SELECT set_config('idle_in_transaction_session_timeout', '0', true), pg_try_advisory_xact_lock(" +
+		turnNumber + ")"
+)
+
+// inTurn calls remove, unless another instance is about it. It keeps the turn in a transaction of its own, for what
+// removes records needs many transactions, or may not be in one.
+func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
+	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
+		var mine bool
+		// By the extended protocol the statement would keep its snapshot, and to finalize a detachment waits for that.
+		err := turn.QueryRow(ctx, removeTurn, pgx.QueryExecModeSimpleProtocol, int64(t.space)+1, t.opts.name("")).
+			Scan(nil, &mine)
+		if err != nil || !mine {
+			return err
+		}
+		return remove(ctx)
+	})
+}
