@@ -13,17 +13,22 @@ type backlog struct {
 	stop context.CancelFunc
 
 	mu     sync.Mutex
-	tasks  int
-	bytes  int
+	held   load
 	closed bool
 	group  sync.WaitGroup
 }
 
-// What the backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to lapse.
-const (
-	mostTasks   = 1024
-	mostBacklog = 32 << 20 // bytes of answers
-)
+// load is what tasks hold. Answers and releases are counted apart: anybody can cause releases, by requests that are
+// refused, and must not take the room of answers by that.
+type load struct {
+	answers  int
+	size     int // of the answers, in bytes
+	releases int
+}
+
+// mostLoad is what the backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to
+// lapse.
+var mostLoad = load{answers: 1024, size: 32 << 20, releases: 256}
 
 func newBacklog() *backlog {
 	b := new(backlog)
@@ -31,27 +36,33 @@ func newBacklog() *backlog {
 	return b
 }
 
-// add runs a task that holds size bytes, and reports whether there is room for it.
-func (b *backlog) add(size int, task func(context.Context)) bool {
+// addAnswer runs a task that stores an answer of size bytes, and reports whether there is room for it.
+func (b *backlog) addAnswer(size int, task func(context.Context)) bool {
+	return b.add(load{answers: 1, size: size}, task)
+}
+
+// addRelease runs a task that releases a claim, if there is room for it.
+func (b *backlog) addRelease(task func(context.Context)) { b.add(load{releases: 1}, task) }
+
+func (b *backlog) add(l load, task func(context.Context)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.tasks == mostTasks || b.bytes+size > mostBacklog {
+	sum := load{b.held.answers + l.answers, b.held.size + l.size, b.held.releases + l.releases}
+	if b.closed || sum.answers > mostLoad.answers || sum.size > mostLoad.size || sum.releases > mostLoad.releases {
 		return false
 	}
-	b.tasks++
-	b.bytes += size
+	b.held = sum
 	b.group.Go(func() {
-		defer b.done(size)
+		defer b.done(l)
 		task(b.ctx)
 	})
 	return true
 }
 
-func (b *backlog) done(size int) {
+func (b *backlog) done(l load) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tasks--
-	b.bytes -= size
+	b.held = load{b.held.answers - l.answers, b.held.size - l.size, b.held.releases - l.releases}
 }
 
 // shutdown waits for the tasks. When ctx ends it ends them too.
@@ -71,9 +82,10 @@ func (b *backlog) shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.tasks == 0 {
+		tasks := b.held.answers + b.held.releases
+		if tasks == 0 {
 			return nil
 		}
-		return fmt.Errorf("idempotency: %d operations are not settled: %w", b.tasks, context.Cause(ctx))
+		return fmt.Errorf("idempotency: %d operations are not settled: %w", tasks, context.Cause(ctx))
 	}
 }

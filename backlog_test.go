@@ -205,6 +205,78 @@ func TestBacklogIsBounded(t *testing.T) {
 	}
 }
 
+// Claims that are to be released do not take the place of answers: anybody can cause as many as they like.
+func TestReleasesLeaveRoomForAnswers(t *testing.T) {
+	t.Parallel()
+	const hostile = 1100
+	for name, down := range map[string]time.Duration{"within the lease": 6 * time.Second, "after the lease": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onBegin = func(_ context.Context, n int64, step func() error) error {
+					err := step()
+					if n > 1 && n <= 1+hostile {
+						return idempotency.ErrStoreBusy // but the claim may have been granted
+					}
+					return err
+				}
+				store.onComplete, store.onExtend, store.onRelease = outage(0, down), outage(0, down), outage(0, down)
+				var svc *service
+				refused := sync.OnceFunc(func() {
+					for i := range hostile {
+						svc.call(numberedKey(i).ID, "b")
+					}
+				})
+				opts := idempotency.Options{StoreTimeout: time.Millisecond}
+				svc = setup{store: store, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+					refused()
+					attemptNumber(w, r)
+				})
+				first := svc.call("honest", "b")
+				require.Equal(t, "attempt 1", first.body)
+				time.Sleep(down + 2*time.Second)
+				requireReplay(t, first, svc.call("honest", "b"))
+				require.EqualValues(t, 1, svc.runs.Load())
+			})
+		})
+	}
+}
+
+// Releases are bounded, too. A claim beyond the limit lapses with its lease, and what was released makes room.
+func TestReleasesAreBounded(t *testing.T) {
+	t.Parallel()
+	const most, calls = 256, 300
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onRelease = func(_ context.Context, _ int64, step func() error) error {
+			if time.Now().Second() < 5 { // synctest begins at midnight
+				return errDown
+			}
+			return step()
+		}
+		lossy := lossyStore{store, 2 * calls}
+		opts := idempotency.RunnerOptions{Lease: time.Hour, Logger: slog.New(slog.DiscardHandler)}
+		r, err := idempotency.NewRunner(lossy, opts)
+		require.NoError(t, err)
+		giveUpAtTheEnd(t, r)
+		for round := range 2 {
+			for i := range calls {
+				_, _, err := r.Do(t.Context(), numberedKey(round*calls+i), nil, mustNotWork(t))
+				require.ErrorIs(t, err, idempotency.ErrUnavailable)
+			}
+			time.Sleep(time.Minute)
+		}
+		free := 0
+		for i := range 2 * calls {
+			if _, _, err := r.Do(t.Context(), numberedKey(i), nil, someWork); err == nil {
+				free++
+			}
+		}
+		require.Equal(t, 2*most, free)
+	})
+}
+
 // lossyStore grants a claim and loses its own reply, for the first n calls of Begin.
 type lossyStore struct {
 	*spyStore

@@ -207,7 +207,7 @@ func (x *execution) completeLater(resp Response) {
 	// The request goes on, and reports what is known now.
 	later := x.inBackground()
 	later.asked, later.event = x.asked, x.event
-	added := x.runner.backlog.add(len(resp.Body), func(context.Context) {
+	added := x.runner.backlog.addAnswer(len(resp.Body), func(context.Context) {
 		defer x.renewer.stop()
 		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
 			later.judgeCompletion(err)
@@ -233,7 +233,7 @@ func (x *execution) releaseLater() {
 	if r.opts.Abandoned == Refuse {
 		until = lost.Add(r.opts.TTL)
 	}
-	r.backlog.add(0, func(ctx context.Context) {
+	r.backlog.addRelease(func(ctx context.Context) {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
 			err := later.releaseOnce(later.untouched())

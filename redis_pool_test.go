@@ -129,55 +129,118 @@ func TestRedisPoolIsEmpty(t *testing.T) {
 // A claim that was never sent needs no release, which would wait for a connection, too.
 func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 	t.Parallel()
-	for name, granted := range map[string]bool{
-		"client that waits": false, "client that gives up": false, "client that tries again": true,
-	} {
+	for name, newClient := range smallPools {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			client := smallPools[name](t)
+			client := newClient(t)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
-			mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // loads the script
+			until(t, func() bool { // loads the script
+				_, claim, _ := store.Begin(t.Context(), numberedKey(0), attemptFor(time.Hour))
+				return claim != nil
+			})
 			defer occupy(t, client)()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, claim, err := store.Begin(ctx, numberedKey(1), attemptFor(time.Hour))
 			require.ErrorIs(t, err, idempotency.ErrStoreBusy)
-			require.Equal(t, granted, claim != nil, "may have been granted")
+			require.Nil(t, claim)
 		})
 	}
 }
 
-// cutThenBusy is a hook that cuts the connection of the first EVALSHA, and finds no connection for the next ones.
-type cutThenBusy struct {
-	beforeEach
-	cut *bool
-}
-
-func (c cutThenBusy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		switch {
-		case cmd.Name() != "evalsha":
-			return next(ctx, cmd)
-		case *c.cut:
-			return redis.ErrPoolTimeout
-		}
-		*c.cut = true
-		return errCut
+// Who empties the pool does not make the process forget an answer that others are to get.
+func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
+	t.Parallel()
+	const hostile = 1100
+	for _, name := range []string{"client with deadlines", "client that tries again", "cluster client"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client := smallPools[name](t)
+			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
+			var free func()
+			var svc *service
+			svc = setup{store: store, opts: idempotency.Options{StoreTimeout: 500 * time.Millisecond}}.guard(t,
+				func(w http.ResponseWriter, r *http.Request) {
+					if r.Header.Get("Idempotency-Key") == "honest" {
+						free = occupy(t, client)
+						var wg sync.WaitGroup
+						for i := range hostile {
+							wg.Go(func() { svc.call(fmt.Sprint(i), "") })
+						}
+						wg.Wait()
+					}
+					echo(w, r)
+				})
+			until(t, func() bool { return svc.call("warm", "").status == http.StatusCreated })
+			runs := svc.runs.Load()
+			first := svc.call("honest", "")
+			require.Equal(t, http.StatusCreated, first.status)
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
+			free()
+			var second answer
+			until(t, func() bool {
+				second = svc.call("honest", "")
+				return second.status == http.StatusCreated
+			})
+			requireReplay(t, first, second)
+			require.Equal(t, runs+1, svc.runs.Load())
+		})
 	}
 }
 
-// A server that has let a request down is not merely busy.
-func TestRedisPoolIsEmptyAfterACut(t *testing.T) {
+// faults is a hook that injects a fault into each of the first calls of EVALSHA; the last one goes on for all others.
+type faults struct {
+	beforeEach
+	next *[]func(send func() error) error
+}
+
+func (f faults) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "evalsha" {
+			return next(ctx, cmd)
+		}
+		fault := (*f.next)[0]
+		if len(*f.next) > 1 {
+			*f.next = (*f.next)[1:]
+		}
+		return fault(func() error { return next(ctx, cmd) })
+	}
+}
+
+// A claim that may have been sent can be released, whatever the last try found. A server that has let a request down is
+// not merely busy.
+func TestRedisPoolIsEmptyAfterAnotherTry(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr(), withContextTimeout)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // so that there is a connection
-	client.AddHook(cutThenBusy{func(string) {}, new(bool)})
-	for _, is := range []error{errCut, idempotency.ErrStoreBusy} {
-		_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
-		require.ErrorIs(t, err, is)
-		require.Equal(t, is != errCut, errors.Is(err, idempotency.ErrStoreBusy))
-		require.NotNil(t, claim, "the client may have sent it")
+	type fault = func(send func() error) error
+	var (
+		cut  fault = func(func() error) error { return errCut }
+		busy fault = func(func() error) error { return redis.ErrPoolTimeout }
+		lost fault = func(send func() error) error { // the client has tried by itself, and tries again
+			_ = send()
+			return redis.ErrPoolTimeout
+		}
+	)
+	server := servertest.Redis(t)
+	for name, test := range map[string]struct {
+		faults   []fault
+		is       error
+		mayExist bool
+	}{
+		"cut":                 {[]fault{cut, busy}, errCut, true},
+		"cut in between":      {[]fault{busy, cut, busy}, errCut, true},
+		"sent by the client":  {[]fault{lost, busy}, idempotency.ErrStoreBusy, true},
+		"busy from the start": {[]fault{busy}, idempotency.ErrStoreBusy, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := newRedisClient(t, server.Addr(), withContextTimeout)
+			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: name})
+			mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // so that there is a connection
+			client.AddHook(faults{func(string) {}, &test.faults})
+			_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+			require.ErrorIs(t, err, test.is)
+			require.Equal(t, test.is != errCut, errors.Is(err, idempotency.ErrStoreBusy))
+			require.Equal(t, test.mayExist, claim != nil)
+		})
 	}
 }
 

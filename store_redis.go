@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -128,10 +129,10 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	}
 	text := s.key(key)
 	name, half := any(text), s.half(text)
-	argument, token := claimArgument(half, request)
+	argument := newClaimArgument(half, request)
 	reply, err := s.run(ctx, claimScript, name, argument)
-	if isReplyLost(err) {
-		return Record{}, &redisClaim{store: s, name: name, token: token}, err // it can be released
+	if isReplyLost(err) && (argument.encoded.Load() || !errors.Is(err, ErrStoreBusy)) {
+		return Record{}, s.claim(name, argument, ""), err // it can be released
 	}
 	if err != nil {
 		return Record{}, nil, err
@@ -140,8 +141,8 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	switch {
 	case err != nil:
 		return Record{}, nil, err
-	case held.state == stateRunning && held.token == token:
-		return held.claimed(request.Lease), &redisClaim{store: s, name: name, token: token, identity: held.identity}, nil
+	case held.state == stateRunning && held.token == string(argument.token):
+		return held.claimed(request.Lease), s.claim(name, argument, held.identity), nil
 	case held.state == stateDone && len(held.response) == 0:
 		return s.read(ctx, name, key, request, held.identity)
 	}
@@ -149,11 +150,23 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	return record, nil, err
 }
 
-// claimArgument returns the argument of the claim script, in one piece because each would cost allocations, and the
-// token in it, by which the store knows the claim.
-func claimArgument(half string, request ClaimRequest) (argument, token string) {
-	var space [320]byte
-	b := strconv.AppendInt(space[:0], request.Lease.Milliseconds(), 10)
+// claim returns the claim that was asked for.
+func (s *RedisStore) claim(name any, argument *claimArgument, identity string) *redisClaim {
+	return &redisClaim{store: s, name: name, token: string(argument.token), identity: identity}
+}
+
+// claimArgument is the argument of the claim script, in one piece because each would cost allocations. It notes that it
+// was encoded: a client does that when it has a connection to write to, or before.
+type claimArgument struct {
+	text    []byte
+	token   []byte // the part of text by which the store knows the claim
+	encoded atomic.Bool
+	space   [264]byte // more than text needs
+}
+
+func newClaimArgument(half string, request ClaimRequest) *claimArgument {
+	a := new(claimArgument)
+	b := strconv.AppendInt(a.space[:0], request.Lease.Milliseconds(), 10)
 	b = strconv.AppendInt(append(b, ' '), max(request.TTL, request.Lease).Milliseconds(), 10)
 	if request.TakeOver {
 		b = append(b, " 1 token="...)
@@ -170,9 +183,18 @@ func claimArgument(half string, request ClaimRequest) (argument, token string) {
 	b = appendUUID(append(b, " operation="...), operation)
 	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = append(b, " created="...)
-	argument = string(b)
-	return argument, argument[start:end]
+	a.text, a.token = b, b[start:end]
+	return a
 }
+
+// MarshalBinary implements [encoding.BinaryMarshaler], by which go-redis encodes what is neither text nor number.
+func (a *claimArgument) MarshalBinary() ([]byte, error) {
+	a.encoded.Store(true)
+	return a.text, nil
+}
+
+// String is for hooks of the client that log or trace commands.
+func (a *claimArgument) String() string { return string(a.text) }
 
 // appendUUID appends what id.String returns.
 func appendUUID(b []byte, id uuid.UUID) []byte {

@@ -10,16 +10,12 @@ import (
 )
 
 // sendError returns the error of a command to the key of that name. It wraps ErrStoreBusy if the last try had no
-// connection to send it on.
+// connection to send it on. The client may have tried before by itself.
 func (s *RedisStore) sendError(ctx context.Context, name any, err error) error {
 	if err == nil || !isPoolWait(err) || !s.isConnected(ctx, name, err) {
 		return err
 	}
-	busy := fmt.Errorf("%w: %w", ErrStoreBusy, err)
-	if c, ok := s.client.(*redis.Client); ok && c.Options().MaxRetries == 0 {
-		return busy
-	}
-	return replyLost{busy} // the client tries by itself, and an earlier try may have been sent
+	return fmt.Errorf("%w: %w", ErrStoreBusy, err)
 }
 
 // isPoolWait reports whether a command that failed with err may have waited for a connection in vain. If the context

@@ -88,7 +88,7 @@ func again[T any](ctx context.Context, step func() (T, error)) (reply T, tries i
 			return reply, tries, nil
 		}
 		answered, busy := isAnswer(err), errors.Is(err, ErrStoreBusy)
-		lost = lost || isReplyLost(err) || !answered && !busy
+		lost = lost || !answered
 		if failure == nil || !busy {
 			failure = err
 		}
