@@ -27,6 +27,15 @@ type Options struct {
 	// that the table is not divided.
 	PartitionDays int
 
+	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest
+	// of a page is room for what [Store] does when an operation ends. It changes the record in place if the answer finds
+	// room there; if not, it writes the record anew, and both indexes. Zero means 70.
+	//
+	// 100 suits a table that only [TxStore] uses, which never changes a record. Less than 70 suits a Store with large
+	// answers or many operations that run at once. It applies to tables and partitions that are made from then on; the
+	// setting of others is changed by ALTER TABLE.
+	FillFactor int
+
 	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is
 	// read committed unless default_transaction_isolation says otherwise. Serializable should be named here even so:
 	// the store looks for records in another way then, or any two operations at once might be refused.
@@ -84,6 +93,9 @@ func (o Options) validate() error {
 	}
 	if o.PartitionDays < 0 {
 		fault("PartitionDays is %d, less than zero", o.PartitionDays)
+	}
+	if f := cmp.Or(o.FillFactor, 70); f < 10 || f > 100 {
+		fault("FillFactor is %d, not from 10 to 100", o.FillFactor)
 	}
 	switch o.Isolation {
 	case "", pgx.Serializable, pgx.RepeatableRead, pgx.ReadCommitted, pgx.ReadUncommitted:

@@ -145,7 +145,7 @@ func (t *Table) partitionName(day time.Time) string { return t.opts.name("_" + d
 func (t *Table) create(ctx context.Context, tx pgx.Tx, day time.Time) error {
 	_, err := tx.Exec(ctx, fmt.Sprintf(`
 CREATE TABLE %[1]s (LIKE %[2]s INCLUDING DEFAULTS, PRIMARY KEY (digest)) WITH (%[4]s);
-COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.name(""), partitionComment, storage))
+COMMENT ON TABLE %[1]s IS '%[3]s'`, t.partitionName(day), t.opts.name(""), partitionComment, t.opts.storage()))
 	return err
 }
 

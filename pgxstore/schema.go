@@ -13,6 +13,7 @@ import (
 type Migration struct {
 	Version int
 	SQL     string
+	Down    string // undoes SQL, and deletes all records
 }
 
 // Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. A table
@@ -30,7 +31,7 @@ func Migrations(opts Options) []Migration {
 		sql += opts.read("0001_schema") + "\n"
 	}
 	sql += opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
-	return []Migration{{1, sql}}
+	return []Migration{{1, sql, opts.read("0001_down")}}
 }
 
 // Migrate applies the migrations that the table has not seen yet, or whose function or comment is missing, in one

@@ -93,6 +93,7 @@ func TestFaultyOptions(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	faulty := pgxstore.Options{
 		Table: strings.Repeat("x", 60), PartitionDays: -1, Isolation: "SERIALIZABLE", IdleTimeout: 25 * 24 * time.Hour,
+		FillFactor: 5,
 	}
 	_, _, leased := pgxstore.New(pool, faulty).Begin(ctx, keyOf("1"), attempt)
 	_, _, inTx := pgxstore.NewTx(pool, faulty).Begin(ctx, keyOf("1"), attempt)
@@ -101,7 +102,8 @@ func TestFaultyOptions(t *testing.T) {
 		"lease": leased, "transaction": inTx,
 	} {
 		for _, fault := range []string{
-			"too long", "less than zero", `no isolation level "SERIALIZABLE"`, "needs the isolation level", "IdleTimeout is 600h0m0s",
+			"too long", "less than zero", "FillFactor is 5, not from 10 to 100", `no isolation level "SERIALIZABLE"`,
+			"needs the isolation level", "IdleTimeout is 600h0m0s",
 		} {
 			require.ErrorContains(t, err, fault, what)
 		}

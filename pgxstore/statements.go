@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"cmp"
 	"embed"
+	"fmt"
 	"regexp"
 	"strings"
 
@@ -43,7 +44,7 @@ func (o Options) expand(sql string) string {
 		"{schema}", pgx.Identifier{o.Schema}.Sanitize(),
 		"{schema_text}", literal(pgx.Identifier{o.Schema}.Sanitize()),
 		"{kind}", o.kind(),
-		"{storage}", storage,
+		"{storage}", o.storage(),
 		"{claim_function}", o.name(claimSuffix(o.divided())),
 		"{other_claim_function}", o.name(claimSuffix(!o.divided())),
 		"{on_conflict}", o.onConflict(),
@@ -53,9 +54,11 @@ func (o Options) expand(sql string) string {
 	).Replace(sql)
 }
 
-// storage has the settings of every table with records, which are those of the partitions if there are any.
-const storage = "fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, " +
-	"vacuum_truncate = false"
+// storage returns the settings of every table with records, which are those of the partitions if there are any.
+func (o Options) storage() string {
+	return fmt.Sprintf("fillfactor = %d, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, "+
+		"vacuum_truncate = false", cmp.Or(o.FillFactor, 70))
+}
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -81,6 +82,19 @@ func (db *Database) Standby() error {
 		return err
 	}
 	return db.Restart()
+}
+
+// Psql runs a script with psql in a database of the server, up to its first error.
+func (db *Database) Psql(database, script string) error {
+	inst, err := ownInstallation()
+	if err != nil {
+		return err
+	}
+	cmd := inst.command(filepath.Join(inst.bin, "psql"), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1",
+		"--host=127.0.0.1", "--port="+strconv.Itoa(db.port), "--username=postgres", database)
+	cmd.Env = append(cmd.Env, "PGPASSWORD="+postgresPassword)
+	cmd.Stdin = strings.NewReader(script)
+	return run(cmd)
 }
 
 func dataDir(dir string) string { return filepath.Join(dir, "data") }

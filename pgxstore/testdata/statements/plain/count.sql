@@ -1,0 +1,3 @@
+/* idempotency: count */
+--   $1 digest, $2 token of the record that was replayed
+UPDATE "idempotency_records" SET replays = replays + 1 WHERE digest = $1::bytea AND token = $2::uuid
