@@ -19,15 +19,20 @@ import (
 // is safe for concurrent use.
 type Store struct {
 	*Table
-	claim, complete, extend, release, restore, count string
+	statements located[leaseStatements]
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
-	return &Store{
-		Table: NewTable(pool, opts),
+	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
+}
+
+type leaseStatements struct{ claim, complete, extend, release, restore, count string }
+
+func expandLease(opts Options) leaseStatements {
+	return leaseStatements{
 		claim: opts.statement("claim"), complete: opts.statement("complete"), extend: opts.statement("extend"),
 		release: opts.statement("release"), restore: opts.statement("restore"), count: opts.statement("count"),
 	}
@@ -55,13 +60,24 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
+	ttl := max(request.TTL, request.Lease)
+	sql, err := s.statements.in(ctx, s.Table)
+	if err == nil {
+		err = s.mayKeep(ttl)
+	}
+	if err != nil {
+		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+	}
 	c := &claim{
-		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		lease: request.Lease, ttl: max(request.TTL, request.Lease), operation: newUUID(),
+		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint,
+		token: newUUID(), lease: request.Lease, ttl: ttl, operation: newUUID(),
 	}
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
 	if err != nil {
+		if s.isWithoutDay(err) {
+			err = fmt.Errorf("%w: %w", s.lacksDay(), err)
+		}
 		err = fmt.Errorf("pgxstore: claim: %w", err)
 		if claimed {
 			return idempotency.Record{}, c, err
@@ -76,7 +92,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	}
 	record, err := held.held(request.Fingerprint)
 	if err == nil {
-		s.countReplay(ctx, s.count, c.digest, held, request)
+		s.countReplay(ctx, sql.count, c.digest, held, request)
 	}
 	return record, nil, err
 }
@@ -84,6 +100,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
 	store       *Store
+	sql         *leaseStatements
 	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
@@ -102,7 +119,7 @@ type claim struct {
 func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
 		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation}
-	err = c.ask(ctx, claimed, c.store.claim, args, func(r pgx.Row) (err error) {
+	err = c.ask(ctx, claimed, c.sql.claim, args, func(r pgx.Row) (err error) {
 		held, err = c.scan(r)
 		return err
 	})
@@ -156,7 +173,7 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	done, err := c.step(ctx, "extend", c.store.extend, c.digest[:], c.token, lease.Microseconds())
+	done, err := c.step(ctx, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
 	if done || err != nil {
 		return err
 	}
@@ -173,7 +190,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "complete", c.store.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
+	done, err := c.step(ctx, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
 	if !done && err == nil {
 		err = c.restore(ctx, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
@@ -187,7 +204,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "release", c.store.release, c.digest[:], c.token, ttl.Microseconds())
+	done, err := c.step(ctx, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}
@@ -213,7 +230,7 @@ func (c *claim) restoreArgs() []any {
 func (c *claim) restore(ctx context.Context, name string, args []any) error {
 	claimed := true
 	var restored, free, completed bool
-	err := c.ask(ctx, &claimed, c.store.restore, args, func(r pgx.Row) error {
+	err := c.ask(ctx, &claimed, c.sql.restore, args, func(r pgx.Row) error {
 		err := r.Scan(&restored, &free, &completed)
 		if err == nil && free && !restored {
 			return errOvertaken
