@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // located are the statements S of a store. They name the schema of the table, also if the options leave it to the search
@@ -37,7 +36,7 @@ func (t *Table) locate(ctx context.Context) (Options, error) {
 		return opts, nil
 	}
 	claimed := false
-	err := t.retry(ctx, &claimed, func(conn *pgxpool.Conn) error {
+	err := t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT n.nspname
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s (name, place)
 JOIN pg_namespace n ON n.nspname = s.name JOIN pg_class c ON c.relnamespace = n.oid

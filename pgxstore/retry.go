@@ -29,14 +29,14 @@ var errHidden = errors.New("pgxstore: a record cannot be seen or cannot be chang
 // retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed says
 // that there is a claim, or may be one because the answer to a try was lost: a failure would leave it behind. Only the
 // end of ctx ends the tries then.
-func (t *Table) retry(ctx context.Context, claimed *bool, step func(*pgxpool.Conn) error) error {
+func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func(*pgx.Conn) error) error {
 	return t.repeat(ctx, claimed, func() error {
-		conn, err := t.acquire(ctx)
+		conn, err := t.lend(ctx, from)
 		if err != nil {
 			return err
 		}
-		defer conn.Release()
-		err = hasten(ctx, conn, func() error { return step(conn) })
+		defer conn.giveBack(ctx, t)
+		err = hasten(ctx, conn.Conn, func() error { return step(conn.Conn) })
 		*claimed = *claimed || !isAnswer(err)
 		return err
 	})
@@ -116,9 +116,9 @@ func isTooMany(err error) bool {
 
 // hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
 // another try. A deadline of the connection costs less than a context does.
-func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
+func hasten(ctx context.Context, conn *pgx.Conn, step func() error) error {
 	if deadline, ok := ctx.Deadline(); ok {
-		wire := conn.Conn().PgConn().Conn()
+		wire := conn.PgConn().Conn()
 		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
 		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
 	}

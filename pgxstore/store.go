@@ -24,7 +24,8 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
+// New returns a store on pool, which stays the caller's to close. While others hold all connections of the pool, leases
+// are renewed on one connection more, made as the pool makes them and closed at once. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
 	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
 }
@@ -119,7 +120,7 @@ type claim struct {
 func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
 		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation}
-	err = c.ask(ctx, claimed, c.sql.claim, args, func(r pgx.Row) (err error) {
+	err = c.ask(ctx, claimed, pooled, c.sql.claim, args, func(r pgx.Row) (err error) {
 		held, err = c.scan(r)
 		return err
 	})
@@ -127,8 +128,10 @@ func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row
 }
 
 // ask runs a statement that may insert the record.
-func (c *claim) ask(ctx context.Context, claimed *bool, sql string, args []any, scan func(pgx.Row) error) error {
-	return c.store.retry(ctx, claimed, func(conn *pgxpool.Conn) error {
+func (c *claim) ask(
+	ctx context.Context, claimed *bool, from source, sql string, args []any, scan func(pgx.Row) error,
+) error {
+	return c.store.retry(ctx, claimed, from, func(conn *pgx.Conn) error {
 		if c.store.opts.divided() {
 			return c.askInTurn(ctx, conn, sql, args, scan)
 		}
@@ -138,7 +141,7 @@ func (c *claim) ask(ctx context.Context, claimed *bool, sql string, args []any, 
 
 // askInTurn inserts into a divided table, where no unique index can refuse a second record. All claims of a key take
 // turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) askInTurn(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, scan func(pgx.Row) error) error {
+func (c *claim) askInTurn(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
@@ -173,7 +176,7 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	done, err := c.step(ctx, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
+	done, err := c.step(ctx, spare, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
 	if done || err != nil {
 		return err
 	}
@@ -182,7 +185,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.ttl, lease).Microseconds(),
+	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.ttl, lease).Microseconds(),
 		nil, nil, nil, nil))
 }
 
@@ -190,9 +193,9 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
+	done, err := c.step(ctx, pooled, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
 	if !done && err == nil {
-		err = c.restore(ctx, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
+		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
 	if errors.Is(err, errCompleted) {
 		err = nil // this is a repetition
@@ -204,7 +207,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())
+	done, err := c.step(ctx, pooled, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}
@@ -227,10 +230,10 @@ func (c *claim) restoreArgs() []any {
 
 // restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was
 // made first and changed afterwards would show others what is not true, and might lapse in between.
-func (c *claim) restore(ctx context.Context, name string, args []any) error {
+func (c *claim) restore(ctx context.Context, from source, name string, args []any) error {
 	claimed := true
 	var restored, free, completed bool
-	err := c.ask(ctx, &claimed, c.sql.restore, args, func(r pgx.Row) error {
+	err := c.ask(ctx, &claimed, from, c.sql.restore, args, func(r pgx.Row) error {
 		err := r.Scan(&restored, &free, &completed)
 		if err == nil && free && !restored {
 			return errOvertaken
@@ -250,9 +253,9 @@ func (c *claim) restore(ctx context.Context, name string, args []any) error {
 }
 
 // step reports whether the claim held its record, which sql has changed then.
-func (c *claim) step(ctx context.Context, name, sql string, args ...any) (done bool, err error) {
+func (c *claim) step(ctx context.Context, from source, name, sql string, args ...any) (done bool, err error) {
 	claimed := true
-	err = c.store.retry(ctx, &claimed, func(conn *pgxpool.Conn) error {
+	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, sql, args...)
 		done = tag.RowsAffected() == 1
 		return err

@@ -155,7 +155,7 @@ func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach rea
 		return nil, err
 	}
 	v := &visit{conn: conn}
-	err = hasten(ctx, conn, func() error {
+	err = hasten(ctx, conn.Conn(), func() error {
 		if begin == beginSerializable {
 			return s.lookApart(ctx, v, c, reach)
 		}
@@ -327,7 +327,7 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return err
 	}
-	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
+	err := hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.giveBack()
 	switch {
 	case err == nil:
@@ -348,7 +348,7 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error {
 	switch {
 	case c.refuses(resp):
-		return hasten(ctx, c.visit.conn, func() error { return c.startOver(ctx) })
+		return hasten(ctx, c.visit.conn.Conn(), func() error { return c.startOver(ctx) })
 	case c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T':
 		return rolledBack(errEnded)
 	}
