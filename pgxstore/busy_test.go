@@ -2,13 +2,21 @@ package pgxstore_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -57,7 +65,7 @@ func TestBusyPool(t *testing.T) {
 	}
 }
 
-// The steps of a claim say so as well, and may be repeated when a connection is free.
+// The steps of a claim say so as well, and may be repeated when a connection is free. A lease is renewed all the same.
 func TestBusyPoolDuringAClaim(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -70,10 +78,103 @@ func TestBusyPoolDuringAClaim(t *testing.T) {
 	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, claim.Complete(brief, answer, time.Hour), idempotency.ErrStoreBusy)
-	require.ErrorIs(t, claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
 	require.ErrorIs(t, claim.Release(brief, time.Hour), idempotency.ErrStoreBusy)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	require.NoError(t, claim.Extend(soon, time.Hour))
 	held.Release()
 	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+}
+
+// Handlers that hold all connections of the pool, for longer than a lease, keep their claims. They are renewed on one
+// connection more, which is made as the pool makes its own and closed again.
+func TestRenewalOnAnEmptyPool(t *testing.T) {
+	t.Parallel()
+	const handlers = 4
+	var hooks [3]atomic.Int64
+	name := uuid.NewString()
+	pool := newPool(t, serverURL(t), named(name), func(c *pgxpool.Config) {
+		c.MaxConns = handlers
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { hooks[0].Add(1); return nil }
+		c.AfterConnect = func(context.Context, *pgx.Conn) error { hooks[1].Add(1); return nil }
+		c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { hooks[2].Add(1); return true, nil }
+	})
+	direct := newPool(t, serverURL(t))
+	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+		var claims []idempotency.Claim
+		for range handlers {
+			_, claim := begun(t, pgxstore.New(pool, opts))
+			claims = append(claims, claim)
+		}
+		execute(t, direct, "DELETE FROM "+tableName(opts)+" WHERE key = (SELECT min(key) FROM "+tableName(opts)+")")
+		var held []*pgxpool.Conn
+		for range handlers {
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			defer conn.Release()
+			held = append(held, conn)
+		}
+		for i := range hooks {
+			hooks[i].Store(0)
+		}
+		results := make(chan error, handlers)
+		for _, claim := range claims {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				results <- claim.Extend(ctx, 3*time.Hour)
+			}()
+		}
+		restored := 0
+		for range claims {
+			if err := <-results; errors.Is(err, idempotency.ErrRestored) {
+				restored++
+			} else {
+				require.NoError(t, err, form)
+			}
+		}
+		require.Equal(t, 1, restored, form)
+		require.Equal(t, handlers, one[int](t, direct,
+			"SELECT count(*) FROM "+tableName(opts)+" WHERE lease_until > now() + interval '2 hours'"), form)
+		for i := range hooks {
+			require.Equal(t, int64(handlers+1), hooks[i].Load(), "a connection for each step")
+		}
+		require.Eventually(t, func() bool {
+			return one[int](t, direct, "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name) == handlers
+		}, 10*time.Second, time.Millisecond, "they are closed")
+		for _, conn := range held {
+			conn.Release()
+		}
+	}
+}
+
+// A Runner whose handlers do so loses none of its claims.
+func TestHandlersThatEmptyThePool(t *testing.T) {
+	t.Parallel()
+	const handlers = 4
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = handlers })
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	runner, err := idempotency.NewRunner(pgxstore.New(pool, opts), idempotency.RunnerOptions{
+		Lease: 3 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	var all, begun sync.WaitGroup
+	begun.Add(handlers)
+	for i := range handlers {
+		all.Go(func() {
+			_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, func(ctx context.Context) (idempotency.Response, error) {
+				begun.Done()
+				begun.Wait()
+				_, err := pool.Exec(ctx, "SELECT pg_sleep(7)") // two leases and more
+				return answer, err
+			})
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	require.NoError(t, runner.Shutdown(t.Context()))
+	require.Equal(t, handlers, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"))
 }
 
 // A server that has as many connections as it may have is not down either.
@@ -94,6 +195,26 @@ func TestBusyServer(t *testing.T) {
 	require.ErrorIs(t, s.outcome().Err, idempotency.ErrStoreBusy)
 	require.ErrorContains(t, s.outcome().Err, "53300")
 	require.Zero(t, s.runs.Load(), "runs of the handler")
+}
+
+// Nor can a lease be renewed then, on a connection more than the server allows.
+func TestRenewalOnABusyServer(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	role := "busy_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	held, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer held.Release()
+	brief, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
+	held.Release()
+	require.NoError(t, claim.Extend(t.Context(), time.Hour))
 }
 
 // A server that is down, or does not answer, is what FailOpen is for.

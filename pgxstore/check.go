@@ -46,7 +46,7 @@ func (t *Table) checkOn(ctx context.Context, conn *pgxpool.Conn) ([]error, error
 		return findings, err
 	}
 	for _, check := range []func(context.Context, *pgxpool.Conn) ([]error, error){
-		t.checkTable, t.checkLogged, t.checkPrivileges,
+		t.checkTable, t.checkLogged, t.checkPrivileges, t.checkRowSecurity,
 	} {
 		found, err := check(ctx, conn)
 		findings = append(findings, found...)
@@ -149,7 +149,7 @@ func (t *Table) checkPartitions(ctx context.Context, conn *pgxpool.Conn) error {
 		ready++
 	}
 	if 2*ready <= t.opts.PartitionDays {
-		return t.unready("call Maintain every day", "only %d partitions are ready of table %s", ready, t.opts.name(""))
+		return t.unready(callMaintain, "only %d partitions are ready of table %s", ready, t.opts.name(""))
 	}
 	return nil
 }
@@ -202,4 +202,16 @@ WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, t.opts.name(""), t.
 		return nil
 	})
 	return findings, err
+}
+
+// checkRowSecurity reports that policies decide which records the role sees.
+func (t *Table) checkRowSecurity(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+	var active bool
+	err := conn.QueryRow(ctx, "SELECT coalesce(row_security_active(to_regclass($1::text)), false)", t.opts.name("")).Scan(&active)
+	if err != nil || !active {
+		return nil, err
+	}
+	return []error{t.unready("give the role BYPASSRLS, or the table no row security",
+		"row security is active on table %s: where a policy hides a record, its key can be neither claimed nor replayed",
+		t.opts.name(""))}, nil
 }

@@ -14,17 +14,17 @@ import (
 // Options are the settings of a store. The zero value of each field is its default. Everything that works on the same
 // table must be given the same Schema, Table and PartitionDays.
 type Options struct {
-	// Schema is the schema of the table. Empty means the first one of the search path that has such a table; where none
-	// has, [Migrate] makes it in the first one.
+	// Schema is the schema of the table. Empty means the first one of the search path that has such a table, when the
+	// store is used for the first time; where none has, [Migrate] makes it in the first one.
 	Schema string
 
 	// Table is the name of the table. Empty means "idempotency_records".
 	Table string
 
 	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once
-	// instead of deleting each record; and says for how many days ahead it keeps partitions ready. That must be longer than the longest TTL, by as
-	// many days as Maintain may fail to run: without a partition for its record, nothing can be claimed. Zero means
-	// that the table is not divided.
+	// instead of deleting each record; and says for how many days ahead it keeps partitions ready. That must be longer
+	// than the longest TTL, by as many days as Maintain may fail to run: without a partition for its record, nothing can
+	// be claimed. A claim with a longer TTL than that is refused. Zero means that the table is not divided.
 	PartitionDays int
 
 	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest

@@ -14,46 +14,75 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// tries is how often a step is begun while connections break. Losing a race against other claims is not counted: each
-// time, one of them has won.
-const tries = 3
+const (
+	// tries is how often a step is begun while connections break that are not older than the first try.
+	tries = 3
+
+	// races is how often a step may be overtaken. Each time one of the others has won, and what it has made is seen the
+	// next time, unless it is hidden.
+	races = 30
+)
+
+// errHidden says that a key cannot be claimed although nobody seems to hold it.
+var errHidden = errors.New("pgxstore: a record cannot be seen or cannot be changed, perhaps because of row security")
 
 // retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed says
 // that there is a claim, or may be one because the answer to a try was lost: a failure would leave it behind. Only the
 // end of ctx ends the tries then.
-func (t *Table) retry(ctx context.Context, claimed *bool, step func(*pgxpool.Conn) error) error {
-	return retry(ctx, claimed, func() error {
-		conn, err := t.acquire(ctx)
+func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func(*pgx.Conn) error) error {
+	return t.repeat(ctx, claimed, func() error {
+		conn, err := t.lend(ctx, from)
 		if err != nil {
 			return err
 		}
-		defer conn.Release()
-		err = hasten(ctx, conn, func() error { return step(conn) })
+		defer conn.giveBack(ctx, t)
+		err = hasten(ctx, conn.Conn, func() error { return step(conn.Conn) })
 		*claimed = *claimed || !isAnswer(err)
 		return err
 	})
 }
 
-func retry(ctx context.Context, claimed *bool, step func() error) error {
+// repeat is retry for a step that takes its own connection.
+func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) error {
 	_, bounded := ctx.Deadline()
-	for broken := 0; ; {
+	stale, broken, lost := -1, 0, 0
+	for {
 		err := step()
 		switch {
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return err
+		case errors.Is(err, errOvertaken) && lost == races:
+			return fmt.Errorf("%w: %w", errHidden, err)
 		case lostRace(err):
-		case isBroken(err) && (broken < tries-1 || *claimed && bounded):
-			broken++
-			pause(ctx, min(time.Duration(broken)*10*time.Millisecond, 100*time.Millisecond))
-			if ctx.Err() != nil {
-				return err // the next one would only say that the time is over
+			pause(ctx, growing(lost-2, time.Millisecond))
+			lost++
+		case !isBroken(err):
+			return err
+		case stale != 0 && !isUnreachable(err): // a server that has restarted has left no connection of the pool intact
+			if stale < 0 {
+				stale = int(t.pool.Stat().TotalConns()) + 1
 			}
+			stale--
+		case broken < tries-1 || *claimed && bounded:
+			pause(ctx, growing(broken, 10*time.Millisecond))
+			broken++
 		default:
 			return err
 		}
+		if ctx.Err() != nil {
+			return err // the next one would only say that the time is over
+		}
 	}
+}
+
+// growing returns a pause that doubles each time, from first up to a tenth of a second: none before the first time.
+func growing(times int, first time.Duration) time.Duration {
+	if times < 0 {
+		return 0
+	}
+	return min(first<<min(times, 10), 100*time.Millisecond)
 }
 
 // acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if others have them all, those
@@ -73,6 +102,12 @@ func (t *Table) inUse() bool {
 	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns()
 }
 
+// isUnreachable reports whether no connection could be made.
+func isUnreachable(err error) bool {
+	_, ok := errors.AsType[*pgconn.ConnectError](err)
+	return ok
+}
+
 // isTooMany reports whether the server has refused a connection because it has as many as it may have.
 func isTooMany(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
@@ -81,9 +116,9 @@ func isTooMany(err error) bool {
 
 // hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
 // another try. A deadline of the connection costs less than a context does.
-func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
+func hasten(ctx context.Context, conn *pgx.Conn, step func() error) error {
 	if deadline, ok := ctx.Deadline(); ok {
-		wire := conn.Conn().PgConn().Conn()
+		wire := conn.PgConn().Conn()
 		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
 		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
 	}
@@ -91,6 +126,9 @@ func hasten(ctx context.Context, conn *pgxpool.Conn, step func() error) error {
 }
 
 func pause(ctx context.Context, d time.Duration) {
+	if d == 0 {
+		return
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -30,7 +30,7 @@ func Migrations(opts Options) []Migration {
 	if opts.Schema != "" {
 		sql += opts.read("0001_schema") + "\n"
 	}
-	sql += opts.read(file) + "\n" + opts.at("$13").read("0001_claim")
+	sql += opts.read(file) + "\n" + opts.at("$11").read("0001_claim")
 	return []Migration{{1, sql, opts.read("0001_down")}}
 }
 

@@ -104,6 +104,21 @@ func (r *openRows) Next() bool {
 	return more
 }
 
+// Scan closes the rows if it fails, as that of pgx does.
+func (r *openRows) Scan(dest ...any) error { return r.closeIf(r.Rows.Scan(dest...)) }
+
+func (r *openRows) Values() ([]any, error) {
+	values, err := r.Rows.Values()
+	return values, r.closeIf(err)
+}
+
+func (r *openRows) closeIf(err error) error {
+	if err != nil {
+		r.Close()
+	}
+	return err
+}
+
 // openRow ends the call when it is scanned.
 type openRow struct {
 	pgx.Row

@@ -121,17 +121,21 @@ var common = strings.NewReplacer(
 	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
-	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $10::uuid, $11::integer, $2::bytea,
-        $7::uuid, coalesce($12::timestamptz, {now}), {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
+	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $10::uuid, 1, $2::bytea,
+        $7::uuid, {now}, {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 	"{claim_again}", `
             user_id = $4::text, endpoint = $5::text, key = $6::text,
             operation = CASE WHEN r.expires_at <= {now} THEN $10::uuid ELSE r.operation END,
-            attempt = CASE WHEN r.expires_at <= {now} THEN $11::integer ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= {now} THEN coalesce($12::timestamptz, {now}) ELSE r.created_at END,
+            attempt = CASE WHEN r.expires_at <= {now} THEN 1 ELSE r.attempt + 1 END,
+            created_at = CASE WHEN r.expires_at <= {now} THEN {now} ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
+	"{restored_columns}", `digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`,
+	"{restorable}", `(r.expires_at <= {now} AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
+        OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL)`,
 	"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

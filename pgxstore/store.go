@@ -19,17 +19,23 @@ import (
 // is safe for concurrent use.
 type Store struct {
 	*Table
-	claim, complete, extend, release, count string
+	statements located[leaseStatements]
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on pool, which stays the caller's to close. The table is made by [Migrate].
+// New returns a store on pool, which stays the caller's to close. While others hold all connections of the pool, leases
+// are renewed on one connection more, made as the pool makes them and closed at once. The table is made by [Migrate].
 func New(pool *pgxpool.Pool, opts Options) *Store {
-	return &Store{
-		Table: NewTable(pool, opts),
+	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
+}
+
+type leaseStatements struct{ claim, complete, extend, release, restore, count string }
+
+func expandLease(opts Options) leaseStatements {
+	return leaseStatements{
 		claim: opts.statement("claim"), complete: opts.statement("complete"), extend: opts.statement("extend"),
-		release: opts.statement("release"), count: opts.statement("count"),
+		release: opts.statement("release"), restore: opts.statement("restore"), count: opts.statement("count"),
 	}
 }
 
@@ -55,13 +61,24 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
+	ttl := max(request.TTL, request.Lease)
+	sql, err := s.statements.in(ctx, s.Table)
+	if err == nil {
+		err = s.mayKeep(ttl)
+	}
+	if err != nil {
+		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+	}
 	c := &claim{
-		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		lease: request.Lease, ttl: max(request.TTL, request.Lease), operation: newUUID(),
+		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint,
+		token: newUUID(), lease: request.Lease, ttl: ttl, operation: newUUID(),
 	}
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
 	if err != nil {
+		if s.isWithoutDay(err) {
+			err = fmt.Errorf("%w: %w", s.lacksDay(), err)
+		}
 		err = fmt.Errorf("pgxstore: claim: %w", err)
 		if claimed {
 			return idempotency.Record{}, c, err
@@ -76,7 +93,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	}
 	record, err := held.held(request.Fingerprint)
 	if err == nil {
-		s.countReplay(ctx, s.count, c.digest, held, request)
+		s.countReplay(ctx, sql.count, c.digest, held, request)
 	}
 	return record, nil, err
 }
@@ -84,6 +101,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
 	store       *Store
+	sql         *leaseStatements
 	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
@@ -101,34 +119,35 @@ type claim struct {
 // take claims the key within reach, and returns the record that holds it then. See [Table.retry] for claimed.
 func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
-		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation, 1, nil}
-	if c.attempt != 0 {
-		args[10], args[11] = c.attempt, c.created
-	}
-	err = c.store.retry(ctx, claimed, func(conn *pgxpool.Conn) (err error) {
-		if !c.store.opts.divided() {
-			held, err = c.scan(conn.QueryRow(ctx, c.store.claim, args...))
-			return err
-		}
-		held, err = c.takeLocked(ctx, conn, args)
+		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation}
+	err = c.ask(ctx, claimed, pooled, c.sql.claim, args, func(r pgx.Row) (err error) {
+		held, err = c.scan(r)
 		return err
 	})
 	return held, err
 }
 
-// takeLocked claims a key of a divided table, where no unique index can refuse a second record. All claims of a key
-// take turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) takeLocked(ctx context.Context, conn *pgxpool.Conn, args []any) (held *row, err error) {
+// ask runs a statement that may insert the record.
+func (c *claim) ask(
+	ctx context.Context, claimed *bool, from source, sql string, args []any, scan func(pgx.Row) error,
+) error {
+	return c.store.retry(ctx, claimed, from, func(conn *pgx.Conn) error {
+		if c.store.opts.divided() {
+			return c.askInTurn(ctx, conn, sql, args, scan)
+		}
+		return scan(conn.QueryRow(ctx, sql, args...))
+	})
+}
+
+// askInTurn inserts into a divided table, where no unique index can refuse a second record. All claims of a key take
+// turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
+func (c *claim) askInTurn(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error) error {
 	var batch pgx.Batch
 	batch.Queue(beginReadCommitted)
 	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
-	batch.Queue(c.store.claim, args...).QueryRow(func(r pgx.Row) (err error) {
-		held, err = c.scan(r)
-		return err
-	})
+	batch.Queue(sql, args...).QueryRow(scan)
 	batch.Queue("commit")
-	err = conn.SendBatch(ctx, &batch).Close()
-	return held, err
+	return conn.SendBatch(ctx, &batch).Close()
 }
 
 // scan returns the record that holds the key, which is that of the claim if the statement has made it.
@@ -145,10 +164,7 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 	}
 	own := row{operation: c.operation, attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
 		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.lease), Valid: true}}
-	switch {
-	case c.attempt != 0: // it was made again
-		own.attempt.Int32, own.created = c.attempt, c.created
-	case claimed.Int32 > 1:
+	if claimed.Int32 > 1 {
 		own.operation, own.created, c.replaced = held.operation, held.created, held.left()
 	}
 	*held = own
@@ -160,8 +176,7 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	args := []any{c.digest[:], c.token, lease.Microseconds()}
-	done, err := c.step(ctx, "extend", c.store.extend, args)
+	done, err := c.step(ctx, spare, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
 	if done || err != nil {
 		return err
 	}
@@ -170,17 +185,17 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, "extend", c.store.extend, args)
+	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.ttl, lease).Microseconds(),
+		nil, nil, nil, nil))
 }
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	args := responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())
-	done, err := c.step(ctx, "complete", c.store.complete, args)
+	done, err := c.step(ctx, pooled, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
 	if !done && err == nil {
-		err = c.restore(ctx, "complete", c.store.complete, args)
+		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
 	if errors.Is(err, errCompleted) {
 		err = nil // this is a repetition
@@ -192,7 +207,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, "release", c.store.release, []any{c.digest[:], c.token, ttl.Microseconds()})
+	done, err := c.step(ctx, pooled, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}
@@ -208,32 +223,39 @@ func (c *claim) settle(err error) error {
 // errCompleted says that the claim itself has completed its record.
 var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
-// restore makes the record again if it is gone, and runs a step on it.
-func (c *claim) restore(ctx context.Context, name, sql string, args []any) error {
+// restoreArgs returns what the record is made of again, up to its lease.
+func (c *claim) restoreArgs() []any {
+	return []any{c.digest[:], c.fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.operation, c.attempt, c.created}
+}
+
+// restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was
+// made first and changed afterwards would show others what is not true, and might lapse in between.
+func (c *claim) restore(ctx context.Context, from source, name string, args []any) error {
 	claimed := true
-	held, err := c.take(ctx, expired, &claimed)
+	var restored, free, completed bool
+	err := c.ask(ctx, &claimed, from, c.sql.restore, args, func(r pgx.Row) error {
+		err := r.Scan(&restored, &free, &completed)
+		if err == nil && free && !restored {
+			return errOvertaken
+		}
+		return err
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("pgxstore: %s: %w", name, err)
-	case held.token == c.token && held.status.Valid:
+	case restored:
+		return idempotency.ErrRestored
+	case completed:
 		return errCompleted
-	case held.token != c.token || !held.leaseUntil.Valid:
+	default:
 		return idempotency.ErrClaimLost
 	}
-	done, err := c.step(ctx, name, sql, args)
-	switch {
-	case err != nil:
-		return err
-	case !done:
-		return idempotency.ErrClaimLost // again
-	}
-	return idempotency.ErrRestored
 }
 
 // step reports whether the claim held its record, which sql has changed then.
-func (c *claim) step(ctx context.Context, name, sql string, args []any) (done bool, err error) {
+func (c *claim) step(ctx context.Context, from source, name, sql string, args ...any) (done bool, err error) {
 	claimed := true
-	err = c.store.retry(ctx, &claimed, func(conn *pgxpool.Conn) error {
+	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, sql, args...)
 		done = tag.RowsAffected() == 1
 		return err

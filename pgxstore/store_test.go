@@ -398,3 +398,113 @@ func TestOvertaken(t *testing.T) {
 		}
 	}
 }
+
+// A record that is made again lasts as long as the step says, however short its first lease was; and nobody sees it in a
+// state in between, since one statement makes it.
+func TestRestoredInOneStatement(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	direct := newPool(t, serverURL(t))
+	fleeting := attempt
+	fleeting.Lease, fleeting.TTL, fleeting.TakeOver = time.Microsecond, time.Microsecond, true
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool, proxy := newProxiedPool(t, alone)
+			opts := newTable(t, direct, opts)
+			store := pgxstore.New(pool, opts)
+			for _, gone := range []string{"SELECT FROM ", "DELETE FROM "} { // it has expired in either case
+				for _, step := range []func(idempotency.Claim) error{
+					func(c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
+					func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+				} {
+					var trips int
+					for range 2 { // the first time prepares the statements
+						key := keyOf(uuid.NewString())
+						own, claim, err := store.Begin(ctx, key, fleeting)
+						require.NoError(t, err)
+						execute(t, direct, gone+tableName(opts)+" WHERE key = $1", key.ID)
+						before := proxy.Flights()
+						require.ErrorIs(t, step(claim), idempotency.ErrRestored)
+						trips = proxy.Flights() - before
+
+						seen, second, err := store.Begin(ctx, key, attempt)
+						require.NoError(t, err)
+						require.Nil(t, second)
+						require.Equal(t, own.Operation, seen.Operation)
+						require.True(t, own.Created.Equal(seen.Created))
+						require.Equal(t, 1, seen.Attempt)
+						require.Equal(t, seen.Response == nil, seen.LeaseLeft > 59*time.Minute)
+						require.True(t, one[bool](t, direct, `SELECT expires_at > now() + interval '59 minutes' AND
+							expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM `+tableName(opts)+" WHERE key = $1", key.ID))
+					}
+					require.Equal(t, 2, trips, "the step, and the statement that restores")
+				}
+			}
+		})
+	}
+}
+
+// Of two attempts at one operation that have both been forgotten, the earlier one is not made again: the next attempt
+// would have a number that the later one had.
+func TestRestoredBehindALaterAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, days := range map[string]int{"plain": 0, "partitions": 2} {
+		t.Run(name, func(t *testing.T) {
+			store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{PartitionDays: days}))
+			fleeting := attempt
+			fleeting.Lease, fleeting.TakeOver = time.Microsecond, true
+			first, early, err := store.Begin(ctx, keyOf("1"), fleeting)
+			require.NoError(t, err)
+			fleeting.TTL = time.Microsecond
+			second, late, err := store.Begin(ctx, keyOf("1"), fleeting)
+			require.NoError(t, err)
+			require.Equal(t, 2, second.Attempt)
+			require.Equal(t, first.Operation, second.Operation)
+
+			require.ErrorIs(t, early.Extend(ctx, time.Hour), idempotency.ErrClaimLost)
+			require.ErrorIs(t, early.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+			require.ErrorIs(t, late.Extend(ctx, time.Hour), idempotency.ErrRestored)
+			require.ErrorIs(t, early.Extend(ctx, time.Hour), idempotency.ErrClaimLost)
+			require.NoError(t, late.Release(ctx, time.Hour))
+			third, _, err := store.Begin(ctx, keyOf("1"), attempt)
+			require.NoError(t, err)
+			require.Equal(t, 3, third.Attempt)
+		})
+	}
+}
+
+// A restoration whose answer was lost is found, and one that comes late changes nothing.
+func TestLostRestoration(t *testing.T) {
+	t.Parallel()
+	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
+		for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply} {
+			for name, step := range map[string]func(context.Context, idempotency.Claim) error{
+				"extend":   func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
+				"complete": func(ctx context.Context, c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+			} {
+				t.Run(form+"/"+string(fault)+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+					defer cancel()
+					direct := newPool(t, serverURL(t))
+					pool, proxy := newProxiedPool(t, unprepared)
+					opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+					key, claim := begun(t, pgxstore.New(pool, opts))
+					execute(t, direct, "DELETE FROM "+tableName(opts))
+					proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: restore"})
+					if err := step(ctx, claim); name != "complete" || fault == servertest.LoseRequest || err != nil {
+						require.ErrorIs(t, err, idempotency.ErrRestored)
+					}
+					require.Equal(t, 1, proxy.Strikes())
+					before := rowOf(t, direct, opts, key)
+					proxy.Release()
+					require.Equal(t, before, rowOf(t, direct, opts, key))
+					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+				})
+			}
+		}
+	}
+}

@@ -13,15 +13,16 @@ import (
 type Table struct {
 	pool   *pgxpool.Pool
 	opts   Options
-	faults error  // of opts
-	space  uint64 // keeps the locks of one table apart from those of another
+	faults error         // of opts
+	space  uint64        // keeps the locks of one table apart from those of another
+	spare  chan struct{} // is full while there is a connection beyond those of the pool
 }
 
 // NewTable returns the table that stores with the same options use.
 func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
-	return &Table{pool, opts, opts.validate(), h.Sum64()}
+	return &Table{pool, opts, opts.validate(), h.Sum64(), make(chan struct{}, 1)}
 }
 
 // lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in

@@ -24,8 +24,9 @@ import (
 // session falls silent.
 type TxStore struct {
 	*Table
-	lock, read, replace, recordFirst, recordNext, count string
-	beginning, idleTimeout                              string
+	statements             located[txStatements]
+	beginning, idleTimeout string
+	withoutDay             atomic.Bool // a record was refused because there was no partition for it
 }
 
 var _ idempotency.Store = (*TxStore)(nil)
@@ -33,12 +34,19 @@ var _ idempotency.Store = (*TxStore)(nil)
 // NewTx returns a store on pool, which stays the caller's to close. Each operation holds one of its connections while
 // it runs; requests that wait for it hold none. The table is made by [Migrate].
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
-	first, next := opts.recordStatements()
 	return &TxStore{
-		Table: NewTable(pool, opts),
-		lock:  opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
-		recordFirst: first, recordNext: next, count: opts.statement("count"),
+		Table: NewTable(pool, opts), statements: located[txStatements]{expand: expandTx},
 		beginning: opts.begin(), idleTimeout: opts.idleTimeout(),
+	}
+}
+
+type txStatements struct{ lock, read, replace, recordFirst, recordNext, count string }
+
+func expandTx(opts Options) txStatements {
+	first, next := opts.recordStatements()
+	return txStatements{
+		lock: opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
+		recordFirst: first, recordNext: next, count: opts.statement("count"),
 	}
 }
 
@@ -50,11 +58,21 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
+	sql, err := s.statements.in(ctx, s.Table)
+	if err == nil {
+		err = s.mayKeep(request.TTL)
+	}
+	if err != nil {
+		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+	}
 	c := &txClaim{
-		store: s, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
+		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
 		reach: reachOf(request), operation: newUUID(),
 	}
 	v, err := s.begin(ctx, c)
+	if err == nil && v.free() && s.withoutDay.Load() {
+		err = s.seeDay(ctx, v, request.TTL)
+	}
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -66,7 +84,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	if v.held() {
 		record, err := v.row.held(request.Fingerprint)
 		if err == nil {
-			s.countReplay(ctx, s.count, c.digest, &v.row, request)
+			s.countReplay(ctx, sql.count, c.digest, &v.row, request)
 		}
 		return record, nil, err
 	}
@@ -79,7 +97,7 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
 	suspect, claimed := false, false // a claim ends with its connection
 	giveUp := time.Now().Add(timeLeft(ctx) / 2)
 	for {
-		err = retry(ctx, &claimed, func() error {
+		err = s.repeat(ctx, &claimed, func() error {
 			v, err = s.visit(ctx, s.beginning, c, c.reach)
 			suspect = suspect || err != nil
 			return err
@@ -90,6 +108,17 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
 		v.end(ctx)
 		pause(ctx, 5*time.Millisecond)
 	}
+}
+
+// seeDay ends a visit and returns an error if there is still no partition for the record.
+func (s *TxStore) seeDay(ctx context.Context, v *visit, ttl time.Duration) error {
+	err := s.hasDay(ctx, v.conn, ttl)
+	if err != nil {
+		_ = v.end(ctx) // if it fails the connection is closed
+		return err
+	}
+	s.withoutDay.Store(false)
+	return nil
 }
 
 // timeLeft returns how long it is to the deadline of ctx, and a second if it has none.
@@ -126,7 +155,7 @@ func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach rea
 		return nil, err
 	}
 	v := &visit{conn: conn}
-	err = hasten(ctx, conn, func() error {
+	err = hasten(ctx, conn.Conn(), func() error {
 		if begin == beginSerializable {
 			return s.lookApart(ctx, v, c, reach)
 		}
@@ -149,7 +178,7 @@ func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, 
 func (s *TxStore) queueLook(batch *pgx.Batch, v *visit, begin string, c *txClaim, reach reach) {
 	batch.Queue(begin)
 	s.queueLock(batch, v, c)
-	batch.Queue(s.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
+	batch.Queue(c.sql.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
 }
 
 // lookApart takes two round trips, for the transaction not to read what others write: at the level serializable the
@@ -157,7 +186,7 @@ func (s *TxStore) queueLook(batch *pgx.Batch, v *visit, begin string, c *txClaim
 // the lock is taken, which is as good: the snapshot of the transaction is never newer than its lock, and what comes
 // between is left to the primary key.
 func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach reach) error {
-	err := v.scan(v.conn.QueryRow(ctx, s.read, c.digest[:]), c, reach)
+	err := v.scan(v.conn.QueryRow(ctx, c.sql.read, c.digest[:]), c, reach)
 	if err != nil || v.held() {
 		return err
 	}
@@ -168,7 +197,7 @@ func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach rea
 }
 
 func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
-	batch.Queue(s.lock, s.lockNumber(c.digest), s.idleTimeout).QueryRow(func(r pgx.Row) error {
+	batch.Queue(c.sql.lock, s.lockNumber(c.digest), s.idleTimeout).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&v.locked, &v.began, nil)
 	})
 }
@@ -210,6 +239,7 @@ func (v *visit) hangUp() { _ = v.conn.Hijack().PgConn().Conn().Close() }
 // txClaim implements [idempotency.Claim].
 type txClaim struct {
 	store       *TxStore
+	sql         *txStatements
 	names       names
 	digest      [32]byte
 	fingerprint idempotency.Fingerprint
@@ -297,13 +327,17 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return err
 	}
-	err := hasten(ctx, c.visit.conn, func() error { return c.commit(ctx, resp, ttl) })
+	err := hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.giveBack()
 	switch {
 	case err == nil:
 		return nil
 	case isCollision(err, c.store.opts.table()):
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
+	case c.store.isWithoutDay(err):
+		c.store.withoutDay.Store(true)
+
+		return rolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
 	case isRefused(err):
 		return rolledBack(err)
 	}
@@ -314,7 +348,7 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error {
 	switch {
 	case c.refuses(resp):
-		return hasten(ctx, c.visit.conn, func() error { return c.startOver(ctx) })
+		return hasten(ctx, c.visit.conn.Conn(), func() error { return c.startOver(ctx) })
 	case c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T':
 		return rolledBack(errEnded)
 	}
@@ -328,12 +362,12 @@ var errEnded = errors.New("pgxstore: the handler has ended its transaction, or i
 func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	var batch pgx.Batch
 	if c.visit.found {
-		batch.Queue(c.store.replace, c.digest[:], c.visit.row.token)
+		batch.Queue(c.sql.replace, c.digest[:], c.visit.row.token)
 	}
-	sql, args := c.store.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token,
+	sql, args := c.sql.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token,
 		c.operation, c.visit.began, c.fingerprint[:], ttl.Microseconds())
 	if c.attempt > 1 || c.created != c.visit.began { // the operation is older than the transaction
-		sql, args = c.store.recordNext, append(args, c.attempt, c.created)
+		sql, args = c.sql.recordNext, append(args, c.attempt, c.created)
 	}
 	batch.Queue(sql, args...)
 	batch.Queue("commit")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -174,6 +175,21 @@ func TestHandlerInTransaction(t *testing.T) {
 			_, err1 = tx.Prepare(ctx, "one", "SELECT 1")
 			_, err2 = tx.CopyFrom(ctx, pgx.Identifier{"parent"}, []string{"id"}, pgx.CopyFromRows(nil))
 			if err := errors.Join(err, err1, err2); err != nil {
+				panic(err)
+			}
+		}, 201, 1, 422},
+		"fails to read a row": {func(ctx context.Context, tx pgx.Tx) { // which closes the rows
+			tx.Conn().TypeMap().RegisterType(&pgtype.Type{Name: "text", OID: pgtype.TextOID, Codec: pgtype.Int4Codec{}})
+			for _, read := range []func(pgx.Rows) error{
+				func(rows pgx.Rows) error { return rows.Scan(new(int)) },
+				func(rows pgx.Rows) error { _, err := rows.Values(); return err },
+			} {
+				rows, err := tx.Query(ctx, "SELECT 'x'::text FROM generate_series(1, 3)")
+				if err != nil || !rows.Next() || read(rows) == nil {
+					panic("the row was read")
+				}
+			}
+			if _, err := tx.Exec(ctx, "INSERT INTO parent (id) SELECT 5 WHERE false"); err != nil {
 				panic(err)
 			}
 		}, 201, 1, 422},

@@ -1,0 +1,185 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// trusting makes a pool hand out its connections without a look at them, which it else does after a second.
+func trusting(c *pgxpool.Config) {
+	c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
+}
+
+// named lets the server tell the sessions of a pool from others.
+func named(name string) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name }
+}
+
+// cutAll fills a pool with connections, and has the server end all of them.
+func cutAll(t testing.TB, pool *pgxpool.Pool, name string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for range pool.Config().MaxConns {
+		all.Go(func() { _, _ = pool.Exec(context.Background(), "SELECT pg_sleep(0.1)") })
+	}
+	all.Wait()
+	admin := newPool(t, serverURL(t), alone)
+	execute(t, admin, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = $1", name)
+}
+
+// After a restart of the server, no connection of the pool works any more. However many there are, each Begin succeeds.
+func TestPoolOfBrokenConnections(t *testing.T) {
+	t.Parallel()
+	name := uuid.NewString()
+	pool := newPool(t, serverURL(t), named(name), trusting)
+	opts := newTable(t, pool, pgxstore.Options{})
+	for kind, store := range stores(pool, opts) {
+		completed(t, store)
+		cutAll(t, pool, name)
+		for range pool.Config().MaxConns {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
+			cancel()
+			require.NoError(t, err, kind)
+			require.NoError(t, claim.Release(context.Background(), time.Hour), kind)
+		}
+	}
+}
+
+// A key whose record row security hides from the claim can never be claimed. That is an error before long, not a question
+// without end.
+func TestHiddenRecord(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	role := "hidden_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, direct, "CREATE ROLE "+role+" LOGIN PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execute(t, direct, "GRANT SELECT, INSERT, UPDATE ON "+tableName(opts)+" TO "+role)
+	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ENABLE ROW LEVEL SECURITY")
+	execute(t, direct, "CREATE POLICY seen ON "+tableName(opts)+" FOR SELECT USING (true)") // and nobody may update
+	execute(t, direct, "CREATE POLICY made ON "+tableName(opts)+" FOR INSERT WITH CHECK (true)")
+	key := completed(t, pgxstore.New(direct, opts))
+	execute(t, direct, "UPDATE "+tableName(opts)+" SET expires_at = now() - interval '1 minute'")
+
+	pool, proxy := newProxiedPool(t, alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, claim, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
+	require.ErrorContains(t, err, "row security")
+	require.Nil(t, claim)
+	require.Less(t, proxy.Flights(), 50, "round trips, with those that connect and prepare statements")
+
+	unready, ok := errors.AsType[*pgxstore.UnreadyTable](pgxstore.New(pool, opts).Check(ctx))
+	require.True(t, ok)
+	require.Contains(t, unready.Problem, "row security")
+}
+
+// A handler that makes a temporary table of the same name, or changes the search path, does not move its record.
+func TestTableThatIsHidden(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t), alone)
+	opts := newTable(t, pool, pgxstore.Options{})
+	for _, sql := range []string{
+		"CREATE TEMP TABLE " + tableName(opts) + " (LIKE " + tableName(opts) + " INCLUDING ALL)",
+		"SET search_path = pg_catalog",
+	} {
+		for kind, store := range stores(pool, opts) {
+			key, claim := begun(t, store)
+			if tx, ok := pgxstore.Tx(claim.Context(ctx)); ok {
+				_, err := tx.Exec(ctx, sql)
+				require.NoError(t, err)
+			} else {
+				execute(t, pool, sql)
+			}
+			require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
+			kept := one[int](t, pool, "SELECT count(*) FROM public."+tableName(opts)+" WHERE key = $1", key.ID)
+			require.Equal(t, 1, kept, "%s: %s", kind, sql)
+			execute(t, pool, "DISCARD TEMP")
+			execute(t, pool, "RESET search_path")
+		}
+	}
+}
+
+// Without a schema in the options, the table is the first one of the search path that has the name.
+func TestSchemaOfTheSearchPath(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	first, second := "a_"+uuid.NewString(), "b_"+uuid.NewString()
+	path := func(schemas ...string) func(*pgxpool.Config) {
+		return func(c *pgxpool.Config) {
+			c.ConnConfig.RuntimeParams["search_path"] = `"` + strings.Join(schemas, `", "`) + `"`
+		}
+	}
+	for _, schema := range []string{first, second} {
+		execute(t, direct, "CREATE SCHEMA "+pgx.Identifier{schema}.Sanitize())
+	}
+	opts := newTable(t, newPool(t, serverURL(t), path(second)), pgxstore.Options{})
+	pool := newPool(t, serverURL(t), path(first, second))
+	for _, store := range stores(pool, opts) {
+		completed(t, store)
+	}
+	require.Equal(t, 2, one[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
+	missing := opts
+	missing.Table = "missing"
+	for kind, store := range stores(pool, missing) {
+		_, claim, err := store.Begin(context.Background(), keyOf("1"), attempt)
+		require.ErrorContains(t, err, "call Migrate", kind)
+		require.Nil(t, claim)
+	}
+}
+
+// A handler whose answer could not be stored does not run, and the error says what to do.
+func TestNoPartitionForTheAnswer(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	for kind, open := range map[string]func(pgxstore.Options) idempotency.Store{
+		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },
+		"transaction": func(o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(pool, o) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
+			store := open(opts)
+			serve := func(ttl time.Duration) *service { return newService(t, store, idempotency.Options{TTL: ttl}) }
+			s := serve(49 * time.Hour)
+			status, _ := s.ask(t, "alice", "1")
+			require.Equal(t, http.StatusServiceUnavailable, status)
+			require.ErrorContains(t, s.outcome().Err, "PartitionDays")
+			require.Zero(t, s.runs.Load())
+
+			s = serve(48 * time.Hour)
+			status, _ = s.ask(t, "alice", "1")
+			require.Equal(t, http.StatusCreated, status)
+			set("2030-01-11 12:00:00+00") // and nobody calls Maintain
+			for _, key := range []string{"2", "2", "3"} {
+				status, _ = s.ask(t, "alice", key)
+				require.Equal(t, http.StatusServiceUnavailable, status)
+				require.ErrorContains(t, s.outcome().Err, "Maintain")
+			}
+			unprotected := map[string]int64{"lease": 0, "transaction": 1}[kind] // the first one is rolled back
+			require.Equal(t, 1+unprotected, s.runs.Load())
+			status, _ = s.ask(t, "alice", "1")
+			require.Equal(t, http.StatusCreated, status, "is replayed")
+			require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
+			status, _ = s.ask(t, "alice", "2")
+			require.Equal(t, http.StatusCreated, status)
+		})
+	}
+}

@@ -1,0 +1,43 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// mayKeep returns an error if no partition that Maintain makes would hold a record for ttl: no handler is to run whose
+// answer cannot be stored.
+func (t *Table) mayKeep(ttl time.Duration) error {
+	days := int(math.Ceil(ttl.Hours() / 24))
+	if !t.opts.divided() || days <= t.opts.PartitionDays {
+		return nil
+	}
+	return fmt.Errorf("PartitionDays is %d, too few for records that are kept for %s: set it to %d or more, and call Maintain",
+		t.opts.PartitionDays, ttl, days+1)
+}
+
+const callMaintain = "call Maintain every day"
+
+// hasDay returns an error if there is no partition for a record that expires in ttl.
+func (t *Table) hasDay(ctx context.Context, q querier, ttl time.Duration) error {
+	now, partitions, err := t.partitions(ctx, q)
+	if err == nil && !has(partitions, dayOf(now.Add(ttl)), attached) {
+		err = t.lacksDay()
+	}
+	return err
+}
+
+func (t *Table) lacksDay() error {
+	return t.unready(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.name(""))
+}
+
+// isWithoutDay reports whether the server has refused a record because there is no partition for it.
+func (t *Table) isWithoutDay(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && t.opts.divided() && e.Code == "23514" && e.TableName == t.opts.table() && e.ConstraintName == ""
+}
