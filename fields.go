@@ -316,8 +316,8 @@ func (resp *Response) mayHave(name, value, method string) bool {
 	if canonical != "Content-Length" || !bodyAllowed(resp.Status) || method == http.MethodHead {
 		return true
 	}
-	n, err := strconv.Atoi(value)
-	return err == nil && n == len(resp.Body)
+	n, err := strconv.ParseUint(value, 10, 63) // digits only, unlike ParseInt: clients refuse a sign
+	return err == nil && n == uint64(len(resp.Body))
 }
 
 // replayMarker is the field that tells a replay from a first answer.

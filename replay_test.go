@@ -64,7 +64,11 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 	for _, code := range []int{-1, 0, 42, 99, 100, 101, 103, 199, 1000, 1 << 30} {
 		forged[fmt.Sprint("status ", code)] = idempotency.Response{Status: code, Body: []byte("body")}
 	}
-	for name, fields := range map[string]idempotency.Fields{
+	lengths := map[string]string{
+		"sign": "+%d", "minus": "-%d", "space": "%d ", "underscore": "0_%d", "hexadecimal": "%#x", "octal": "%#o", "twice": "%[1]d, %[1]d",
+	}
+	headers := map[string]idempotency.Fields{
+		"huge length":                 "Content-Length: 99999999999999999999\n",
 		"coding of the transfer":      "Transfer-Encoding: chunked\n",
 		"the same in lower case":      "transfer-encoding: chunked\n",
 		"the same, escaped":           `\x74ransfer-encoding: chunked` + "\n",
@@ -79,7 +83,11 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 		"length in lower case":        "content-length: 2\n",
 		"mark of a replay":            "Idempotent-Replayed: true\n",
 		"mark of a replay, lowercase": "idempotent-replayed: true\n",
-	} {
+	}
+	for name, format := range lengths {
+		headers["length, "+name] = idempotency.Fields("Content-Length: " + fmt.Sprintf(format, len(smuggled)) + "\n")
+	}
+	for name, fields := range headers {
 		forged[name] = idempotency.Response{Status: 200, Header: fields, Body: []byte(smuggled)}
 		forged[name+", as trailer"] = idempotency.Response{Status: 200, Trailer: `Trailer\x3a` + fields, Body: []byte(smuggled)}
 	}
@@ -100,6 +108,7 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 	t.Parallel()
 	for name, resp := range map[string]idempotency.Response{
 		"length":                     {Status: 200, Header: "Content-Length: 4\n", Body: []byte("body")},
+		"length with zeros":          {Status: 200, Header: "Content-Length: 004\n", Body: []byte("body")},
 		"suppressed date":            {Status: 200, Header: "Date\n", Body: []byte("body")},
 		"no body":                    {Status: 204},
 		"length of what is not sent": {Status: 304, Header: "Content-Length: 4\n"},
