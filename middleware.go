@@ -316,7 +316,7 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	}
 	e.answer = resp
 	e.answer.Trailer = e.m.unstored.strip(resp.Trailer)
-	if !complete || !e.canKeep(&resp) {
+	if !complete || !e.canKeep(&e.answer) {
 		e.answer.Body, e.answer.Omitted = nil, true
 	}
 	e.kept = e.answer
@@ -332,11 +332,11 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 // more.
 const mostFields = 64 << 10
 
-// canKeep reports whether an answer can be stored whole and sent again. A 101 cannot: after it, the connection goes on in
-// another protocol.
+// canKeep reports whether an answer can be stored whole and sent again. One that would be refused as a record cannot: a
+// 101, after which the connection goes on in another protocol, or two lengths that differ.
 func (e *exchange) canKeep(resp *Response) bool {
 	return int64(len(resp.Body)) <= e.m.opts.MaxResponse && len(resp.Header)+len(resp.Trailer) <= mostFields &&
-		resp.Status >= 200
+		resp.check(e.r.Method) == nil
 }
 
 // Why an answer does not end the operation.

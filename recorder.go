@@ -272,11 +272,13 @@ func (resp *Response) sendTrailer(w http.ResponseWriter) {
 }
 
 // declaredTrailers returns the names of the trailers that a header declares, and whether it has some that need no
-// declaration.
+// declaration. A length is none: net/http does not send it as a declared trailer.
 func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 	for _, line := range h["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
-			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "Content-Length" {
+				names = append(names, name)
+			}
 		}
 	}
 	for name := range h {
@@ -285,13 +287,14 @@ func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 	return names, prefixed
 }
 
-// declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted.
+// declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted. A field
+// without a value stays: it keeps net/http from adding one.
 func declaredLength(h http.Header) int64 {
-	value := h.Get("Content-Length")
-	if value == "" {
+	values := h["Content-Length"]
+	if len(values) == 0 {
 		return -1
 	}
-	n, err := strconv.ParseInt(value, 10, 64)
+	n, err := strconv.ParseInt(values[0], 10, 64)
 	if err != nil || n < 0 {
 		h.Del("Content-Length")
 		return -1
