@@ -322,3 +322,6 @@ func (resp *Response) mayHave(name, value, method string) bool {
 
 // replayMarker is the field that tells a replay from a first answer.
 const replayMarker = "Idempotent-Replayed"
+
+// isMark reports whether a field of a header or a trailer is the mark of a replay. Only this package sets it.
+func isMark(name string) bool { return fieldName(name) == replayMarker }

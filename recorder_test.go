@@ -1357,3 +1357,55 @@ func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
 	require.NotContains(t, second.header, "X-Late", "it is no part of the answer")
 	require.Equal(t, "1", second.header.Get("X-Early"))
 }
+
+// The mark of a replay is in nothing that a handler sends: neither in an informational response nor in a trailer.
+func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
+	t.Parallel()
+	const mark = "Idempotent-Replayed"
+	for name, sc := range map[string]struct {
+		early, late http.Header // set before an informational response, and after the body
+	}{
+		"informational":             {early: http.Header{mark: {"true"}}},
+		"informational, lower case": {early: http.Header{"idempotent-replayed": {"true"}}},
+		"declared trailer":          {http.Header{"Trailer": {mark}}, http.Header{mark: {"true"}}},
+		"declared, set before":      {early: http.Header{"Trailer": {"idempotent-replayed"}, mark: {"true"}}},
+		"undeclared trailer":        {late: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"the same in lower case":    {late: http.Header{http.TrailerPrefix + "idempotent-replayed": {"true"}}},
+		"undeclared, set before":    {early: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"undeclared, in two spellings": {late: http.Header{
+			http.TrailerPrefix + mark: {"true"}, http.TrailerPrefix + "IDEMPOTENT-REPLAYED": {"true"},
+		}},
+	} {
+		for _, http2 := range []bool{false, true} {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, HTTP2=%t, stream=%t", name, http2, stream), func(t *testing.T) {
+					t.Parallel()
+					svc := setup{opts: idempotency.Options{Stream: stream}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+						maps.Copy(w.Header(), sc.early)
+						w.Header().Set("Link", "</a>; rel=preload")
+						w.WriteHeader(http.StatusEarlyHints)
+						_, _ = io.WriteString(w, strings.Repeat("x", 5000))
+						maps.Copy(w.Header(), sc.late)
+						w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+					})
+					got := scenario{}.perform(t, listen(t, svc.handler, http2))
+					require.Len(t, got.Informational, 1)
+					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, without(got.Informational[0].header, "Trailer"))
+					require.False(t, got.Replayed)
+					require.Equal(t, http.Header{"X-Sum": {"1"}}, without(got.Trailer, ""))
+				})
+			}
+		}
+	}
+}
+
+// without returns the fields of h that have values, but for one.
+func without(h http.Header, name string) http.Header {
+	others := http.Header{}
+	for field, values := range h {
+		if field != name && len(values) > 0 && !strings.HasPrefix(field, http.TrailerPrefix) {
+			others[field] = values
+		}
+	}
+	return others
+}
