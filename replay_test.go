@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -246,6 +247,66 @@ func TestReplayIsRefused(t *testing.T) {
 			require.Equal(t, 3, asked)
 		})
 	}
+}
+
+// Options.Replay reads the body of its request from the start, as a handler does, and keeps no hold of it.
+func TestReplayIsAskedWithTheBody(t *testing.T) {
+	t.Parallel()
+	var read []string
+	var kept io.Reader
+	svc := setup{opts: idempotency.Options{Replay: func(r *http.Request, _ *idempotency.Response) error {
+		body, err := io.ReadAll(r.Body)
+		read, kept = append(read, string(body)), r.Body
+		return err
+	}}}.serve(t, echo)
+	first := svc.post("k", "some body")
+	for range 2 {
+		requireReplay(t, first, svc.post("k", "some body"))
+		_, err := kept.Read(make([]byte, 1))
+		require.ErrorIs(t, err, http.ErrBodyReadAfterClose)
+	}
+	require.Equal(t, []string{"some body", "some body"}, read)
+
+	none := svc.post("empty", "")
+	requireReplay(t, none, svc.post("empty", ""))
+	require.Empty(t, read[2])
+}
+
+// A form that Options.Replay parses leaves no files behind.
+func TestReplayParsesAForm(t *testing.T) {
+	t.Parallel()
+	body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" +
+		strings.Repeat("x", 33<<20) + "\r\n--b--\r\n" // more than FormFile holds in memory
+	var name string
+	svc := setup{opts: idempotency.Options{MaxBody: 64 << 20, Replay: func(r *http.Request, _ *idempotency.Response) error {
+		f, _, err := r.FormFile("f")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		name = f.(*os.File).Name()
+		return nil
+	}}}.serve(t, status(http.StatusCreated))
+	form := withHeader("Content-Type", "multipart/form-data; boundary=b")
+	first := svc.post("k", body, form)
+	requireReplay(t, first, svc.post("k", body, form))
+	require.NotEmpty(t, name)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(name)
+		return errors.Is(err, os.ErrNotExist)
+	}, 10*time.Second, time.Millisecond)
+}
+
+// An answer that nobody gets is not shown to Options.Replay.
+func TestReplayIsAskedOnlyAboutWhatCanBeReplayed(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{MaxResponse: 4, Replay: func(*http.Request, *idempotency.Response) error {
+		t.Error("asked")
+		return nil
+	}}}.guard(t, echo)
+	svc.call("k", "too large")
+	requireProblem(t, svc.call("k", "too large"), http.StatusConflict, "not-replayable")
+	requireProblem(t, svc.call("k", "another"), http.StatusConflict, "key-reused")
 }
 
 // Fields that are omitted since a change of the options are not replayed from older records, either.
