@@ -102,7 +102,8 @@ func (e *Error) withDefaults() *Error {
 	return &shown
 }
 
-// problems says how each refusal is shown to the client.
+// problems says how each refusal is shown to the client: by the first sentinel that its error wraps. A detail says no more
+// than is known. Where an earlier attempt may have been executed, it speaks of this attempt only.
 var problems = []struct {
 	is    error
 	shown Error
@@ -115,22 +116,22 @@ var problems = []struct {
 		Detail: "Nothing was executed. Send the request with one valid key of 1 to 255 visible ASCII characters."}},
 	{ErrUserUnknown, Error{Status: http.StatusUnauthorized, Code: "user-unknown", Retry: RetrySameKey,
 		Title:  "Caller is unknown",
-		Detail: "Nothing was executed. Authenticate, then retry with the same key."}},
+		Detail: "This attempt was not executed. Authenticate, then retry with the same key."}},
 	{ErrBodyTooLarge, Error{Status: http.StatusRequestEntityTooLarge, Code: "body-too-large", Retry: RetryNever,
 		Title:  "Request body is too large",
 		Detail: "Nothing was executed. A request with an idempotency key must have a smaller body."}},
 	{ErrBodyInvalid, Error{Status: http.StatusBadRequest, Code: "body-invalid", Retry: RetrySameKey,
 		Title:  "Request body could not be read",
-		Detail: "Nothing was executed. Retry with the same key and the whole, well-formed body."}},
+		Detail: "This attempt was not executed. Retry with the same key and the whole, well-formed body."}},
 	{ErrBodyConsumed, Error{Status: http.StatusInternalServerError, Code: "body-consumed", Retry: RetryNever,
 		Title:  "Request body was read before",
 		Detail: "This is a fault of the server: something else has read the request body before its idempotency key was checked. Do not retry."}},
 	{ErrOverloaded, Error{Status: http.StatusServiceUnavailable, Code: "overloaded", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "Too many requests at once",
-		Detail: "Nothing was executed, because the memory for request bodies is used up. Retry later with the same key."}},
+		Detail: "This attempt was not executed, because the memory for request bodies is used up. Retry later with the same key."}},
 	{ErrKeyReused, Error{Status: http.StatusConflict, Code: "key-reused", Retry: RetryNewKey,
 		Title:  "Idempotency key is already used",
-		Detail: "This key was sent before with another request. Nothing was executed. Use a new key for a new request."}},
+		Detail: "This key was sent before with another request. This request was not executed. Use a new key for a new request."}},
 	{ErrNotReplayable, Error{Status: http.StatusConflict, Code: "not-replayable", Retry: RetryNever,
 		Title:  "Answer cannot be replayed",
 		Detail: "The request was executed before and is not executed again, but its answer was not kept. Do not retry; look the result up."}},
@@ -148,13 +149,16 @@ var problems = []struct {
 		Detail: "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key."}},
 	{ErrUserQuota, Error{Status: http.StatusTooManyRequests, Code: "quota-exceeded", RetryAfter: time.Minute, Retry: RetrySameKey,
 		Title:  "Caller's quota is used up",
-		Detail: "Nothing was executed. Retry later with the same key, once some of the caller's earlier keys have expired."}},
+		Detail: "This attempt was not executed. Retry later with the same key, once some of the caller's earlier keys have expired."}},
 	{ErrRolledBack, Error{Status: http.StatusServiceUnavailable, Code: "rolled-back", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "The request did not take effect",
 		Detail: "Its effects were undone, or could not be confirmed. Retry with the same key: it is executed, or its answer replayed."}},
+	{ErrRecordInvalid, Error{Status: http.StatusServiceUnavailable, Code: "store-unavailable", RetryAfter: time.Second, Retry: RetrySameKey,
+		Title:  "Idempotency cannot be guaranteed at the moment",
+		Detail: "Whether this request was executed is not known here, because its record cannot be read. Retry later with the same key, not with a new one."}},
 	{ErrUnavailable, Error{Status: http.StatusServiceUnavailable, Code: "store-unavailable", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "Idempotency cannot be guaranteed at the moment",
-		Detail: "Nothing was executed. Retry later with the same key."}},
+		Detail: "This attempt was not executed; an earlier one may have been. Retry later with the same key, not with a new one."}},
 }
 
 // refusalFor returns the Error for err: err itself if it is one, else that of the sentinel that it wraps. What wraps none
@@ -167,6 +171,9 @@ func refusalFor(err error) *Error {
 		if errors.Is(err, p.is) {
 			shown := p.shown
 			shown.Err = err
+			if p.is == ErrRecordInvalid && !errors.Is(err, ErrUnavailable) {
+				shown.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
+			}
 			if key, ok := errors.AsType[*keyError](err); ok {
 				shown.Detail += " Reason: " + strings.TrimSuffix(key.reason.Error(), ".") + "."
 			}

@@ -120,3 +120,36 @@ func TestOverloadAndConsumedBodyAreShown(t *testing.T) {
 		requireProblem(t, answer{status: w.Code, header: w.Header(), body: w.Body.String()}, row.status, row.code)
 	}
 }
+
+// A record that cannot be read does not tell whether the request was executed; nor does a store that cannot be asked.
+// A client that took "nothing was executed" for the truth would send the request under a new key.
+func TestDetailClaimsNoMoreThanIsKnown(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]string{
+		idempotency.ErrRecordInvalid: "^Whether this request was executed is not known here",
+		idempotency.ErrUnavailable:   "^This attempt was not executed; an earlier one may have been",
+		idempotency.ErrStoreFull:     "^This attempt was not executed; an earlier one may have been",
+		idempotency.ErrStoreBusy:     "^This attempt was not executed; an earlier one may have been",
+		errDown:                      "^This attempt was not executed; an earlier one may have been",
+	} {
+		store := newSpyStore()
+		svc := setup{store: store}.guard(t, echo)
+		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+		store.onBegin = failing(always, fmt.Errorf("store: %w", err))
+		refused := svc.call("k", "b")
+		detail := requireProblem(t, refused, http.StatusServiceUnavailable, "store-unavailable").Detail
+		require.Regexp(t, want, detail)
+		require.Contains(t, detail, "the same key")
+		require.ErrorIs(t, idempotency.RefusalFor(err), idempotency.ErrUnavailable)
+		require.ErrorIs(t, idempotency.RefusalFor(err), err)
+	}
+	for err, want := range map[error]string{
+		idempotency.ErrUserUnknown: "This attempt was not executed",
+		idempotency.ErrBodyInvalid: "This attempt was not executed",
+		idempotency.ErrOverloaded:  "This attempt was not executed",
+		idempotency.ErrUserQuota:   "This attempt was not executed",
+		idempotency.ErrKeyReused:   "This request was not executed",
+	} {
+		require.Contains(t, idempotency.RefusalFor(err).Detail, want)
+	}
+}

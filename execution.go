@@ -264,7 +264,9 @@ func (x *execution) inBackground() *execution {
 const untouchedLeases = 2
 
 // untouched returns how long to keep the record if this attempt has done nothing. An earlier attempt may have had
-// effects: then the operation keeps its ID for as long as it would have without this attempt.
+// effects: then the operation keeps its ID for as long as it would have without this attempt. In releaseLater the reply was
+// lost, so the record is empty and its Attempt is 0. Then nobody knows of earlier attempts: the operation is kept as if
+// there had been some.
 func (x *execution) untouched() time.Duration {
 	record, opts := &x.begun.record, &x.runner.opts
 	if record.Attempt != 1 && record.Remaining == 0 {

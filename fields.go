@@ -316,9 +316,12 @@ func (resp *Response) mayHave(name, value, method string) bool {
 	if canonical != "Content-Length" || !bodyAllowed(resp.Status) || method == http.MethodHead {
 		return true
 	}
-	n, err := strconv.Atoi(value)
-	return err == nil && n == len(resp.Body)
+	n, err := strconv.ParseUint(value, 10, 63) // digits only, unlike ParseInt: clients refuse a sign
+	return err == nil && n == uint64(len(resp.Body))
 }
 
 // replayMarker is the field that tells a replay from a first answer.
 const replayMarker = "Idempotent-Replayed"
+
+// isMark reports whether a field of a header or a trailer is the mark of a replay. Only this package sets it.
+func isMark(name string) bool { return fieldName(name) == replayMarker }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 )
@@ -18,8 +19,12 @@ import (
 // Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
-// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. A part of
-// more than 255 bytes is stored as its first 192 bytes and its SHA-256.
+// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym.
+//
+// A part of more than 255 bytes is replaced by one of 257 bytes: its beginning of 192 bytes, a tilde, and its SHA-256 in
+// hexadecimal. Where the beginning would end within a character of UTF-8, that is left out, and more tildes take its place.
+// This is the Key that a [Store], an [Operation] and an [Event] have; so its parts are not always those that the service
+// has named.
 type Key struct {
 	User     string // as the [UserFunc] names the caller
 	Endpoint string // as Options.Endpoint names it: "POST /payments"
@@ -27,7 +32,7 @@ type Key struct {
 }
 
 // A longer part of a key keeps its beginning, for people to read, and its digest, which tells it from others. It is longer
-// than any part that is kept whole, so that no two different parts become the same.
+// than any part that is kept whole, so that no two different parts become the same. Text stays text: no character is cut.
 const (
 	longestPart = 255
 	beginning   = 192
@@ -42,8 +47,12 @@ func boundedPart(s string) string {
 	if len(s) <= longestPart {
 		return s
 	}
+	end := beginning
+	for end > beginning-utf8.UTFMax+1 && !utf8.RuneStart(s[end]) {
+		end--
+	}
 	digest := sha256.Sum256([]byte(s))
-	return s[:beginning] + "~" + hex.EncodeToString(digest[:])
+	return s[:end] + strings.Repeat("~", beginning+1-end) + hex.EncodeToString(digest[:])
 }
 
 // Digest returns the SHA-256 of the three parts. Each is preceded by its length, so that two keys with the same text in

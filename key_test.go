@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -263,4 +265,43 @@ func FuzzKeyHeader(f *testing.F) {
 			t.Fatalf("%q is %q bare, but %q quoted", line, id, again)
 		}
 	})
+}
+
+// A part that is cut stays text, wherever its characters begin, and is longer than any part that is kept whole: so
+// nobody can name a short part that is taken for a long one.
+func TestPartOfAKeyIsCutBetweenCharacters(t *testing.T) {
+	t.Parallel()
+	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	bounded := func(part string) (cut string) {
+		key := idempotency.Key{User: part, Endpoint: part, ID: part}
+		_, _, err := runner.Do(t.Context(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
+			op, _ := idempotency.FromContext(ctx)
+			require.Equal(t, op.Key.User, op.Key.Endpoint)
+			require.Equal(t, op.Key.User, op.Key.ID)
+			cut = op.Key.User
+			return idempotency.Response{}, nil
+		})
+		require.NoError(t, err)
+		return cut
+	}
+	seen := map[string]bool{}
+	for _, character := range []string{"a", "é", "€", "🔑"} {
+		for offset := range 4 {
+			part := strings.Repeat("-", 180+offset) + strings.Repeat(character, 100)
+			got := bounded(part)
+			require.True(t, utf8.ValidString(got), "%d times -, then %s: %q", 180+offset, character, got)
+			require.Len(t, got, 257)
+			readable, digest := strings.TrimRight(got[:193], "~"), got[193:]
+			require.True(t, strings.HasPrefix(part, readable))
+			require.Greater(t, len(readable), 192-utf8.UTFMax)
+			sum := sha256.Sum256([]byte(part))
+			require.Equal(t, hex.EncodeToString(sum[:]), digest)
+			require.False(t, seen[got])
+			seen[got] = true
+		}
+	}
+	for _, part := range []string{strings.Repeat("\x80", 300), strings.Repeat("\xff", 300), strings.Repeat("é", 100) + "\xc3" + strings.Repeat("\xa9", 60)} {
+		require.Len(t, bounded(part), 257, "%q is no text, and is cut nevertheless", part)
+	}
 }

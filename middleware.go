@@ -244,11 +244,28 @@ func (e *exchange) mayReplay(resp *Response) error {
 	if e.m.opts.Replay == nil {
 		return nil
 	}
-	if err := e.m.opts.Replay(e.r, resp); err != nil {
+	reader := new(bodyReader) // not that of the exchange, which serves the next request
+	defer reader.Close()
+	r := e.withBody(e.r.Context(), reader)
+	defer e.takeForm(r)
+	if err := e.m.opts.Replay(r, resp); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil
 }
+
+// withBody returns the request with ctx, and with a body that is read from its start by way of reader.
+func (e *exchange) withBody(ctx context.Context, reader *bodyReader) *http.Request {
+	r := e.r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		reader.unread = e.body.b
+		r.Body = reader
+	}
+	return r
+}
+
+// takeForm takes over the form that was parsed in a copy of the request, so that the server removes its files.
+func (e *exchange) takeForm(r *http.Request) { e.r.MultipartForm = r.MultipartForm }
 
 // execute answers the request by running the handler.
 func (e *exchange) execute() error {
@@ -301,12 +318,8 @@ func (e *exchange) record() {
 // work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
 func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	defer e.writer.close()
-	r := e.r.WithContext(ctx)
-	defer func() { e.r.MultipartForm = r.MultipartForm }() // so that the server removes its files
-	if r.Body != nil && r.Body != http.NoBody {
-		e.reader.unread = e.body.b
-		r.Body = &e.reader
-	}
+	r := e.withBody(ctx, &e.reader)
+	defer e.takeForm(r)
 	e.next.ServeHTTP(&e.writer, r)
 
 	resp, wrote, complete := e.writer.finish()
@@ -316,7 +329,7 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	}
 	e.answer = resp
 	e.answer.Trailer = e.m.unstored.strip(resp.Trailer)
-	if !complete || !e.canKeep(&resp) {
+	if !complete || !e.canKeep(&e.answer) {
 		e.answer.Body, e.answer.Omitted = nil, true
 	}
 	e.kept = e.answer
@@ -332,11 +345,11 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 // more.
 const mostFields = 64 << 10
 
-// canKeep reports whether an answer can be stored whole and sent again. A 101 cannot: after it, the connection goes on in
-// another protocol.
+// canKeep reports whether an answer can be stored whole and sent again. One that would be refused as a record cannot: a
+// 101, after which the connection goes on in another protocol, or two lengths that differ.
 func (e *exchange) canKeep(resp *Response) bool {
 	return int64(len(resp.Body)) <= e.m.opts.MaxResponse && len(resp.Header)+len(resp.Trailer) <= mostFields &&
-		resp.Status >= 200
+		resp.check(e.r.Method) == nil
 }
 
 // Why an answer does not end the operation.

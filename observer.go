@@ -40,7 +40,8 @@ const (
 type Event struct {
 	Outcome Outcome
 
-	// Key prints and logs as a pseudonym. It is zero if the request was rejected before it had one.
+	// Key prints and logs as a pseudonym. Long parts of it are shortened, see [Key]. It is zero if the request was rejected
+	// before it had one.
 	Key Key
 
 	// Operation and Attempt are zero if the request was rejected, or the store did not answer.

@@ -11,7 +11,7 @@ import (
 
 // Operation is what a handler knows of the operation that it carries out.
 type Operation struct {
-	// Key identifies the operation.
+	// Key identifies the operation. Long parts of it are shortened, see [Key].
 	Key Key
 
 	// ID is the same for every attempt at the operation, across crashes and machines. A handler that stores it with

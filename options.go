@@ -71,18 +71,20 @@ type Options struct {
 
 	// MaxResponse is the most bytes of a response body that are stored. The client gets a larger answer whole, but a
 	// retry gets not-replayable and does not run the handler again. The same holds for an answer whose header and trailer
-	// have more than 64 KiB. Zero means 1 MiB.
+	// have more than 64 KiB, and for one that clients may not understand: with two lengths that differ, or with a sign in
+	// its length. Zero means 1 MiB.
 	MaxResponse int64
 
 	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
-	// again with the same key. The response is complete, except for the body of one that is too large to be kept; it
-	// must be neither modified nor retained. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
+	// again with the same key. The response is complete, except for the body of one that cannot be kept; it must be
+	// neither modified nor retained. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
 	Storable func(*Response) bool
 
 	// Replay is asked before an answer is replayed, with the request that is to get it. An error refuses the request, with
 	// replay-refused, or with the [*Error] that it is or wraps. The handler does not run in any case. It is the place to
-	// ask for rights that were withdrawn since. The response must be neither modified nor retained. Nil lets every
-	// replay pass.
+	// ask for rights that were withdrawn since. The body of the request can be read from its start, until Replay returns.
+	// The response must be neither modified nor retained. Replay is not asked if there is no answer to be sent, as for
+	// not-replayable. Nil lets every replay pass.
 	Replay func(*http.Request, *Response) error
 
 	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,

@@ -79,13 +79,14 @@ func (rec *recorder) writeHeader(status int, h, before http.Header) {
 // mostAnnounced bounds what is made room for before it is written.
 const mostAnnounced = 1 << 20
 
-// inform sends an informational response, with the header as the handler has it now.
+// inform sends an informational response, with the header as the handler has it now, but without the mark of a replay.
 func (rec *recorder) inform(status int, h http.Header) {
 	outer := rec.w.Header()
 	before := maps.Clone(outer)
 	if h != nil {
 		clear(outer)
 		maps.Copy(outer, h)
+		maps.DeleteFunc(outer, func(name string, _ []string) bool { return isMark(name) })
 	}
 	rec.w.WriteHeader(status)
 	clear(outer)
@@ -206,7 +207,8 @@ func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
 
 // trailer returns the trailer fields that the handler has left behind in its header, in the two forms of net/http:
 // declared, or with http.TrailerPrefix. Of the second form net/http sends nothing over HTTP/1 if it knows the length of
-// the body. Then the header is not read here, either: a goroutine that was left behind may write to it.
+// the body. Then the header is not read here, either: a goroutine that was left behind may write to it. The mark of a
+// replay is left out.
 func (rec *recorder) trailer(h http.Header) Fields {
 	prefixed := rec.chunked || rec.r.ProtoMajor > 1 || rec.written > streamChunk
 	if h == nil || len(rec.trailers) == 0 && !prefixed {
@@ -214,12 +216,12 @@ func (rec *recorder) trailer(h http.Header) Fields {
 	}
 	t := make(http.Header)
 	for _, name := range rec.trailers {
-		if values, set := h[name]; set {
+		if values, set := h[name]; set && !isMark(name) {
 			t[name] = values
 		}
 	}
 	for name, values := range h {
-		if strings.HasPrefix(name, http.TrailerPrefix) {
+		if strings.HasPrefix(name, http.TrailerPrefix) && !isMark(name) {
 			t[name] = values
 		}
 	}
@@ -272,11 +274,13 @@ func (resp *Response) sendTrailer(w http.ResponseWriter) {
 }
 
 // declaredTrailers returns the names of the trailers that a header declares, and whether it has some that need no
-// declaration.
+// declaration. A length is none: net/http does not send it as a declared trailer.
 func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 	for _, line := range h["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
-			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "Content-Length" {
+				names = append(names, name)
+			}
 		}
 	}
 	for name := range h {
@@ -285,13 +289,14 @@ func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 	return names, prefixed
 }
 
-// declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted.
+// declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted. A field
+// without a value stays: it keeps net/http from adding one.
 func declaredLength(h http.Header) int64 {
-	value := h.Get("Content-Length")
-	if value == "" {
+	values := h["Content-Length"]
+	if len(values) == 0 {
 		return -1
 	}
-	n, err := strconv.ParseInt(value, 10, 64)
+	n, err := strconv.ParseInt(values[0], 10, 64)
 	if err != nil || n < 0 {
 		h.Del("Content-Length")
 		return -1

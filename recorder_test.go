@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +44,7 @@ type scenario struct {
 	unsized  bool // the bare server sends no length although the body is small
 	reframed bool // the first answer has no length either; Stream implies it
 	broken   bool // the bare server cuts the answer off, so that there is nothing to replay
+	unkept   bool // the answer cannot be sent again: a retry is told so
 }
 
 var scenarios = []scenario{
@@ -207,6 +209,38 @@ var scenarios = []scenario{
 		w.Header().Set("Content-Length", "-1")
 		write("abc")(w, r)
 	}},
+	{name: "Content-Length empty", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "")
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length empty, then a number", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Length"] = []string{"", "5"}
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length nil", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Length"] = nil
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length with zeros", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "003")
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length with a sign", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "+3")
+		write("abc")(w, r)
+	}},
+	{name: "Content-Length twice", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Length"] = []string{"3", "3"}
+		write("abc")(w, r)
+	}},
+	{name: "two lengths", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Length"] = []string{"3", "5"}
+		write("abc")(w, r)
+	}},
+	{name: "two lengths, streamed", unkept: true, handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Content-Length"] = []string{"3", "5"}
+		write("abc")(w, r)
+	}, opts: idempotency.Options{Stream: true}},
 	{name: "flushed by http.Flusher", unsized: true, handler: func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		w.(http.Flusher).Flush()
@@ -274,6 +308,12 @@ var scenarios = []scenario{
 	{name: "trailers behind Content-Length", handler: func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "3")
 		trailing(3)(w, r)
+	}},
+	{name: "Content-Length declared as a trailer", handler: func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "content-length, X-Sum")
+		write("abc")(w, r)
+		w.Header().Set("Content-Length", "5")
+		w.Header().Set("X-Sum", "1")
 	}},
 	{name: "undeclared trailers", handler: prefixed(3)},
 	{name: "undeclared trailers, large", handler: prefixed(10_000)},
@@ -505,7 +545,7 @@ func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
 	}
 	resp, err := transport.RoundTrip(r)
 	if err != nil {
-		x.Broken = true
+		x.Broken, x.raw = true, tape.text()
 		return x
 	}
 	defer resp.Body.Close()
@@ -629,7 +669,16 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 	}
 	require.Equal(t, bareNotes.all(), guardedNotes.all())
 	replay := sc.perform(t, guarded)
-	require.True(t, replay.Replayed)
+	if sc.unkept {
+		bare.raw, first.raw = sortedHead(bare.raw), sortedHead(first.raw)
+		require.Equal(t, bare, first, "bare handler and first answer")
+		require.Equal(t, http.StatusConflict, replay.Status, replay.Body)
+		require.Contains(t, replay.Body, "#not-replayable")
+		require.EqualValues(t, 1, svc.runs.Load())
+		return
+	}
+	require.Equal(t, bare.Status != 0, replay.Replayed, "%+v", replay) // a client may refuse what it gets
+	require.Equal(t, idempotency.OutcomeReplayed, svc.journal.last(t).Outcome)
 	require.EqualValues(t, 1, svc.runs.Load())
 
 	// A replay has no need of the informational responses, and hop-by-hop fields are those of its own connection.
@@ -653,6 +702,78 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 	}
 	bare.raw, first.raw = sortedHead(finalPart(bare.raw)), sortedHead(first.raw)
 	require.Equal(t, bare, first, "bare handler and first answer")
+}
+
+// Whatever a handler writes, its answer is kept as one that this package sends again, or is known not to be kept. A
+// retry never finds a record that cannot be used.
+func TestAnyAnswerIsKeptSoThatItCanBeUsed(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(5, 6))
+	names := []string{
+		"Content-Length", "content-length", "Trailer", "Transfer-Encoding", "transfer-encoding", "Connection", "Date",
+		"Idempotent-Replayed", "idempotent-Replayed", "Upgrade", "Te", "Keep-Alive", "X-A", "X a", "x\r\ny: z", "Content-Type", "",
+	}
+	values := []string{
+		"", "0", "1", "3", "003", "+3", "-3", " 3", "3 ", "3, 3", "x", "9223372036854775808", "chunked", "close", "X-A",
+		"Content-Length", "Content-Length, Date, X-A", "Idempotent-Replayed", "true", "a\r\nb: c", "caf\xe9",
+	}
+	statuses := []int{101, 103, 200, 200, 201, 204, 205, 304, 404, 422, 999}
+	pick := func(from []string) string { return from[rnd.IntN(len(from))] }
+	fields := func() http.Header {
+		h := http.Header{}
+		for range rnd.IntN(4) {
+			name := pick(names)
+			if rnd.IntN(4) == 0 {
+				name = http.TrailerPrefix + name
+			}
+			h[name] = nil
+			for range rnd.IntN(3) {
+				h[name] = append(h[name], pick(values))
+			}
+		}
+		return h
+	}
+	var status, size int
+	var flush bool
+	var early, late http.Header
+	var last idempotency.Event
+	var services []*service
+	for _, stream := range []bool{false, true} {
+		services = append(services, setup{opts: idempotency.Options{
+			Methods: []string{http.MethodPost, http.MethodHead}, Stream: stream, MaxResponse: 4096,
+			Storable: func(*idempotency.Response) bool { return true },
+			Observer: func(_ context.Context, e idempotency.Event) { last = e },
+		}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+			maps.Copy(w.Header(), early)
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, strings.Repeat("x", size))
+			if flush {
+				w.(http.Flusher).Flush()
+			}
+			maps.Copy(w.Header(), late)
+		}))
+	}
+	seen := map[idempotency.Outcome]int{}
+	for i := range 3000 {
+		early, late = fields(), fields()
+		status, size, flush = statuses[rnd.IntN(len(statuses))], []int{0, 1, 3, 5000}[rnd.IntN(4)], rnd.IntN(3) == 0
+		method := withMethod([]string{http.MethodPost, http.MethodPost, http.MethodHead}[rnd.IntN(3)])
+		svc := services[rnd.IntN(len(services))]
+		what := fmt.Sprintf("%d, %d bytes, %q, %q", status, size, early, late)
+		svc.call(fmt.Sprint(i), "", method)
+		first := last
+		svc.call(fmt.Sprint(i), "", method)
+		retry := last
+		seen[retry.Outcome]++
+		if first.Outcome == idempotency.OutcomeReleased {
+			require.ErrorContains(t, first.Err, "shorter than its Content-Length", what)
+			continue
+		}
+		require.Equal(t, idempotency.OutcomeExecuted, first.Outcome, what)
+		require.Contains(t, []idempotency.Outcome{idempotency.OutcomeReplayed, idempotency.OutcomeNotReplayable},
+			retry.Outcome, "%s: %v", what, retry.Err)
+	}
+	require.Len(t, seen, 3, "%v", seen)
 }
 
 // finalPart returns raw without its informational responses.
@@ -1235,4 +1356,56 @@ func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
 	require.True(t, second.replayed())
 	require.NotContains(t, second.header, "X-Late", "it is no part of the answer")
 	require.Equal(t, "1", second.header.Get("X-Early"))
+}
+
+// The mark of a replay is in nothing that a handler sends: neither in an informational response nor in a trailer.
+func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
+	t.Parallel()
+	const mark = "Idempotent-Replayed"
+	for name, sc := range map[string]struct {
+		early, late http.Header // set before an informational response, and after the body
+	}{
+		"informational":             {early: http.Header{mark: {"true"}}},
+		"informational, lower case": {early: http.Header{"idempotent-replayed": {"true"}}},
+		"declared trailer":          {http.Header{"Trailer": {mark}}, http.Header{mark: {"true"}}},
+		"declared, set before":      {early: http.Header{"Trailer": {"idempotent-replayed"}, mark: {"true"}}},
+		"undeclared trailer":        {late: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"the same in lower case":    {late: http.Header{http.TrailerPrefix + "idempotent-replayed": {"true"}}},
+		"undeclared, set before":    {early: http.Header{http.TrailerPrefix + mark: {"true"}}},
+		"undeclared, in two spellings": {late: http.Header{
+			http.TrailerPrefix + mark: {"true"}, http.TrailerPrefix + "IDEMPOTENT-REPLAYED": {"true"},
+		}},
+	} {
+		for _, http2 := range []bool{false, true} {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, HTTP2=%t, stream=%t", name, http2, stream), func(t *testing.T) {
+					t.Parallel()
+					svc := setup{opts: idempotency.Options{Stream: stream}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+						maps.Copy(w.Header(), sc.early)
+						w.Header().Set("Link", "</a>; rel=preload")
+						w.WriteHeader(http.StatusEarlyHints)
+						_, _ = io.WriteString(w, strings.Repeat("x", 5000))
+						maps.Copy(w.Header(), sc.late)
+						w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
+					})
+					got := scenario{}.perform(t, listen(t, svc.handler, http2))
+					require.Len(t, got.Informational, 1)
+					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, without(got.Informational[0].header, "Trailer"))
+					require.False(t, got.Replayed)
+					require.Equal(t, http.Header{"X-Sum": {"1"}}, without(got.Trailer, ""))
+				})
+			}
+		}
+	}
+}
+
+// without returns the fields of h that have values, but for one.
+func without(h http.Header, name string) http.Header {
+	others := http.Header{}
+	for field, values := range h {
+		if field != name && len(values) > 0 && !strings.HasPrefix(field, http.TrailerPrefix) {
+			others[field] = values
+		}
+	}
+	return others
 }

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -64,7 +65,11 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 	for _, code := range []int{-1, 0, 42, 99, 100, 101, 103, 199, 1000, 1 << 30} {
 		forged[fmt.Sprint("status ", code)] = idempotency.Response{Status: code, Body: []byte("body")}
 	}
-	for name, fields := range map[string]idempotency.Fields{
+	lengths := map[string]string{
+		"sign": "+%d", "minus": "-%d", "space": "%d ", "underscore": "0_%d", "hexadecimal": "%#x", "octal": "%#o", "twice": "%[1]d, %[1]d",
+	}
+	headers := map[string]idempotency.Fields{
+		"huge length":                 "Content-Length: 99999999999999999999\n",
 		"coding of the transfer":      "Transfer-Encoding: chunked\n",
 		"the same in lower case":      "transfer-encoding: chunked\n",
 		"the same, escaped":           `\x74ransfer-encoding: chunked` + "\n",
@@ -79,7 +84,11 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 		"length in lower case":        "content-length: 2\n",
 		"mark of a replay":            "Idempotent-Replayed: true\n",
 		"mark of a replay, lowercase": "idempotent-replayed: true\n",
-	} {
+	}
+	for name, format := range lengths {
+		headers["length, "+name] = idempotency.Fields("Content-Length: " + fmt.Sprintf(format, len(smuggled)) + "\n")
+	}
+	for name, fields := range headers {
 		forged[name] = idempotency.Response{Status: 200, Header: fields, Body: []byte(smuggled)}
 		forged[name+", as trailer"] = idempotency.Response{Status: 200, Trailer: `Trailer\x3a` + fields, Body: []byte(smuggled)}
 	}
@@ -100,6 +109,7 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 	t.Parallel()
 	for name, resp := range map[string]idempotency.Response{
 		"length":                     {Status: 200, Header: "Content-Length: 4\n", Body: []byte("body")},
+		"length with zeros":          {Status: 200, Header: "Content-Length: 004\n", Body: []byte("body")},
 		"suppressed date":            {Status: 200, Header: "Date\n", Body: []byte("body")},
 		"no body":                    {Status: 204},
 		"length of what is not sent": {Status: 304, Header: "Content-Length: 4\n"},
@@ -237,6 +247,66 @@ func TestReplayIsRefused(t *testing.T) {
 			require.Equal(t, 3, asked)
 		})
 	}
+}
+
+// Options.Replay reads the body of its request from the start, as a handler does, and keeps no hold of it.
+func TestReplayIsAskedWithTheBody(t *testing.T) {
+	t.Parallel()
+	var read []string
+	var kept io.Reader
+	svc := setup{opts: idempotency.Options{Replay: func(r *http.Request, _ *idempotency.Response) error {
+		body, err := io.ReadAll(r.Body)
+		read, kept = append(read, string(body)), r.Body
+		return err
+	}}}.serve(t, echo)
+	first := svc.post("k", "some body")
+	for range 2 {
+		requireReplay(t, first, svc.post("k", "some body"))
+		_, err := kept.Read(make([]byte, 1))
+		require.ErrorIs(t, err, http.ErrBodyReadAfterClose)
+	}
+	require.Equal(t, []string{"some body", "some body"}, read)
+
+	none := svc.post("empty", "")
+	requireReplay(t, none, svc.post("empty", ""))
+	require.Empty(t, read[2])
+}
+
+// A form that Options.Replay parses leaves no files behind.
+func TestReplayParsesAForm(t *testing.T) {
+	t.Parallel()
+	body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" +
+		strings.Repeat("x", 33<<20) + "\r\n--b--\r\n" // more than FormFile holds in memory
+	var name string
+	svc := setup{opts: idempotency.Options{MaxBody: 64 << 20, Replay: func(r *http.Request, _ *idempotency.Response) error {
+		f, _, err := r.FormFile("f")
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		name = f.(*os.File).Name()
+		return nil
+	}}}.serve(t, status(http.StatusCreated))
+	form := withHeader("Content-Type", "multipart/form-data; boundary=b")
+	first := svc.post("k", body, form)
+	requireReplay(t, first, svc.post("k", body, form))
+	require.NotEmpty(t, name)
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(name)
+		return errors.Is(err, os.ErrNotExist)
+	}, 10*time.Second, time.Millisecond)
+}
+
+// An answer that nobody gets is not shown to Options.Replay.
+func TestReplayIsAskedOnlyAboutWhatCanBeReplayed(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{MaxResponse: 4, Replay: func(*http.Request, *idempotency.Response) error {
+		t.Error("asked")
+		return nil
+	}}}.guard(t, echo)
+	svc.call("k", "too large")
+	requireProblem(t, svc.call("k", "too large"), http.StatusConflict, "not-replayable")
+	requireProblem(t, svc.call("k", "another"), http.StatusConflict, "key-reused")
 }
 
 // Fields that are omitted since a change of the options are not replayed from older records, either.
