@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -99,17 +103,58 @@ func TestSealReportsEveryFault(t *testing.T) {
 
 func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
 	t.Parallel()
-	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6))}
+	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6)), Cipher: keyService{}}
 	opts := idempotency.SealOptions{Keys: []idempotency.SealKey{key}}
-	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
-		for _, value := range []any{key, &key, opts, &opts} {
-			shown := fmt.Sprintf(format, value)
-			require.NotContains(t, shown, "secret")
-			require.NotContains(t, shown, fmt.Sprint(int('s'))) // as a number
-			require.NotContains(t, shown, fmt.Sprintf("%x", "secret"))
-		}
+	printers := map[string]func(any) string{
+		"json": func(v any) string {
+			b, err := json.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"xml": func(v any) string {
+			b, err := xml.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"slog.TextHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewTextHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
+		"slog.JSONHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
 	}
-	require.Contains(t, fmt.Sprint(opts), "2026")
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%c"} {
+		printers[format] = func(v any) string { return fmt.Sprintf(format, v) }
+	}
+	// The first bytes of the secret, in the forms in which they would be printed.
+	forms := []string{"sec", "s e c", "115 101 99", "0x73, 0x65", "736563726574", "c2Vj"}
+	for name, print := range printers {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []any{key, &key, opts, &opts, opts.Keys} {
+				shown := print(value)
+				require.Contains(t, shown, "idempotency.SealKey(2026)")
+				for _, form := range forms {
+					require.NotContains(t, shown, form)
+				}
+			}
+		})
+	}
+}
+
+// Keys may come from configuration. What is written of them cannot be taken for that.
+func TestSealKeysFromJSON(t *testing.T) {
+	t.Parallel()
+	var opts idempotency.SealOptions
+	secret := base64.StdEncoding.EncodeToString(sealKey("1").Secret)
+	require.NoError(t, json.Unmarshal([]byte(`{"Keys": [{"ID": "1", "Secret": "`+secret+`"}]}`), &opts))
+	require.Equal(t, sealing("1"), opts)
+	written, err := json.Marshal(opts)
+	require.NoError(t, err)
+	require.Error(t, json.Unmarshal(written, &opts), "what was written has no secrets")
 }
 
 func TestSealedStoreConforms(t *testing.T) {
