@@ -356,26 +356,99 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 // Between the two questions, the operation may have expired and another process may have begun a new one.
 func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
-		request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
-		claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
-		require.NoError(t, claim.Release(t.Context(), time.Minute))
-		rotated := mustSeal(t, inner, sealing("2", "1"))
-		inner.begins.Store(0)
-		inner.onBegin = func(_ context.Context, n int64, step func() error) error {
-			if n == 2 {
-				time.Sleep(time.Minute)
-				mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
-			}
-			return step()
+	for name, released := range map[string]bool{"a new one runs": false, "a new one was released": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := newSpyStore()
+				request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
+				claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
+				require.NoError(t, claim.Release(t.Context(), time.Minute))
+				rotated := mustSeal(t, inner, sealing("2", "1"))
+				inner.begins.Store(0)
+				inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+					if n == 2 {
+						time.Sleep(time.Minute)
+						claim := mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
+						if released {
+							require.NoError(t, claim.Release(t.Context(), time.Minute))
+						}
+					}
+					return step()
+				}
+				record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
+				require.NoError(t, err)
+				require.Equal(t, released, claim != nil)
+				require.Equal(t, request.Fingerprint, record.Fingerprint)
+				require.Equal(t, request.Lease, record.LeaseLeft)
+			})
+		})
+	}
+}
+
+// If nobody has begun a new one, the second question does, under the old key. It goes on as any other does, and its
+// answer needs the new key only.
+func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name         string
+		begun, later idempotency.SealOptions
+	}{
+		{"old key", sealing("1"), sealing("2", "1")},
+		{"in the clear", onlyOpening(sealing("2")), allowingClear(sealing("2"))},
+	} {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprint(row.name, ", fails ", fails), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					inner := newSpyStore()
+					request, other := attemptFor(time.Minute), attemptFor(time.Minute)
+					other.Fingerprint[0]++
+					begin := func(store idempotency.Store, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim) {
+						record, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+						require.NoError(t, err)
+						return record, claim
+					}
+					old, claim := begin(mustSeal(t, inner, row.begun), request)
+					require.NoError(t, claim.Release(t.Context(), time.Minute))
+					inner.begins.Store(0)
+					inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+						if n == 2 {
+							time.Sleep(time.Minute)
+						}
+						return step()
+					}
+					first, claim := begin(mustSeal(t, inner, row.later), request)
+					require.NotNil(t, claim)
+					require.NotEqual(t, old.Operation, first.Operation)
+					require.Equal(t, 1, first.Attempt)
+					require.Equal(t, request.Fingerprint, first.Fingerprint)
+
+					neighbour := mustSeal(t, inner, row.later)
+					running, none := begin(neighbour, request)
+					require.Nil(t, none)
+					require.Equal(t, request.Fingerprint, running.Fingerprint)
+					if fails {
+						require.NoError(t, claim.Release(t.Context(), time.Minute))
+						_, claim = begin(neighbour, other)
+						require.Nil(t, claim)
+						var second idempotency.Record
+						second, claim = begin(neighbour, request)
+						require.NotNil(t, claim)
+						require.Equal(t, first.Operation, second.Operation)
+					}
+					require.NoError(t, claim.Complete(t.Context(), bodyOf(3), time.Minute))
+					for _, reader := range []idempotency.Store{neighbour, mustSeal(t, inner, sealing("2"))} {
+						record, _ := begin(reader, request)
+						require.Equal(t, request.Fingerprint, record.Fingerprint)
+						require.Equal(t, bodyOf(3), *record.Response)
+						record, _ = begin(reader, other)
+						require.NotEqual(t, other.Fingerprint, record.Fingerprint)
+					}
+				})
+			})
 		}
-		record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
-		require.NoError(t, err)
-		require.Nil(t, claim)
-		require.Equal(t, request.Fingerprint, record.Fingerprint)
-		require.Equal(t, request.Lease, record.LeaseLeft)
-	})
+	}
 }
 
 // An operation that was begun under an old key is completed under the new one, and outlives the old one.
