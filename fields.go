@@ -278,12 +278,24 @@ func (u unstoredFields) strip(f Fields) Fields {
 // filter returns the response as it is replayed: without the fields that are not to be stored now, whatever the options
 // were when it was.
 func (u unstoredFields) filter(resp *Response) *Response {
-	if len(u) == 0 {
+	if !u.in(resp.Header) && !u.in(resp.Trailer) {
 		return resp
 	}
 	filtered := *resp
 	filtered.Header, filtered.Trailer = u.strip(resp.Header), u.strip(resp.Trailer)
 	return &filtered
+}
+
+// in reports whether f has a field of Options.OmitHeaders.
+func (u unstoredFields) in(f Fields) bool {
+	for rest := f; rest != "" && len(u) > 0; {
+		var name string
+		name, _, _, rest = rest.next()
+		if u[fieldName(name)] {
+			return true
+		}
+	}
+	return false
 }
 
 // check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for
