@@ -174,21 +174,10 @@ func (s lateForgery) Begin(
 // A fingerprint of nothing but zeros is that of a running attempt which the store cannot see. It opens no answer.
 func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
-	svc := setup{store: zeroed{store}}.guard(t, echo)
+	lost := func(record *idempotency.Record) { record.Fingerprint = idempotency.Fingerprint{} }
+	svc := setup{store: alteredStore{newSpyStore(), lost}}.guard(t, echo)
 	require.Equal(t, http.StatusCreated, svc.call("k", "body").status)
 	requireProblem(t, svc.call("k", "another body"), http.StatusConflict, "key-reused")
-}
-
-// zeroed has lost the fingerprints of its records.
-type zeroed struct{ idempotency.Store }
-
-func (s zeroed) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	record.Fingerprint = idempotency.Fingerprint{}
-	return record, claim, err
 }
 
 func TestReplayIsRefused(t *testing.T) {
