@@ -201,12 +201,8 @@ func newUnstoredFields(omit []string) unstoredFields {
 
 // has reports whether the field is left out of the record. A field without a value is kept: all that it says is that
 // net/http shall not add the field by itself. Listed are the fields that the Connection field beside it names.
-func (u unstoredFields) has(name string, values []string, listed map[string]bool) bool {
-	if len(values) == 0 {
-		return false
-	}
-	canonical := fieldName(name)
-	return ofConnection(name, canonical) || u[canonical] || listed[canonical]
+func (u unstoredFields) has(name, canonical string, values []string, listed map[string]bool) bool {
+	return len(values) > 0 && (ofConnection(name, canonical) || u[canonical] || listed[canonical])
 }
 
 // fieldName returns the canonical name of a field of a header or a trailer.
@@ -248,10 +244,12 @@ func (u unstoredFields) difference(before, after http.Header) (diff Fields, unst
 	list := space[:0]
 	listed := listedIn(after["Connection"])
 	for name, values := range after {
-		old, existed := before[name]
-		switch {
-		case existed && slices.Equal(old, values), fieldName(name) == replayMarker:
-		case u.has(name, values, listed):
+		if old, existed := before[name]; existed && slices.Equal(old, values) {
+			continue
+		}
+		switch canonical := fieldName(name); {
+		case canonical == replayMarker:
+		case u.has(name, canonical, values, listed):
 			if unstored == nil {
 				unstored = make(http.Header)
 			}
@@ -280,12 +278,24 @@ func (u unstoredFields) strip(f Fields) Fields {
 // filter returns the response as it is replayed: without the fields that are not to be stored now, whatever the options
 // were when it was.
 func (u unstoredFields) filter(resp *Response) *Response {
-	if len(u) == 0 {
+	if !u.in(resp.Header) && !u.in(resp.Trailer) {
 		return resp
 	}
 	filtered := *resp
 	filtered.Header, filtered.Trailer = u.strip(resp.Header), u.strip(resp.Trailer)
 	return &filtered
+}
+
+// in reports whether f has a field of Options.OmitHeaders.
+func (u unstoredFields) in(f Fields) bool {
+	for rest := f; rest != "" && len(u) > 0; {
+		var name string
+		name, _, _, rest = rest.next()
+		if u[fieldName(name)] {
+			return true
+		}
+	}
+	return false
 }
 
 // check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for

@@ -101,6 +101,20 @@ func (c *spyClaim) Release(ctx context.Context, ttl time.Duration) error {
 	return spy(ctx, &c.store.releases, c.store.onRelease, func() error { return c.Claim.Release(ctx, ttl) })
 }
 
+// alteredStore is a store whose records are altered before they are shown.
+type alteredStore struct {
+	idempotency.Store
+	alter func(*idempotency.Record)
+}
+
+func (s alteredStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	s.alter(&record)
+	return record, claim, err
+}
+
 // journal keeps the events of a middleware.
 type journal struct {
 	mu     sync.Mutex

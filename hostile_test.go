@@ -25,9 +25,6 @@ var hostileFor = flag.Duration("hostile", 3*time.Second, "how long TestOneHostil
 // One user sends as much as possible of what costs a store most. None of a hundred others notices: each of their
 // requests is executed once, and replayed.
 func TestOneHostileUserAmongAHundred(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
 	for name, test := range map[string]struct {
 		store func(*testing.T) idempotency.Store
 		outer func(http.Handler) http.Handler

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -183,21 +184,10 @@ func (s lateForgery) Begin(
 // A fingerprint of nothing but zeros is that of a running attempt which the store cannot see. It opens no answer.
 func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
-	svc := setup{store: zeroed{store}}.guard(t, echo)
+	lost := func(record *idempotency.Record) { record.Fingerprint = idempotency.Fingerprint{} }
+	svc := setup{store: alteredStore{newSpyStore(), lost}}.guard(t, echo)
 	require.Equal(t, http.StatusCreated, svc.call("k", "body").status)
 	requireProblem(t, svc.call("k", "another body"), http.StatusConflict, "key-reused")
-}
-
-// zeroed has lost the fingerprints of its records.
-type zeroed struct{ idempotency.Store }
-
-func (s zeroed) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	record.Fingerprint = idempotency.Fingerprint{}
-	return record, claim, err
 }
 
 func TestReplayIsRefused(t *testing.T) {
@@ -320,16 +310,58 @@ func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 		_, _ = io.WriteString(w, "body")
 		w.Header().Set("X-Sum", "1")
 		w.Header().Set("X-Late", "1")
+		w.Header().Set(http.TrailerPrefix+"X-Undeclared", "1")
 	}
-	before := setup{store: store}.serve(t, handler)
-	after := setup{store: store, opts: idempotency.Options{OmitHeaders: []string{"set-cookie", "X-Late"}}}.serve(t, handler)
-	first := before.post("k", "")
-	require.Equal(t, "session=1", first.header.Get("Set-Cookie"))
-	got := after.post("k", "")
-	require.True(t, got.replayed())
-	require.Equal(t, "1", got.header.Get("X-Kept"))
-	require.Empty(t, got.header.Get("Set-Cookie"))
-	requireReplay(t, first, before.post("k", ""))
+	require.Equal(t, http.StatusOK, setup{store: store}.guard(t, handler).call("k", "").status)
+	sent := []string{"Set-Cookie", "X-Kept", "X-Late", "X-Sum", "X-Undeclared"}
+	for name, omitted := range map[string][]string{
+		"nothing": nil, "what is not there": {"Set-Cookie2", "X-Other"}, "in the header": {"set-cookie"},
+		"in the trailer": {"x-late"}, "undeclared": {"X-Undeclared"}, "most": {"Set-Cookie", "X-Late", "X-Sum", "X-Undeclared"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := setup{store: store, opts: idempotency.Options{OmitHeaders: omitted}}.guard(t, handler)
+			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/payments", nil)
+			r.Header.Set("Idempotency-Key", "k")
+			svc.handler.ServeHTTP(w, r)
+			got := w.Result()
+			require.Equal(t, "true", got.Header.Get("Idempotent-Replayed"))
+			require.Equal(t, "body", w.Body.String())
+			for _, field := range sent {
+				gone := slices.ContainsFunc(omitted, func(o string) bool { return strings.EqualFold(o, field) })
+				require.Equal(t, gone, got.Header.Get(field) == "" && got.Trailer.Get(field) == "", field)
+			}
+		})
+	}
+}
+
+// BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
+func BenchmarkOmitHeaders(b *testing.B) {
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "/payments/1")
+		w.Header().Set("X-Request-Id", "1")
+		w.WriteHeader(http.StatusCreated)
+	}
+	for _, row := range []struct {
+		name    string
+		omitted []string
+	}{{"no option", nil}, {"not there", []string{"Set-Cookie"}}, {"there", []string{"X-Request-Id"}}} {
+		b.Run(row.name, func(b *testing.B) {
+			store, client := newSpyStore(), newBenchClient(0)
+			client.send(setup{store: store}.guard(b, handler).handler, benchKey(0))
+			unseen := func(context.Context, idempotency.Event) {}
+			svc := setup{store: store, opts: idempotency.Options{OmitHeaders: row.omitted, Observer: unseen}}.guard(b, handler)
+			b.ReportAllocs()
+			for b.Loop() {
+				client.send(svc.handler, benchKey(0))
+				if client.header["Idempotent-Replayed"] == nil {
+					b.Fatal("no replay: ", client.status, client.header)
+				}
+			}
+			require.Zero(b, svc.runs.Load())
+		})
+	}
 }
 
 // The mark of a replay comes from the middleware, never from a handler or what is behind it.

@@ -121,21 +121,12 @@ func TestRemainingTimeThatTheStoreDoesNotTell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := &script{answers: []http.HandlerFunc{status(500), status(429), status(201)}}
-		svc := setup{store: untold{newSpyStore()}}.guard(t, a.ServeHTTP)
+		untold := func(record *idempotency.Record) { record.Remaining = 0 }
+		svc := setup{store: alteredStore{newSpyStore(), untold}}.guard(t, a.ServeHTTP)
 		for range a.answers {
 			svc.call("k", "")
 			time.Sleep(time.Hour)
 		}
 		require.Equal(t, a.ids[0], a.ids[2])
 	})
-}
-
-type untold struct{ idempotency.Store }
-
-func (s untold) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	record.Remaining = 0
-	return record, claim, err
 }

@@ -110,9 +110,12 @@ func (s *sealedStore) Begin(ctx context.Context, key Key, request ClaimRequest) 
 	digest, fp := key.Digest(), request.Fingerprint
 	request.Fingerprint = s.keys[0].fingerprint(digest, fp)
 	record, claim, err := s.inner.Begin(ctx, key, request)
-	older := record.Fingerprint != request.Fingerprint
-	if err == nil && claim == nil && older && idle(&record) && s.same(digest, fp, record.Fingerprint) {
-		request.Fingerprint = record.Fingerprint // by which the inner store may grant it
+	// The inner store grants an operation that was begun under another key by the fingerprint that it has of it. If the
+	// record expires before that question, the store begins a new operation with that fingerprint. This does no harm: the
+	// same request had it a moment before, and its answer is sealed with the first key.
+	for err == nil && claim == nil && record.Fingerprint != request.Fingerprint && idle(&record) &&
+		s.same(digest, fp, record.Fingerprint) {
+		request.Fingerprint = record.Fingerprint
 		record, claim, err = s.inner.Begin(ctx, key, request)
 	}
 	switch {

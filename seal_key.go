@@ -12,11 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io"
 	"regexp"
 	"sync"
 )
 
-// SealKey is a key of a sealed store. It does not print its Secret.
+// SealKey is a key of a sealed store. It can be read from JSON, with its Secret in base64. It is written with its ID
+// only: by fmt, log/slog, encoding/json and other encoders of text. There is one exception: fmt shows all of a key that
+// is in an unexported field of a struct.
 type SealKey struct {
 	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
 	ID string
@@ -34,8 +37,11 @@ type SealKey struct {
 // String returns the ID of the key.
 func (k SealKey) String() string { return "idempotency.SealKey(" + k.ID + ")" }
 
-// GoString keeps the Secret out of %#v.
-func (k SealKey) GoString() string { return k.String() }
+// Format implements [fmt.Formatter]: it keeps the Secret out of all formats.
+func (k SealKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
+
+// MarshalText implements [encoding.TextMarshaler]: it keeps the Secret out of JSON, XML and logs.
+func (k SealKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // Cipher is authenticated encryption with associated data: a key management service, say, or a keyset of a library. It
 // is safe for concurrent use. It is called within a step of the store, and Options.StoreTimeout bounds both together.

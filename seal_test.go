@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -99,17 +103,58 @@ func TestSealReportsEveryFault(t *testing.T) {
 
 func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
 	t.Parallel()
-	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6))}
+	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6)), Cipher: keyService{}}
 	opts := idempotency.SealOptions{Keys: []idempotency.SealKey{key}}
-	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
-		for _, value := range []any{key, &key, opts, &opts} {
-			shown := fmt.Sprintf(format, value)
-			require.NotContains(t, shown, "secret")
-			require.NotContains(t, shown, fmt.Sprint(int('s'))) // as a number
-			require.NotContains(t, shown, fmt.Sprintf("%x", "secret"))
-		}
+	printers := map[string]func(any) string{
+		"json": func(v any) string {
+			b, err := json.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"xml": func(v any) string {
+			b, err := xml.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"slog.TextHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewTextHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
+		"slog.JSONHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
 	}
-	require.Contains(t, fmt.Sprint(opts), "2026")
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%c"} {
+		printers[format] = func(v any) string { return fmt.Sprintf(format, v) }
+	}
+	// The first bytes of the secret, in the forms in which they would be printed.
+	forms := []string{"sec", "s e c", "115 101 99", "0x73, 0x65", "736563726574", "c2Vj"}
+	for name, print := range printers {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []any{key, &key, opts, &opts, opts.Keys} {
+				shown := print(value)
+				require.Contains(t, shown, "idempotency.SealKey(2026)")
+				for _, form := range forms {
+					require.NotContains(t, shown, form)
+				}
+			}
+		})
+	}
+}
+
+// Keys may come from configuration. What is written of them cannot be taken for that.
+func TestSealKeysFromJSON(t *testing.T) {
+	t.Parallel()
+	var opts idempotency.SealOptions
+	secret := base64.StdEncoding.EncodeToString(sealKey("1").Secret)
+	require.NoError(t, json.Unmarshal([]byte(`{"Keys": [{"ID": "1", "Secret": "`+secret+`"}]}`), &opts))
+	require.Equal(t, sealing("1"), opts)
+	written, err := json.Marshal(opts)
+	require.NoError(t, err)
+	require.Error(t, json.Unmarshal(written, &opts), "what was written has no secrets")
 }
 
 func TestSealedStoreConforms(t *testing.T) {
@@ -311,26 +356,99 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 // Between the two questions, the operation may have expired and another process may have begun a new one.
 func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
-		request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
-		claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
-		require.NoError(t, claim.Release(t.Context(), time.Minute))
-		rotated := mustSeal(t, inner, sealing("2", "1"))
-		inner.begins.Store(0)
-		inner.onBegin = func(_ context.Context, n int64, step func() error) error {
-			if n == 2 {
-				time.Sleep(time.Minute)
-				mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
-			}
-			return step()
+	for name, released := range map[string]bool{"a new one runs": false, "a new one was released": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				inner := newSpyStore()
+				request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
+				claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
+				require.NoError(t, claim.Release(t.Context(), time.Minute))
+				rotated := mustSeal(t, inner, sealing("2", "1"))
+				inner.begins.Store(0)
+				inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+					if n == 2 {
+						time.Sleep(time.Minute)
+						claim := mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
+						if released {
+							require.NoError(t, claim.Release(t.Context(), time.Minute))
+						}
+					}
+					return step()
+				}
+				record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
+				require.NoError(t, err)
+				require.Equal(t, released, claim != nil)
+				require.Equal(t, request.Fingerprint, record.Fingerprint)
+				require.Equal(t, request.Lease, record.LeaseLeft)
+			})
+		})
+	}
+}
+
+// If nobody has begun a new one, the second question does, under the old key. It goes on as any other does, and its
+// answer needs the new key only.
+func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name         string
+		begun, later idempotency.SealOptions
+	}{
+		{"old key", sealing("1"), sealing("2", "1")},
+		{"in the clear", onlyOpening(sealing("2")), allowingClear(sealing("2"))},
+	} {
+		for _, fails := range []bool{false, true} {
+			t.Run(fmt.Sprint(row.name, ", fails ", fails), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					inner := newSpyStore()
+					request, other := attemptFor(time.Minute), attemptFor(time.Minute)
+					other.Fingerprint[0]++
+					begin := func(store idempotency.Store, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim) {
+						record, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+						require.NoError(t, err)
+						return record, claim
+					}
+					old, claim := begin(mustSeal(t, inner, row.begun), request)
+					require.NoError(t, claim.Release(t.Context(), time.Minute))
+					inner.begins.Store(0)
+					inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+						if n == 2 {
+							time.Sleep(time.Minute)
+						}
+						return step()
+					}
+					first, claim := begin(mustSeal(t, inner, row.later), request)
+					require.NotNil(t, claim)
+					require.NotEqual(t, old.Operation, first.Operation)
+					require.Equal(t, 1, first.Attempt)
+					require.Equal(t, request.Fingerprint, first.Fingerprint)
+
+					neighbour := mustSeal(t, inner, row.later)
+					running, none := begin(neighbour, request)
+					require.Nil(t, none)
+					require.Equal(t, request.Fingerprint, running.Fingerprint)
+					if fails {
+						require.NoError(t, claim.Release(t.Context(), time.Minute))
+						_, claim = begin(neighbour, other)
+						require.Nil(t, claim)
+						var second idempotency.Record
+						second, claim = begin(neighbour, request)
+						require.NotNil(t, claim)
+						require.Equal(t, first.Operation, second.Operation)
+					}
+					require.NoError(t, claim.Complete(t.Context(), bodyOf(3), time.Minute))
+					for _, reader := range []idempotency.Store{neighbour, mustSeal(t, inner, sealing("2"))} {
+						record, _ := begin(reader, request)
+						require.Equal(t, request.Fingerprint, record.Fingerprint)
+						require.Equal(t, bodyOf(3), *record.Response)
+						record, _ = begin(reader, other)
+						require.NotEqual(t, other.Fingerprint, record.Fingerprint)
+					}
+				})
+			})
 		}
-		record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
-		require.NoError(t, err)
-		require.Nil(t, claim)
-		require.Equal(t, request.Fingerprint, record.Fingerprint)
-		require.Equal(t, request.Lease, record.LeaseLeft)
-	})
+	}
 }
 
 // An operation that was begun under an old key is completed under the new one, and outlives the old one.

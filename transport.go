@@ -28,11 +28,12 @@ import (
 //   - after a redirect that keeps the method, the key of the request that was redirected, if Hosts has the new host;
 //   - a random UUID, if Hosts has the host.
 //
-// Requests without a key pass untouched. No key follows a redirect to another host, unless Hosts has that host too.
-// A key that the caller has set is removed, too. A body that was sent with a key does not follow either: a redirect
-// with status 307 or 308, which would send it to that host, ends in a [*TransportError] that wraps [ErrRedirected]. One
-// that becomes a GET, or that has no body, is followed without the key. The other fields are the business of
-// [http.Client], which keeps Authorization and cookies from other domains.
+// Requests without a key pass untouched. No key follows a redirect that leads away: to another host, unless Hosts has
+// that host too, or from https to http, even if Hosts has the host. A key that the caller has set is removed, too. A
+// body that was sent with a key does not follow either: a redirect with status 307 or 308, which would send it there,
+// ends in a [*TransportError] that wraps [ErrRedirected]. One that becomes a GET, or that has no body, is followed
+// without the key. The other fields are the business of [http.Client], which keeps Authorization and cookies from other
+// domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //
@@ -56,15 +57,16 @@ import (
 type Transport struct {
 	// Hosts are the hosts that honour the header. An entry is compared with the host of the URL, without regard to
 	// case: "api.example.com" stands for all ports, "api.example.com:8443" for URLs with that port in them. There are
-	// no wildcards, and a domain does not include its subdomains.
+	// no wildcards, and a domain does not include its subdomains. An entry stands for http and
+	// https, but neither key nor body follows a redirect from https to http.
 	Hosts []string
 
 	// Base sends the requests. Nil means [http.DefaultTransport]. Transports that authenticate or trace go here if they
 	// are to see each attempt, and around this one if not. One that has retries of its own, such as that of
 	// hashicorp/go-retryablehttp, goes here together with MaxAttempts 1: all its attempts carry the same key.
 	//
-	// Its answers must have their Request, as those of net/http do. A redirect by an answer without it counts as one to
-	// another host.
+	// Its answers must have their Request, as those of net/http do. A redirect by an answer without it counts as one
+	// from https and from another host.
 	Base http.RoundTripper
 
 	// Header is the name of the request header with the key. Empty means Idempotency-Key.
@@ -134,7 +136,7 @@ type clientKey struct{}
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if crossHostRedirect(req) && !t.named(req) {
+	if t.ledAway(req) {
 		return t.leave(req)
 	}
 	key, err := t.key(req)
@@ -178,23 +180,30 @@ func takesKey(req *http.Request) bool {
 
 // key returns the value of the header, or nothing if the request is not to have a key.
 func (t *Transport) key(req *http.Request) (string, error) {
+	if key, given, err := t.givenKey(req); given {
+		return key, err
+	}
+	if !takesKey(req) || !t.named(req) {
+		return "", nil
+	}
 	name := t.header()
-	if _, set := req.Header[name]; set {
-		return req.Header.Get(name), nil
-	}
-	if !takesKey(req) {
-		return "", nil
-	}
-	if id, ok := req.Context().Value(clientKey{}).(string); ok {
-		return t.format(id), checkKey(id, true) // it is quoted if need be
-	}
-	if !t.named(req) {
-		return "", nil
-	}
 	if answer := req.Response; answer != nil && answer.Request != nil && answer.Request.Header.Get(name) != "" {
 		return answer.Request.Header.Get(name), nil
 	}
 	return t.format(uuid.NewString()), nil
+}
+
+// givenKey returns the value of the header if the caller has given it: the header itself, or a key by the context.
+func (t *Transport) givenKey(req *http.Request) (key string, given bool, err error) {
+	name := t.header()
+	if _, set := req.Header[name]; set {
+		return req.Header.Get(name), true, nil
+	}
+	id, given := req.Context().Value(clientKey{}).(string)
+	if !given || !takesKey(req) {
+		return "", false, nil
+	}
+	return t.format(id), true, checkKey(id, true) // it is quoted if need be
 }
 
 // format writes a key as a header value: bare if it reads as itself, else quoted.

@@ -8,11 +8,12 @@ import (
 )
 
 // ErrRedirected is the cause of a [*TransportError] if a server answered a request that has a key and a body with a
-// redirect that keeps both, to another host that is not in Transport.Hosts. That host was sent nothing.
-var ErrRedirected = errors.New("idempotency: redirected to a host that is not in Transport.Hosts")
+// redirect that keeps both, but leads away: to another host that is not in Transport.Hosts, or from https to http on
+// any host. Nothing was sent there.
+var ErrRedirected = errors.New("idempotency: redirected to where key and body must not go")
 
-// leave follows a redirect to another host that is not one of Hosts. The key stays behind. A body that was sent with a
-// key is for the host that honours it, so it stays behind too, and with it the request.
+// leave follows a redirect that leads away. The key stays behind. A body that was sent with a key is for the host that
+// honours it, so it stays behind too, and with it the request.
 func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 	key, keyed := t.formerKey(req)
 	if !keyed || !hasBody(req) {
@@ -20,24 +21,29 @@ func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 	}
 	closeBody(req)
 	id, _ := parseKey(key)
-	return nil, &TransportError{Key: id, Err: fmt.Errorf("%w: %s", ErrRedirected, req.URL.Host)}
+	return nil, &TransportError{Key: id, Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
 }
 
-// crossHostRedirect reports whether redirects have led the request away from the host that the caller addressed.
-func crossHostRedirect(req *http.Request) bool {
-	first := req
+// ledAway reports whether redirects have led the request out of https, or away from the host that the caller addressed
+// to one that is not one of Hosts.
+func (t *Transport) ledAway(req *http.Request) bool {
+	first, secure := req, false
 	for first.Response != nil {
-		if first = first.Response.Request; first == nil {
-			return true // nobody knows where it came from
+		if first = first.Response.Request; first == nil { // nobody knows where it came from
+			return req.URL.Scheme != "https" || !t.named(req)
 		}
+		secure = secure || first.URL.Scheme == "https"
 	}
-	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host)
+	if secure && req.URL.Scheme != "https" {
+		return true
+	}
+	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host) && !t.named(req)
 }
 
-// formerKey returns the key that a request had before it was redirected to a host that is not one of Hosts. It reports
-// whether there was one, or may have been.
+// formerKey returns the key that a request had before it was led away. It reports whether there was one, or may have
+// been.
 func (t *Transport) formerKey(req *http.Request) (key string, keyed bool) {
-	if key, _ := t.key(req); key != "" { // the caller's, which http.Client copies, or that of the context
+	if key, _, _ := t.givenKey(req); key != "" { // http.Client copies what the caller has set
 		return key, true
 	}
 	for r := req; r.Response != nil; {

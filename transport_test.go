@@ -817,13 +817,14 @@ func TestRedirects(t *testing.T) {
 func TestRedirectsToOtherHosts(t *testing.T) {
 	t.Parallel()
 	const a, b, c, random = "a.example.com", "b.example.com", "c.example.com", "a random UUID"
+	const secureA, secureB = "https://" + a, "https://" + b
 	tests := []struct {
 		name   string
 		hosts  []string
 		key    string // of the context, or of the header
 		header bool
 		status int
-		route  []string
+		route  []string // hosts, by http unless it says https
 		want   []string // the key that each host gets
 		sent   int      // to the last host, which answers 503
 		stays  int      // the number of hosts that get the body, if the next one must not
@@ -857,24 +858,59 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 			want: []string{random, random, ""}, sent: 1, stays: 2},
 		{name: "set to nothing", hosts: []string{a}, header: true, route: []string{a, b}, want: []string{"", ""}, sent: 1},
 		{name: "none", route: []string{a, b, c}, want: []string{"", "", ""}, sent: 1},
+
+		{name: "random, out of https", hosts: []string{a}, route: []string{secureA, a},
+			want: []string{random, ""}, sent: 1, stays: 1},
+		{name: "random, out of https, port in the URL", hosts: []string{a}, route: []string{secureA, a + ":80"},
+			want: []string{random, ""}, sent: 1, stays: 1},
+		{name: "random, out of https to another named host", hosts: []string{a, b}, route: []string{secureA, b},
+			want: []string{random, ""}, sent: 1, stays: 1},
+		{name: "random, by https and out of it", hosts: []string{a, b}, route: []string{secureA, secureB, b},
+			want: []string{random, random, ""}, sent: 1, stays: 2},
+		{name: "random, to https and out of it", hosts: []string{a}, route: []string{a, secureA, a},
+			want: []string{random, random, ""}, sent: 1, stays: 2},
+		{name: "random, to a named host by https and out of it", hosts: []string{b}, route: []string{a, secureB, b},
+			want: []string{"", random, ""}, sent: 1, stays: 2},
+		{name: "random, to https", hosts: []string{a}, route: []string{a, secureA}, want: []string{random, random}, sent: 4},
+		{name: "of the context, out of https", hosts: []string{a}, key: "k-1", route: []string{secureA, a},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
+		{name: "of the context, out of https, not named", key: "k-1", route: []string{secureA, a},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
+		{name: "of the context, out of https and back", key: "k-1", route: []string{secureA, a, secureA},
+			want: []string{"k-1", "", "k-1"}, sent: 1, stays: 1},
+		{name: "of the context, to https, not named", key: "k-1", route: []string{a, secureA},
+			want: []string{"k-1", "k-1"}, sent: 1},
+		{name: "the caller's, out of https", hosts: []string{a}, key: "k-1", header: true, route: []string{secureA, a},
+			want: []string{"k-1", ""}, sent: 1, stays: 1},
+		{name: "the caller's, out of https to GET", hosts: []string{a}, key: "k-1", header: true, status: 303,
+			route: []string{secureA, a}, want: []string{"k-1", ""}, sent: 1},
+		{name: "none, out of https", route: []string{secureA, a}, want: []string{"", ""}, sent: 1},
+		{name: "none, out of https to a named host", hosts: []string{b}, route: []string{secureA, b},
+			want: []string{"", ""}, sent: 1},
+	}
+	address := func(hop string) string {
+		if strings.Contains(hop, "://") {
+			return hop
+		}
+		return "http://" + hop
 	}
 	for _, tt := range tests {
 		for _, body := range []string{"", "order 1"} {
 			t.Run(fmt.Sprintf("%s, body %q", tt.name, body), func(t *testing.T) {
 				t.Parallel()
 				var got arrivals
-				server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
+				handler := got.record(func(w http.ResponseWriter, r *http.Request, _ int) {
 					hop, _ := strconv.Atoi(r.URL.Path[1:])
 					if hop+1 == len(tt.route) {
 						w.WriteHeader(http.StatusServiceUnavailable)
 						return
 					}
-					next := fmt.Sprintf("http://%s/%d", tt.route[hop+1], hop+1)
+					next := fmt.Sprintf("%s/%d", address(tt.route[hop+1]), hop+1)
 					http.Redirect(w, r, next, cmp.Or(tt.status, http.StatusTemporaryRedirect))
-				}), false)
-				transport := impatient(server) // which finds the server under every name in example.com
+				})
+				transport := impatient(listenTwice(t, handler)) // which finds the servers under every name in example.com
 				transport.Hosts = tt.hosts
-				r := newPost(t, "http://"+a+"/0", body)
+				r := newPost(t, address(tt.route[0])+"/0", body)
 				switch {
 				case tt.header:
 					r.Header.Set("Idempotency-Key", tt.key)
@@ -908,6 +944,20 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 	}
 }
 
+// listenTwice returns a server with TLS. Its client sends what is not for https to another one without TLS.
+func listenTwice(t *testing.T, handler http.Handler) *httptest.Server {
+	clear, secure := listen(t, handler, false), listen(t, handler, true)
+	base := secure.Client().Transport.(*http.Transport)
+	dial := base.DialContext
+	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if strings.HasSuffix(address, ":80") {
+			address = clear.Listener.Addr().String()
+		}
+		return dial(ctx, network, address)
+	}
+	return secure
+}
+
 // Nobody knows where a redirect came from if the base does not say which request was answered.
 func TestRedirectOfAnUnknownRequest(t *testing.T) {
 	t.Parallel()
@@ -922,23 +972,25 @@ func TestRedirectOfAnUnknownRequest(t *testing.T) {
 		want   string // the key of the second request
 		stays  bool
 	}{
-		{"no host named", nil, "k-1", "POST", "", "service.test", "", false},
-		{"no host named, body", nil, "k-1", "POST", "order 1", "service.test", "", true},
-		{"named host", []string{"service.test"}, "", "POST", "order 1", "service.test", fresh, false},
-		{"other host", []string{"service.test"}, "", "POST", "", "other.test", "", false},
-		{"other host, body", []string{"service.test"}, "", "POST", "order 1", "other.test", "", true},
-		{"other host, method without a key", []string{"service.test"}, "", "PUT", "order 1", "other.test", "", false},
-		{"no key at all", nil, "", "POST", "order 1", "other.test", "", false},
+		{"no host named", nil, "k-1", "POST", "", "https://service.test", "", false},
+		{"no host named, body", nil, "k-1", "POST", "order 1", "https://service.test", "", true},
+		{"named host", []string{"service.test"}, "", "POST", "order 1", "https://service.test", fresh, false},
+		{"named host, not https", []string{"service.test"}, "", "POST", "", "http://service.test", "", false},
+		{"named host, not https, body", []string{"service.test"}, "", "POST", "order 1", "http://service.test", "", true},
+		{"other host", []string{"service.test"}, "", "POST", "", "https://other.test", "", false},
+		{"other host, body", []string{"service.test"}, "", "POST", "order 1", "https://other.test", "", true},
+		{"other host, method without a key", []string{"service.test"}, "", "PUT", "order 1", "https://other.test", "", false},
+		{"no key at all", nil, "", "POST", "order 1", "https://other.test", "", false},
 	} {
 		var keys []string
 		transport := idempotency.Transport{Hosts: row.hosts, Base: baseFunc(func(r *http.Request) (*http.Response, error) {
 			keys = append(keys, r.Header.Get("Idempotency-Key"))
 			if len(keys) == 1 {
-				return replying(307, http.Header{"Location": {"http://" + row.to + "/2"}})(r)
+				return replying(307, http.Header{"Location": {row.to + "/2"}})(r)
 			}
 			return replying(200, nil)(r)
 		})}
-		r := newPost(t, "http://service.test/1", row.body)
+		r := newPost(t, "https://service.test/1", row.body)
 		r.Method = row.method
 		if row.key != "" {
 			r = r.WithContext(idempotency.WithKey(t.Context(), row.key))
