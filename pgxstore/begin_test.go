@@ -155,7 +155,7 @@ func TestNoPartitionForTheAnswer(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
+			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2, SpareDays: 1}, "2030-01-10 12:00:00+00")
 			store := open(opts)
 			serve := func(ttl time.Duration) *service { return newService(t, store, idempotency.Options{TTL: ttl}) }
 			s := serve(49 * time.Hour)
@@ -167,7 +167,7 @@ func TestNoPartitionForTheAnswer(t *testing.T) {
 			s = serve(48 * time.Hour)
 			status, _ = s.ask(t, "alice", "1")
 			require.Equal(t, http.StatusCreated, status)
-			set("2030-01-11 12:00:00+00") // and nobody calls Maintain
+			set("2030-01-12 11:00:00+00") // and nobody calls Maintain
 			for _, key := range []string{"2", "2", "3"} {
 				status, _ = s.ask(t, "alice", key)
 				require.Equal(t, http.StatusServiceUnavailable, status)

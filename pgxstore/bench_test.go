@@ -238,19 +238,7 @@ func compareServers(b *testing.B, theirs, ours http.Handler) {
 // BenchmarkFirst compares claim and completion of a lease to an INSERT and an UPDATE written by hand: of a key, a
 // fingerprint and a token, and of the same row that the store writes, with the same index.
 func BenchmarkFirst(b *testing.B) {
-	ctx := context.Background()
-	ours := func(b *testing.B, pool *pgxpool.Pool) func(int) {
-		store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
-		return func(int) {
-			_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
-			if err == nil {
-				err = claim.Complete(ctx, answer, time.Hour)
-			}
-			if err != nil {
-				panic(err)
-			}
-		}
-	}
+	ours := func(b *testing.B, pool *pgxpool.Pool) func(int) { return leased(b, pool, pgxstore.Options{}) }
 	bare := func(b *testing.B, pool *pgxpool.Pool) {
 		newHandmade(b, pool)
 		compare(b, func(int) {
@@ -292,7 +280,6 @@ func writeOne(pool *pgxpool.Pool, sql string, args ...any) {
 // BenchmarkReplay compares a replay to a SELECT by primary key written by hand.
 func BenchmarkReplay(b *testing.B) {
 	pool := benchPool(b)
-	store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
 	ctx := context.Background()
 	newHandmade(b, pool)
 	const records = 1000
@@ -301,11 +288,7 @@ func BenchmarkReplay(b *testing.B) {
 		ids[i] = uuid.NewString()
 		execute(b, pool, "INSERT INTO handmade (key, fingerprint, token, status, header, body) VALUES ($1, $2, $3, $4, $5, $6)",
 			ids[i], ids[i], ids[i], answer.Status, string(answer.Header), answer.Body)
-		_, claim, err := store.Begin(ctx, keyOf(ids[i]), attempt)
-		require.NoError(b, err)
-		require.NoError(b, claim.Complete(ctx, answer, time.Hour))
 	}
-	execute(b, pool, "VACUUM ANALYZE")
 	compare(b, func(i int) {
 		var status int
 		var fingerprint, header string
@@ -315,12 +298,66 @@ func BenchmarkReplay(b *testing.B) {
 		if err != nil || len(body) != len(answer.Body) {
 			panic(err)
 		}
-	}, func(i int) {
-		record, claim, err := store.Begin(ctx, keyOf(ids[i%records]), attempt)
+	}, replayed(b, pool, pgxstore.Options{}))
+}
+
+// BenchmarkPartitions compares a table with partitions to one without: first executions and replays.
+func BenchmarkPartitions(b *testing.B) {
+	for _, days := range []pgxstore.Options{{PartitionDays: 1}, {PartitionDays: 1, SpareDays: 30}, {PartitionDays: 30}} {
+		name := fmt.Sprintf("TTL of %d d, %d spare", days.PartitionDays, days.SpareDays)
+		b.Run(name+"/Store first", func(b *testing.B) {
+			pool := benchPool(b)
+			compare(b, leased(b, pool, pgxstore.Options{}), leased(b, pool, days))
+		})
+		b.Run(name+"/Store replay", func(b *testing.B) {
+			pool := benchPool(b)
+			compare(b, replayed(b, pool, pgxstore.Options{}), replayed(b, pool, days))
+		})
+		b.Run(name+"/TxStore first", func(b *testing.B) {
+			pool := benchPool(b)
+			compare(b, transacted(b, pool, pgxstore.Options{}), transacted(b, pool, days))
+		})
+	}
+}
+
+// leased executes an operation with a lease.
+func leased(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
+	return executed(pgxstore.New(pool, newTable(b, pool, opts)))
+}
+
+// transacted executes an operation in a transaction.
+func transacted(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
+	return executed(pgxstore.NewTx(pool, newTable(b, pool, opts)))
+}
+
+func executed(store idempotency.Store) func(int) {
+	ctx := context.Background()
+	return func(int) {
+		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
+		if err == nil {
+			err = claim.Complete(ctx, answer, time.Hour)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+}
+
+// replayed replays one of a thousand records.
+func replayed(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
+	ctx := context.Background()
+	store := pgxstore.New(pool, newTable(b, pool, opts))
+	ids := make([]string, 1000)
+	for i := range ids {
+		ids[i] = completed(b, store).ID
+	}
+	execute(b, pool, "VACUUM ANALYZE")
+	return func(i int) {
+		record, claim, err := store.Begin(ctx, keyOf(ids[i%len(ids)]), attempt)
 		if err != nil || claim != nil || len(record.Response.Body) != len(answer.Body) {
 			panic(err)
 		}
-	})
+	}
 }
 
 func newHandmade(b *testing.B, pool *pgxpool.Pool) {

@@ -138,17 +138,27 @@ func (t *Table) checkVersion(ctx context.Context, conn *pgxpool.Conn) error {
 	return nil
 }
 
-// checkPartitions reports that from today on, in a row, no more than half of PartitionDays are ready.
+// checkPartitions reports that from today on, in a row, no more than half of the spare days are ready, or that there are
+// records which the stores do not look for.
 func (t *Table) checkPartitions(ctx context.Context, conn *pgxpool.Conn) error {
 	now, partitions, err := t.partitions(ctx, conn)
 	if err != nil {
 		return err
 	}
+	var beyond bool
+	err = conn.QueryRow(ctx, t.opts.expand("SELECT EXISTS (SELECT FROM {records} WHERE NOT "+expiresBefore+")")).Scan(&beyond)
+	if err != nil {
+		return err
+	}
+	if beyond {
+		return t.unready("set PartitionDays to the longest TTL", "table %s has records that expire in more than %d days",
+			t.opts.name(""), t.opts.PartitionDays)
+	}
 	ready := 0
 	for has(partitions, dayOf(now).AddDate(0, 0, ready), attached) {
 		ready++
 	}
-	if 2*ready <= t.opts.PartitionDays {
+	if spare := ready - t.opts.PartitionDays - 1; spare <= t.opts.spareDays()/2 {
 		return t.unready(callMaintain, "only %d partitions are ready of table %s", ready, t.opts.name(""))
 	}
 	return nil

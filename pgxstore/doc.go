@@ -36,10 +36,11 @@
 //
 // A unique index cannot span partitions unless the border is in it, so it would not keep a key from being claimed on
 // both sides. Therefore all claims of a key in such a table take turns, by an advisory lock that ends with the
-// transaction, and each searches every partition, by a statement that begins when it has the lock. Only such a statement
-// makes a record, and it finds the one that is there; completion and renewal change a record, or move it to the
-// partition of the day on which it expires now. If they find none, they make it again as a claim does. So there is no
-// second one, as long as all claims have the same [Options], and nobody detaches a day by hand that is not over.
+// transaction, and each searches every partition that can hold a record which counts, by a statement that begins when it
+// has the lock. Only such a statement makes a record, and it finds the one that is there; completion and renewal change a
+// record, or move it to the partition of the day on which it expires now. If they find none, they make it again as a claim
+// does. So there is no second one, as long as all claims have the same [Options], and nobody detaches a day by hand that
+// is not over.
 //
 // That costs no round trip, as everything is sent at once; but a transaction that cannot see what was committed since
 // it began would be blind to the other partitions, which is why there is no other isolation level than read committed.

@@ -190,16 +190,16 @@ func TestMaintainDropsDays(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-30 23:00:00+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2, SpareDays: 1}, "2030-01-30 23:00:00+00")
 	store := pgxstore.New(pool, opts)
-	require.Equal(t, []string{"20300130", "20300131", "20300201"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20300130", "20300131", "20300201", "20300202"}, partitions(t, pool, opts))
 	day := idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: time.Minute, TTL: 24 * time.Hour}
 	_, claim, err := store.Begin(ctx, keyOf("1"), day)
 	require.NoError(t, err)
 
 	set("2030-01-31 01:00:00+00")
 	maintainAtOnce(t, store)
-	require.Equal(t, []string{"20300131", "20300201", "20300202"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20300131", "20300201", "20300202", "20300203"}, partitions(t, pool, opts))
 	require.NoError(t, claim.Complete(ctx, answer, 25*time.Hour), "the record moves to the day on which it expires now")
 	require.Equal(t, 1, one[int](t, pool, `SELECT count(*) FROM `+partitionName(opts, "20300201")))
 
@@ -226,7 +226,7 @@ func TestMaintainLeavesOtherTables(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}, "2030-01-10 12:00:00+00")
 	former := opts
 	former.Table = "former " + opts.Table
 	execute(t, pool, "ALTER TABLE "+tableName(opts)+" RENAME TO "+tableName(former))
@@ -235,11 +235,11 @@ func TestMaintainLeavesOtherTables(t *testing.T) {
 
 	set("2030-01-20 12:00:00+00")
 	require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
-	require.Equal(t, []string{"20300120", "20300121"}, partitions(t, pool, opts))
-	require.Equal(t, []string{"20300110", "20300111"}, partitions(t, pool, former))
+	require.Equal(t, []string{"20300120", "20300121", "20300122"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20300110", "20300111", "20300112"}, partitions(t, pool, former))
 	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM pg_class WHERE relname = $1", opts.Table+"_20300101"))
 	require.NoError(t, pgxstore.Migrate(ctx, pool, former), "and its own days are known by whatever name")
-	require.Equal(t, []string{"20300120", "20300121"}, partitions(t, pool, former))
+	require.Equal(t, []string{"20300120", "20300121", "20300122"}, partitions(t, pool, former))
 }
 
 // A day is what the borders of a partition say, too, in whatever style the session writes them. One that somebody has
@@ -249,13 +249,13 @@ func TestMaintainLooksAtBorders(t *testing.T) {
 	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["datestyle"], c.ConnConfig.RuntimeParams["timezone"] = "SQL, DMY", "Asia/Kolkata"
 	})
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}, "2030-01-10 12:00:00+00")
 	archive := partitionName(opts, "20200101")
 	execute(t, pool, fmt.Sprintf(`CREATE TABLE %s PARTITION OF %s FOR VALUES FROM ('2040-01-01 00:00:00+00')
 		TO ('2041-01-01 00:00:00+00')`, archive, tableName(opts)))
 	set("2030-01-12 12:00:00+00")
 	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
-	require.Equal(t, []string{"20200101", "20300112", "20300113"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20200101", "20300112", "20300113", "20300114"}, partitions(t, pool, opts))
 }
 
 // halfDetach interrupts the detachment of a day.
@@ -315,7 +315,7 @@ func TestMaintainGoesOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			now, set := newClock(t, plain)
 			set("2030-01-10 12:00:00+00")
-			opts := newTable(t, pool, pgxstore.Options{PartitionDays: 2}.At(now))
+			opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}.At(now))
 			store := pgxstore.New(pool, opts)
 			set("2030-01-12 12:00:00+00")
 			halfDetach(t, plain, opts, "20300111")
@@ -343,7 +343,7 @@ func TestMaintainAttachesAgain(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts, _ := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
+	opts, _ := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
 	key := completed(t, store)
 	for _, day := range []string{"20300110", "20300112"} {
@@ -367,7 +367,7 @@ func TestMaintainWhileAnotherWaits(t *testing.T) {
 		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
 		c.ConnConfig.RuntimeParams["application_name"] = t.Name()
 	})
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}, "2030-01-10 12:00:00+00")
 	set("2030-01-11 12:00:00+00")
 	finish := reading(t, pool, opts)
 	dropped := make(chan error, 1)
@@ -438,7 +438,7 @@ func TestCompletionAcrossMidnight(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	pool := newPool(t, serverURL(t))
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 23:59:59.9+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2, SpareDays: 1}, "2030-01-10 23:59:59.9+00")
 	store := pgxstore.New(pool, opts)
 	key := keyOf("1")
 	brief := attempt
@@ -576,7 +576,7 @@ func TestMaintainCost(t *testing.T) {
 	now, set := newClock(t, pool)
 	drop := func(records int) (written int64) {
 		set("2030-01-01 12:00:00+00")
-		opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+		opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}.At(now))
 		fill(t, pool, opts, records, "'2030-01-01 13:00:00+00'::timestamptz")
 		set("2030-01-02 12:00:00+00")
 		execute(t, pool, "CHECKPOINT")

@@ -22,10 +22,14 @@ type Options struct {
 	Table string
 
 	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once
-	// instead of deleting each record; and says for how many days ahead it keeps partitions ready. That must be longer
-	// than the longest TTL, by as many days as Maintain may fail to run: without a partition for its record, nothing can
-	// be claimed. A claim with a longer TTL than that is refused. Zero means that the table is not divided.
+	// instead of deleting each record. It is the longest TTL, in days: a longer one is refused. To raise it, give it to
+	// all processes before any has a longer TTL, for they look for records on these days only. Zero means that the
+	// table is not divided.
 	PartitionDays int
+
+	// SpareDays is for how many days beyond PartitionDays [Table.Maintain] keeps partitions ready: so long may it fail to
+	// run. Without a partition for its record, nothing can be claimed. Zero means 7.
+	SpareDays int
 
 	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest
 	// of a page is room for what [Store] does when an operation ends. It changes the record in place if the answer finds
@@ -72,6 +76,8 @@ func (o Options) at(now string) Options {
 	return o
 }
 
+func (o Options) spareDays() int { return cmp.Or(o.SpareDays, 7) }
+
 func (o Options) divided() bool { return o.PartitionDays != 0 }
 
 func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
@@ -93,6 +99,9 @@ func (o Options) validate() error {
 	}
 	if o.PartitionDays < 0 {
 		fault("PartitionDays is %d, less than zero", o.PartitionDays)
+	}
+	if o.SpareDays < 0 {
+		fault("SpareDays is %d, less than zero", o.SpareDays)
 	}
 	if f := cmp.Or(o.FillFactor, 70); f < 10 || f > 100 {
 		fault("FillFactor is %d, not from 10 to 100", o.FillFactor)

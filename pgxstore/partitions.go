@@ -25,7 +25,7 @@ func (t *Table) createMissing(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return err
 	}
-	for i := range t.opts.PartitionDays + 1 {
+	for i := range t.opts.PartitionDays + t.opts.spareDays() + 1 {
 		day := dayOf(now).AddDate(0, 0, i)
 		if has(partitions, day, attached) {
 			continue

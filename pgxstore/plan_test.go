@@ -97,11 +97,11 @@ func TestPlansOfAnEmptiedTable(t *testing.T) {
 func TestStorageSettings(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	for _, days := range []int{0, 3} {
-		opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+	for days, tables := range map[int]int{0: 1, 3: 3 + 2 + 1} {
+		opts := newTable(t, pool, pgxstore.Options{PartitionDays: days, SpareDays: 2})
 		settings := column[string](t, pool, `SELECT array_to_string(reloptions, ', ') FROM pg_class
 			WHERE oid = ANY ($1::text[]::regclass[])`, tablesOf(t, pool, opts))
-		require.Len(t, settings, days+1)
+		require.Len(t, settings, tables)
 		require.Equal(t, []string{"fillfactor=70, autovacuum_vacuum_threshold=2000, autovacuum_analyze_threshold=2000, " +
 			"vacuum_truncate=false"}, slices.Compact(settings))
 	}

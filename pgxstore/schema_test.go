@@ -230,7 +230,7 @@ func TestCheck(t *testing.T) {
 	store := pgxstore.New(pool, opts)
 	require.NoError(t, store.Check(ctx))
 
-	days := newTable(t, pool, pgxstore.Options{PartitionDays: 2})
+	days := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1})
 	require.NoError(t, pgxstore.NewTx(pool, days).Check(ctx))
 	days.PartitionDays = 9
 	err := pgxstore.NewTx(pool, days).Check(ctx)
@@ -248,7 +248,7 @@ func TestCheck(t *testing.T) {
 	for _, table := range []string{tableName(opts), partitionName(days, time.Now().UTC().Format("20060102"))} {
 		execute(t, pool, "ALTER TABLE "+table+" SET UNLOGGED")
 	}
-	days.PartitionDays = 2
+	days.PartitionDays = 1
 	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties it")
 	require.Len(t, settings(t, store), 1)
 	require.Len(t, settings(t, pgxstore.NewTx(pool, days)), 1, "one of the days")
@@ -318,12 +318,12 @@ func TestCheckOfPartitions(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2}, "2030-01-10 12:00:00+00")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 3}, "2030-01-10 12:00:00+00")
 	store := pgxstore.New(pool, opts)
 	set("2030-01-11 12:00:00+00")
 	require.Equal(t, onlyFsync, settings(t, store))
 	set("2030-01-12 12:00:00+00")
-	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready")
+	require.ErrorContains(t, store.Check(ctx), "only 3 partitions are ready")
 	set("2030-01-10 12:00:00+00")
 	execute(t, pool, "DROP TABLE "+partitionName(opts, "20300111"))
 	require.ErrorContains(t, store.Check(ctx), "only 1 partitions are ready", "what comes after a gap does not count")
@@ -377,7 +377,7 @@ func TestCheckOfPrivilegesForMaintain(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	now, set := newClock(t, pool)
 	set("2030-01-10 12:00:00+00")
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1}.At(now))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}.At(now))
 	role, own := newRole(t, pool)
 	store := pgxstore.New(own, opts)
 	execute(t, pool, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // as it is since PostgreSQL 15
@@ -399,7 +399,7 @@ func TestCheckOfPrivilegesForMaintain(t *testing.T) {
 	}
 	require.Empty(t, missing(t, store, role))
 	require.NoError(t, store.Maintain(ctx))
-	require.Equal(t, []string{"20300112", "20300113"}, partitions(t, pool, opts))
+	require.Equal(t, []string{"20300112", "20300113", "20300114"}, partitions(t, pool, opts))
 	require.Equal(t, onlyFsync, settings(t, store))
 }
 
@@ -446,9 +446,9 @@ func TestRestoredWithoutComments(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	for name, days := range map[string]int{"plain": 0, "partitions": 2} {
+	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
 		t.Run(name, func(t *testing.T) {
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: days}, "2030-01-10 12:00:00+00")
+			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: days, SpareDays: days}, "2030-01-10 12:00:00+00")
 			store := pgxstore.New(pool, opts)
 			key := completed(t, store)
 			tables := append(tablesOf(t, pool, opts), tableName(opts))

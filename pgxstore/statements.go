@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -43,6 +44,7 @@ func (o Options) expand(sql string) string {
 		"{records_text}", literal(o.name("")),
 		"{schema}", pgx.Identifier{o.Schema}.Sanitize(),
 		"{schema_text}", literal(pgx.Identifier{o.Schema}.Sanitize()),
+		"{reach}", strconv.Itoa(24*(o.PartitionDays+1)),
 		"{kind}", o.kind(),
 		"{storage}", o.storage(),
 		"{claim_function}", o.name(claimSuffix(o.divided())),
@@ -51,7 +53,7 @@ func (o Options) expand(sql string) string {
 		"{expiry_index}", pgx.Identifier{index}.Sanitize(),
 		"{expiry_index_text}", literal(index),
 		"{now}", now,
-	).Replace(sql)
+	).Replace(strings.ReplaceAll(sql, "{in_reach}", o.inReach()))
 }
 
 // storage returns the settings of every table with records, which are those of the partitions if there are any.
@@ -64,7 +66,7 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 
 // vacant is the creation of an operation whose former record is replaced, if it is gone: a divided table has no primary
 // key to tell.
-const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea) THEN $15::timestamptz END"
+const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $15::timestamptz END"
 
 // recordStatements returns how a transaction records a new operation, and the next attempt at one: its number and when
 // the operation began are parameters then.
@@ -92,6 +94,19 @@ func claimSuffix(divided bool) string {
 }
 
 func (o Options) claimFunction() string { return o.table() + claimSuffix(o.divided()) }
+
+// inReach returns what a divided table is told besides the digest of a record: the days on which that can expire. The
+// partitions of other days are not opened. A record that expired on a day that has been over for an hour may be dropped, so
+// it is as good as gone. The clock of the server may be set back by an hour.
+func (o Options) inReach() string {
+	if !o.divided() {
+		return ""
+	}
+	return ` AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')
+        AND ` + expiresBefore
+}
+
+const expiresBefore = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
 
 // onConflict returns what an insertion does about a record that another session was faster to make. Where claims take
 // turns there is none. What any other index refuses is an error: to look again would not show why.
@@ -136,6 +151,6 @@ var common = strings.NewReplacer(
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`,
 	"{restorable}", `(r.expires_at <= {now} AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
         OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL)`,
-	"{held}", `r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

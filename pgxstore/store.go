@@ -58,14 +58,11 @@ func reachOf(request idempotency.ClaimRequest) reach {
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
 // the key, the second one recognises its own token. If no answer comes, it returns the claim beside the error.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	if s.faults != nil {
-		return idempotency.Record{}, nil, s.faults
-	}
 	ttl := max(request.TTL, request.Lease)
-	sql, err := s.statements.in(ctx, s.Table)
-	if err == nil {
-		err = s.mayKeep(ttl)
+	if err := errors.Join(s.faults, s.mayKeep(ttl)); err != nil {
+		return idempotency.Record{}, nil, err
 	}
+	sql, err := s.statements.in(ctx, s.Table)
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -176,6 +173,9 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
+	if err := c.store.mayKeep(lease); err != nil {
+		return err
+	}
 	done, err := c.step(ctx, spare, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
 	if done || err != nil {
 		return err
@@ -191,6 +191,9 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if err := c.store.mayKeep(ttl); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done, err := c.step(ctx, pooled, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
@@ -205,6 +208,9 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 
 // Release implements [idempotency.Claim].
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
+	if err := c.store.mayKeep(ttl); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done, err := c.step(ctx, pooled, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())

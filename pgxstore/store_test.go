@@ -236,7 +236,7 @@ func TestRestoredAttempt(t *testing.T) {
 // A first execution takes two round trips and a replay one, also where claims take a lock.
 func TestRoundTripsOfLeases(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool, proxy := newProxiedPool(t, alone)
@@ -340,7 +340,7 @@ func TestOvertaken(t *testing.T) {
 		"deleted": {change: "DELETE FROM %s", attempt: 1},
 		"made":    {change: "INSERT INTO %s " + columns + " SELECT " + columns[1:len(columns)-1] + " FROM former"},
 	} {
-		for kind, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+		for kind, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 			if name == "made" && kind == "partitions" {
 				continue // claims take turns there
 			}
@@ -407,7 +407,7 @@ func TestRestoredInOneStatement(t *testing.T) {
 	direct := newPool(t, serverURL(t))
 	fleeting := attempt
 	fleeting.Lease, fleeting.TTL, fleeting.TakeOver = time.Microsecond, time.Microsecond, true
-	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 2}} {
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool, proxy := newProxiedPool(t, alone)

@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// mayKeep returns an error if no partition that Maintain makes would hold a record for ttl: no handler is to run whose
-// answer cannot be stored.
+// mayKeep returns an error if nobody would look for a record on the day on which it expires, or there may be no partition
+// for it. No handler is to run then.
 func (t *Table) mayKeep(ttl time.Duration) error {
 	days := int(math.Ceil(ttl.Hours() / 24))
 	if !t.opts.divided() || days <= t.opts.PartitionDays {
 		return nil
 	}
-	return fmt.Errorf("PartitionDays is %d, too few for records that are kept for %s: set it to %d or more, and call Maintain",
-		t.opts.PartitionDays, ttl, days+1)
+	return fmt.Errorf("pgxstore: PartitionDays is %d, too few for records that are kept for %s: set it to %d, and call Maintain",
+		t.opts.PartitionDays, ttl, days)
 }
 
 const callMaintain = "call Maintain every day"

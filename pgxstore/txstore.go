@@ -55,13 +55,10 @@ func (s *TxStore) Transactional() bool { return true }
 
 // Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
 func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	if s.faults != nil {
-		return idempotency.Record{}, nil, s.faults
+	if err := errors.Join(s.faults, s.mayKeep(request.TTL)); err != nil {
+		return idempotency.Record{}, nil, err
 	}
 	sql, err := s.statements.in(ctx, s.Table)
-	if err == nil {
-		err = s.mayKeep(request.TTL)
-	}
 	if err != nil {
 		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
 	}
@@ -323,11 +320,17 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		c.visit.hangUp()
 		return rolledBack(errBusy)
 	}
-	if err := c.prepare(ctx, resp); err != nil {
+	err := c.store.mayKeep(ttl)
+	if err != nil {
+		err = rolledBack(err)
+	} else {
+		err = c.prepare(ctx, resp)
+	}
+	if err != nil {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
 		return err
 	}
-	err := hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
+	err = hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.giveBack()
 	switch {
 	case err == nil:
@@ -336,7 +339,6 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
 	case c.store.isWithoutDay(err):
 		c.store.withoutDay.Store(true)
-
 		return rolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
 	case isRefused(err):
 		return rolledBack(err)

@@ -23,6 +23,6 @@ BEGIN
         RETURN NULL;
     END IF;
     UPDATE {records} r SET {claim_again}
-    WHERE r.digest = $1 AND r.token = seen_token AND {claimable} RETURNING r.attempt INTO claimed;
+    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND {claimable} RETURNING r.attempt INTO claimed;
     RETURN coalesce(claimed, 0);
 END $claim$;

@@ -91,7 +91,7 @@ BEGIN
             fingerprint = $2::bytea, token = $7::uuid, lease_until = ($11 + $8::bigint * interval '1 microsecond'),
             expires_at = ($11 + $9::bigint * interval '1 microsecond'), expires_minute = date_bin('1 minute', ($11 + $9::bigint * interval '1 microsecond'), 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL
-    WHERE r.digest = $1 AND r.token = seen_token AND (r.expires_at <= $11 OR r.status IS NULL AND r.fingerprint = $2::bytea
+    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $11 OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $11)
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)

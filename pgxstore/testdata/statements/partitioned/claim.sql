@@ -16,4 +16,5 @@ SELECT r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.to
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, $10::uuid, statement_timestamp(), r.token,
     r.status, r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint,
     r.key) END
-FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea
+FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
+        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
