@@ -278,9 +278,10 @@ func (c *txClaim) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, txKey{}, &c.tx)
 }
 
-// Extend implements [idempotency.Claim]. There is no lease to extend.
+// Extend implements [idempotency.Claim]. There is no lease to extend. It says whether the session of the transaction is
+// known to have ended.
 func (c *txClaim) Extend(context.Context, time.Duration) error {
-	if c.settled.Load() {
+	if c.settled.Load() || !c.tx.isAlive() {
 		return idempotency.ErrClaimLost
 	}
 	return nil
