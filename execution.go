@@ -51,10 +51,10 @@ func (r *Runner) execute(ctx context.Context, x *execution, work work) (Response
 	}
 	x.enter(ctx)
 	defer x.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
-	if x.leased() {
-		if time.Since(x.begun.since) >= r.renewals.span() { // the store took longer to answer than the lease lasts
-			return Response{}, x.overdue()
-		}
+	if x.overdue() {
+		return Response{}, x.giveUp()
+	}
+	if x.leased() || r.renewals.unleased {
 		x.renewer.claim, x.renewer.ctx, x.renewer.cancel = x.begun.claim, x.detached(), x.cancel
 		r.renewals.add(&x.renewer, x.begun.since)
 	}
@@ -100,8 +100,13 @@ func (x *execution) runUnprotected(ctx context.Context, work work) (Response, er
 	return resp, nil
 }
 
-// overdue gives up a claim that may have lapsed before work has begun.
-func (x *execution) overdue() error {
+// overdue reports whether the store took longer to answer than the lease lasts.
+func (x *execution) overdue() bool {
+	return x.leased() && time.Since(x.begun.since) >= x.runner.renewals.span()
+}
+
+// giveUp ends a claim that may have lapsed before work has begun.
+func (x *execution) giveUp() error {
 	err := x.release(x.untouched(), ErrClaimLost) // with Refuse too, it may be tried again
 	refusal := refusalFor(cmp.Or(err, ErrClaimLost))
 	x.event = Event{Outcome: OutcomeClaimLost, Err: refusal}

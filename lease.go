@@ -10,13 +10,15 @@ import (
 
 // renewals renews the leases of all claims that a Runner holds. They last equally long, so those that began first are
 // due first: one queue and one timer serve them all. Most handlers are done before their lease is due, and a timer for
-// each of them would cost two allocations.
+// each of them would cost two allocations. Transactions are asked likewise whether they still hold their keys.
 //
 // The queue is ordered by the start of the leases.
 type renewals struct {
-	lease   time.Duration
-	timeout time.Duration // of a renewal
-	slots   chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
+	lease    time.Duration
+	interval time.Duration // between the renewals of a lease
+	timeout  time.Duration // of a renewal
+	slots    chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
+	unleased bool          // the claims are transactions, which do not lapse
 
 	mu          sync.Mutex
 	first, last *renewer
@@ -27,9 +29,18 @@ type renewals struct {
 // mostRenewals bounds how many renewals a Runner asks the store for at a time.
 const mostRenewals = 64
 
-func newRenewals(opts RunnerOptions) *renewals {
+// watchInterval is how often a transaction is asked whether it still holds the key. When its session dies, the next
+// attempt may begin at once.
+const watchInterval = time.Second
+
+func newRenewals(opts RunnerOptions, transactional bool) *renewals {
+	interval := opts.Lease / 3
+	if transactional {
+		interval = min(interval, watchInterval)
+	}
 	return &renewals{
-		lease: opts.Lease, timeout: min(opts.StoreTimeout, opts.Lease/3), slots: make(chan struct{}, mostRenewals),
+		lease: opts.Lease, interval: interval, timeout: min(opts.StoreTimeout, opts.Lease/3),
+		slots: make(chan struct{}, mostRenewals), unleased: transactional,
 	}
 }
 
@@ -94,7 +105,7 @@ func (l *renewals) dequeue(k *renewer) {
 }
 
 // due returns when the lease is to be renewed.
-func (l *renewals) due(k *renewer) time.Time { return k.since.Add(l.lease / 3) }
+func (l *renewals) due(k *renewer) time.Time { return k.since.Add(l.interval) }
 
 // span is how long an owner relies on a lease. The margin is for what it takes the owner to hear that it must stop.
 func (l *renewals) span() time.Duration { return l.lease - l.lease/16 }
@@ -125,7 +136,11 @@ func (l *renewals) renewDue() {
 		l.dequeue(k)
 		lapses := k.since.Add(l.span())
 		var ctx context.Context
-		ctx, k.abort = context.WithDeadline(k.ctx, lapses)
+		if l.unleased {
+			ctx, k.abort = context.WithCancel(k.ctx)
+		} else {
+			ctx, k.abort = context.WithDeadline(k.ctx, lapses)
+		}
 		go k.renew(ctx, lapses)
 	}
 	l.arm()
@@ -135,8 +150,10 @@ func (l *renewals) renewDue() {
 // by a timer, since a driver may take no notice of its context.
 func (k *renewer) renew(ctx context.Context, lapses time.Time) {
 	defer k.abort()
-	alarm := time.AfterFunc(time.Until(lapses), k.lose)
-	defer alarm.Stop()
+	if !k.renewals.unleased {
+		alarm := time.AfterFunc(time.Until(lapses), k.lose)
+		defer alarm.Stop()
+	}
 	for ctx.Err() == nil {
 		since := time.Now()
 		switch err := k.extend(ctx); {

@@ -337,6 +337,59 @@ func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
 	})
 }
 
+// transactions is a store that says that its claims are transactions.
+type transactions struct{ txStore }
+
+func (transactions) Transactional() bool { return true }
+
+// A handler whose transaction has ended is told so. That the store does not answer means nothing: a transaction does not
+// lapse.
+func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		fault hook
+		after time.Duration
+	}{
+		"goes on": {func(_ context.Context, _ int64, step func() error) error { return step() }, 0},
+		"ends": {func(_ context.Context, n int64, step func() error) error {
+			if n == 10 {
+				return idempotency.ErrClaimLost
+			}
+			return step()
+		}, 10 * time.Second},
+		"fails":   {func(context.Context, int64, func() error) error { return errors.New("no answer") }, 0},
+		"is slow": {func(_ context.Context, _ int64, step func() error) error { time.Sleep(time.Hour); return step() }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onExtend = row.fault
+				runner, err := idempotency.NewRunner(transactions{txStore{store}}, idempotency.RunnerOptions{
+					Lease: time.Minute, Logger: slog.New(slog.DiscardHandler),
+				})
+				require.NoError(t, err)
+				began := time.Now()
+				_, _, err = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
+					select {
+					case <-ctx.Done():
+						assert.Equal(t, row.after, time.Since(began))
+						assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
+					case <-time.After(10 * time.Minute):
+						assert.Zero(t, row.after)
+					}
+					return someWork(ctx)
+				})
+				require.NoError(t, err)
+				asked := store.extends.Load()
+				time.Sleep(2 * time.Hour)
+				synctest.Wait()
+				require.Equal(t, asked, store.extends.Load(), "nobody asks after the completion")
+			})
+		})
+	}
+}
+
 // A lease whose claim or renewal was answered slowly is due before others that began later and are known already.
 func TestLateLeaseIsRenewedInTime(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	}
 	return &Runner{
 		store: store, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
-		renewals: newRenewals(opts), backlog: newBacklog(),
+		renewals: newRenewals(opts, isTransactional(store)), backlog: newBacklog(),
 	}, nil
 }
 

@@ -52,9 +52,11 @@ type Claim interface {
 	Context(ctx context.Context) context.Context
 
 	// Extend lets the lease run for lease from now, and the record live at least as long. It also revives a lease that
-	// has lapsed, unless somebody else has claimed the key.
+	// has lapsed, unless somebody else has claimed the key. The Extend of a transactional Store is called every second while
+	// the handler runs, and says whether the transaction goes on.
 	//
-	//   - [ErrClaimLost]: somebody else has claimed the key, or the claim was settled.
+	//   - [ErrClaimLost]: somebody else has claimed the key, or may because the transaction has ended; or the claim was
+	//     settled.
 	//   - [ErrRestored]: the store had forgotten the record, and has made it again.
 	Extend(ctx context.Context, lease time.Duration) error
 

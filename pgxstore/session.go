@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -14,6 +15,7 @@ import (
 type session struct {
 	conn       *pgx.Conn
 	state      atomic.Int32
+	checking   sync.Mutex // held while the state is checked
 	savepoints atomic.Int64
 
 	used            atomic.Bool // by the handler
@@ -22,12 +24,14 @@ type session struct {
 	passing         atomic.Bool // a statement has failed for a reason that may pass
 	kept            atomic.Bool // by KeepEffects
 	lent            atomic.Bool // there is a way to the connection that is not watched
+	raw             atomic.Bool // and the handler has it by Conn
 }
 
 // The states of a session.
 const (
 	idle int32 = iota
 	busy
+	checked // whether it is alive
 	ended
 )
 
@@ -40,16 +44,25 @@ func (s *session) acquire() error {
 	if s.state.CompareAndSwap(idle, busy) {
 		return nil
 	}
-	if s.state.Load() == ended {
+	switch s.state.Load() {
+	case ended:
 		return pgx.ErrTxClosed
+	case busy:
+		return errBusy
+	default: // it is checked, or was when this call began
+		s.awaitCheck()
+		return s.acquire()
 	}
-	return errBusy
 }
 
 func (s *session) release() { s.state.CompareAndSwap(busy, idle) }
 
 // end takes the connection from the handler, and reports whether nobody was using it.
-func (s *session) end() bool { return s.state.Swap(ended) == idle }
+func (s *session) end() bool {
+	s.checking.Lock()
+	defer s.checking.Unlock()
+	return s.state.Swap(ended) == idle
+}
 
 // use is one call of the handler. It may outlast the method that begins it, by the rows that are still to be read.
 type use struct {

@@ -90,12 +90,14 @@ func prepare(ctx context.Context, conn *pgx.Conn, config *pgxpool.Config) error 
 			return err
 		}
 	}
+	//lint:ignore SA1019 the pool still calls it
+	before := config.BeforeAcquire
 	fit, err := true, error(nil)
 	switch {
 	case config.PrepareConn != nil:
 		fit, err = config.PrepareConn(ctx, conn)
-	case config.BeforeAcquire != nil: // which is deprecated, and still called
-		fit = config.BeforeAcquire(ctx, conn)
+	case before != nil:
+		fit = before(ctx, conn)
 	}
 	if err == nil && !fit {
 		err = errors.New("pgxstore: the hooks of the pool refuse a new connection")

@@ -199,10 +199,13 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 		return pgx.LargeObjects{}
 	}
 	t.lent.Store(true)
+	t.awaitCheck()
 	return tx.LargeObjects()
 }
 
 func (t *transaction) Conn() *pgx.Conn {
 	t.used.Store(true)
+	t.raw.Store(true)
+	t.awaitCheck()
 	return t.conn
 }

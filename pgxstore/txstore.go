@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -275,9 +276,10 @@ func (c *txClaim) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, txKey{}, &c.tx)
 }
 
-// Extend implements [idempotency.Claim]. There is no lease to extend.
+// Extend implements [idempotency.Claim]. There is no lease to extend. It says whether the session of the transaction is
+// known to have ended.
 func (c *txClaim) Extend(context.Context, time.Duration) error {
-	if c.settled.Load() {
+	if c.settled.Load() || !c.tx.isAlive() {
 		return idempotency.ErrClaimLost
 	}
 	return nil
@@ -340,6 +342,8 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 	case c.store.isWithoutDay(err):
 		c.store.withoutDay.Store(true)
 		return rolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
+	case isRefused(err) && isFinal(err, c.store.opts.table()):
+		return rejected(err)
 	case isRefused(err):
 		return rolledBack(err)
 	}
@@ -401,6 +405,23 @@ func (c *txClaim) resolve(ctx context.Context, cause error) error {
 
 func rolledBack(cause error) error {
 	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, cause)
+}
+
+// rejected is the refusal of a transaction that the server would refuse again: the client must not repeat it for ever.
+func rejected(cause error) error {
+	return &idempotency.Error{
+		Status: http.StatusInternalServerError, Code: "rolled-back", Retry: idempotency.RetryNever,
+		Title:  "The request cannot take effect",
+		Detail: "Its effects were undone, because the database refuses them. A retry would be refused, too.",
+		Err:    rolledBack(cause),
+	}
+}
+
+// isFinal reports whether the server would refuse the same transaction again. A standby may be replaced by the primary;
+// and a record without its creation says that the handler has ended the transaction, see record.sql.
+func isFinal(err error, table string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && !mayPass(err) && e.Code != "25006" && (e.Code != "23502" || e.TableName != table)
 }
 
 // isRefused reports whether the server has refused a statement and lives on, so that nothing of the transaction is

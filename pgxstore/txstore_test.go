@@ -74,7 +74,7 @@ func TestHandlerInTransaction(t *testing.T) {
 		"does nothing more":           {run(), 201, 1, 422},
 		"rolls back":                  {func(ctx context.Context, tx pgx.Tx) { _ = tx.Rollback(ctx) }, 503, 0, 422},
 		"swallows an error":           {run("SELECT 1/0"), 503, 0, 422},
-		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 503, 0, 422},
+		"breaks a deferred rule":      {run("INSERT INTO child VALUES (1)"), 500, 0, 422},
 		"rolls back in SQL":           {run("ROLLBACK"), 503, 0, 503},
 		"rolls back and begins again": {run("ROLLBACK", "BEGIN"), 503, 0, 503},
 		"commits in SQL": {run("COMMIT", " end work", "prepare TRANSACTION 'x'", // all of which is refused
