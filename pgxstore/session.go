@@ -13,8 +13,10 @@ import (
 // session is the connection as the handler has it.
 type session struct {
 	conn       *pgx.Conn
+	handler    context.Context
 	state      atomic.Int32
 	savepoints atomic.Int64
+	bridge     bridge
 
 	used            atomic.Bool // by the handler
 	undone          atomic.Bool // the transaction must not be committed
@@ -49,7 +51,14 @@ func (s *session) acquire() error {
 func (s *session) release() { s.state.CompareAndSwap(busy, idle) }
 
 // end takes the connection from the handler, and reports whether nobody was using it.
-func (s *session) end() bool { return s.state.Swap(ended) == idle }
+func (s *session) end() bool {
+	free := s.state.Swap(ended) == idle
+	if s.bridge.used() && s.handler.Err() != nil { // database/sql may have kept statements back
+		s.undone.Store(true)
+		s.passing.Store(true)
+	}
+	return free
+}
 
 // use is one call of the handler. It may outlast the method that begins it, by the rows that are still to be read.
 type use struct {
