@@ -19,9 +19,9 @@ import (
 // generates for database/sql. Both can be used side by side. It returns false where Tx does.
 //
 // All that Tx says holds: Commit returns [ErrCommit], Rollback undoes what the handler did, errors of the server are of
-// type [*pgconn.PgError], and the transaction ends with the handler. Commit and Rollback end the [sql.Tx] in any case. Use
-// SQL for savepoints, as GORM does. No statement takes another round trip than with Tx, and none is prepared for
-// longer than pgx prepares it.
+// type [*pgconn.PgError], and the transaction ends with the handler. Commit and Rollback end the [sql.Tx] in any case. A
+// savepoint is made in SQL, as GORM does it. There are the same round trips as with Tx: Prepare takes none, for pgx prepares
+// statements when they are used.
 //
 // Package database/sql does not pass on a statement whose context has ended. If it is the context of the handler, nothing
 // is committed or stored, as with Tx. If it is a context that the handler has made, the store does not know of the
@@ -78,7 +78,7 @@ var (
 )
 
 func (c *sqlConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
-func (c *sqlConn) Driver() driver.Driver                        { return nil } // for callers of sql.DB, of which there are none
+func (c *sqlConn) Driver() driver.Driver                        { return nil } // the sql.DB is nobody's
 func (c *sqlConn) Close() error                                 { return nil }
 func (c *sqlConn) Begin() (driver.Tx, error)                    { return c, nil }
 
@@ -199,5 +199,6 @@ var binaryTypes = pgx.QueryResultFormatsByOID{
 	pgtype.BoolOID: pgx.BinaryFormatCode, pgtype.ByteaOID: pgx.BinaryFormatCode,
 	pgtype.Int2OID: pgx.BinaryFormatCode, pgtype.Int4OID: pgx.BinaryFormatCode, pgtype.Int8OID: pgx.BinaryFormatCode,
 	pgtype.Float4OID: pgx.BinaryFormatCode, pgtype.Float8OID: pgx.BinaryFormatCode,
-	pgtype.DateOID: pgx.BinaryFormatCode, pgtype.TimestampOID: pgx.BinaryFormatCode, pgtype.TimestamptzOID: pgx.BinaryFormatCode,
+	pgtype.DateOID:      pgx.BinaryFormatCode,
+	pgtype.TimestampOID: pgx.BinaryFormatCode, pgtype.TimestamptzOID: pgx.BinaryFormatCode,
 }

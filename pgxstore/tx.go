@@ -11,7 +11,8 @@ import (
 )
 
 // Tx returns the transaction that the handler must make its changes in: they are committed together with the record
-// of the operation, or not at all. It returns false where no [TxStore] protects the call.
+// of the operation, or not at all. It returns false where no [TxStore] protects the call. [SQLTx] returns the same transaction
+// for package database/sql. A test gives one to a handler by [WithTx].
 //
 // The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
 // savepoint: tx.Begin, or [pgx.BeginFunc].

@@ -1,7 +1,7 @@
-// River sells chairs, in the PostgreSQL at DATABASE_URL or else in a private one, and sends a mail for each order: an outbox.
-// The handler inserts a job for River in the transaction of the order, so that there is a mail if and only if there is an
-// order; the worker sends it afterwards. An order of more chairs than there are is refused, and its job rolled back. It
-// ends with the line
+// River sells chairs, in the PostgreSQL at DATABASE_URL or else in a private one, and sends a mail for each order. The
+// handler inserts a job for River in the transaction of the order, so that there is a job if and only if there is an order;
+// the worker sends the mail afterwards: an outbox. An order of more chairs than there are is refused, and its job is rolled
+// back. It ends with the line
 //
 //	orders: 1, jobs: 1, mails: 1
 package main
