@@ -14,9 +14,11 @@ import (
 // session is the connection as the handler has it.
 type session struct {
 	conn       *pgx.Conn
+	handler    context.Context
 	state      atomic.Int32
 	checking   sync.Mutex // held while the state is checked
 	savepoints atomic.Int64
+	bridge     bridge
 
 	used            atomic.Bool // by the handler
 	undone          atomic.Bool // the transaction must not be committed
@@ -61,7 +63,12 @@ func (s *session) release() { s.state.CompareAndSwap(busy, idle) }
 func (s *session) end() bool {
 	s.checking.Lock()
 	defer s.checking.Unlock()
-	return s.state.Swap(ended) == idle
+	free := s.state.Swap(ended) == idle
+	if s.bridge.used() && s.handler.Err() != nil { // database/sql may have kept statements back
+		s.undone.Store(true)
+		s.passing.Store(true)
+	}
+	return free
 }
 
 // use is one call of the handler. It may outlast the method that begins it, by the rows that are still to be read.

@@ -11,7 +11,8 @@ import (
 )
 
 // Tx returns the transaction that the handler must make its changes in: they are committed together with the record
-// of the operation, or not at all. It returns false where no [TxStore] protects the call.
+// of the operation, or not at all. It returns false where no [TxStore] protects the call. [SQLTx] returns the same transaction
+// for package database/sql. A test gives one to a handler by [WithTx].
 //
 // The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
 // savepoint: tx.Begin, or [pgx.BeginFunc].
@@ -32,15 +33,22 @@ import (
 // refused. It makes permanent what the handler did before; but everything after it is refused, no answer is stored, and
 // the client is told to try again.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
-	tx, ok := ctx.Value(txKey{}).(*transaction)
-	return tx, ok
+	switch tx := ctx.Value(txKey{}).(type) {
+	case *transaction:
+		return tx, true
+	case *given:
+		return tx.Tx, true
+	}
+	return nil, false
 }
 
 type txKey struct{}
 
 // ErrCommit is what the Commit of a handler's transaction returns: it is committed with the record, after the handler
-// has returned.
-var ErrCommit = errors.New("pgxstore: the transaction is committed when the handler has returned")
+// has returned. Leave the Commit out, and the Rollback that is deferred in front of it; or begin a part of the transaction
+// with tx.Begin, whose Commit and Rollback work.
+var ErrCommit = errors.New("pgxstore: the transaction is committed with the answer, after the handler has returned: " +
+	"leave Commit out, or commit a part that is begun with tx.Begin or SAVEPOINT")
 
 // transaction implements [pgx.Tx] on a connection that a store has begun a transaction on, or on a savepoint in it. That
 // pgx begins and commits its own with a round trip for each is what it saves. It is one user of the connection at a

@@ -273,6 +273,7 @@ func (c *txClaim) recordOf() idempotency.Record {
 
 // Context implements [idempotency.Claim]: it adds what [Tx] returns.
 func (c *txClaim) Context(ctx context.Context) context.Context {
+	c.visit.session.handler = ctx
 	return context.WithValue(ctx, txKey{}, &c.tx)
 }
 

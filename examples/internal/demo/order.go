@@ -1,0 +1,35 @@
+package demo
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+)
+
+// OrderTwice orders so many pieces from handler twice, with one key, and prints the answers. It ends the program if they
+// are not one answer and its replay, with the status that is expected.
+func OrderTwice(handler http.Handler, pieces, status int) {
+	key := rand.Text()
+	first, retry := order(handler, key, pieces), order(handler, key, pieces)
+	fmt.Printf("%d pieces: %d %s\n", pieces, first.Code, strings.TrimSpace(first.Body.String()))
+	expect(first.Code == status, "the answer is "+strconv.Itoa(status))
+	replayed := retry.Header().Get("Idempotent-Replayed") == "true"
+	expect(replayed && retry.Code == status && retry.Body.String() == first.Body.String(), "a retry gets the same answer")
+}
+
+func order(handler http.Handler, key string, pieces int) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(strconv.Itoa(pieces)))
+	r.Header.Set("Idempotency-Key", key)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	return w
+}
+
+// Pieces returns how many pieces a request orders.
+func Pieces(r *http.Request) (pieces int, err error) {
+	_, err = fmt.Fscan(r.Body, &pieces)
+	return pieces, err
+}
