@@ -300,3 +300,52 @@ func TestRedisHangs(t *testing.T) {
 	wg.Wait()
 	require.EqualValues(t, 2, patient.runs.Load())
 }
+
+// farAway lets each reply of a server take 5 ms more.
+func farAway(o *redis.Options) {
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return distantConn{conn}, err
+	}
+}
+
+type distantConn struct{ net.Conn }
+
+func (c distantConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	time.Sleep(5 * time.Millisecond)
+	return n, err
+}
+
+// When far more requests come than the connections can serve, those that get one have no time left, and the client closes
+// the connections on which they time out. The server is not down even so.
+func TestRedisPoolIsCrowded(t *testing.T) {
+	t.Parallel()
+	for name, edits := range map[string][]func(*redis.Options){
+		"client":                {},
+		"client with deadlines": {withContextTimeout},
+		"client that gives up":  {givesUp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			few := func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 4, time.Minute }
+			client := newRedisClient(t, servertest.Redis(t).Addr(), append([]func(*redis.Options){farAway, few}, edits...)...)
+			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+			opts := idempotency.Options{FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond}
+			svc := setup{store: store, opts: opts}.guard(t, echo)
+			require.Equal(t, http.StatusCreated, svc.call("warm", "").status)
+			var wg sync.WaitGroup
+			for i := range 1500 {
+				wg.Go(func() {
+					for j := range 3 {
+						svc.call(fmt.Sprintf("%d-%d", i, j), "")
+					}
+				})
+			}
+			wg.Wait()
+			outcomes := svc.journal.outcomes()
+			require.Contains(t, outcomes, idempotency.OutcomeUnavailable, "there was room for all")
+			require.NotContains(t, outcomes, idempotency.OutcomeUnprotected)
+		})
+	}
+}

@@ -29,19 +29,24 @@ type RedisOptions struct {
 // fetched after it. It is safe for concurrent use.
 //
 // If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
-// handler. If the server hangs, a request that holds a connection times out, and FailOpen runs it; a request that waits
-// in vain for a connection is refused. If the server cannot be reached, the client has no connections, and FailOpen runs
-// every request. A server that has reached its maxclients closes connections: it counts as down, so give it more than all
-// processes together have.
+// handler. So it does for a step that times out while more steps are under way than the pool has connections: the step may
+// have waited for its connection for most of the time. If the server hangs, FailOpen runs as many requests at a time as there
+// are connections, and all of them when the last reply is a minute old. If the server cannot be reached, FailOpen runs every
+// request. A server that has reached its maxclients closes connections: it counts as down, so give it more than all processes
+// together have.
 //
-// For clients without PoolStats, only [redis.ErrPoolTimeout] within StoreTimeout counts as an empty pool.
+// The pool of a client that does not tell its size counts as one of ten connections for each processor.
 //
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
-	client redisClient
-	prefix string
-	fault  error // of the options
+	client   redisClient
+	prefix   string
+	fault    error // of the options
+	poolSize int64
+	underWay atomic.Int64 // steps
+	made     time.Time
+	replied  atomic.Int64 // when the server did so last, in nanoseconds since the store was made; 0: never
 }
 
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
@@ -58,7 +63,10 @@ type RedisStore struct {
 // Begin and Check report a fault of opts.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
-	return &RedisStore{client: withDeadlines(client), prefix: prefix, fault: checkPrefix(prefix)}
+	return &RedisStore{
+		client: withDeadlines(client), poolSize: poolSize(client), prefix: prefix, fault: checkPrefix(prefix),
+		made: time.Now(),
+	}
 }
 
 // checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
@@ -210,7 +218,7 @@ func appendUUID(b []byte, id uuid.UUID) []byte {
 // read gets a completed record that is too large for the script. If it has expired in the meantime, the key is free, or
 // somebody else's. If it is not the one that the script has seen, it may also be an older one, of a replica or a cache.
 func (s *RedisStore) read(ctx context.Context, name any, key Key, request ClaimRequest, seen string) (Record, Claim, error) {
-	reply, _, err := again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, name, []any{"get", name}) })
+	reply, _, err := s.again(ctx, func() (*redis.StringCmd, error) { return s.send(ctx, name, []any{"get", name}) })
 	if errors.Is(err, redis.Nil) {
 		return s.Begin(ctx, key, request)
 	}
@@ -312,7 +320,7 @@ const stagingTTL = time.Minute
 func (c *redisClaim) stage(ctx context.Context, value []byte, ttl time.Duration) (*redis.StringCmd, int, error) {
 	staged := c.name.(string) + c.token.(string)
 	args := []any{"evalsha", completeScript.hash, 2, c.name, staged, c.token, ttl.Milliseconds(), ""}
-	reply, tries, err := again(ctx, func() (*redis.StringCmd, error) {
+	reply, tries, err := c.store.again(ctx, func() (*redis.StringCmd, error) {
 		reply := redis.NewStringCmd(ctx, args...)
 		pipe := c.store.client.Pipeline()
 		pipe.Set(ctx, staged, value, stagingTTL)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -15,7 +17,40 @@ func (s *RedisStore) sendError(ctx context.Context, name any, err error) error {
 	if err == nil || !isPoolWait(err) || !s.isConnected(ctx, name, err) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrStoreBusy, err)
+	return storeBusy(err)
+}
+
+// wasUp reports whether the server has replied within the last minute. While a pool is crowded by far, nobody may have a reply
+// in time for a while.
+func (s *RedisStore) wasUp() bool {
+	last := s.replied.Load()
+	return last > 0 && time.Since(s.made)-time.Duration(last) < time.Minute
+}
+
+func storeBusy(err error) error { return fmt.Errorf("%w: %w", ErrStoreBusy, err) }
+
+// poolSize returns how many connections a client has at most to one server. One that does not tell is taken to have as many
+// as go-redis gives it by default.
+func poolSize(client redis.Cmdable) int64 {
+	switch c := client.(type) {
+	case *redis.Client:
+		return int64(c.Options().PoolSize)
+	case *redis.ClusterClient:
+		return int64(c.Options().PoolSize)
+	case *redis.Ring:
+		return int64(c.Options().PoolSize)
+	}
+	return 10 * int64(runtime.GOMAXPROCS(0))
+}
+
+// isTimeout reports whether a step has run out of time, other than by opening a connection: a server to which none can be
+// opened is down.
+func isTimeout(err error) bool {
+	if network, ok := errors.AsType[*net.OpError](err); ok && network.Op == "dial" {
+		return false
+	}
+	late, ok := errors.AsType[net.Error](err)
+	return ok && late.Timeout() || isPoolTimeout(err)
 }
 
 // isPoolWait reports whether a command that failed with err may have waited for a connection in vain. If the context

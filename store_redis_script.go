@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -59,7 +60,7 @@ func (s *RedisStore) tryRun(
 	ctx context.Context, script script, name any, args ...any,
 ) (reply *redis.StringCmd, tries int, err error) {
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
-	reply, tries, err = again(ctx, func() (*redis.StringCmd, error) {
+	reply, tries, err = s.again(ctx, func() (*redis.StringCmd, error) {
 		reply, err := s.send(ctx, name, command)
 		if isNoScript(err) {
 			reply, err = s.send(ctx, name, script.uncached(command))
@@ -78,22 +79,37 @@ func (s *RedisStore) send(ctx context.Context, name any, args []any) (*redis.Str
 
 // again takes a step until its reply is known, and returns how many tries it took. To repeat it is harmless: by its token
 // a script knows what it has done before. The error is that of the last try that had a connection, if any had.
-func again[T any](ctx context.Context, step func() (T, error)) (reply T, tries int, err error) {
+//
+// It wraps ErrStoreBusy if others had the whole pool when the step or one of its tries began, and the step has run out of
+// time, although the server was up within the last minute: the step may have had its connection too late.
+func (s *RedisStore) again(
+	ctx context.Context, step func() (*redis.StringCmd, error),
+) (reply *redis.StringCmd, tries int, err error) {
+	crowded := s.underWay.Add(1) > s.poolSize
+	defer s.underWay.Add(-1)
 	const most = 3
 	var failure error
 	lost := false
 	for {
 		tries++
-		if reply, err = step(); err == nil {
+		reply, err = step()
+		answered, busy := err == nil || isAnswer(err), errors.Is(err, ErrStoreBusy)
+		if answered {
+			s.replied.Store(int64(time.Since(s.made)))
+		}
+		if err == nil {
 			return reply, tries, nil
 		}
-		answered, busy := isAnswer(err), errors.Is(err, ErrStoreBusy)
+		crowded = crowded || s.underWay.Load() > s.poolSize
 		lost = lost || !answered
 		if failure == nil || !busy {
 			failure = err
 		}
 		if !answered && ctx.Err() == nil && tries < most {
 			continue
+		}
+		if crowded && isTimeout(failure) && s.wasUp() {
+			failure = storeBusy(failure)
 		}
 		if lost {
 			failure = replyLost{failure}
