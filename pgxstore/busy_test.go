@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -210,7 +211,7 @@ func TestRenewalOnABusyServer(t *testing.T) {
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer held.Release()
-	brief, cancel := context.WithTimeout(t.Context(), time.Second)
+	brief, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a password takes long to check
 	defer cancel()
 	require.ErrorIs(t, claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
 	held.Release()
@@ -249,4 +250,60 @@ func TestFailOpenInTransactions(t *testing.T) {
 	store := pgxstore.NewTx(newPool(t, serverURL(t)), pgxstore.Options{})
 	_, err := idempotency.New(store, idempotency.SingleUser, failOpen)
 	require.ErrorContains(t, err, "FailOpen")
+}
+
+// distantConn lets each reply of the server take 5 ms more.
+type distantConn struct{ net.Conn }
+
+func (c distantConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	time.Sleep(5 * time.Millisecond)
+	return n, err
+}
+
+// When far more requests come than the connections can serve, those that get one have no time left, and time out on it. The
+// server is not down even so.
+func TestCrowdedPool(t *testing.T) {
+	t.Parallel()
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.MaxConns = 4
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return distantConn{conn}, err
+		}
+	})
+	var mu sync.Mutex
+	outcomes := map[idempotency.Outcome]int{}
+	user := func(*http.Request) (string, error) { return "mallory", nil }
+	m, err := idempotency.New(pgxstore.New(pool, opts), user, idempotency.Options{
+		FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Observer: func(_ context.Context, e idempotency.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[e.Outcome]++
+		},
+	})
+	require.NoError(t, err)
+	handler := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	call := func(key string) {
+		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+		r.Header.Set("Idempotency-Key", key)
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	call("before")
+	var group sync.WaitGroup
+	for i := range 1500 {
+		group.Go(func() {
+			for j := range 3 {
+				call(fmt.Sprintf("%d-%d", i, j))
+			}
+		})
+	}
+	group.Wait()
+	require.NotZero(t, outcomes[idempotency.OutcomeUnavailable], "there was room for all: %v", outcomes)
+	require.Zero(t, outcomes[idempotency.OutcomeUnprotected], outcomes)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = m.Shutdown(over) // what goes on in the background
 }

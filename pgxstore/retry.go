@@ -30,7 +30,9 @@ var errHidden = errors.New("pgxstore: a record cannot be seen or cannot be chang
 // that there is a claim, or may be one because the answer to a try was lost: a failure would leave it behind. Only the
 // end of ctx ends the tries then.
 func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func(*pgx.Conn) error) error {
-	return t.repeat(ctx, claimed, func() error {
+	crowded := t.steps.Add(1) > t.most
+	defer t.steps.Add(-1)
+	err := t.repeat(ctx, claimed, func() error {
 		conn, err := t.lend(ctx, from)
 		if err != nil {
 			return err
@@ -40,6 +42,7 @@ func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func
 		*claimed = *claimed || !isAnswer(err)
 		return err
 	})
+	return t.judge(err, crowded)
 }
 
 // repeat is retry for a step that takes its own connection.

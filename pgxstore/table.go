@@ -3,6 +3,8 @@ package pgxstore
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -16,13 +18,24 @@ type Table struct {
 	faults error         // of opts
 	space  uint64        // keeps the locks of one table apart from those of another
 	spare  chan struct{} // is full while there is a connection beyond those of the pool
+
+	most    int64        // connections of the pool
+	steps   atomic.Int64 // of leases, under way
+	made    time.Time
+	replied atomic.Int64 // when the server did so last, in nanoseconds since made; 0: never
 }
 
 // NewTable returns the table that stores with the same options use.
 func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
-	return &Table{pool, opts, opts.validate(), h.Sum64(), make(chan struct{}, 1)}
+	t := &Table{
+		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1), made: time.Now(),
+	}
+	if pool != nil {
+		t.most = int64(pool.Config().MaxConns)
+	}
+	return t
 }
 
 // lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in
