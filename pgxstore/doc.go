@@ -18,6 +18,9 @@
 // key on another connection: when it can be had the transaction is over, and whether its record is there is the truth.
 // If that takes too long the client is told to try again, and gets whatever came of it.
 //
+// With synchronous replication, that a record is there does not mean that a standby has it. Before anybody relies on
+// one that was only seen, the store locks it in a transaction whose commit waits for the standbys.
+//
 // An answer with a status of 400 or more is a refusal: it is stored, and what the handler did is rolled back, unless it
 // calls [KeepEffects]. The store ends the transaction of the handler then, claims the key again on the same connection, and
 // commits a transaction in which there is nothing but the record. The key is free for a moment in between. If another

@@ -30,13 +30,11 @@ func TestFiles(t *testing.T) {
 	if *update {
 		writeFiles(t, want)
 	}
-	have := map[string]string{}
-	for name := range want {
-		text, err := os.ReadFile(name)
+	for name, text := range want {
+		have, err := os.ReadFile(name)
 		require.NoError(t, err, "go test -run TestFiles -update . writes the files")
-		have[name] = string(text)
+		require.True(t, text == string(have), "%s: go test -run TestFiles -update . writes the files", name)
 	}
-	require.Equal(t, want, have, "go test -run TestFiles -update . writes the files")
 	for _, dir := range []string{"migrations", "testdata/statements"} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
 			if err == nil && !entry.IsDir() {

@@ -30,6 +30,7 @@ type row struct {
 	header      pgtype.Text
 	trailer     pgtype.Text
 	body        []byte // nil: not kept
+	awaited     bool   // it is completed, and commits wait for standbys
 }
 
 // columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
@@ -38,9 +39,9 @@ func (r *row) columns(asked *names, more ...any) []any {
 	for i := range asked {
 		r.names[i].asked = asked[i]
 	}
-	return append(append(make([]any, 0, 17), &r.names[0], &r.names[1], &r.names[2], &r.operation, &r.attempt,
+	return append(append(make([]any, 0, 18), &r.names[0], &r.names[1], &r.names[2], &r.operation, &r.attempt,
 		&r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
-		&r.trailer, &r.body), more...)
+		&r.trailer, &r.body, &r.awaited), more...)
 }
 
 // expired reports whether the record does not count any more.

@@ -131,7 +131,8 @@ const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::t
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
-    r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body`,
+    r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
+    r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> '' AS awaited`,
 	"{claimable}", claimable,
 	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,

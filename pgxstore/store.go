@@ -30,12 +30,13 @@ func New(pool *pgxpool.Pool, opts Options) *Store {
 	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
 }
 
-type leaseStatements struct{ claim, complete, extend, release, restore, count string }
+type leaseStatements struct{ claim, complete, extend, release, restore, confirm, count string }
 
 func expandLease(opts Options) leaseStatements {
 	return leaseStatements{
 		claim: opts.statement("claim"), complete: opts.statement("complete"), extend: opts.statement("extend"),
-		release: opts.statement("release"), restore: opts.statement("restore"), count: opts.statement("count"),
+		release: opts.statement("release"), restore: opts.statement("restore"), confirm: opts.statement("confirm"),
+		count: opts.statement("count"),
 	}
 }
 
@@ -72,6 +73,9 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	}
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
+	if err == nil && claimed && held.token == c.token { // perhaps by a try that was not answered
+		err = s.confirm(ctx, sql.confirm, c.digest, c.token)
+	}
 	if err != nil {
 		if s.isWithoutDay(err) {
 			err = fmt.Errorf("%w: %w", s.lacksDay(), err)
@@ -88,10 +92,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		record.Remaining = c.replaced
 		return record, c, nil
 	}
-	record, err := held.held(request.Fingerprint)
-	if err == nil {
-		s.countReplay(ctx, sql.count, c.digest, held, request)
-	}
+	record, err := s.found(ctx, sql.confirm, sql.count, c.digest, held, request)
 	return record, nil, err
 }
 
@@ -200,8 +201,8 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	if !done && err == nil {
 		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
-	if errors.Is(err, errCompleted) {
-		err = nil // this is a repetition
+	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
+		err = c.store.confirm(ctx, c.sql.confirm, c.digest, c.token)
 	}
 	return c.settle(err)
 }

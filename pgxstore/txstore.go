@@ -41,13 +41,13 @@ func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 	}
 }
 
-type txStatements struct{ lock, read, replace, recordFirst, recordNext, count string }
+type txStatements struct{ lock, read, replace, recordFirst, recordNext, confirm, count string }
 
 func expandTx(opts Options) txStatements {
 	first, next := opts.recordStatements()
 	return txStatements{
 		lock: opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
-		recordFirst: first, recordNext: next, count: opts.statement("count"),
+		recordFirst: first, recordNext: next, confirm: opts.statement("confirm"), count: opts.statement("count"),
 	}
 }
 
@@ -80,10 +80,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	v.end(ctx)
 	if v.held() {
-		record, err := v.row.held(request.Fingerprint)
-		if err == nil {
-			s.countReplay(ctx, sql.count, c.digest, &v.row, request)
-		}
+		record, err := s.found(ctx, sql.confirm, sql.count, c.digest, &v.row, request)
 		return record, nil, err
 	}
 	return idempotency.Record{NoLease: true}, nil, nil // all that can be known of a running transaction
@@ -393,7 +390,9 @@ func (c *txClaim) resolve(ctx context.Context, cause error) error {
 		_ = v.end(ctx)
 		switch {
 		case v.found && v.row.token == c.token:
-			return nil
+			if c.store.confirm(ctx, c.sql.confirm, c.digest, c.token) == nil {
+				return nil
+			}
 		case v.found && !v.expired && (!c.visit.found || v.row.token != c.visit.row.token):
 			return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause)
 		case v.locked:

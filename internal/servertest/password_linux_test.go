@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +19,8 @@ func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
 	s, db := servertest.Redis(t), servertest.Postgres(t)
 	expectNoPassword(t, strings.Join(s.Args(), " "))
 	expectNoPassword(t, strings.Join(db.Args(), " "))
-	for _, process := range append(s.Processes(), db.Processes()...) {
+	standby := servertest.Replica(t, db.Addr())
+	for _, process := range slices.Concat(s.Processes(), db.Processes(), standby.Processes()) {
 		dir := fmt.Sprintf("/proc/%d", process)
 		info, err := os.Stat(dir)
 		if errors.Is(err, fs.ErrNotExist) {

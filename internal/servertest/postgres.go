@@ -27,6 +27,13 @@ var postgresPassword = rand.Text()
 // Unless they say otherwise fsync is off: only a crash of the machine could tell the difference. The error wraps
 // [exec.ErrNotFound] if there is no PostgreSQL on this machine.
 func StartPostgres(settings ...string) (*Database, error) {
+	return startPostgres(settings, func(inst installation, data string) error {
+		return run(inst.command("cp", "-Rp", inst.template, data))
+	})
+}
+
+// startPostgres starts a server whose files fill makes in the directory data.
+func startPostgres(settings []string, fill func(inst installation, data string) error) (*Database, error) {
 	inst, err := ownInstallation()
 	if err != nil {
 		return nil, err
@@ -43,7 +50,7 @@ func StartPostgres(settings ...string) (*Database, error) {
 		}
 		return inst.command(filepath.Join(inst.bin, "postgres"), args...)
 	}}}
-	err = run(inst.command("cp", "-Rp", inst.template, dataDir(dir)))
+	err = fill(inst, dataDir(dir))
 	if err == nil {
 		err = db.start()
 	}

@@ -1,0 +1,73 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// With synchronous replication a commit that is visible may be on no standby: it becomes visible when its wait for the
+// standbys is cancelled, and pgx asks for that when it gives up a connection. So it is lost if a standby takes over. A
+// record that was seen, and not written by the same step, is therefore confirmed before anybody relies on it.
+
+// errUnconfirmed says that a record is gone, or not on the server that was asked.
+var errUnconfirmed = errors.New("pgxstore: the record is not there any more")
+
+// confirm returns nil when a record that was seen is where commits have to be to be acknowledged. It tries until ctx
+// ends.
+func (t *Table) confirm(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID) error {
+	relied := true
+	err := t.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
+		return confirmOn(ctx, conn, sql, digest, token)
+	})
+	if err != nil {
+		return fmt.Errorf("pgxstore: confirm: %w", err)
+	}
+	return nil
+}
+
+func confirmOn(ctx context.Context, conn *pgx.Conn, sql string, digest [32]byte, token pgtype.UUID) error {
+	tag, err := conn.Exec(ctx, sql, digest[:], token)
+	if err == nil && tag.RowsAffected() == 0 {
+		return errUnconfirmed
+	}
+	return err
+}
+
+// found returns the record that holds a key, for an attempt that has found it. A response that cannot be confirmed is
+// not shown: the operation counts as running, as it would if nobody had cancelled the wait of its commit.
+func (t *Table) found(
+	ctx context.Context, confirm, count string, digest [32]byte, held *row, by idempotency.ClaimRequest,
+) (idempotency.Record, error) {
+	record, err := held.held(by.Fingerprint)
+	if err != nil || record.Response == nil || record.Fingerprint != by.Fingerprint {
+		return record, err
+	}
+	if held.awaited {
+		err := t.confirmOnce(ctx, confirm, digest, held.token)
+		switch {
+		case errors.Is(err, idempotency.ErrStoreBusy) || isRefused(err):
+			return idempotency.Record{}, fmt.Errorf("pgxstore: claim: %w", err)
+		case err != nil:
+			record.Response, record.NoLease = nil, true
+			return record, nil
+		}
+	}
+	t.countReplay(ctx, count, digest, held, by)
+	return record, nil
+}
+
+// confirmOnce is confirm with a single try, for what the client can ask again.
+func (t *Table) confirmOnce(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID) error {
+	conn, err := t.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return hasten(ctx, conn.Conn(), func() error { return confirmOn(ctx, conn.Conn(), sql, digest, token) })
+}
