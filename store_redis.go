@@ -346,6 +346,6 @@ func (c *redisClaim) outcome(reply *redis.StringCmd, err error) error {
 	case "lost":
 		return ErrClaimLost
 	default:
-		return fmt.Errorf("%w: %s holds something else", ErrRecordInvalid, c.name)
+		return fmt.Errorf("%w: Redis holds something else", ErrRecordInvalid)
 	}
 }
