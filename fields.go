@@ -330,8 +330,5 @@ func (resp *Response) mayHave(name, value, method string) bool {
 	return err == nil && n == uint64(len(resp.Body))
 }
 
-// replayMarker is the field that tells a replay from a first answer.
+// replayMarker is the field that tells a replay from a first answer. Only this package sets it.
 const replayMarker = "Idempotent-Replayed"
-
-// isMark reports whether a field of a header or a trailer is the mark of a replay. Only this package sets it.
-func isMark(name string) bool { return fieldName(name) == replayMarker }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -19,7 +20,9 @@ import (
 // Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
-// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym.
+// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. There
+// are two exceptions, in which fmt does not ask the value: the verbs %p and %w, which are not for a Key, and a Key in an
+// unexported field of a struct.
 //
 // A part of more than 255 bytes is replaced by one of 257 bytes: its beginning of 192 bytes, a tilde, and its SHA-256 in
 // hexadecimal. Where the beginning would end within a character of UTF-8, that is left out, and more tildes take its place.
@@ -81,8 +84,8 @@ var pseudonymSecret = func() (secret [32]byte) {
 	return secret
 }()
 
-// GoString keeps the parts of the key out of %#v.
-func (k Key) GoString() string { return "idempotency.Key(" + k.String() + ")" }
+// Format implements [fmt.Formatter]: it writes the pseudonym, whatever the verb.
+func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
 // MarshalText keeps the parts of the key out of JSON. There is no way back.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }

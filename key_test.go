@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
@@ -136,6 +137,17 @@ func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 	}, nil))
 }
 
+// formats returns all formats of a value for which fmt asks the value itself.
+func formats() []string {
+	list := []string{"%+v", "%#v", "%+q", "% x", "%20s"}
+	for verb := 'A'; verb <= 'z'; verb++ {
+		if unicode.IsLetter(verb) && !strings.ContainsRune("Tpw", verb) {
+			list = append(list, "%"+string(verb))
+		}
+	}
+	return list
+}
+
 func TestKeyIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	key := idempotency.Key{User: "secretuser", Endpoint: "secretendpoint", ID: "secretid"}
@@ -143,8 +155,8 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	operation := idempotency.Operation{Key: key}
 	var out bytes.Buffer
 	for _, value := range []any{key, &key, event, operation, []idempotency.Key{key}, map[string]any{"key": key}} {
-		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {
-			fmt.Fprintf(&out, verb, value)
+		for _, format := range formats() {
+			fmt.Fprintf(&out, format, value)
 		}
 		fmt.Fprintln(&out, value)
 		slog.New(slog.NewTextHandler(&out, nil)).Info("m", "value", value)
@@ -156,6 +168,10 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	require.NotContains(t, out.String(), "secret")
 	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
 	require.Contains(t, out.String(), key.String())
+	for _, format := range formats() {
+		require.Contains(t, fmt.Sprintf(format, key), key.String(), format)
+		require.Contains(t, fmt.Sprintf(format, &key), key.String(), format)
+	}
 }
 
 // A reader of logs cannot confirm a guess, since nobody outside of the process can compute what it logs.

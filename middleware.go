@@ -248,7 +248,7 @@ func (e *exchange) mayReplay(resp *Response) error {
 	defer reader.Close()
 	r := e.withBody(e.r.Context(), reader)
 	defer e.takeForm(r)
-	if err := e.m.opts.Replay(r, resp); err != nil {
+	if err := e.m.opts.Replay(r, e.m.unstored.filter(resp)); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil

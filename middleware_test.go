@@ -395,6 +395,44 @@ func panicOf(f func()) (value any) {
 	return nil
 }
 
+// A function of the service that panics leaves an outcome if the handler has run, and none before or instead of that.
+func TestOutcomesOfPanics(t *testing.T) {
+	t.Parallel()
+	const boom = "boom"
+	sealedBy := func(cipher keyService) idempotency.Store { return mustSeal(t, newSpyStore(), sealingWith(cipher)) }
+	crypt := func(context.Context, []byte) ([]byte, error) { panic(boom) }
+	for name, test := range map[string]struct {
+		setup setup
+		calls int // the last one panics
+		want  []idempotency.Outcome
+	}{
+		"UserFunc":    {setup{user: func(*http.Request) (string, error) { panic(boom) }}, 1, nil},
+		"ValidateKey": {setup{opts: idempotency.Options{ValidateKey: func(string) error { panic(boom) }}}, 1, nil},
+		"Endpoint":    {setup{opts: idempotency.Options{Endpoint: func(*http.Request) string { panic(boom) }}}, 1, nil},
+		"Fingerprint": {setup{opts: idempotency.Options{
+			Fingerprint: func(*http.Request, []byte) (idempotency.Fingerprint, error) { panic(boom) },
+		}}, 1, nil},
+		"Storable": {setup{opts: idempotency.Options{
+			Storable: func(*idempotency.Response) bool { panic(boom) },
+		}}, 1, []idempotency.Outcome{idempotency.OutcomeExecuted}},
+		"Encrypt": {setup{store: sealedBy(keyService{encrypt: crypt})}, 1, []idempotency.Outcome{idempotency.OutcomeReleased}},
+		"Decrypt": {setup{store: sealedBy(keyService{decrypt: crypt})}, 2, []idempotency.Outcome{idempotency.OutcomeExecuted}},
+		"Replay": {setup{opts: idempotency.Options{
+			Replay: func(*http.Request, *idempotency.Response) error { panic(boom) },
+		}}, 2, []idempotency.Outcome{idempotency.OutcomeExecuted}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := test.setup.guard(t, echo)
+			for range test.calls - 1 {
+				require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+			}
+			require.Equal(t, boom, panicOf(func() { svc.call("k", "b") }))
+			require.Equal(t, test.want, svc.journal.outcomes())
+		})
+	}
+}
+
 func TestNothingIsWrittenAfterAPanic(t *testing.T) {
 	t.Parallel()
 	var left http.ResponseWriter

@@ -12,8 +12,10 @@ import (
 // Outcome says what became of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should have, has exactly one, except that unrecorded may be followed
-// by one of recorded, restored and claim-lost.
+// The outcomes. Each request that carries a key, or should have, has exactly one, with two exceptions. Unrecorded may be
+// followed by one of recorded, restored and claim-lost. A request has none if a function of the service other than the
+// handler panics before the handler has run, or where it does not run: a [UserFunc], for instance, Options.Replay, or a
+// [Cipher] that decrypts. Such a panic goes on unchanged.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store
@@ -59,8 +61,8 @@ type Event struct {
 	Err error
 }
 
-// Observer is told of each request when its outcome is known, mostly before the answer is sent. It is called by many
-// goroutines at once, and the request waits for it.
+// Observer is told of each [Outcome] when it is known, mostly before the answer is sent. It is called by many goroutines
+// at once, and the request waits for it.
 type Observer func(context.Context, Event)
 
 // logged says whether an event is logged, and at which level. Those that are part of normal operation are not.

@@ -83,8 +83,8 @@ type Options struct {
 	// Replay is asked before an answer is replayed, with the request that is to get it. An error refuses the request, with
 	// replay-refused, or with the [*Error] that it is or wraps. The handler does not run in any case. It is the place to
 	// ask for rights that were withdrawn since. The body of the request can be read from its start, until Replay returns.
-	// The response must be neither modified nor retained. Replay is not asked if there is no answer to be sent, as for
-	// not-replayable. Nil lets every replay pass.
+	// The response is what would be sent; it must be neither modified nor retained. Replay is not asked if there is no
+	// answer to be sent, as for not-replayable. Nil lets every replay pass.
 	Replay func(*http.Request, *Response) error
 
 	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,

@@ -86,7 +86,7 @@ func (rec *recorder) inform(status int, h http.Header) {
 	if h != nil {
 		clear(outer)
 		maps.Copy(outer, h)
-		maps.DeleteFunc(outer, func(name string, _ []string) bool { return isMark(name) })
+		maps.DeleteFunc(outer, func(name string, _ []string) bool { return fieldName(name) == replayMarker })
 	}
 	rec.w.WriteHeader(status)
 	clear(outer)
@@ -216,12 +216,12 @@ func (rec *recorder) trailer(h http.Header) Fields {
 	}
 	t := make(http.Header)
 	for _, name := range rec.trailers {
-		if values, set := h[name]; set && !isMark(name) {
+		if values, set := h[name]; set && fieldName(name) != replayMarker {
 			t[name] = values
 		}
 	}
 	for name, values := range h {
-		if strings.HasPrefix(name, http.TrailerPrefix) && !isMark(name) {
+		if strings.HasPrefix(name, http.TrailerPrefix) && fieldName(name) != replayMarker {
 			t[name] = values
 		}
 	}

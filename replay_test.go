@@ -239,6 +239,34 @@ func TestReplayIsRefused(t *testing.T) {
 	}
 }
 
+// Options.Replay sees what is replayed: without the fields that were stored before OmitHeaders had them.
+func TestReplayIsAskedAboutWhatIsSent(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	answer := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Set-Cookie", "secret")
+		w.Header().Set("X", "y")
+		w.Header().Set("Trailer", "Set-Cookie2")
+		w.WriteHeader(http.StatusCreated)
+		w.Header().Set("Set-Cookie2", "secret")
+	}
+	first := setup{store: store}.guard(t, answer).call("k", "b")
+	require.Equal(t, "secret", first.header.Get("Set-Cookie"))
+	var asked *idempotency.Response
+	svc := setup{store: store, opts: idempotency.Options{
+		OmitHeaders: []string{"set-cookie", "Set-Cookie2"},
+		Replay: func(_ *http.Request, resp *idempotency.Response) error {
+			asked = resp
+			return nil
+		},
+	}}.guard(t, answer)
+	got := svc.call("k", "b")
+	require.True(t, got.replayed())
+	require.NotContains(t, got.header, "Set-Cookie")
+	require.Equal(t, idempotency.Fields("Trailer: Set-Cookie2\nX: y\n"), asked.Header)
+	require.Empty(t, asked.Trailer)
+}
+
 // Options.Replay reads the body of its request from the start, as a handler does, and keeps no hold of it.
 func TestReplayIsAskedWithTheBody(t *testing.T) {
 	t.Parallel()

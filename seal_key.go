@@ -18,8 +18,9 @@ import (
 )
 
 // SealKey is a key of a sealed store. It can be read from JSON, with its Secret in base64. It is written with its ID
-// only: by fmt, log/slog, encoding/json and other encoders of text. There is one exception: fmt shows all of a key that
-// is in an unexported field of a struct.
+// only: by fmt, log/slog, encoding/json and other encoders of text. There are two exceptions, in which fmt does not ask
+// the value and shows the Secret: the verbs %p and %w, which are not for a SealKey, and a SealKey in an unexported field
+// of a struct.
 type SealKey struct {
 	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
 	ID string
@@ -37,7 +38,7 @@ type SealKey struct {
 // String returns the ID of the key.
 func (k SealKey) String() string { return "idempotency.SealKey(" + k.ID + ")" }
 
-// Format implements [fmt.Formatter]: it keeps the Secret out of all formats.
+// Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.
 func (k SealKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
 // MarshalText implements [encoding.TextMarshaler]: it keeps the Secret out of JSON, XML and logs.

@@ -127,7 +127,7 @@ func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
 			return b.String()
 		},
 	}
-	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%c"} {
+	for _, format := range formats() {
 		printers[format] = func(v any) string { return fmt.Sprintf(format, v) }
 	}
 	// The first bytes of the secret, in the forms in which they would be printed.

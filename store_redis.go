@@ -164,7 +164,9 @@ func (s *RedisStore) claim(name any, argument *claimArgument, identity string) *
 }
 
 // claimArgument is the argument of the claim script, in one piece because each would cost allocations. It notes that it
-// was encoded: a client does that when it has a connection to write to, or before.
+// was encoded. Most clients do that once they have a connection to write to, so a claim that was not encoded was not sent
+// and needs no release: releases would wait for a connection too, and take the place of those that are needed. A
+// *redis.AutoPipeliner encodes when it queues a command, so its claims are released in any case.
 type claimArgument struct {
 	text    []byte
 	token   []byte // the part of text by which the store knows the claim
@@ -354,6 +356,6 @@ func (c *redisClaim) outcome(reply *redis.StringCmd, err error) error {
 	case "lost":
 		return ErrClaimLost
 	default:
-		return fmt.Errorf("%w: %s holds something else", ErrRecordInvalid, c.name)
+		return fmt.Errorf("%w: Redis holds something else", ErrRecordInvalid)
 	}
 }

@@ -384,7 +384,11 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 					key := redisKeys(t, client, prefix)[0]
 					putForeign(t, client, key, value)
 					before := redisContent(t, client, key)
-					require.ErrorIs(t, step(t.Context(), claim), idempotency.ErrRecordInvalid)
+					digest := fmt.Sprintf("%x", numberedKey(1).Digest())
+					require.Contains(t, key, digest)
+					err := step(t.Context(), claim)
+					require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+					require.NotContains(t, err.Error(), digest, "by which a reader of a log could confirm a guess")
 					require.Equal(t, before, redisContent(t, client, key))
 				})
 			}

@@ -28,12 +28,13 @@ import (
 //   - after a redirect that keeps the method, the key of the request that was redirected, if Hosts has the new host;
 //   - a random UUID, if Hosts has the host.
 //
-// Requests without a key pass untouched. No key follows a redirect that leads away: to another host, unless Hosts has
-// that host too, or from https to http, even if Hosts has the host. A key that the caller has set is removed, too. A
-// body that was sent with a key does not follow either: a redirect with status 307 or 308, which would send it there,
-// ends in a [*TransportError] that wraps [ErrRedirected]. One that becomes a GET, or that has no body, is followed
-// without the key. The other fields are the business of [http.Client], which keeps Authorization and cookies from other
-// domains.
+// Requests without a key pass untouched.
+//
+// A redirect leads away if it goes from https to http, or to a host that is neither in Hosts nor the one that the caller
+// addressed. What was led away stays so, wherever further redirects go. It has no key, not even one that the caller has
+// set, and is sent once. A body that was sent with a key does not follow: a redirect with status 307 or 308, which would
+// take it along, ends in a [*TransportError] that wraps [ErrRedirected]. The other fields are the business of
+// [http.Client], which keeps Authorization and cookies from other domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //
@@ -57,8 +58,7 @@ import (
 type Transport struct {
 	// Hosts are the hosts that honour the header. An entry is compared with the host of the URL, without regard to
 	// case: "api.example.com" stands for all ports, "api.example.com:8443" for URLs with that port in them. There are
-	// no wildcards, and a domain does not include its subdomains. An entry stands for http and
-	// https, but neither key nor body follows a redirect from https to http.
+	// no wildcards, and a domain does not include its subdomains. An entry stands for http and https.
 	Hosts []string
 
 	// Base sends the requests. Nil means [http.DefaultTransport]. Transports that authenticate or trace go here if they
@@ -136,7 +136,7 @@ type clientKey struct{}
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if t.ledAway(req) {
+	if _, away := t.trace(req); away {
 		return t.leave(req)
 	}
 	key, err := t.key(req)

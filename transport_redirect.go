@@ -7,13 +7,12 @@ import (
 	"strings"
 )
 
-// ErrRedirected is the cause of a [*TransportError] if a server answered a request that has a key and a body with a
-// redirect that keeps both, but leads away: to another host that is not in Transport.Hosts, or from https to http on
-// any host. Nothing was sent there.
+// ErrRedirected is the cause of a [*TransportError] if a redirect leads away (see [Transport]) and would take key and
+// body along. Nothing was sent there.
 var ErrRedirected = errors.New("idempotency: redirected to where key and body must not go")
 
-// leave follows a redirect that leads away. The key stays behind. A body that was sent with a key is for the host that
-// honours it, so it stays behind too, and with it the request.
+// leave sends a request that was led away without its key. A body that was sent with a key is for the host that honours
+// it, so such a request is not sent.
 func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 	key, keyed := t.formerKey(req)
 	if !keyed || !hasBody(req) {
@@ -24,20 +23,19 @@ func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 	return nil, &TransportError{Key: id, Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
 }
 
-// ledAway reports whether redirects have led the request out of https, or away from the host that the caller addressed
-// to one that is not one of Hosts.
-func (t *Transport) ledAway(req *http.Request) bool {
-	first, secure := req, false
-	for first.Response != nil {
-		if first = first.Response.Request; first == nil { // nobody knows where it came from
-			return req.URL.Scheme != "https" || !t.named(req)
-		}
-		secure = secure || first.URL.Scheme == "https"
+// trace returns the request that redirects have begun with, and reports whether one of them has led away. Whoever answers
+// there chooses what comes next, so no later one leads back.
+func (t *Transport) trace(req *http.Request) (first *http.Request, away bool) {
+	if req.Response == nil {
+		return req, false
 	}
-	if secure && req.URL.Scheme != "https" {
-		return true
+	secure, from := req.URL.Scheme == "https", req.Response.Request
+	if from == nil { // nobody knows where it came from
+		return req, !secure || !t.named(req)
 	}
-	return first != req && !strings.EqualFold(first.URL.Host, req.URL.Host) && !t.named(req)
+	first, away = t.trace(from)
+	elsewhere := !strings.EqualFold(first.URL.Host, req.URL.Host) && !t.named(req)
+	return first, away || elsewhere || from.URL.Scheme == "https" && !secure
 }
 
 // formerKey returns the key that a request had before it was led away. It reports whether there was one, or may have

@@ -85,6 +85,32 @@ func TestRedirectTakesKeyAndBodyToNamedHostsOnly(t *testing.T) {
 	}
 }
 
+// What nobody knows the origin of may have been led away before, and is not led back.
+func TestRedirectAfterOneOfAnUnknownRequest(t *testing.T) {
+	t.Parallel()
+	for address, keyed := range map[string]bool{
+		"http://service.test/2":  false,
+		"https://other.test/2":   false,
+		"https://service.test/2": true,
+	} {
+		second := newPost(t, address, "order 1")
+		second.Response = &http.Response{StatusCode: 307}
+		third := newPost(t, "https://service.test/3", "order 1")
+		third.Response = &http.Response{StatusCode: 307, Request: second}
+		transport := idempotency.Transport{Hosts: []string{"service.test"}}
+		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
+			require.Equal(t, keyed, r.Header.Get("Idempotency-Key") != "", address)
+			return replying(200, nil)(r)
+		})
+		_, err := transport.RoundTrip(third)
+		if keyed {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, idempotency.ErrRedirected, "it may have had a key")
+		}
+	}
+}
+
 func TestRedirectThatIsNotFollowedClosesTheBody(t *testing.T) {
 	t.Parallel()
 	first := newPost(t, "http://service.test/1", "order 1")
