@@ -5,6 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -173,6 +175,13 @@ func TestNothingIsPutOffAfterShutdown(t *testing.T) {
 	})
 }
 
+// keyOfMany returns the key of one of ten users, whose turn it is.
+func keyOfMany(n int) idempotency.Key {
+	key := numberedKey(n)
+	key.User = strconv.Itoa(n % 10)
+	return key
+}
+
 // A store that is down for long must not fill the memory: beyond a limit, answers are not put off.
 func TestBacklogIsBounded(t *testing.T) {
 	t.Parallel()
@@ -187,7 +196,7 @@ func TestBacklogIsBounded(t *testing.T) {
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
 				body := bytes.Repeat([]byte("x"), test.size)
 				for i := range test.answers {
-					_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+					_, _, err := b.Do(t.Context(), keyOfMany(i), nil, func(context.Context) (idempotency.Response, error) {
 						return idempotency.Response{Body: body}, nil
 					})
 					require.NoError(t, err)
@@ -246,7 +255,7 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 // Releases are bounded, too. A claim beyond the limit lapses with its lease, and what was released makes room.
 func TestReleasesAreBounded(t *testing.T) {
 	t.Parallel()
-	const most, calls = 256, 300
+	const most, calls = 1024, 1100
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpyStore()
 		store.onRelease = func(_ context.Context, _ int64, step func() error) error {
@@ -262,14 +271,14 @@ func TestReleasesAreBounded(t *testing.T) {
 		giveUpAtTheEnd(t, r)
 		for round := range 2 {
 			for i := range calls {
-				_, _, err := r.Do(t.Context(), numberedKey(round*calls+i), nil, mustNotWork(t))
+				_, _, err := r.Do(t.Context(), keyOfMany(round*calls+i), nil, mustNotWork(t))
 				require.ErrorIs(t, err, idempotency.ErrUnavailable)
 			}
 			time.Sleep(time.Minute)
 		}
 		free := 0
 		for i := range 2 * calls {
-			if _, _, err := r.Do(t.Context(), numberedKey(i), nil, someWork); err == nil {
+			if _, _, err := r.Do(t.Context(), keyOfMany(i), nil, someWork); err == nil {
 				free++
 			}
 		}
@@ -491,7 +500,7 @@ func TestBacklogHasRoomAgain(t *testing.T) {
 				body := make([]byte, test.size)
 				for round := range 2 {
 					for i := range test.answers {
-						_, _, err := b.Do(t.Context(), numberedKey(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
+						_, _, err := b.Do(t.Context(), keyOfMany(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
 							return idempotency.Response{Body: body}, nil
 						})
 						require.NoError(t, err)
@@ -546,5 +555,94 @@ func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 		svc.call("k", "b")
 		time.Sleep(time.Hour)
 		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
+	})
+}
+
+// byUser names the caller of a request of a test.
+func byUser(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+
+var (
+	asMallory = withHeader("X-User", "mallory")
+	asAlice   = withHeader("X-User", "alice")
+)
+
+// One user does not take the place of the answers of others, whether by their number or by their size.
+func TestAnswersOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		user        idempotency.UserFunc
+		calls       int
+		body, field string
+		kept        int
+	}{
+		"number":      {byUser, 1100, "x", "", 128},
+		"body":        {byUser, 40, strings.Repeat("x", 1<<20-200), "", 4},
+		"fields":      {byUser, 200, "x", strings.Repeat("x", 30<<10), 68},
+		"single user": {idempotency.SingleUser, 1000, "x", "", 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onComplete = outage(0, 5*time.Second)
+				opts := idempotency.Options{StoreTimeout: time.Millisecond}
+				svc := setup{store: store, user: test.user, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Trailer", "X-Trailer")
+					w.Header().Set("X-Header", test.field)
+					_, _ = w.Write([]byte(test.body))
+					w.Header().Set("X-Trailer", test.field)
+				})
+				for i := range test.calls {
+					require.Equal(t, http.StatusOK, svc.call(numberedKey(i).ID, "b", asMallory).status)
+				}
+				first := svc.call("honest", "b", asAlice)
+				time.Sleep(time.Minute)
+				recorded := 0
+				for _, outcome := range svc.journal.outcomes() {
+					if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
+						recorded++
+					}
+				}
+				require.Equal(t, test.kept+1, recorded)
+				require.True(t, svc.call("honest", "b", asAlice).replayed(), first.status)
+				require.Zero(t, svc.usersCounted(), "users who hold nothing")
+			})
+		})
+	}
+}
+
+// With Refuse, a claim that nobody releases blocks its key until the record expires. One user must not bring that about
+// for others.
+func TestReleasesOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const hostile, share = 1100, 128
+		store := newSpyStore()
+		store.onRelease = outage(0, 5*time.Second)
+		opts := idempotency.Options{Abandoned: idempotency.Refuse}
+		svc := setup{store: lossyStore{store, hostile + 1}, user: byUser, opts: opts}.guard(t, echo)
+		for i := range hostile {
+			svc.call(numberedKey(i).ID, "b", asMallory)
+		}
+		requireProblem(t, svc.call("honest", "b", asAlice), http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(time.Hour)
+		require.Equal(t, http.StatusCreated, svc.call("honest", "b", asAlice).status)
+		require.Equal(t, http.StatusCreated, svc.call(numberedKey(share-1).ID, "b", asMallory).status)
+		requireProblem(t, svc.call(numberedKey(share).ID, "b", asMallory), http.StatusConflict, "outcome-unknown")
+		require.Zero(t, svc.usersCounted(), "users who hold nothing")
+	})
+}
+
+// An answer may be larger than the share of a user: if that holds nothing else, there is room for it.
+func TestAnswerThatIsLargerThanAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = outage(0, 5*time.Second)
+		svc := setup{store: store, user: byUser, opts: idempotency.Options{MaxResponse: 8 << 20}}.guard(t,
+			func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 8<<20)) })
+		first := svc.call("k", "b", asAlice)
+		time.Sleep(time.Minute)
+		requireReplay(t, first, svc.call("k", "b", asAlice))
 	})
 }

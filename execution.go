@@ -195,24 +195,34 @@ const (
 func (x *execution) persist(resp Response, within time.Duration) error {
 	until := time.Now().Add(within)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		ctx, cancel := x.step(time.Until(until))
-		err := x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
-		cancel()
+		err := x.completeOnce(resp, time.Until(until))
 		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
 			return err
 		}
 	}
 }
 
+// completeOnce asks the store once to store the response.
+func (x *execution) completeOnce(resp Response, most time.Duration) error {
+	ctx, cancel := x.step(most)
+	defer cancel()
+	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
+}
+
 // completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the
 // response would have expired, or at the end of a Shutdown.
 func (x *execution) completeLater(resp Response) {
 	x.settled = true
+	room := x.runner.backlog.forAnswer(x.key.User, len(resp.Header)+len(resp.Trailer)+len(resp.Body))
+	if room == nil {
+		x.renewer.stop()
+		return
+	}
 	resp = resp.Clone() // its body is in a buffer that serves the next request
 	// The request goes on, and reports what is known now.
 	later := x.inBackground()
 	later.asked, later.event = x.asked, x.event
-	added := x.runner.backlog.addAnswer(len(resp.Body), func(context.Context) {
+	room.run(func(context.Context) {
 		defer x.renewer.stop()
 		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
 			later.judgeCompletion(err)
@@ -225,20 +235,21 @@ func (x *execution) completeLater(resp Response) {
 			later.runner.wake(later.key)
 		}
 	})
-	if !added {
-		x.renewer.stop()
-	}
 }
 
 // releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
 // the key for a lease, or with Refuse leave an outcome that nobody knows.
 func (x *execution) releaseLater() {
+	room := x.runner.backlog.forRelease(x.key.User)
+	if room == nil {
+		return
+	}
 	r, later, lost := x.runner, x.inBackground(), time.Now()
 	until := lost.Add(r.opts.Lease)
 	if r.opts.Abandoned == Refuse {
 		until = lost.Add(r.opts.TTL)
 	}
-	r.backlog.addRelease(func(ctx context.Context) {
+	room.run(func(ctx context.Context) {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
 			err := later.releaseOnce(later.untouched())
