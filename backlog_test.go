@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // outage is the hook of a store that does not work from one moment to another, counted from the start of the test.
@@ -645,4 +646,103 @@ func TestAnswerThatIsLargerThanAShare(t *testing.T) {
 		time.Sleep(time.Minute)
 		requireReplay(t, first, svc.call("k", "b", asAlice))
 	})
+}
+
+// pickyStore works, but takes no answer with a body.
+type pickyStore struct{ idempotency.Store }
+
+func (s pickyStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = pickyClaim{claim}
+	}
+	return record, claim, err
+}
+
+type pickyClaim struct{ idempotency.Claim }
+
+func (c pickyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if len(resp.Body) > 0 {
+		return errDown
+	}
+	return c.Claim.Complete(ctx, resp, ttl)
+}
+
+// An answer that the store never takes is not offered to it for a day: the operation ends without it.
+func TestAnswerThatTheStoreNeverTakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{store: pickyStore{newSpyStore()}}.guard(t, echo)
+		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+		time.Sleep(20 * time.Second)
+		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		time.Sleep(40 * time.Second)
+		p := requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+		require.Equal(t, http.StatusCreated, p.OriginalStatus)
+		require.EqualValues(t, 1, svc.runs.Load())
+		require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeRecorded)
+		require.Zero(t, svc.usersCounted())
+	})
+}
+
+// An outage says nothing about the answer. It is stored whole when the store is back, even if that is in the middle of a
+// step.
+func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		patience time.Duration // of the driver, which tries again on its own; zero: it waits for a reply that is lost
+		extends  bool          // leases are renewed all the time
+	}{
+		"replies are lost":                      {},
+		"replies are lost, but not to renewals": {extends: true},
+		"connections are refused":               {patience: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for back := 30 * time.Second; back < 110*time.Second; back += time.Second / 4 {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					down := func() bool { return time.Since(began) < back }
+					outage := func(ctx context.Context, _ int64, step func() error) error {
+						switch {
+						case down() && test.patience == 0:
+							<-ctx.Done()
+							return ctx.Err()
+						case down():
+							time.Sleep(test.patience)
+						}
+						if down() {
+							return errDown
+						}
+						return step()
+					}
+					store := newSpyStore()
+					if store.onComplete = outage; !test.extends {
+						store.onExtend = outage
+					}
+					svc := setup{store: store}.guard(t, echo)
+					first := svc.call("k", "b")
+					time.Sleep(2 * time.Minute)
+					requireReplay(t, first, svc.call("k", "b"))
+				})
+			}
+		})
+	}
+}
+
+// A server may have a limit for the size of a value, which no setting of the client shows.
+func TestAnswerThatIsTooLargeForRedis(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t, "--proto-max-bulk-len", "1mb").Addr())
+	opts := idempotency.Options{Lease: time.Second, StoreTimeout: 300 * time.Millisecond}
+	svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}), opts: opts}.guard(t,
+		func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
+	require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+	require.Eventually(t, func() bool {
+		return svc.journal.last(t).Outcome == idempotency.OutcomeRecorded
+	}, 30*time.Second, 10*time.Millisecond)
+	requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.runs.Load())
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -209,6 +210,26 @@ func (x *execution) completeOnce(resp Response, most time.Duration) error {
 	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
 }
 
+// persistLater is persist until the response would have expired. A store may work and never take the response, which is too
+// large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone.
+func (x *execution) persistLater(resp Response, lease *renewer) error {
+	opts := &x.runner.opts
+	for until := time.Now().Add(opts.TTL); ; {
+		err := x.persist(resp, min(time.Until(until), opts.Lease+lastRetry))
+		if settles(err) || x.request.Err() != nil || time.Until(until) < lastRetry {
+			return err
+		}
+		timeout, ok := errors.AsType[net.Error](err)
+		silent := ok && timeout.Timeout() // it may be about to work again
+		if silent || !lease.renewedSince(time.Now().Add(-opts.Lease/2)) {
+			continue
+		}
+		if err := x.completeOnce(resp.tombstone(), opts.StoreTimeout); settles(err) {
+			return err
+		}
+	}
+}
+
 // completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the
 // response would have expired, or at the end of a Shutdown.
 func (x *execution) completeLater(resp Response) {
@@ -224,7 +245,7 @@ func (x *execution) completeLater(resp Response) {
 	later.asked, later.event = x.asked, x.event
 	room.run(func(context.Context) {
 		defer x.renewer.stop()
-		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
+		if err := later.persistLater(resp, &x.renewer); settles(err) {
 			later.judgeCompletion(err)
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
