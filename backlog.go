@@ -7,62 +7,93 @@ import (
 )
 
 // backlog settles in the background what the store did not take in time: answers that it did not store, and claims that
-// it may have granted without the owner knowing. It is bounded, for a store may be down for long.
+// it may have granted without the owner knowing. It is bounded, for a store may be down for long. Answers and releases
+// are counted apart: anybody can cause releases, by requests that are refused, and must not take the room of answers by
+// that.
 type backlog struct {
 	ctx  context.Context // ends when the tasks must
 	stop context.CancelFunc
 
+	answers, releases shares
+	bytes             shares // of the answers
+
 	mu     sync.Mutex
-	held   load
+	tasks  int
 	closed bool
 	group  sync.WaitGroup
 }
 
-// load is what tasks hold. Answers and releases are counted apart: anybody can cause releases, by requests that are
-// refused, and must not take the room of answers by that.
-type load struct {
-	answers  int
-	size     int // of the answers, in bytes
-	releases int
-}
-
-// mostLoad is what the backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to
-// lapse.
-var mostLoad = load{answers: 1024, size: 32 << 20, releases: 256}
+// What the backlog holds at most, and which part of it each user may take. Beyond it, an answer counts as unrecorded for
+// good, and a claim is left to lapse.
+const (
+	mostLater      = 1024 // answers, and as many releases
+	mostLaterBytes = 32 << 20
+	laterParts     = 8
+)
 
 func newBacklog() *backlog {
-	b := new(backlog)
+	b := &backlog{
+		answers:  shares{total: mostLater, each: mostLater / laterParts},
+		releases: shares{total: mostLater, each: mostLater / laterParts},
+		bytes:    shares{total: mostLaterBytes, each: mostLaterBytes / laterParts},
+	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
-// addAnswer runs a task that stores an answer of size bytes, and reports whether there is room for it.
-func (b *backlog) addAnswer(size int, task func(context.Context)) bool {
-	return b.add(load{answers: 1, size: size}, task)
+// lift lets each user take the whole backlog.
+func (b *backlog) lift() {
+	b.answers.lift()
+	b.releases.lift()
+	b.bytes.lift()
 }
 
-// addRelease runs a task that releases a claim, if there is room for it.
-func (b *backlog) addRelease(task func(context.Context)) { b.add(load{releases: 1}, task) }
+// place is the room of a task in the backlog. Whoever has one must run a task in it.
+type place struct {
+	backlog *backlog
+	kind    *shares // answers or releases
+	user    string
+	size    int64
+}
 
-func (b *backlog) add(l load, task func(context.Context)) bool {
+// forAnswer returns a place for a task that stores an answer of size bytes, or nil if there is no room for it.
+func (b *backlog) forAnswer(user string, size int) *place {
+	return b.reserve(&place{b, &b.answers, user, int64(size)})
+}
+
+// forRelease returns a place for a task that releases a claim, or nil if there is no room for it.
+func (b *backlog) forRelease(user string) *place { return b.reserve(&place{b, &b.releases, user, 0}) }
+
+func (b *backlog) reserve(p *place) *place {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sum := load{b.held.answers + l.answers, b.held.size + l.size, b.held.releases + l.releases}
-	if b.closed || sum.answers > mostLoad.answers || sum.size > mostLoad.size || sum.releases > mostLoad.releases {
-		return false
+	if b.closed || !p.kind.take(p.user, 1) {
+		return nil
 	}
-	b.held = sum
-	b.group.Go(func() {
-		defer b.done(l)
-		task(b.ctx)
-	})
-	return true
+	if !b.bytes.take(p.user, p.size) {
+		p.kind.giveBack(p.user, 1)
+		return nil
+	}
+	b.tasks++
+	b.group.Add(1)
+	return p
 }
 
-func (b *backlog) done(l load) {
+func (p *place) run(task func(context.Context)) {
+	go func() {
+		defer p.free()
+		task(p.backlog.ctx)
+	}()
+}
+
+func (p *place) free() {
+	b := p.backlog
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held = load{b.held.answers - l.answers, b.held.size - l.size, b.held.releases - l.releases}
+	p.kind.giveBack(p.user, 1)
+	b.bytes.giveBack(p.user, p.size)
+	b.tasks--
+	b.group.Done()
 }
 
 // shutdown waits for the tasks. When ctx ends it ends them too.
@@ -82,10 +113,9 @@ func (b *backlog) shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		tasks := b.held.answers + b.held.releases
-		if tasks == 0 {
+		if b.tasks == 0 {
 			return nil
 		}
-		return fmt.Errorf("idempotency: %d operations are not settled: %w", tasks, context.Cause(ctx))
+		return fmt.Errorf("idempotency: %d operations are not settled: %w", b.tasks, context.Cause(ctx))
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // outage is the hook of a store that does not work from one moment to another, counted from the start of the test.
@@ -173,6 +176,13 @@ func TestNothingIsPutOffAfterShutdown(t *testing.T) {
 	})
 }
 
+// keyOfMany returns the key of one of ten users, whose turn it is.
+func keyOfMany(n int) idempotency.Key {
+	key := numberedKey(n)
+	key.User = strconv.Itoa(n % 10)
+	return key
+}
+
 // A store that is down for long must not fill the memory: beyond a limit, answers are not put off.
 func TestBacklogIsBounded(t *testing.T) {
 	t.Parallel()
@@ -187,7 +197,7 @@ func TestBacklogIsBounded(t *testing.T) {
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
 				body := bytes.Repeat([]byte("x"), test.size)
 				for i := range test.answers {
-					_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+					_, _, err := b.Do(t.Context(), keyOfMany(i), nil, func(context.Context) (idempotency.Response, error) {
 						return idempotency.Response{Body: body}, nil
 					})
 					require.NoError(t, err)
@@ -246,7 +256,7 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 // Releases are bounded, too. A claim beyond the limit lapses with its lease, and what was released makes room.
 func TestReleasesAreBounded(t *testing.T) {
 	t.Parallel()
-	const most, calls = 256, 300
+	const most, calls = 1024, 1100
 	synctest.Test(t, func(t *testing.T) {
 		store := newSpyStore()
 		store.onRelease = func(_ context.Context, _ int64, step func() error) error {
@@ -262,14 +272,14 @@ func TestReleasesAreBounded(t *testing.T) {
 		giveUpAtTheEnd(t, r)
 		for round := range 2 {
 			for i := range calls {
-				_, _, err := r.Do(t.Context(), numberedKey(round*calls+i), nil, mustNotWork(t))
+				_, _, err := r.Do(t.Context(), keyOfMany(round*calls+i), nil, mustNotWork(t))
 				require.ErrorIs(t, err, idempotency.ErrUnavailable)
 			}
 			time.Sleep(time.Minute)
 		}
 		free := 0
 		for i := range 2 * calls {
-			if _, _, err := r.Do(t.Context(), numberedKey(i), nil, someWork); err == nil {
+			if _, _, err := r.Do(t.Context(), keyOfMany(i), nil, someWork); err == nil {
 				free++
 			}
 		}
@@ -491,7 +501,7 @@ func TestBacklogHasRoomAgain(t *testing.T) {
 				body := make([]byte, test.size)
 				for round := range 2 {
 					for i := range test.answers {
-						_, _, err := b.Do(t.Context(), numberedKey(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
+						_, _, err := b.Do(t.Context(), keyOfMany(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
 							return idempotency.Response{Body: body}, nil
 						})
 						require.NoError(t, err)
@@ -547,4 +557,192 @@ func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
 	})
+}
+
+// byUser names the caller of a request of a test.
+func byUser(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+
+var (
+	asMallory = withHeader("X-User", "mallory")
+	asAlice   = withHeader("X-User", "alice")
+)
+
+// One user does not take the place of the answers of others, whether by their number or by their size.
+func TestAnswersOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		user        idempotency.UserFunc
+		calls       int
+		body, field string
+		kept        int
+	}{
+		"number":      {byUser, 1100, "x", "", 128},
+		"body":        {byUser, 40, strings.Repeat("x", 1<<20-200), "", 4},
+		"fields":      {byUser, 200, "x", strings.Repeat("x", 30<<10), 68},
+		"single user": {idempotency.SingleUser, 1000, "x", "", 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newSpyStore()
+				store.onComplete = outage(0, 5*time.Second)
+				opts := idempotency.Options{StoreTimeout: time.Millisecond}
+				svc := setup{store: store, user: test.user, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Trailer", "X-Trailer")
+					w.Header().Set("X-Header", test.field)
+					_, _ = w.Write([]byte(test.body))
+					w.Header().Set("X-Trailer", test.field)
+				})
+				for i := range test.calls {
+					require.Equal(t, http.StatusOK, svc.call(numberedKey(i).ID, "b", asMallory).status)
+				}
+				first := svc.call("honest", "b", asAlice)
+				time.Sleep(time.Minute)
+				recorded := 0
+				for _, outcome := range svc.journal.outcomes() {
+					if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
+						recorded++
+					}
+				}
+				require.Equal(t, test.kept+1, recorded)
+				require.True(t, svc.call("honest", "b", asAlice).replayed(), first.status)
+				require.Zero(t, svc.usersCounted(), "users who hold nothing")
+			})
+		})
+	}
+}
+
+// With Refuse, a claim that nobody releases blocks its key until the record expires. One user must not bring that about
+// for others.
+func TestReleasesOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const hostile, share = 1100, 128
+		store := newSpyStore()
+		store.onRelease = outage(0, 5*time.Second)
+		opts := idempotency.Options{Abandoned: idempotency.Refuse}
+		svc := setup{store: lossyStore{store, hostile + 1}, user: byUser, opts: opts}.guard(t, echo)
+		for i := range hostile {
+			svc.call(numberedKey(i).ID, "b", asMallory)
+		}
+		requireProblem(t, svc.call("honest", "b", asAlice), http.StatusServiceUnavailable, "store-unavailable")
+		time.Sleep(time.Hour)
+		require.Equal(t, http.StatusCreated, svc.call("honest", "b", asAlice).status)
+		require.Equal(t, http.StatusCreated, svc.call(numberedKey(share-1).ID, "b", asMallory).status)
+		requireProblem(t, svc.call(numberedKey(share).ID, "b", asMallory), http.StatusConflict, "outcome-unknown")
+		require.Zero(t, svc.usersCounted(), "users who hold nothing")
+	})
+}
+
+// An answer may be larger than the share of a user: if that holds nothing else, there is room for it.
+func TestAnswerThatIsLargerThanAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newSpyStore()
+		store.onComplete = outage(0, 5*time.Second)
+		svc := setup{store: store, user: byUser, opts: idempotency.Options{MaxResponse: 8 << 20}}.guard(t,
+			func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 8<<20)) })
+		first := svc.call("k", "b", asAlice)
+		time.Sleep(time.Minute)
+		requireReplay(t, first, svc.call("k", "b", asAlice))
+	})
+}
+
+// pickyStore works, but takes no answer with a body.
+type pickyStore struct{ idempotency.Store }
+
+func (s pickyStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = pickyClaim{claim}
+	}
+	return record, claim, err
+}
+
+type pickyClaim struct{ idempotency.Claim }
+
+func (c pickyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if len(resp.Body) > 0 {
+		return errDown
+	}
+	return c.Claim.Complete(ctx, resp, ttl)
+}
+
+// An answer that the store never takes is not offered to it for a day: the operation ends without it.
+func TestAnswerThatTheStoreNeverTakes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := setup{store: pickyStore{newSpyStore()}}.guard(t, echo)
+		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+		time.Sleep(20 * time.Second)
+		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		time.Sleep(40 * time.Second)
+		p := requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+		require.Equal(t, http.StatusCreated, p.OriginalStatus)
+		require.EqualValues(t, 1, svc.runs.Load())
+		require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeRecorded)
+		require.Zero(t, svc.usersCounted())
+	})
+}
+
+// An outage says nothing about the answer. It is stored whole when the store is back, even if that is in the middle of a
+// step.
+func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		patience time.Duration // of the driver, which tries again on its own; zero: it waits for a reply that is lost
+		extends  bool          // leases are renewed all the time
+	}{
+		"replies are lost":                      {},
+		"replies are lost, but not to renewals": {extends: true},
+		"connections are refused":               {patience: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for back := 30 * time.Second; back < 110*time.Second; back += time.Second / 4 {
+				synctest.Test(t, func(t *testing.T) {
+					began := time.Now()
+					down := func() bool { return time.Since(began) < back }
+					outage := func(ctx context.Context, _ int64, step func() error) error {
+						switch {
+						case down() && test.patience == 0:
+							<-ctx.Done()
+							return ctx.Err()
+						case down():
+							time.Sleep(test.patience)
+						}
+						if down() {
+							return errDown
+						}
+						return step()
+					}
+					store := newSpyStore()
+					if store.onComplete = outage; !test.extends {
+						store.onExtend = outage
+					}
+					svc := setup{store: store}.guard(t, echo)
+					first := svc.call("k", "b")
+					time.Sleep(2 * time.Minute)
+					requireReplay(t, first, svc.call("k", "b"))
+				})
+			}
+		})
+	}
+}
+
+// A server may have a limit for the size of a value, which no setting of the client shows.
+func TestAnswerThatIsTooLargeForRedis(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t, "--proto-max-bulk-len", "1mb").Addr())
+	opts := idempotency.Options{Lease: time.Second, StoreTimeout: 300 * time.Millisecond}
+	svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}), opts: opts}.guard(t,
+		func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
+	require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+	require.Eventually(t, func() bool {
+		return svc.journal.last(t).Outcome == idempotency.OutcomeRecorded
+	}, 30*time.Second, 10*time.Millisecond)
+	requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.runs.Load())
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"sync/atomic"
 )
 
 // buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost
@@ -43,9 +42,9 @@ const (
 	largestRead  = 32 << 10 // at first, whatever the request announces: an announcement costs its sender nothing
 )
 
-// readBody reads the whole body into the buffer, and takes what arrives from the budget. A body of more than limit bytes
-// is refused, if possible before it is read.
-func (b *buffer) readBody(r *http.Request, limit int64, budget *budget) error {
+// readBody reads the whole body into the buffer. All that is in the buffer is taken from the budget, also after an error.
+// A body of more than limit bytes is refused, if possible before it is read.
+func (b *buffer) readBody(r *http.Request, limit int64, budget *shares, user string) error {
 	if r.ContentLength > limit {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrBodyTooLarge, r.ContentLength, limit)
 	}
@@ -56,13 +55,13 @@ func (b *buffer) readBody(r *http.Request, limit int64, budget *budget) error {
 	b.grow(int(min(max(r.ContentLength+1, smallestRead), largestRead)))
 	for {
 		n, err := r.Body.Read(b.b[len(b.b):cap(b.b)])
-		b.b = b.b[:len(b.b)+n]
-		if !budget.take(n) {
-			return ErrOverloaded
-		}
-		if int64(len(b.b)) > limit {
+		if int64(len(b.b)+n) > limit {
 			return fmt.Errorf("%w: over %d bytes", ErrBodyTooLarge, limit)
 		}
+		if !budget.take(user, int64(n)) {
+			return ErrOverloaded
+		}
+		b.b = b.b[:len(b.b)+n]
 		if err == io.EOF {
 			return nil
 		}
@@ -90,23 +89,6 @@ func (b *buffer) next(announced int64) int {
 // tells this request from another one with its key.
 func consumed(r *http.Request, read int) bool {
 	return read == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
-}
-
-// budget bounds the bytes of all request bodies that are held at a time.
-type budget struct {
-	limit int64 // 0: none
-	held  atomic.Int64
-}
-
-// take reports whether n more bytes may be held. They count in any case, until they are given back.
-func (b *budget) take(n int) bool {
-	return b.limit == 0 || b.held.Add(int64(n)) <= b.limit
-}
-
-func (b *budget) giveBack(n int) {
-	if b.limit != 0 {
-		b.held.Add(-int64(n))
-	}
 }
 
 // waitingBodies lets requests that wait for the same operation hold one body for all of them.

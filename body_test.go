@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -215,6 +216,52 @@ func TestBudgetOfBodies(t *testing.T) {
 	}
 	_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{MaxBody: 2, MaxBodies: 1})
 	require.ErrorContains(t, err, "MaxBodies")
+}
+
+// lateBody is a body whose last byte does not come before end is closed.
+func lateBody(size int, end <-chan struct{}) edit {
+	return func(r *http.Request) {
+		r.ContentLength = int64(size)
+		r.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", size-1)), &slowBody{end: end}))
+	}
+}
+
+// Whoever sends bodies slowly uses up a share of the budget, not all of it.
+func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		user               idempotency.UserFunc
+		maxBody, maxBodies int64
+		held               int // bodies of 100 bytes less one that one user may have in memory
+	}{
+		"a half":                     {byUser, 100, 400, 2},
+		"a body if that is more":     {byUser, 300, 400, 3},
+		"everything if there is one": {idempotency.SingleUser, 100, 400, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies}
+			svc := setup{user: test.user, opts: opts}.guard(t, echo)
+			for range 2 { // what was taken is given back
+				end := make(chan struct{})
+				var group sync.WaitGroup
+				for i := range test.held {
+					group.Go(func() {
+						got := svc.call(numberedKey(i).ID, "", asMallory, lateBody(100, end))
+						assert.Equal(t, http.StatusBadRequest, got.status, name)
+					})
+				}
+				synctest.Wait()
+				late := svc.call("too-many", strings.Repeat("x", 99), asMallory)
+				requireProblem(t, late, http.StatusServiceUnavailable, "overloaded")
+				if test.held < 4 {
+					require.Equal(t, http.StatusCreated, svc.call(rand.Text(), strings.Repeat("x", 99), asAlice).status, name)
+				}
+				close(end)
+				group.Wait()
+				require.Zero(t, svc.usersCounted(), name)
+			}
+		})
+	}
 }
 
 type failingReader struct{}

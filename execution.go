@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -195,10 +196,35 @@ const (
 func (x *execution) persist(resp Response, within time.Duration) error {
 	until := time.Now().Add(within)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		ctx, cancel := x.step(time.Until(until))
-		err := x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
-		cancel()
+		err := x.completeOnce(resp, time.Until(until))
 		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
+			return err
+		}
+	}
+}
+
+// completeOnce asks the store once to store the response.
+func (x *execution) completeOnce(resp Response, most time.Duration) error {
+	ctx, cancel := x.step(most)
+	defer cancel()
+	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
+}
+
+// persistLater is persist until the response would have expired. A store may work and never take the response, which is too
+// large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone.
+func (x *execution) persistLater(resp Response, lease *renewer) error {
+	opts := &x.runner.opts
+	for until := time.Now().Add(opts.TTL); ; {
+		err := x.persist(resp, min(time.Until(until), opts.Lease+lastRetry))
+		if settles(err) || x.request.Err() != nil || time.Until(until) < lastRetry {
+			return err
+		}
+		timeout, ok := errors.AsType[net.Error](err)
+		silent := ok && timeout.Timeout() // it may be about to work again
+		if silent || !lease.renewedSince(time.Now().Add(-opts.Lease/2)) {
+			continue
+		}
+		if err := x.completeOnce(resp.tombstone(), opts.StoreTimeout); settles(err) {
 			return err
 		}
 	}
@@ -208,13 +234,18 @@ func (x *execution) persist(resp Response, within time.Duration) error {
 // response would have expired, or at the end of a Shutdown.
 func (x *execution) completeLater(resp Response) {
 	x.settled = true
+	room := x.runner.backlog.forAnswer(x.key.User, len(resp.Header)+len(resp.Trailer)+len(resp.Body))
+	if room == nil {
+		x.renewer.stop()
+		return
+	}
 	resp = resp.Clone() // its body is in a buffer that serves the next request
 	// The request goes on, and reports what is known now.
 	later := x.inBackground()
 	later.asked, later.event = x.asked, x.event
-	added := x.runner.backlog.addAnswer(len(resp.Body), func(context.Context) {
+	room.run(func(context.Context) {
 		defer x.renewer.stop()
-		if err := later.persist(resp, x.runner.opts.TTL); settles(err) {
+		if err := later.persistLater(resp, &x.renewer); settles(err) {
 			later.judgeCompletion(err)
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
@@ -225,20 +256,21 @@ func (x *execution) completeLater(resp Response) {
 			later.runner.wake(later.key)
 		}
 	})
-	if !added {
-		x.renewer.stop()
-	}
 }
 
 // releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
 // the key for a lease, or with Refuse leave an outcome that nobody knows.
 func (x *execution) releaseLater() {
+	room := x.runner.backlog.forRelease(x.key.User)
+	if room == nil {
+		return
+	}
 	r, later, lost := x.runner, x.inBackground(), time.Now()
 	until := lost.Add(r.opts.Lease)
 	if r.opts.Abandoned == Refuse {
 		until = lost.Add(r.opts.TTL)
 	}
-	r.backlog.addRelease(func(ctx context.Context) {
+	room.run(func(ctx context.Context) {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
 			err := later.releaseOnce(later.untouched())

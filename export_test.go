@@ -53,3 +53,14 @@ func (s *MemoryStore) Held() MemoryUsage {
 
 // BufferIsKept reports whether a buffer of that size serves the next request.
 func BufferIsKept(size int) bool { return (&buffer{make([]byte, size)}).free() }
+
+// UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
+func (m *Middleware) UsersCounted() int {
+	b, users := m.runner.backlog, 0
+	for _, s := range []*shares{&m.bodies, &m.waits, &b.answers, &b.bytes, &b.releases} {
+		s.mu.Lock()
+		users += len(s.byUser)
+		s.mu.Unlock()
+	}
+	return users
+}

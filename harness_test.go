@@ -165,6 +165,8 @@ type service struct {
 	journal journal
 	runs    atomic.Int64 // of the handler
 	server  *httptest.Server
+
+	usersCounted func() int // who hold a part of what the middleware shares out
 }
 
 // guard puts handler behind a middleware.
@@ -187,6 +189,7 @@ func (s setup) guard(t testing.TB, handler http.HandlerFunc) *service {
 	m, err := idempotency.New(s.store, s.user, s.opts)
 	require.NoError(t, err)
 	giveUpAtTheEnd(t, m)
+	svc.usersCounted = m.UsersCounted
 	svc.handler = m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		svc.runs.Add(1)
 		handler(w, r)

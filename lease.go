@@ -191,6 +191,13 @@ func (k *renewer) again(since time.Time) {
 	}
 }
 
+// renewedSince reports whether the lease has begun, or was renewed, after t.
+func (k *renewer) renewedSince(t time.Time) bool {
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	return k.since.After(t)
+}
+
 // lose tells the owner that its claim is lost, unless it has settled it.
 func (k *renewer) lose() {
 	k.renewals.mu.Lock()

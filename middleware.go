@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
+	"reflect"
 	"slices"
 	"sync"
 )
@@ -18,7 +20,8 @@ import (
 type UserFunc func(*http.Request) (string, error)
 
 // SingleUser is the UserFunc of a service that has one caller only, or cannot tell its callers apart. If there are
-// several, they share their keys, and one may get the answer to another.
+// several, they share their keys, and one may get the answer to another. Only with this function itself does the one user
+// have no share of MaxBodies and of the work in the background, but all of it.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. It is safe for concurrent use.
@@ -28,10 +31,9 @@ type Middleware struct {
 	opts     Options
 	events   *reporter
 	unstored unstoredFields
-	budget   budget
+	bodies   shares // bytes of request bodies
+	waits    shares // requests that wait
 	waiting  waitingBodies
-
-	waitingUsers waitingUsers
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
@@ -46,10 +48,23 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Middleware{
+	m := &Middleware{
 		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
-		budget: budget{limit: opts.MaxBodies},
-	}, nil
+		waits: shares{total: math.MaxInt64, each: mostWaiting},
+	}
+	if opts.MaxBodies > 0 {
+		m.bodies.total, m.bodies.each = opts.MaxBodies, max(opts.MaxBodies/2, opts.MaxBody)
+	}
+	if isSingleUser(user) {
+		m.bodies.lift()
+		runner.backlog.lift()
+	}
+	return m, nil
+}
+
+// isSingleUser reports whether user is SingleUser. Then there is nobody else to leave room for.
+func isSingleUser(user UserFunc) bool {
+	return reflect.ValueOf(user).Pointer() == reflect.ValueOf(SingleUser).Pointer()
 }
 
 // Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,
@@ -194,14 +209,14 @@ func (e *exchange) close() {
 
 // dropBody gives the body of the request back.
 func (e *exchange) dropBody() {
-	e.m.budget.giveBack(len(e.body.b))
+	e.m.bodies.giveBack(e.execution.key.User, int64(len(e.body.b)))
 	e.body.free()
 }
 
 // fingerprint reads the body of the request and returns what tells the request from others with its key.
 func (e *exchange) fingerprint() (Fingerprint, error) {
 	e.body = newBuffer()
-	err := e.body.readBody(e.r, e.m.opts.MaxBody, &e.m.budget)
+	err := e.body.readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.execution.key.User)
 	switch {
 	case err != nil:
 		return Fingerprint{}, err
@@ -217,7 +232,7 @@ func (e *exchange) fingerprint() (Fingerprint, error) {
 
 // mayWait implements caller.
 func (e *exchange) mayWait() bool {
-	if !e.m.waitingUsers.join(e.execution.key.User) {
+	if !e.m.waits.take(e.execution.key.User, 1) {
 		return false
 	}
 	e.shareBody()
@@ -225,7 +240,7 @@ func (e *exchange) mayWait() bool {
 }
 
 // waited implements caller.
-func (e *exchange) waited() { e.m.waitingUsers.leave(e.execution.key.User) }
+func (e *exchange) waited() { e.m.waits.giveBack(e.execution.key.User, 1) }
 
 // shareBody lets the request hold its body together with others that wait for the same operation.
 func (e *exchange) shareBody() {

@@ -32,7 +32,7 @@ const (
 	OutcomeUnavailable   Outcome = "store-unavailable" // refused: no claim could be had from the store
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store has not taken the answer yet
-	OutcomeRecorded      Outcome = "recorded"          // the answer of a request that was unrecorded is stored by now
+	OutcomeRecorded      Outcome = "recorded"          // the answer of a request that was unrecorded is stored by now, or its status
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt

@@ -67,6 +67,9 @@ type Options struct {
 	// MaxBodies is the most bytes that the bodies of all guarded requests may take in memory together. A request beyond
 	// it is refused with overloaded. Requests that wait for the same operation hold one body together. Zero means that
 	// there is no limit.
+	//
+	// Each user may take half of it, or MaxBody if that is more; with twice MaxBody or more, one user cannot take all of
+	// it. [SingleUser] may.
 	MaxBodies int64
 
 	// MaxResponse is the most bytes of a response body that are stored. The client gets a larger answer whole, but a

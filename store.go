@@ -67,7 +67,8 @@ type Claim interface {
 	//   - [ErrRolledBack]: from a transactional store. The effects of the attempt were undone with the record, or it is
 	//     not known whether they were committed. The response must not be sent.
 	//
-	// A store that has no room for the body may store the response with Omitted set instead.
+	// A store that has no room for the body may store the response with Omitted set instead. A response that fails again
+	// and again, while Extend succeeds, is also offered with Omitted set; whichever is stored first counts.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays

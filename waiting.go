@@ -102,34 +102,6 @@ func (w *waiters) wake(key Key) {
 // may be large.
 const mostWaiting = 128
 
-// waitingUsers counts the requests that wait, by their users.
-type waitingUsers struct {
-	mu    sync.Mutex
-	count map[string]int
-}
-
-// join reports whether one more request of user may wait. If so, it has to leave.
-func (w *waitingUsers) join(user string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.count[user] >= mostWaiting {
-		return false
-	}
-	if w.count == nil {
-		w.count = make(map[string]int)
-	}
-	w.count[user]++
-	return true
-}
-
-func (w *waitingUsers) leave(user string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.count[user]--; w.count[user] == 0 {
-		delete(w.count, user)
-	}
-}
-
 // sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
 func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(d)
