@@ -40,6 +40,9 @@ func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func
 		defer conn.giveBack(ctx, t)
 		err = hasten(ctx, conn.Conn, func() error { return step(conn.Conn) })
 		*claimed = *claimed || !isAnswer(err)
+		if refusesWrites(err) { // the pool may find a server that takes them
+			_ = conn.Close(ctx)
+		}
 		return err
 	})
 	return t.judge(err, crowded)
@@ -109,6 +112,12 @@ func (t *Table) inUse() bool {
 func isUnreachable(err error) bool {
 	_, ok := errors.AsType[*pgconn.ConnectError](err)
 	return ok
+}
+
+// refusesWrites reports whether the session is one of a standby, or of a server that was made read-only.
+func refusesWrites(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "25006"
 }
 
 // isTooMany reports whether the server has refused a connection because it has as many as it may have.

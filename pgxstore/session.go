@@ -27,6 +27,7 @@ type session struct {
 	kept            atomic.Bool // by KeepEffects
 	lent            atomic.Bool // there is a way to the connection that is not watched
 	raw             atomic.Bool // and the handler has it by Conn
+	readOnly        atomic.Bool // a statement was refused because it writes
 }
 
 // The states of a session.
@@ -91,6 +92,9 @@ func (u *use) done(err error) {
 	}
 	if mayPass(err) {
 		u.of.passing.Store(true)
+	}
+	if refusesWrites(err) {
+		u.of.readOnly.Store(true)
 	}
 	u.of.release()
 }

@@ -219,9 +219,10 @@ func (v *visit) end(ctx context.Context) error {
 	return rollback(ctx, v.conn.Conn())
 }
 
-// giveBack returns the connection to the pool, which closes it if its transaction has not ended.
+// giveBack returns the connection to the pool, which closes it if its transaction has not ended. One that takes no writes is
+// not to be used again: the pool may find a server that does.
 func (v *visit) giveBack() {
-	if v.session.lent.Load() {
+	if v.session.lent.Load() || v.session.readOnly.Load() {
 		v.hangUp()
 		return
 	}

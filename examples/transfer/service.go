@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+const schema = `
+CREATE TABLE IF NOT EXISTS accounts (name text PRIMARY KEY, balance bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS transfers (
+	id bigint GENERATED ALWAYS AS IDENTITY,
+	sender text NOT NULL, recipient text NOT NULL, amount bigint NOT NULL, note text NOT NULL
+);
+INSERT INTO accounts VALUES ('alice', 100), ('bob', 0) ON CONFLICT DO NOTHING`
+
+// serve runs the service until ctx ends, and stops it then. The pool is free when it returns.
+func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, development bool) error {
+	defer listener.Close()
+	if _, err := pool.Exec(ctx, schema); err != nil {
+		return err
+	}
+	if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
+		return err
+	}
+	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	if err := check(ctx, store, development); err != nil {
+		return err
+	}
+	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
+	if err != nil {
+		return err
+	}
+
+	var janitor sync.WaitGroup
+	defer janitor.Wait()
+	ctx, stopJanitor := context.WithCancel(ctx)
+	defer stopJanitor()
+	janitor.Go(func() { store.Janitor(ctx, 5*time.Minute, func(err error) { log.Print(err) }) })
+
+	server := &http.Server{Handler: routes(pool, idem), ReadTimeout: 10 * time.Second}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return stop(server, idem)
+	}
+}
+
+// check returns the findings that the service must not run with.
+func check(ctx context.Context, store *pgxstore.TxStore, development bool) error {
+	err := store.Check(ctx)
+	if err == nil {
+		return nil
+	}
+	var grave []error
+	for _, finding := range err.(interface{ Unwrap() []error }).Unwrap() {
+		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
+		if ok && unsafe.Setting == "fsync" && development {
+			log.Print(finding)
+			continue
+		}
+		grave = append(grave, finding)
+	}
+	return errors.Join(grave...)
+}
+
+// stop lets the requests end that are under way.
+func stop(server *http.Server, idem *idempotency.Middleware) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return errors.Join(server.Shutdown(ctx), idem.Shutdown(ctx))
+}
+
+func routes(pool *pgxpool.Pool, idem *idempotency.Middleware) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("POST /transfers", idem.Handler(http.HandlerFunc(transfer)))
+	mux.Handle("GET /balance", balance(pool))
+	return demo.Authenticate(mux)
+}

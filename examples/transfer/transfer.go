@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// transferOrder is the body of a request. The sender is whoever sends it.
+type transferOrder struct {
+	To     string `json:"to"`
+	Amount int64  `json:"amount"`
+	Note   string `json:"note"`
+}
+
+// transfer moves the money in the transaction of the request.
+func transfer(w http.ResponseWriter, r *http.Request) {
+	tx, ok := pgxstore.Tx(r.Context())
+	if !ok {
+		http.Error(w, "transfers need the middleware", http.StatusInternalServerError)
+		return
+	}
+	from, _ := demo.User(r)
+	var order transferOrder
+	err := json.NewDecoder(r.Body).Decode(&order)
+	if err != nil || order.Amount <= 0 || order.To == from {
+		http.Error(w, "not a transfer", http.StatusBadRequest) // stored and replayed
+		return
+	}
+	id, left, err := move(r.Context(), tx, from, order)
+	switch {
+	case errors.Is(err, errNoAccount):
+		http.Error(w, "no such account", http.StatusUnprocessableEntity) // rolled back, stored and replayed
+	case err != nil:
+		http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back, not stored
+	case left < 0:
+		http.Error(w, "not enough money", http.StatusUnprocessableEntity) // rolled back, stored and replayed
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated) // committed, stored and replayed
+		fmt.Fprintf(w, `{"id":%d,"left":%d}`, id, left)
+	}
+}
+
+var errNoAccount = errors.New("no such account")
+
+// move books a transfer, whatever the sender has, and returns what they have left.
+func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (id, left int64, err error) {
+	// Locked in one order, two transfers in opposite directions do not end in a deadlock.
+	const lock = "SELECT count(*) FROM (SELECT FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE) AS locked"
+	var accounts int
+	if err := tx.QueryRow(ctx, lock, from, order.To).Scan(&accounts); err != nil {
+		return 0, 0, err
+	}
+	if accounts != 2 {
+		return 0, 0, errNoAccount
+	}
+	const debit = "UPDATE accounts SET balance = balance - $2 WHERE name = $1 RETURNING balance"
+	if err := tx.QueryRow(ctx, debit, from, order.Amount).Scan(&left); err != nil {
+		return 0, 0, err
+	}
+	if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $2 WHERE name = $1", order.To, order.Amount); err != nil {
+		return 0, 0, err
+	}
+	const book = "INSERT INTO transfers (sender, recipient, amount, note) VALUES ($1, $2, $3, $4) RETURNING id"
+	err = tx.QueryRow(ctx, book, from, order.To, order.Amount, order.Note).Scan(&id)
+	return id, left, err
+}
+
+// balance tells the caller what they have.
+func balance(pool *pgxpool.Pool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		account, _ := demo.User(r)
+		var balance int64
+		err := pool.QueryRow(r.Context(), "SELECT balance FROM accounts WHERE name = $1", account).Scan(&balance)
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, balance)
+	})
+}
