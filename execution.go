@@ -300,8 +300,8 @@ func (x *execution) inBackground() *execution {
 // requests that are turned away.
 const untouchedLeases = 2
 
-// untouched returns how long to keep the record if this attempt has done nothing. Earlier ones may have had effects: then
-// it is kept for as long as without this attempt, or for TTL if nobody knows, as after a lost reply (Attempt is 0).
+// untouched returns how long to keep the record if this attempt has done nothing. Earlier ones may have had effects:
+// then it is kept for as long as without this attempt, or for TTL if nobody knows, as after a lost reply (Attempt 0).
 func (x *execution) untouched() time.Duration {
 	record, opts := &x.begun.record, &x.runner.opts
 	if record.Attempt != 1 && record.Remaining == 0 {

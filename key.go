@@ -21,8 +21,8 @@ import (
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
 // A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. There
-// are two exceptions, in which fmt does not ask the value: the verbs %p and %w, which are not for a Key, and a Key in an
-// unexported field of a struct.
+// are two exceptions, in which fmt does not ask the value: the verbs %p and %w, which are not for a Key, and a Key in
+// an unexported field of a struct.
 //
 // A part of more than 255 bytes is replaced by one of 257 bytes: its beginning of 192 bytes, a tilde, and its SHA-256 in
 // hexadecimal. Where the beginning would end within a character of UTF-8, that is left out, and more tildes take its place.

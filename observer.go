@@ -12,10 +12,10 @@ import (
 // Outcome says what became of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should have, has exactly one, with two exceptions. Unrecorded may be
-// followed by one of recorded, restored and claim-lost. A request has none if a function of the service other than the
-// handler panics before the handler has run, or where it does not run: a [UserFunc], for instance, Options.Replay, or a
-// [Cipher] that decrypts. Such a panic goes on unchanged.
+// The outcomes. Each request that carries a key, or should have, has exactly one, with two exceptions. Unrecorded may
+// be followed by one of recorded, restored and claim-lost. A request has none if a function of the service other than
+// the handler panics before the handler has run, or where it does not run: a [UserFunc], for instance, Options.Replay,
+// or a [Cipher] that decrypts. Such a panic goes on unchanged.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store

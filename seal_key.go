@@ -19,8 +19,8 @@ import (
 
 // SealKey is a key of a sealed store. It can be read from JSON, with its Secret in base64. It is written with its ID
 // only: by fmt, log/slog, encoding/json and other encoders of text. There are two exceptions, in which fmt does not ask
-// the value and shows the Secret: the verbs %p and %w, which are not for a SealKey, and a SealKey in an unexported field
-// of a struct.
+// the value and shows the Secret: the verbs %p and %w, which are not for a SealKey, and a SealKey in an unexported
+// field of a struct.
 type SealKey struct {
 	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
 	ID string

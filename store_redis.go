@@ -164,8 +164,8 @@ func (s *RedisStore) claim(name any, argument *claimArgument, identity string) *
 }
 
 // claimArgument is the argument of the claim script, in one piece because each would cost allocations. It notes that it
-// was encoded. Most clients do that once they have a connection to write to, so a claim that was not encoded was not sent
-// and needs no release: releases would wait for a connection too, and take the place of those that are needed. A
+// was encoded. Most clients do that once they have a connection to write to, so a claim that was not encoded was not
+// sent and needs no release: releases would wait for a connection too, and take the place of those that are needed. A
 // *redis.AutoPipeliner encodes when it queues a command, so its claims are released in any case.
 type claimArgument struct {
 	text    []byte

@@ -30,11 +30,11 @@ import (
 //
 // Requests without a key pass untouched.
 //
-// A redirect leads away if it goes from https to http, or to a host that is neither in Hosts nor the one that the caller
-// addressed. What was led away stays so, wherever further redirects go. It has no key, not even one that the caller has
-// set, and is sent once. A body that was sent with a key does not follow: a redirect with status 307 or 308, which would
-// take it along, ends in a [*TransportError] that wraps [ErrRedirected]. The other fields are the business of
-// [http.Client], which keeps Authorization and cookies from other domains.
+// A redirect leads away if it goes from https to http, or to a host that is neither in Hosts nor the one that the
+// caller addressed. What was led away stays so, wherever further redirects go. It has no key, not even one that the
+// caller has set, and is sent once. A body that was sent with a key does not follow: a redirect with status 307 or 308,
+// which would take it along, ends in a [*TransportError] that wraps [ErrRedirected]. The other fields are the business
+// of [http.Client], which keeps Authorization and cookies from other domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //

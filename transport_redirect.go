@@ -23,8 +23,8 @@ func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 	return nil, &TransportError{Key: id, Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
 }
 
-// trace returns the request that redirects have begun with, and reports whether one of them has led away. Whoever answers
-// there chooses what comes next, so no later one leads back.
+// trace returns the request that redirects have begun with, and reports whether one of them has led away. Whoever
+// answers there chooses what comes next, so no later one leads back.
 func (t *Transport) trace(req *http.Request) (first *http.Request, away bool) {
 	if req.Response == nil {
 		return req, false
