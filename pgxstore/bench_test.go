@@ -187,8 +187,9 @@ func protected(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	}))
 }
 
-// BenchmarkTxCost compares the processor time of a request, in this process and in the sessions of the server together:
-// of the handler that the store protects to one that writes the same row by hand.
+// BenchmarkTxCost compares the processor time of a request to the handler that the store protects, and to one that writes
+// the same row by hand: the time of this process, which is client and service, and of the sessions of the server
+// together. It says more than throughput where others use the machine, too.
 func BenchmarkTxCost(b *testing.B) {
 	pool := benchPool(b)
 	theirs, ours := served(b, byHandSameRow(b, pool)), served(b, protected(b, pool))
@@ -206,13 +207,13 @@ func BenchmarkTxCost(b *testing.B) {
 	var hand, store cost
 	for b.Loop() {
 		t, o := took(theirs), took(ours)
-		ratios = append(ratios, float64(t.client+t.server)/float64(o.client+o.server))
+		ratios = append(ratios, float64(t.service+t.server)/float64(o.service+o.server))
 		hand, store = hand.plus(t), store.plus(o)
 	}
 	slices.Sort(ratios)
 	b.ReportMetric(ratios[len(ratios)/2], "ratio")
 	for name, sum := range map[string]time.Duration{
-		"by-hand-client": hand.client, "by-hand-server": hand.server, "client": store.client, "server": store.server,
+		"by-hand-service": hand.service, "by-hand-server": hand.server, "service": store.service, "server": store.server,
 	} {
 		b.ReportMetric(float64(sum.Nanoseconds())/1000/perRound/float64(b.N), name+"-us/request")
 	}
@@ -220,13 +221,13 @@ func BenchmarkTxCost(b *testing.B) {
 }
 
 // cost is processor time.
-type cost struct{ client, server time.Duration }
+type cost struct{ service, server time.Duration }
 
-// costOf returns what this process and the sessions have taken so far.
+// costOf returns what this process and the sessions of the server have taken so far.
 func costOf(b *testing.B, sessions []int) cost {
 	var own syscall.Rusage
 	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
-	c := cost{client: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
+	c := cost{service: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
 	for _, id := range sessions {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", id))
 		if err != nil {
@@ -240,9 +241,9 @@ func costOf(b *testing.B, sessions []int) cost {
 	return c
 }
 
-func (c cost) since(began cost) cost { return cost{c.client - began.client, c.server - began.server} }
+func (c cost) since(began cost) cost { return cost{c.service - began.service, c.server - began.server} }
 
-func (c cost) plus(d cost) cost { return cost{c.client + d.client, c.server + d.server} }
+func (c cost) plus(d cost) cost { return cost{c.service + d.service, c.server + d.server} }
 
 // created answers that work has succeeded.
 func created(work func(*http.Request) error) http.Handler {
