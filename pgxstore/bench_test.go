@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -185,6 +187,64 @@ func protected(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	}))
 }
 
+// BenchmarkTxCost compares the processor time of a request to the handler that the store protects, and to one that writes
+// the same row by hand: the time of this process, which is client and service, and of the sessions of the server
+// together. It says more than throughput where others use the machine, too.
+func BenchmarkTxCost(b *testing.B) {
+	pool := benchPool(b)
+	theirs, ours := served(b, byHandSameRow(b, pool)), served(b, protected(b, pool))
+	for range 3 { // each connection has met each statement then, and each table has grown
+		round(theirs)
+		round(ours)
+	}
+	sessions := column[int](b, pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
+	took := func(step func(int)) cost {
+		began := costOf(b, sessions)
+		round(step)
+		return costOf(b, sessions).since(began)
+	}
+	var ratios []float64
+	var hand, store cost
+	for b.Loop() {
+		t, o := took(theirs), took(ours)
+		ratios = append(ratios, float64(t.service+t.server)/float64(o.service+o.server))
+		hand, store = hand.plus(t), store.plus(o)
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
+	for name, sum := range map[string]time.Duration{
+		"by-hand-service": hand.service, "by-hand-server": hand.server, "service": store.service, "server": store.server,
+	} {
+		b.ReportMetric(float64(sum.Nanoseconds())/1000/perRound/float64(b.N), name+"-us/request")
+	}
+	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// cost is processor time.
+type cost struct{ service, server time.Duration }
+
+// costOf returns what this process and the sessions of the server have taken so far.
+func costOf(b *testing.B, sessions []int) cost {
+	var own syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	c := cost{service: time.Duration(own.Utime.Nano() + own.Stime.Nano())}
+	for _, id := range sessions {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", id))
+		if err != nil {
+			b.Skip("needs the statistics of Linux: ", err)
+		}
+		var took time.Duration
+		_, err = fmt.Sscan(string(stat), &took)
+		require.NoError(b, err)
+		c.server += took
+	}
+	return c
+}
+
+func (c cost) since(began cost) cost { return cost{c.service - began.service, c.server - began.server} }
+
+func (c cost) plus(d cost) cost { return cost{c.service + d.service, c.server + d.server} }
+
 // created answers that work has succeeded.
 func created(work func(*http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -199,40 +259,42 @@ func created(work func(*http.Request) error) http.Handler {
 
 // compareServers compares two handlers over HTTP.
 func compareServers(b *testing.B, theirs, ours http.Handler) {
+	compare(b, served(b, theirs), served(b, ours))
+}
+
+// served returns a request to a handler over HTTP.
+func served(b *testing.B, h http.Handler) func(int) {
 	const body = `{"amount":7}`
-	serve := func(h http.Handler) func(int) {
-		server := httptest.NewServer(h)
-		b.Cleanup(server.Close)
-		client := server.Client()
-		client.Transport.(*http.Transport).MaxIdleConnsPerHost = workers
-		return func(int) {
-			r, err := http.NewRequest(http.MethodPost, server.URL+"/payments", strings.NewReader(body))
-			if err != nil {
-				panic(err)
-			}
-			r.Header.Set("Content-Type", "application/json")
-			r.Header.Set("Idempotency-Key", uuid.NewString())
-			resp, err := client.Do(r)
-			if err != nil {
-				panic(err)
-			}
-			if resp.StatusCode != http.StatusCreated {
-				panic(resp.Status)
-			}
-			got := make([]byte, 512)
-			n := 0
-			for err == nil {
-				var m int
-				m, err = resp.Body.Read(got[n:])
-				n += m
-			}
-			resp.Body.Close()
-			if n != len(answer.Body) {
-				panic("short answer")
-			}
+	server := httptest.NewServer(h)
+	b.Cleanup(server.Close)
+	client := server.Client()
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = workers
+	return func(int) {
+		r, err := http.NewRequest(http.MethodPost, server.URL+"/payments", strings.NewReader(body))
+		if err != nil {
+			panic(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", uuid.NewString())
+		resp, err := client.Do(r)
+		if err != nil {
+			panic(err)
+		}
+		if resp.StatusCode != http.StatusCreated {
+			panic(resp.Status)
+		}
+		got := make([]byte, 512)
+		n := 0
+		for err == nil {
+			var m int
+			m, err = resp.Body.Read(got[n:])
+			n += m
+		}
+		resp.Body.Close()
+		if n != len(answer.Body) {
+			panic("short answer")
 		}
 	}
-	compare(b, serve(theirs), serve(ours))
 }
 
 // BenchmarkFirst compares claim and completion of a lease to an INSERT and an UPDATE written by hand: of a key, a
