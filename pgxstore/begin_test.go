@@ -183,3 +183,19 @@ func TestNoPartitionForTheAnswer(t *testing.T) {
 		})
 	}
 }
+
+// Where there is no table, nobody waits for it until the deadline.
+func TestNoTable(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	for _, schema := range []string{"", "public"} {
+		for kind, store := range stores(pool, pgxstore.Options{Table: "nowhere", Schema: schema}) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, claim, err := store.Begin(ctx, keyOf("1"), attempt)
+			require.Error(t, err, kind)
+			require.NoError(t, ctx.Err(), kind)
+			require.Nil(t, claim)
+			cancel()
+		}
+	}
+}

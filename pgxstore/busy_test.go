@@ -211,7 +211,7 @@ func TestRenewalOnABusyServer(t *testing.T) {
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer held.Release()
-	brief, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a password takes long to check
+	brief, cancel := context.WithTimeout(t.Context(), 30*time.Second) // a password takes long to check
 	defer cancel()
 	require.ErrorIs(t, claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
 	held.Release()
@@ -306,4 +306,37 @@ func TestCrowdedPool(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	_ = m.Shutdown(over) // what goes on in the background
+}
+
+// A step that gets its connection with hardly any time left runs out of it on the wire. The server is not down even so.
+func TestLateConnection(t *testing.T) {
+	t.Parallel()
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return distantConn{conn}, err
+		}
+	})
+	store := pgxstore.New(pool, opts)
+	completed(t, store)
+	late := 0
+	for i := range 100 {
+		held, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		release := time.AfterFunc(time.Duration(90+i%10)*time.Millisecond, held.Release)
+		_, claim, err := store.Begin(ctx, keyOf(fmt.Sprint(i)), attempt)
+		cancel()
+		if release.Stop() {
+			held.Release()
+		}
+		if err != nil {
+			late++
+			require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+			continue
+		}
+		require.NotNil(t, claim)
+	}
+	require.NotZero(t, late)
 }

@@ -11,8 +11,9 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// judge returns the error of a step. It wraps [idempotency.ErrStoreBusy] if the step has run out of time while others had
-// the whole pool, although the server was up within the last minute: it may have had its connection too late.
+// judge returns the error of a step. It wraps [idempotency.ErrStoreBusy] if the step has run out of time because the pool is
+// crowded, although the server was up within the last minute. A pool is crowded where more steps are under way than it has
+// connections, and where the step has waited for its connection for longer than it had left then.
 func (t *Table) judge(err error, crowded bool) error {
 	if err == nil || isAnswer(err) {
 		t.replied.Store(int64(time.Since(t.made)))

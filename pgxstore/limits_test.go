@@ -48,6 +48,33 @@ func TestRefusedCommit(t *testing.T) {
 	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
+// What a retry may mend is answered so. Here the handler has committed in a way that cannot be refused, and the session has
+// lost its prepared statements.
+func TestRefusedCommitThatMayBeRetried(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+		for name, sql := range map[string]string{"hidden commit": "SELECT 1; COMMIT; BEGIN", "no statements": "DEALLOCATE ALL"} {
+			h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				tx, _ := pgxstore.Tx(r.Context())
+				if _, err := tx.Exec(r.Context(), sql); err != nil {
+					panic(err)
+				}
+				w.WriteHeader(http.StatusCreated)
+			})
+			for i := range 3 {
+				w := post(h, strings.ReplaceAll(name, " ", "-"))
+				if name == "no statements" && w.Code == http.StatusCreated {
+					break // on a session that had none
+				}
+				require.Equal(t, http.StatusServiceUnavailable, w.Code, "%s, %s, %d: %s", form, name, i, w.Body)
+				require.NotEmpty(t, w.Header().Get("Retry-After"))
+			}
+		}
+	}
+}
+
 // A role that the handler takes on for a part of the transaction does no harm.
 func TestRoleOfAPart(t *testing.T) {
 	t.Parallel()
@@ -116,6 +143,7 @@ func TestStandby(t *testing.T) {
 	_, claim, err := pgxstore.New(pool, opts).Begin(t.Context(), key, attempt)
 	require.NoError(t, err)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	execute(t, pool, "ALTER SYSTEM SET synchronous_standby_names = '*'") // as on a standby that is to take over
 	require.NoError(t, db.Standby())
 	for kind, store := range stores(pool, opts) {
 		h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, _ *http.Request) {

@@ -2,7 +2,6 @@ package pgxstore
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -36,14 +35,19 @@ func (t *Table) locate(ctx context.Context) (Options, error) {
 		return opts, nil
 	}
 	claimed := false
+	var schema *string
 	err := t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT n.nspname
+		return conn.QueryRow(ctx, `SELECT (SELECT n.nspname
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s (name, place)
 JOIN pg_namespace n ON n.nspname = s.name JOIN pg_class c ON c.relnamespace = n.oid
-WHERE c.relname = $1::text ORDER BY s.place LIMIT 1`, pgx.QueryExecModeExec, opts.table()).Scan(&opts.Schema)
+WHERE c.relname = $1::text ORDER BY s.place LIMIT 1)`, pgx.QueryExecModeExec, opts.table()).Scan(&schema)
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = t.unready(callMigrate, "there is no table %s", opts.name(""))
+	switch {
+	case err != nil:
+		return opts, err
+	case schema == nil:
+		return opts, t.unready(callMigrate, "there is no table %s", opts.name(""))
 	}
-	return opts, err
+	opts.Schema = *schema
+	return opts, nil
 }

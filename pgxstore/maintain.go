@@ -50,7 +50,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 // Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. It takes up to a tenth more or less, so
 // that instances come at different times. An interval of zero means five minutes.
 //
-// It may run on every instance. Each failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
+// It may run on every instance. A turn that takes longer than the interval, and than a minute, is given up. Each failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	if interval <= 0 {
 		interval = 5 * time.Minute
@@ -59,9 +59,11 @@ func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func
 		failed = func(err error) { slog.ErrorContext(ctx, err.Error()) }
 	}
 	for {
-		if err := t.Maintain(ctx); err != nil && ctx.Err() == nil {
+		turn, end := context.WithTimeout(ctx, max(interval, time.Minute)) // a server may fall silent
+		if err := t.Maintain(turn); err != nil && ctx.Err() == nil {
 			failed(err)
 		}
+		end()
 		select {
 		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
 		case <-ctx.Done():

@@ -75,6 +75,32 @@ func TestClockOfTheServerIsSetBack(t *testing.T) {
 	}
 }
 
+// An hour after midnight a new record is made beside an old one. When the clock is set back both are seen, and the new one
+// counts: for attempts, and for the owner of the old one.
+func TestClockIsSetBackToAnOldRecord(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for _, kind := range []string{"lease", "transaction"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+			store := stores(pool, opts)[kind]
+			complete(t, store, keyOf("1"), time.Hour)
+			_, late, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("late"), attemptFor(time.Hour))
+			require.NoError(t, err)
+			set("2030-01-11 01:00:01+00")
+			complete(t, store, keyOf("1"), 24*time.Hour)
+			complete(t, store, keyOf("late"), 24*time.Hour)
+			set("2030-01-11 00:59:59+00")
+			requireReplay(t, store, keyOf("1"))
+			require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+			requireReplay(t, store, keyOf("late"))
+			require.Equal(t, 4, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+		})
+	}
+}
+
 // What expired on a day that has been over for an hour is as good as gone, whether Maintain has dropped it or not.
 func TestRecordsOfADayThatIsOver(t *testing.T) {
 	t.Parallel()

@@ -33,11 +33,13 @@ func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func
 	crowded := t.steps.Add(1) > t.most
 	defer t.steps.Add(-1)
 	err := t.repeat(ctx, claimed, func() error {
+		began := time.Now()
 		conn, err := t.lend(ctx, from)
 		if err != nil {
 			return err
 		}
 		defer conn.giveBack(ctx, t)
+		crowded = crowded || time.Since(began) > timeLeft(ctx)
 		err = hasten(ctx, conn.Conn, func() error { return step(conn.Conn) })
 		*claimed = *claimed || !isAnswer(err)
 		if refusesWrites(err) { // the pool may find a server that takes them
@@ -101,11 +103,11 @@ func (t *Table) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// inUse reports whether the pool has no more connections to give. One that has come back since then had somebody else
-// waiting for it. Where none is in use, the pool waits for the server.
+// inUse reports whether others had all connections of the pool. One that has come back since then had somebody else waiting
+// for it. Where the pool makes one, and may make more, it waits for the server.
 func (t *Table) inUse() bool {
 	s := t.pool.Stat()
-	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns()
+	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns() || s.TotalConns() > 0 && s.ConstructingConns() == 0
 }
 
 // isUnreachable reports whether no connection could be made.

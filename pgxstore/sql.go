@@ -98,13 +98,21 @@ func (c *sqlConn) Rollback() error {
 func (c *sqlConn) CheckNamedValue(*driver.NamedValue) error { return nil }
 
 func (c *sqlConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	tag, err := c.tx.Exec(ctx, query, appendValues(nil, args)...)
+	values, err := appendValues(nil, args)
+	if err != nil {
+		return nil, err
+	}
+	tag, err := c.tx.Exec(ctx, query, values...)
 	return driver.RowsAffected(tag.RowsAffected()), err
 }
 
 // QueryContext asks for the first row at once: before it has come the columns are unknown, and whether there are any.
 func (c *sqlConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	rows, err := c.tx.Query(ctx, query, appendValues([]any{binaryTypes}, args)...)
+	values, err := appendValues([]any{binaryTypes}, args)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.tx.Query(ctx, query, values...)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +124,15 @@ func (c *sqlConn) QueryContext(ctx context.Context, query string, args []driver.
 	return &sqlRows{rows, more}, nil
 }
 
-func appendValues(values []any, args []driver.NamedValue) []any {
+// appendValues appends the values of args, which have places and no names in PostgreSQL.
+func appendValues(values []any, args []driver.NamedValue) ([]any, error) {
 	for _, arg := range args {
+		if arg.Name != "" {
+			return nil, fmt.Errorf("pgxstore: argument %q: PostgreSQL has no named arguments", arg.Name)
+		}
 		values = append(values, arg.Value)
 	}
-	return values
+	return values, nil
 }
 
 // Prepare sends nothing: pgx prepares statements when they are used, and knows those that it has prepared.

@@ -388,3 +388,17 @@ func TestRoundTripsInSQL(t *testing.T) {
 	operation() // prepares the statements
 	require.Equal(t, 2+5, operation())
 }
+
+// database/sql would take the name of an argument for a place.
+func TestNamedArgumentsInSQL(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	_, claim := begun(t, pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{})))
+	defer func() { _ = claim.Release(context.Background(), time.Hour) }()
+	tx, ok := pgxstore.SQLTx(claim.Context(t.Context()))
+	require.True(t, ok)
+	_, err := tx.ExecContext(t.Context(), "SELECT $1::int", sql.Named("a", 1))
+	require.ErrorContains(t, err, "named arguments")
+	_, err = tx.QueryContext(t.Context(), "SELECT $1::int", sql.Named("a", 1))
+	require.ErrorContains(t, err, "named arguments")
+}

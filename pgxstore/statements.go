@@ -53,7 +53,7 @@ func (o Options) expand(sql string) string {
 		"{expiry_index}", pgx.Identifier{index}.Sanitize(),
 		"{expiry_index_text}", literal(index),
 		"{now}", now,
-	).Replace(strings.ReplaceAll(sql, "{in_reach}", o.inReach()))
+	).Replace(o.ofDays(sql))
 }
 
 // storage returns the settings of every table with records, which are those of the partitions if there are any.
@@ -95,16 +95,25 @@ func claimSuffix(divided bool) string {
 
 func (o Options) claimFunction() string { return o.table() + claimSuffix(o.divided()) }
 
-// inReach returns what a divided table is told besides the digest of a record: the days on which that can expire. The
-// partitions of other days are not opened. A record that expired on a day that has been over for an hour may be dropped, so
-// it is as good as gone. The clock of the server may be set back by an hour.
-func (o Options) inReach() string {
+// ofDays replaces what only a divided table is told.
+func (o Options) ofDays(sql string) string {
 	if !o.divided() {
-		return ""
+		return strings.NewReplacer("{in_reach}", "", "{newest}", "", "{is_newest}", "").Replace(sql)
 	}
-	return ` AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')
-        AND ` + expiresBefore
+	return daysOnly.Replace(daysOnly.Replace(sql)) // the last one has the first one in it
 }
+
+// The days on which a record can expire are told besides its digest, so that the partitions of other days are not opened. A
+// record that expired on a day that has been over for an hour may be dropped, so it is as good as gone. The clock of the
+// server may be set back by an hour.
+//
+// A new record is made beside one that is as good as gone. If the clock is set back then, both are in reach, and the newest
+// one counts.
+var daysOnly = strings.NewReplacer(
+	"{in_reach}", " AND expires_at >= date_bin('24 hours', {now} - interval '1 hour', 'epoch')\n        AND "+expiresBefore,
+	"{newest}", "\nORDER BY r.expires_at DESC LIMIT 1",
+	"{is_newest}", "\n        AND r.expires_at = (SELECT max(expires_at) FROM {records} WHERE digest = $1::bytea{in_reach})",
+)
 
 const expiresBefore = "expires_at < date_bin('24 hours', {now} + interval '1 hour', 'epoch') + interval '{reach} hours'"
 
@@ -132,7 +141,8 @@ const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::t
 var common = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
-    r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> '' AS awaited`,
+    r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
+        AND NOT pg_is_in_recovery() AS awaited`,
 	"{claimable}", claimable,
 	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
 	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -248,7 +250,8 @@ type txClaim struct {
 	attempt   int32
 	created   pgtype.Timestamptz
 
-	settled  atomic.Bool // also read by Extend
+	settled  bool
+	ended    atomic.Bool // Complete or Release has returned, or is about to
 	released bool
 	outcome  error // of Complete
 }
@@ -278,7 +281,7 @@ func (c *txClaim) Context(ctx context.Context) context.Context {
 // Extend implements [idempotency.Claim]. There is no lease to extend. It says whether the session of the transaction is
 // known to have ended.
 func (c *txClaim) Extend(context.Context, time.Duration) error {
-	if c.settled.Load() || !c.tx.isAlive() {
+	if c.ended.Load() || !c.tx.isAlive() {
 		return idempotency.ErrClaimLost
 	}
 	return nil
@@ -286,14 +289,14 @@ func (c *txClaim) Extend(context.Context, time.Duration) error {
 
 // Release implements [idempotency.Claim]: it rolls back.
 func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
-	if c.settled.Load() {
+	if c.settled {
 		if c.released {
 			return nil
 		}
 		return idempotency.ErrClaimLost
 	}
-	c.settled.Store(true)
-	c.released = true
+	c.settled, c.released = true, true
+	c.ended.Store(true)
 	if !c.tx.end() {
 		c.visit.hangUp()
 		return nil
@@ -310,8 +313,10 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 	if c.released {
 		return idempotency.ErrClaimLost
 	}
-	if !c.settled.Swap(true) {
+	if !c.settled {
+		c.settled = true
 		c.outcome = c.complete(ctx, resp, ttl)
+		c.ended.Store(true)
 	}
 	return c.outcome
 }
@@ -336,12 +341,12 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 	switch {
 	case err == nil:
 		return nil
-	case isCollision(err, c.store.opts.table()):
+	case c.store.isCollision(err):
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
 	case c.store.isWithoutDay(err):
 		c.store.withoutDay.Store(true)
 		return rolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
-	case isRefused(err) && isFinal(err, c.store.opts.table()):
+	case isRefused(err) && c.store.isFinal(err):
 		return rejected(err)
 	case isRefused(err):
 		return rolledBack(err)
@@ -418,11 +423,20 @@ func rejected(cause error) error {
 	}
 }
 
-// isFinal reports whether the server would refuse the same transaction again. A standby may be replaced by the primary;
-// and a record without its creation says that the handler has ended the transaction, see record.sql.
-func isFinal(err error, table string) bool {
+// isFinal reports whether the server would refuse the same transaction again: because of the data, a constraint, the code of
+// a trigger, or a privilege. A record without its creation says that the handler has ended the transaction, see record.sql.
+func (t *Table) isFinal(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && !mayPass(err) && e.Code != "25006" && (e.Code != "23502" || e.TableName != table)
+	if !ok || len(e.Code) != 5 || e.Code == "23502" && t.owns(e.TableName) {
+		return false
+	}
+	return e.Code == "42501" || slices.Contains([]string{"22", "23", "P0"}, e.Code[:2])
+}
+
+// owns reports whether a table of that name holds the records, or a day of them.
+func (t *Table) owns(name string) bool {
+	day, ok := strings.CutPrefix(name, t.opts.table())
+	return ok && (day == "" || t.opts.divided() && strings.HasPrefix(day, "_"))
 }
 
 // isRefused reports whether the server has refused a statement and lives on, so that nothing of the transaction is
@@ -433,7 +447,7 @@ func isRefused(err error) bool {
 }
 
 // isCollision reports whether the record of another session was there first.
-func isCollision(err error, table string) bool {
+func (t *Table) isCollision(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "23505" && e.TableName == table
+	return ok && e.Code == "23505" && t.owns(e.TableName)
 }

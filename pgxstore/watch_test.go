@@ -85,11 +85,13 @@ func TestChecksBesideStatements(t *testing.T) {
 	defer func() { _ = claim.Release(context.Background(), time.Hour) }() // in any case: the pool waits for its connections
 	over, stop := context.WithCancel(t.Context())
 	defer stop()
+	var settled atomic.Bool
 	var checks sync.WaitGroup
 	checks.Go(func() {
 		for over.Err() == nil {
 			if err := claim.Extend(t.Context(), time.Minute); err != nil {
 				assert.ErrorIs(t, err, idempotency.ErrClaimLost)
+				assert.True(t, settled.Load(), "the claim is alive")
 				return
 			}
 		}
@@ -108,8 +110,25 @@ func TestChecksBesideStatements(t *testing.T) {
 	}
 	_, err := tx.Conn().Exec(t.Context(), l.insert(), key.ID)
 	require.NoError(t, err)
+	settled.Store(true)
 	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 	stop()
 	checks.Wait()
 	require.Equal(t, 201, l.effects(t, key))
+}
+
+// A handler that does something else for longer than two checks apart still has its transaction.
+func TestIdleHandlerIsNotDisturbed(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+			panic(context.Cause(r.Context()))
+		case <-time.After(2500 * time.Millisecond):
+			w.WriteHeader(http.StatusCreated)
+		}
+	})
+	require.Equal(t, http.StatusCreated, post(h, "1").Code)
 }

@@ -75,7 +75,7 @@ var gormHandlers = map[string]gormHandler{
 		assert.NoError(t, db.Rollback().Error)
 		assert.Error(t, db.Create(&gormPayment{Key: "late"}).Error)
 	}, http.StatusConflict, 0, 1},
-	"commits": {func(t *testing.T, db *gorm.DB, _ *gormPayment) {
+	"ends the transaction": {func(t *testing.T, db *gorm.DB, _ *gormPayment) {
 		assert.ErrorIs(t, db.Commit().Error, pgxstore.ErrCommit)
 	}, http.StatusConflict, 0, 1},
 }

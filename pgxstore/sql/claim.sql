@@ -15,4 +15,4 @@ SELECT {columns}, CASE WHEN r.status IS NULL OR r.expires_at <= {now} THEN {clai
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, $10::uuid, {now}, r.token,
     r.status, r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint,
     r.key) END
-FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}
+FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}

@@ -15,11 +15,11 @@ WITH record ({restored_columns}) AS (
         CASE WHEN $12::integer IS NOT NULL THEN {now} END, $12::integer, $13::text, $14::text, $15::bytea, 0
 ), again AS (
     UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record)
-    WHERE r.digest = $1::bytea{in_reach} AND {restorable} RETURNING true
+    WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true
 ), made AS (
     INSERT INTO {records} ({restored_columns}) SELECT * FROM record
     WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) {on_conflict} RETURNING true
 )
 SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce({restorable}, true),
     coalesce(r.token = $6::uuid AND r.status IS NOT NULL, false)
-FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}
+FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}

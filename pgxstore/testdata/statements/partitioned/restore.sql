@@ -18,7 +18,9 @@ WITH record (digest, fingerprint, user_id, endpoint, key, token, operation, atte
     UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) = (SELECT * FROM record)
     WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
-        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours' AND (r.expires_at <= statement_timestamp() AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
+        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
+        AND r.expires_at = (SELECT max(expires_at) FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
+        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours') AND (r.expires_at <= statement_timestamp() AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
         OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL) RETURNING true
 ), made AS (
     INSERT INTO "idempotency_records" (digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
@@ -31,3 +33,4 @@ SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce((r.expi
     coalesce(r.token = $6::uuid AND r.status IS NOT NULL, false)
 FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
+ORDER BY r.expires_at DESC LIMIT 1

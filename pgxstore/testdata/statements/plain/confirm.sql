@@ -1,7 +1,7 @@
 /* idempotency: confirm */
 -- Locks the record of a claim. That changes nothing, but it is written to the log behind the commit of the record; so
 -- the commit of this statement waits until the standbys have both. The lock is the weakest one, which keeps neither
--- others that confirm nor any update waiting.
+-- others that confirm nor updates waiting, save those that move the record to another day.
 --
 --   $1 digest, $2 token of the record
 SELECT FROM "idempotency_records" WHERE digest = $1::bytea AND token = $2::uuid FOR KEY SHARE
