@@ -23,7 +23,8 @@ type backlog struct {
 	group  sync.WaitGroup
 }
 
-// What the backlog holds at most, and which part of it each user may take. Beyond it, an answer counts as unrecorded for
+// What the backlog holds at most, and which part of it each user of a Middleware may take. A Runner has callers of its own
+// service only. Beyond it, an answer counts as unrecorded for
 // good, and a claim is left to lapse.
 const (
 	mostLater      = 1024 // answers, and as many releases
@@ -33,19 +34,19 @@ const (
 
 func newBacklog() *backlog {
 	b := &backlog{
-		answers:  shares{total: mostLater, each: mostLater / laterParts},
-		releases: shares{total: mostLater, each: mostLater / laterParts},
-		bytes:    shares{total: mostLaterBytes, each: mostLaterBytes / laterParts},
+		answers:  shares{total: mostLater, each: mostLater},
+		releases: shares{total: mostLater, each: mostLater},
+		bytes:    shares{total: mostLaterBytes, each: mostLaterBytes},
 	}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
-// lift lets each user take the whole backlog.
-func (b *backlog) lift() {
-	b.answers.lift()
-	b.releases.lift()
-	b.bytes.lift()
+// divide leaves each user a part of the backlog. It is called before the first use.
+func (b *backlog) divide() {
+	for _, s := range []*shares{&b.answers, &b.releases, &b.bytes} {
+		s.each = s.total / laterParts
+	}
 }
 
 // place is the room of a task in the backlog. Whoever has one must run a task in it.

@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -612,6 +613,35 @@ func TestAnswersOfOneUserLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
+// Whoever calls a Runner is of the service itself: a consumer of messages may have one user only, or none.
+func TestAnswersInARunnerHaveNoShares(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 1000
+		store := newSpyStore()
+		store.onComplete = outage(0, 5*time.Second)
+		var events journal
+		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
+			StoreTimeout: time.Millisecond, Observer: events.observe, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		for i := range calls {
+			_, _, err := runner.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+				return bodyOf(8), nil
+			})
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Minute)
+		recorded := 0
+		for _, outcome := range events.outcomes() {
+			if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
+				recorded++
+			}
+		}
+		require.Equal(t, calls, recorded)
+	})
+}
+
 // With Refuse, a claim that nobody releases blocks its key until the record expires. One user must not bring that about
 // for others.
 func TestReleasesOfOneUserLeaveRoomForOthers(t *testing.T) {
@@ -694,10 +724,14 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 	for name, test := range map[string]struct {
 		patience time.Duration // of the driver, which tries again on its own; zero: it waits for a reply that is lost
 		extends  bool          // leases are renewed all the time
+		err      error         // nil: errDown
 	}{
 		"replies are lost":                      {},
 		"replies are lost, but not to renewals": {extends: true},
 		"connections are refused":               {patience: time.Second},
+		"no connection is free, but for renewals": {
+			patience: time.Second, extends: true, err: idempotency.ErrStoreBusy,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -714,7 +748,7 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 							time.Sleep(test.patience)
 						}
 						if down() {
-							return errDown
+							return cmp.Or(test.err, errDown)
 						}
 						return step()
 					}
@@ -736,13 +770,14 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 func TestAnswerThatIsTooLargeForRedis(t *testing.T) {
 	t.Parallel()
 	client := newRedisClient(t, servertest.Redis(t, "--proto-max-bulk-len", "1mb").Addr())
-	opts := idempotency.Options{Lease: time.Second, StoreTimeout: 300 * time.Millisecond}
+	opts := idempotency.Options{Lease: 6 * time.Second, StoreTimeout: 2 * time.Second}
 	svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}), opts: opts}.guard(t,
 		func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
 	require.Equal(t, http.StatusOK, svc.call("k", "b").status)
 	require.Eventually(t, func() bool {
 		return svc.journal.last(t).Outcome == idempotency.OutcomeRecorded
-	}, 30*time.Second, 10*time.Millisecond)
+	}, time.Minute, 10*time.Millisecond)
+	require.Error(t, svc.journal.last(t).Err, "it says why the answer is not kept")
 	requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
 	require.EqualValues(t, 1, svc.runs.Load())
 }

@@ -211,21 +211,22 @@ func (x *execution) completeOnce(resp Response, most time.Duration) error {
 }
 
 // persistLater is persist until the response would have expired. A store may work and never take the response, which is too
-// large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone.
-func (x *execution) persistLater(resp Response, lease *renewer) error {
+// large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone. If it
+// does, refusal says why the response was given up.
+func (x *execution) persistLater(resp Response, lease *renewer) (refusal, err error) {
 	opts := &x.runner.opts
 	for until := time.Now().Add(opts.TTL); ; {
 		err := x.persist(resp, min(time.Until(until), opts.Lease+lastRetry))
 		if settles(err) || x.request.Err() != nil || time.Until(until) < lastRetry {
-			return err
+			return nil, err
 		}
 		timeout, ok := errors.AsType[net.Error](err)
-		silent := ok && timeout.Timeout() // it may be about to work again
+		silent := ok && timeout.Timeout() || errors.Is(err, ErrStoreBusy) // it may be about to work again
 		if silent || !lease.renewedSince(time.Now().Add(-opts.Lease/2)) {
 			continue
 		}
-		if err := x.completeOnce(resp.tombstone(), opts.StoreTimeout); settles(err) {
-			return err
+		if lost := x.completeOnce(resp.tombstone(), opts.StoreTimeout); settles(lost) {
+			return err, lost
 		}
 	}
 }
@@ -245,8 +246,9 @@ func (x *execution) completeLater(resp Response) {
 	later.asked, later.event = x.asked, x.event
 	room.run(func(context.Context) {
 		defer x.renewer.stop()
-		if err := later.persistLater(resp, &x.renewer); settles(err) {
+		if refusal, err := later.persistLater(resp, &x.renewer); settles(err) {
 			later.judgeCompletion(err)
+			later.event.Err = cmp.Or(later.event.Err, refusal)
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}

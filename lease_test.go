@@ -375,7 +375,7 @@ func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
 					case <-ctx.Done():
 						assert.Equal(t, row.after, time.Since(began))
 						assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
-					case <-time.After(10 * time.Minute):
+					case <-time.After(10*time.Minute - time.Second/2): // not at the time of a check
 						assert.Zero(t, row.after)
 					}
 					return someWork(ctx)

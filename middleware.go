@@ -53,11 +53,11 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 		waits: shares{total: math.MaxInt64, each: mostWaiting},
 	}
 	if opts.MaxBodies > 0 {
-		m.bodies.total, m.bodies.each = opts.MaxBodies, max(opts.MaxBodies/2, opts.MaxBody)
+		m.bodies.total, m.bodies.each = opts.MaxBodies, opts.MaxBodies
 	}
-	if isSingleUser(user) {
-		m.bodies.lift()
-		runner.backlog.lift()
+	if !isSingleUser(user) {
+		m.bodies.each = min(m.bodies.each, max(opts.MaxBodies/2, opts.MaxBody))
+		runner.backlog.divide()
 	}
 	return m, nil
 }

@@ -43,6 +43,3 @@ func (s *shares) giveBack(user string, n int64) {
 		delete(s.byUser, user)
 	}
 }
-
-// lift lets each user hold all that there is.
-func (s *shares) lift() { s.each = s.total }

@@ -31,8 +31,8 @@ type RedisOptions struct {
 // If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
 // handler. So it does for a step that times out while more steps are under way than the pool has connections: the step may
 // have waited for its connection for most of the time. If the server hangs, FailOpen runs as many requests at a time as there
-// are connections, and all of them when the last reply is a minute old. If the server cannot be reached, FailOpen runs every
-// request. A server that has reached its maxclients closes connections: it counts as down, so give it more than all processes
+// are connections, and all of them when the last reply is a minute old. So it does if the network drops what is sent. If the
+// server refuses connections, FailOpen runs every request. A server that has reached its maxclients closes connections: it counts as down, so give it more than all processes
 // together have.
 //
 // The pool of a client that does not tell its size counts as one of ten connections for each processor.

@@ -276,7 +276,9 @@ func TestCrowdedPool(t *testing.T) {
 	var mu sync.Mutex
 	outcomes := map[idempotency.Outcome]int{}
 	user := func(*http.Request) (string, error) { return "mallory", nil }
-	m, err := idempotency.New(pgxstore.New(pool, opts), user, idempotency.Options{
+	store := pgxstore.New(pool, opts)
+	completed(t, store) // the server is up
+	m, err := idempotency.New(store, user, idempotency.Options{
 		FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Observer: func(_ context.Context, e idempotency.Event) {
 			mu.Lock()
@@ -291,7 +293,6 @@ func TestCrowdedPool(t *testing.T) {
 		r.Header.Set("Idempotency-Key", key)
 		handler.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	call("before")
 	var group sync.WaitGroup
 	for i := range 1500 {
 		group.Go(func() {
@@ -321,7 +322,7 @@ func TestLateConnection(t *testing.T) {
 	store := pgxstore.New(pool, opts)
 	completed(t, store)
 	late := 0
-	for i := range 100 {
+	for i := range 30 {
 		held, err := pool.Acquire(t.Context())
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -20,7 +20,7 @@ func (t *Table) judge(err error, crowded bool) error {
 		return err
 	}
 	crowded = crowded || t.steps.Load() > t.most
-	if crowded && isTimeout(err) && t.wasUp() {
+	if crowded && isTimeout(err) && t.wasUp() && !errors.Is(err, idempotency.ErrStoreBusy) {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 	}
 	return err
