@@ -56,7 +56,7 @@ func (t *Table) lendSpare(ctx context.Context) (loan, error) {
 	made, err := t.connect(ctx)
 	if err != nil {
 		<-t.spare
-		if isTooMany(err) {
+		if isTooMany(err) || ctx.Err() != nil { // it would not be needed if others had less of the pool
 			err = fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 		}
 		return loan{}, err
