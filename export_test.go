@@ -1,6 +1,10 @@
 package idempotency
 
-import "maps"
+import (
+	"context"
+	"maps"
+	"time"
+)
 
 // CollidingMemoryStore returns a store for which all keys have one of two hashes.
 func CollidingMemoryStore() *MemoryStore {
@@ -63,4 +67,18 @@ func (m *Middleware) UsersCounted() int {
 		s.mu.Unlock()
 	}
 	return users
+}
+
+// Len returns how many records the cache has.
+func (c *Cache) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.entries)
+}
+
+// RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
+func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
+	owner, cancel := context.WithCancelCause(ctx)
+	r.renewals.add(&renewer{claim: claim, ctx: ctx, cancel: cancel}, time.Now().Add(-age))
+	return owner
 }

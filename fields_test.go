@@ -80,21 +80,3 @@ func TestHeaderOfFieldsSharesNoMemory(t *testing.T) {
 	require.Equal(t, http.Header{"A": {"y", "2", "x"}, "B": {"3"}}, h)
 	require.Equal(t, http.Header{"A": {"1", "2"}, "B": {"3"}}, f.Header())
 }
-
-func FuzzFields(f *testing.F) {
-	for _, seed := range []string{"", "A: 1\n", "A\nA: 1\nA: 2\n", "\\x4: \\xzz\\\n", "::\n"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		fields, err := idempotency.ParseFields(text)
-		if err != nil {
-			return
-		}
-		h := fields.Header() // whatever it is, it can be read
-		again := idempotency.NewFields(h)
-		delete(h, "")
-		if len(h) > 0 {
-			require.Equal(t, h, again.Header())
-		}
-	})
-}

@@ -23,11 +23,12 @@ type Fingerprint [sha256.Size]byte
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
 // parse sets f to what s is the String of, and reports whether it is one.
-func (f *Fingerprint) parse(s string) bool {
-	var digits [2 * len(f)]byte // on the stack, as a conversion of s would not be
-	copy(digits[:], s)
-	_, err := hex.Decode(f[:], digits[:])
-	return err == nil && len(s) == len(digits)
+func (f *Fingerprint) parse(s []byte) bool {
+	if len(s) != hex.EncodedLen(len(f)) {
+		return false
+	}
+	_, err := hex.Decode(f[:], s)
+	return err == nil
 }
 
 // FingerprintFunc computes the fingerprint of a request. Body is the whole body; the function must not keep or change

@@ -28,13 +28,18 @@ import (
 // Most tests wait for something: many more of them than processors run at a time, unless -parallel says otherwise. Not
 // so with the race detector: it makes the machine so slow that real clients and servers exceed their deadlines.
 func TestMain(m *testing.M) {
-	info, _ := debug.ReadBuildInfo()
-	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if !underRace() {
 		if err := flag.Set("test.parallel", "16"); err != nil {
 			panic(err)
 		}
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// underRace reports whether the race detector watches this program.
+func underRace() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // hook stands between a caller and one method of a store: it may call step, or fail instead, or both. N counts from 1.

@@ -46,6 +46,11 @@ func (k Key) bounded() Key {
 	return Key{User: boundedPart(k.User), Endpoint: boundedPart(k.Endpoint), ID: boundedPart(k.ID)}
 }
 
+// clone returns the key without the memory that its parts may be cut out of.
+func (k Key) clone() Key {
+	return Key{User: strings.Clone(k.User), Endpoint: strings.Clone(k.Endpoint), ID: strings.Clone(k.ID)}
+}
+
 func boundedPart(s string) string {
 	if len(s) <= longestPart {
 		return s
@@ -188,10 +193,21 @@ func ValidateUUID(id string) error {
 	return uuid.Validate(id)
 }
 
-// endpoint is the default of Options.Endpoint: the method and the escaped path that the client asked for. It is
-// read from the request line, which StripPrefix and rewriting middleware leave alone.
-func endpoint(r *http.Request) string {
-	return r.Method + " " + requestPath(r)
+// newKey returns the key of a request, in a string of its own: its parts may be cut out of something much larger, such as
+// the request line, which nobody is to keep because of them. Without a function for it, the endpoint is the method and the
+// escaped path that the client asked for. They are read from the request line, which StripPrefix and rewriting middleware
+// leave alone.
+func newKey(r *http.Request, user, id string, endpoint func(*http.Request) string) Key {
+	method, space, path := r.Method, " ", requestPath(r)
+	if endpoint != nil {
+		method, space, path = "", "", endpoint(r)
+	}
+	if max(len(user), len(method)+len(space)+len(path), len(id)) > longestPart {
+		return Key{User: user, Endpoint: method + space + path, ID: id}.bounded().clone()
+	}
+	all := user + method + space + path + id // in one allocation
+	end := len(all) - len(id)
+	return Key{User: all[:len(user)], Endpoint: all[len(user):end], ID: all[end:]}
 }
 
 func requestPath(r *http.Request) string {

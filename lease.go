@@ -169,6 +169,7 @@ func (k *renewer) renew(ctx context.Context, lapses time.Time) {
 		}
 		sleep(ctx, k.renewals.lease/20, nil)
 	}
+	k.lose() // the alarm may be late; and after a standstill the lease has lapsed before the first try
 }
 
 func (k *renewer) extend(ctx context.Context) error {

@@ -452,6 +452,21 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 	}
 }
 
+// A process that has stood still finds that its leases have lapsed before they could be renewed. Their owners hear of that.
+// The test runs by the true clock: in a bubble of synctest, a timer that is late cannot be stopped any more.
+func TestOwnersAreToldAfterAStandstill(t *testing.T) {
+	t.Parallel()
+	store := newSpyStore()
+	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
+	for i := range 100 {
+		_, claim, err := store.Begin(t.Context(), numberedKey(i), attemptFor(time.Hour))
+		require.NoError(t, err)
+		owner := b.RenewLate(t.Context(), claim, time.Minute)
+		require.Eventually(t, func() bool { return owner.Err() != nil }, 10*time.Second, time.Millisecond)
+		require.Equal(t, idempotency.ErrClaimLost, context.Cause(owner))
+	}
+}
+
 // A handler hears of its lost lease before another attempt can begin.
 func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
 	t.Parallel()

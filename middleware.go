@@ -162,7 +162,7 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 	if user == "" {
 		return Key{}, ErrUserUnknown
 	}
-	return Key{User: user, Endpoint: m.opts.Endpoint(r), ID: id}.bounded(), nil
+	return newKey(r, user, id, m.opts.Endpoint), nil
 }
 
 // exchange is a guarded request and its answer. Its buffers serve the next request. The handler may keep parts of the rest

@@ -182,6 +182,23 @@ func TestAnswerIsStoredBeforeItIsSent(t *testing.T) {
 	require.Equal(t, http.StatusCreated, (<-answers).status)
 }
 
+// A client cannot tell that a part of an answer came early: it waits for the end.
+func TestNothingIsSentBeforeItIsStored(t *testing.T) {
+	t.Parallel()
+	store, w := newSpyStore(), httptest.NewRecorder()
+	store.onComplete = func(_ context.Context, _ int64, step func() error) error {
+		assert.Empty(t, w.Header())
+		assert.Empty(t, w.Body.String())
+		assert.False(t, w.Flushed)
+		return step()
+	}
+	r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader("b"))
+	r.Header.Set("Idempotency-Key", "k")
+	setup{store: store}.guard(t, echo).handler.ServeHTTP(w, r)
+	require.Equal(t, http.StatusCreated, w.Code)
+	require.Equal(t, "b", w.Body.String())
+}
+
 func TestDuplicateOfARunningRequestIsRefused(t *testing.T) {
 	t.Parallel()
 	running, finish := make(chan struct{}), make(chan struct{})
@@ -586,7 +603,7 @@ func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 		{"reply lost", func(_ context.Context, n int64, step func() error) error {
 			return errors.Join(step(), failing(1, errDown)(nil, n, func() error { return nil }))
 		}, 2, idempotency.OutcomeExecuted, true},
-		{"for ever", failing(always, errDown), 10, idempotency.OutcomeUnrecorded, false},
+		{"for ever", failing(always, errDown), 11, idempotency.OutcomeUnrecorded, false}, // once in the background
 		{"record of somebody else", failing(always, idempotency.ErrRecordInvalid), 1, idempotency.OutcomeUnrecorded, false},
 		{"store had forgotten", func(_ context.Context, _ int64, step func() error) error {
 			return errors.Join(step(), idempotency.ErrRestored)
@@ -604,6 +621,7 @@ func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 				require.Equal(t, http.StatusCreated, first.status)
 				require.Equal(t, "b", first.body)
 				require.Equal(t, row.outcome, svc.journal.last(t).Outcome)
+				synctest.Wait() // for the background to begin
 				require.Equal(t, row.calls, store.completes.Load())
 				require.Zero(t, store.releases.Load())
 				if retry := svc.call("k", "b"); row.replayed {

@@ -186,9 +186,6 @@ func (o Options) withDefaults() Options {
 	o.Methods = slices.Clone(o.Methods)
 	o.FingerprintHeaders = selectors(o.FingerprintHeaders)
 	o.OmitHeaders = slices.Clone(o.OmitHeaders)
-	if o.Endpoint == nil {
-		o.Endpoint = endpoint
-	}
 	if o.Fingerprint == nil {
 		o.Fingerprint = FingerprintRaw
 	}

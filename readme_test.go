@@ -62,11 +62,11 @@ func TestReadmeListsEveryOption(t *testing.T) {
 	}
 }
 
-// What the page on security promises is shown by tests that exist.
-func TestSecurityPageNamesTests(t *testing.T) {
+// What the pages on security and guarantees promise is shown by tests that exist.
+func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
-	for _, folder := range []string{".", "idempotencytest", "internal/*", "pgxstore"} {
+	for _, folder := range []string{".", "examples", "idempotencytest", "internal/*", "internal/proof/*", "pgxstore"} {
 		files, err := filepath.Glob(folder + "/*_test.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
@@ -74,10 +74,12 @@ func TestSecurityPageNamesTests(t *testing.T) {
 			tests.WriteString(read(t, file))
 		}
 	}
-	names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, "docs/security.md"), -1)
-	require.NotEmpty(t, names)
-	for _, name := range names {
-		require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
+	for _, page := range []string{"docs/security.md", "docs/guarantees.md"} {
+		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1)
+		require.NotEmpty(t, names)
+		for _, name := range names {
+			require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ type Record struct {
 	// follows from it, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
-	// Created is when the first attempt began, by the store's clock.
+	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.
 	Created time.Time
 
 	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero says that nobody is running
@@ -38,8 +38,9 @@ type Record struct {
 	// that of an attempt that is running.
 	NoLease bool
 
-	// Remaining is set in the record of a claim to a further attempt: how long the record that it replaces would still
-	// have been kept. Zero in such a record says that the store does not know.
+	// Remaining is how long a completed record is still kept, by the store's clock, if [ClaimRequest].Remaining asks for
+	// it. In the record of a claim to a further attempt, it is how long the record that this claim replaces would still
+	// have been kept, whether or not the request asks. Zero says that the store does not know. It is never too long.
 	Remaining time.Duration
 
 	// Response is nil until the operation is completed. It is shared: nobody modifies it.
@@ -144,24 +145,25 @@ func (r Response) encodedSize() int {
 // version of this package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
 	first, rest, found := bytes.Cut(data, []byte("\n"))
-	line := lineReader{rest: string(first), ok: found}
-	if magic := line.next(""); magic+" " != responseMagic {
+	line := lineReader{rest: first, ok: found}
+	if magic := line.next(""); string(magic) != strings.TrimSuffix(responseMagic, " ") {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
 	crc := line.next("crc=")
 	sum := checksum(data[min(len(data), len(responseMagic)+len("crc=")+len(crc)):])
-	if crc != string(sum[:]) {
+	if string(crc) != string(sum[:]) {
 		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}
 	status, header, trailer := line.number(""), line.number("header="), line.number("trailer=")
 	size := line.next("body=")
 	fields := header + trailer
-	if !line.ok || line.rest != "" || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
+	if !line.ok || len(line.rest) > 0 || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
 	}
 	text, body := string(rest[:fields]), rest[fields+1:]
-	resp := Response{Status: int(status), Omitted: size == responseOmitted}
-	if !resp.Omitted && size != strconv.Itoa(len(body)) {
+	resp := Response{Status: int(status), Omitted: string(size) == responseOmitted}
+	var digits [20]byte
+	if !resp.Omitted && string(size) != string(strconv.AppendInt(digits[:0], int64(len(body)), 10)) {
 		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
 	}
 	if !resp.Omitted {
@@ -180,19 +182,19 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 
 // lineReader reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
 type lineReader struct {
-	rest string
+	rest []byte
 	ok   bool
 }
 
-func (l *lineReader) next(prefix string) string {
-	word, rest, _ := strings.Cut(l.rest, " ")
-	value, found := strings.CutPrefix(word, prefix)
-	l.rest, l.ok = rest, l.ok && found && value != ""
+func (l *lineReader) next(prefix string) []byte {
+	word, rest, _ := bytes.Cut(l.rest, []byte(" "))
+	value := word[min(len(prefix), len(word)):]
+	l.rest, l.ok = rest, l.ok && len(value) > 0 && string(word[:len(prefix)]) == prefix
 	return value
 }
 
 func (l *lineReader) number(prefix string) int64 {
-	n, err := strconv.ParseInt(l.next(prefix), 10, 64) // a time does not fit into an int everywhere
+	n, err := strconv.ParseInt(string(l.next(prefix)), 10, 64) // a time does not fit into an int everywhere
 	l.ok = l.ok && err == nil && n >= 0
 	return n
 }

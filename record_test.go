@@ -145,26 +145,3 @@ func TestClonedResponseSharesNoMemory(t *testing.T) {
 	clone.Body[0] = 'x'
 	require.NotEqual(t, byte('x'), frozen.Body[0])
 }
-
-func FuzzResponse(f *testing.F) {
-	const head = "response/1 crc=01234567"
-	for _, resp := range []idempotency.Response{
-		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n"}, frozen,
-	} {
-		data, err := resp.MarshalBinary()
-		require.NoError(f, err)
-		f.Add(string(data[len(head):]))
-	}
-	f.Fuzz(func(t *testing.T, rest string) {
-		var resp, again idempotency.Response
-		require.Error(t, resp.UnmarshalBinary([]byte(head+rest+"x")))
-		if resp.UnmarshalBinary([]byte(summed(1, rest))) != nil {
-			require.Zero(t, resp)
-			return
-		}
-		encoded, err := resp.MarshalBinary()
-		require.NoError(t, err)
-		require.NoError(t, again.UnmarshalBinary(encoded))
-		require.Equal(t, resp, again)
-	})
-}

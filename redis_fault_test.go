@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,9 +58,15 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 	},
 	"client with deadlines": func(t *testing.T) *redisNetwork { return newRedisNetwork(t, withContextTimeout) },
 	"pipelining client": func(t *testing.T) *redisNetwork {
-		// It does not end by the deadline of a context, so what one try may take has to be bounded for all.
-		n := newRedisNetwork(t, func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
+		n := newRedisNetwork(t)
 		pipeliner, err := n.client.(*redis.Client).AutoPipeline()
+		require.NoError(t, err)
+		n.client = pipeliner
+		return n
+	},
+	"pipelining client that does not wait": func(t *testing.T) *redisNetwork {
+		n := newRedisNetwork(t)
+		pipeliner, err := n.client.(*redis.Client).AsyncAutoPipeline()
 		require.NoError(t, err)
 		n.client = pipeliner
 		return n
@@ -78,22 +86,37 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 	},
 }
 
-// loadScripts loads the scripts of the store, and returns the digests that their commands have on the wire.
+// loadScripts loads the scripts of the store, and returns what each step has on the wire.
 func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	t.Helper()
-	common, err := os.ReadFile("lua/record.lua")
-	require.NoError(t, err)
-	digests := map[string]string{}
-	for _, name := range []string{"claim", "extend", "complete", "release"} {
-		source, err := os.ReadFile("lua/" + name + ".lua")
-		require.NoError(t, err)
-		script := redis.NewScript(string(common) + string(source))
+	patterns := map[string]string{"claim": "nx\r\n$3\r\nget\r\n"}
+	for name, parts := range map[string][]string{
+		"take over": {"record", "claim"}, "extend": {"record", "extend"},
+		"complete": {"swap", "record", "complete"}, "release": {"record", "release"},
+	} {
+		var source strings.Builder
+		for _, part := range parts {
+			text, err := os.ReadFile("lua/" + part + ".lua")
+			require.NoError(t, err)
+			source.Write(text)
+		}
+		script := redis.NewScript(source.String())
 		for _, server := range n.servers {
 			require.NoError(t, script.Load(t.Context(), newRedisClient(t, server.Addr())).Err())
 		}
-		digests[name] = script.Hash()
+		patterns[name] = script.Hash()
 	}
-	return digests
+	if hasIFEQ(t, n.servers[0].Addr()) {
+		patterns["complete"] = "ifeq\r\n"
+	}
+	return patterns
+}
+
+// hasIFEQ reports whether a server compares values by itself.
+func hasIFEQ(t *testing.T, addr string) bool {
+	t.Helper()
+	err := newRedisClient(t, addr).Do(t.Context(), "set", "probe", "new", "ifeq", "old").Err()
+	return errors.Is(err, redis.Nil)
 }
 
 // echoOrFail answers like echo, but to "fail" with a status that is not stored.
@@ -165,8 +188,7 @@ func TestRedisConnectionBreaks(t *testing.T) {
 // A server that does not answer is a store that is not available, soon enough for the client to be told.
 func TestRedisDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	// A pipelining client keeps no deadline: a request waits for batches under way, such as of what goes on in the background.
-	const storeTimeout, slack = time.Second, 4 * time.Second
+	const storeTimeout, slack = time.Second, 4 * time.Second // less than any client waits by itself
 	for name, start := range redisNetworks {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -294,6 +316,22 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 					require.NoError(t, next.Complete(t.Context(), bodyOf(1), time.Hour))
 				})
 			}
+			t.Run("takeover", func(t *testing.T) {
+				key := numberedKey(4)
+				require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Release(t.Context(), time.Hour))
+				n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["take over"], Times: 1000})
+				claim := beginInVain(t, store, key)
+				strikes := n.strikes()
+				n.inject(servertest.Rule{})
+				require.Positive(t, strikes)
+				for range 2 {
+					require.NoError(t, claim.Release(t.Context(), time.Hour))
+				}
+				record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
+				require.NoError(t, err)
+				require.NotNil(t, next)
+				require.Equal(t, 3, record.Attempt)
+			})
 			t.Run("request that never arrived", func(t *testing.T) {
 				claim := lost(servertest.LoseRequest, numberedKey(2))
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
@@ -314,7 +352,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 	}
 }
 
-// cutOnce is a hook that cuts the connection in place of the first EVALSHA.
+// cutOnce is a hook that cuts the connection in place of the first claim.
 type cutOnce struct {
 	beforeEach
 	cut func()
@@ -322,7 +360,7 @@ type cutOnce struct {
 
 func (c *cutOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "evalsha" && c.cut != nil {
+		if cmd.Name() == "set" && c.cut != nil {
 			c.cut()
 			c.cut = nil
 			return errCut
@@ -353,6 +391,31 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	require.NotNil(t, claim)
 	promote()
 	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+}
+
+// A client may try again by itself, and hear of a failure what an earlier try has done: its claim was granted.
+func TestRedisClientTriesAgainByItself(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--replica-serve-stale-data", "no")
+	node, proxy := newRedisClient(t, server.Addr()), servertest.NewProxy(t, server.Addr())
+	var demote sync.Once
+	client := newRedisClient(t, proxy.Addr(), withContextTimeout, func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if proxy.Strikes() > 0 {
+				demote.Do(func() { require.NoError(t, node.ReplicaOf(ctx, "127.0.0.1", "1").Err()) })
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	})
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // there is a connection
+	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "nx\r\n$3\r\nget\r\n"})
+	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	require.ErrorContains(t, err, "MASTERDOWN")
+	require.NotNil(t, claim)
+	require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err())
+	until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })
 	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
 }
 

@@ -188,7 +188,7 @@ func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
 	}
 }
 
-// faults is a hook that injects a fault into each of the first calls of EVALSHA; the last one goes on for all others.
+// faults is a hook that injects a fault into each of the first claims; the last one goes on for all others.
 type faults struct {
 	beforeEach
 	next *[]func(send func() error) error
@@ -196,7 +196,7 @@ type faults struct {
 
 func (f faults) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "evalsha" {
+		if cmd.Name() != "set" {
 			return next(ctx, cmd)
 		}
 		fault := (*f.next)[0]

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -127,58 +126,6 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 			require.Empty(t, got.header["X"])
 		})
 	}
-}
-
-// FuzzForgedResponse looks for a stored response that a client would take for two, or that makes the server panic.
-func FuzzForgedResponse(f *testing.F) {
-	f.Add(200, "Content-Type: text/plain\n", "", []byte("body"))
-	f.Add(200, "transfer-encoding: chunked\n", "", []byte("0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
-	f.Add(204, "Content-Length: 3\n", `Trailer\x3aX: y`+"\n", []byte("HTTP/1.1 200 OK\r\n\r\n"))
-	f.Add(304, "Trailer: A\n", "A: b\n", []byte(nil))
-	f.Add(-1, `a\x0d\x0ab: c`+"\n", "", []byte("x"))
-	var resp atomic.Pointer[idempotency.Response]
-	m, err := idempotency.New(lateForgery{&resp}, idempotency.SingleUser, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
-	require.NoError(f, err)
-	panics := new(atomic.Int64)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			if recover() != nil {
-				panics.Add(1)
-			}
-		}()
-		m.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
-	}))
-	f.Cleanup(server.Close)
-	f.Fuzz(func(t *testing.T, status int, header, trailer string, body []byte) {
-		stored, err := idempotency.Response{
-			Status: status, Header: idempotency.Fields(header), Trailer: idempotency.Fields(trailer), Body: body,
-		}.MarshalBinary()
-		require.NoError(t, err)
-		var read idempotency.Response
-		if err := read.UnmarshalBinary(stored); err != nil {
-			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			return
-		}
-		resp.Store(&read)
-		got := onlyResponse(t, server.Listener.Addr().String())
-		require.Zero(t, panics.Load())
-		if got.replayed() {
-			require.Equal(t, status, got.status)
-		} else {
-			require.Equal(t, http.StatusServiceUnavailable, got.status)
-		}
-	})
-}
-
-// lateForgery is a forgedStore whose response changes.
-type lateForgery struct {
-	response *atomic.Pointer[idempotency.Response]
-}
-
-func (s lateForgery) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	return forgedStore{s.response.Load()}.Begin(ctx, key, request)
 }
 
 // A fingerprint of nothing but zeros is that of a running attempt which the store cannot see. It opens no answer.

@@ -62,7 +62,8 @@ type Claim interface {
 
 	// Complete stores the response of the operation for ttl from now, and ends the claim.
 	//
-	//   - [ErrClaimLost]: somebody else has claimed the key since; their record is untouched.
+	//   - [ErrClaimLost]: somebody else has claimed the key since, and their record is untouched; or the claim was
+	//     released. A store may forget a release when its record has expired, and then store the response all the same.
 	//   - [ErrRestored]: the response is stored, but the store had forgotten the claim in the meantime.
 	//   - [ErrRolledBack]: from a transactional store. The effects of the attempt were undone with the record, or it is
 	//     not known whether they were committed. The response must not be sent.
@@ -93,4 +94,8 @@ type ClaimRequest struct {
 
 	// TakeOver permits claiming a record whose lease has lapsed, as after a crash.
 	TakeOver bool
+
+	// Remaining asks for [Record].Remaining in a completed record. Stores that know it anyway always tell it. A
+	// [RedisStore] makes one more round trip for it.
+	Remaining bool
 }

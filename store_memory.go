@@ -216,7 +216,7 @@ func (e *entry) record(now time.Duration) Record {
 		LeaseLeft:   max(0, e.lease-now),
 	}
 	if e.completed {
-		r.Response = &e.response
+		r.Response, r.Remaining = &e.response, e.expires-now
 	}
 	return r
 }

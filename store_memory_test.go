@@ -477,15 +477,18 @@ func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
 
 func TestUserQuotaThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
-	svc := setup{store: idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 10})}.guard(t, echo)
-	accepted := 0
-	refusal := svc.call("0", "")
-	for ; refusal.status == http.StatusCreated && accepted < 100; refusal = svc.call(fmt.Sprint(accepted), "") {
-		accepted++
+	for _, open := range []bool{false, true} { // the store works: a user who fills it must not get rid of it
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 10})
+		svc := setup{store: store, opts: idempotency.Options{FailOpen: open}}.guard(t, echo)
+		accepted := 0
+		refusal := svc.call("0", "")
+		for ; refusal.status == http.StatusCreated && accepted < 100; refusal = svc.call(fmt.Sprint(accepted), "") {
+			accepted++
+		}
+		requireProblem(t, refusal, http.StatusTooManyRequests, "quota-exceeded")
+		require.EqualValues(t, accepted, svc.runs.Load(), "executed without a claim")
+		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrUserQuota)
 	}
-	requireProblem(t, refusal, http.StatusTooManyRequests, "quota-exceeded")
-	require.EqualValues(t, accepted, svc.runs.Load(), "executed without a claim")
-	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrUserQuota)
 }
 
 func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {

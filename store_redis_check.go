@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -29,6 +30,10 @@ func (e *UnsafeSetting) Error() string {
 // all findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of
 // power. A setting that the server does not report, as with some hosted services, is skipped.
 //
+// It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
+// second. It asks a replica at the address that the master has for it, with the credentials of the client. A replica
+// that does not answer within a second is skipped.
+//
 // Through a *redis.AutoPipeliner on a Cluster it asks one master only.
 func (s *RedisStore) Check(ctx context.Context) error {
 	if s.fault != nil {
@@ -36,27 +41,19 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
-		return checkNode(ctx, s.client)
+		return s.checkNode(ctx, s.client)
 	}
 	var (
 		mu       sync.Mutex
 		findings []error
 	)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		err := checkNode(ctx, node)
+		err := s.checkNode(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
 		findings = append(findings, err)
 		return nil
 	})
-	if !cluster.Options().ContextTimeoutEnabled {
-		findings = append(findings, &UnsafeSetting{"client", "ContextTimeoutEnabled", "false",
-			"a server that does not answer holds up requests beyond StoreTimeout"})
-	}
-	if cluster.Options().ReadOnly { // which RouteByLatency and RouteRandomly include
-		findings = append(findings, &UnsafeSetting{"client", "ReadOnly", "true",
-			"large answers are read from replicas, and not found as long as those lag behind"})
-	}
 	return errors.Join(append(findings, err)...)
 }
 
@@ -76,10 +73,29 @@ var hazards = []hazard{
 	{"aof_enabled", is("1"), "a restart forgets records, and operations run again"},
 	{"appendfsync", func(policy string, node settings) bool {
 		return policy == "always" || node["aof_enabled"] != "1"
-	}, "a loss of power forgets the last records"},
-	{"min-replicas-to-write", func(n string, node settings) bool {
-		return n != "0" || node["connected_slaves"] == "0"
-	}, "a failover may lose records that were acknowledged"},
+	}, "a loss of power forgets the last records; with everysec and a slow disk, so does a crash of Redis"},
+	{"no-appendfsync-on-rewrite", func(value string, node settings) bool {
+		return value == "no" || node["aof_enabled"] != "1"
+	}, "a loss of power while the log is rewritten forgets the records since then"},
+	{"min-replicas-to-write", func(_ string, node settings) bool {
+		return node["connected_slaves"] == "0" || atLeast(node[asked], node["connected_slaves"])
+	},
+		"replication is asynchronous: a failover loses the last records that were acknowledged, and their operations run " +
+			"again. By command it loses those of a second or more, unless the setting, or " +
+			"RedisOptions.Replicas, is the number of replicas, or writes are paused (CLIENT PAUSE) before"},
+	{"connected_slaves", func(connected string, node settings) bool { return atLeast(connected, node[asked]) },
+		"it is less than RedisOptions.Replicas, so each first execution takes StoreTimeout"},
+	{"WAIT", is(""), "no answer counts as stored, so each first execution takes StoreTimeout"},
+}
+
+// asked is not a setting of the server: it is RedisOptions.Replicas.
+const asked = "Replicas"
+
+// atLeast compares two numbers.
+func atLeast(value, bound string) bool {
+	a, _ := strconv.Atoi(value)
+	b, _ := strconv.Atoi(bound)
+	return a >= b
 }
 
 func is(safe string) func(string, settings) bool {
@@ -95,10 +111,16 @@ func atLeast62(version string, _ settings) bool {
 // settings are those that a server tells.
 type settings map[string]string
 
-func checkNode(ctx context.Context, node redis.Cmdable) error {
+func (s *RedisStore) checkNode(ctx context.Context, node redis.Cmdable) error {
 	told, err := readSettings(ctx, node)
 	if err != nil {
 		return fmt.Errorf("idempotency: Redis: %w", err)
+	}
+	told[asked] = strconv.Itoa(s.replicas)
+	if client, ok := node.(*redis.Client); ok && s.replicas > 0 {
+		if err := client.Do(ctx, "wait", 0, 1).Err(); err != nil {
+			told["WAIT"] = err.Error()
+		}
 	}
 	var findings []error
 	for _, h := range hazards {
@@ -106,7 +128,7 @@ func checkNode(ctx context.Context, node redis.Cmdable) error {
 			findings = append(findings, &UnsafeSetting{nodeName(node), h.setting, value, h.risk})
 		}
 	}
-	return errors.Join(findings...)
+	return errors.Join(append(findings, checkClocks(ctx, node, told)...)...)
 }
 
 func nodeName(node redis.Cmdable) string {
@@ -127,7 +149,8 @@ func readSettings(ctx context.Context, node redis.Cmdable) (settings, error) {
 			told[name] = value
 		}
 	}
-	for _, name := range []string{"appendfsync", "min-replicas-to-write"} { // INFO does not have these
+	// INFO does not have these.
+	for _, name := range []string{"appendfsync", "no-appendfsync-on-rewrite", "min-replicas-to-write"} {
 		maps.Copy(told, node.ConfigGet(ctx, name).Val()) // nothing, if the server does not tell
 	}
 	return told, nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -112,6 +113,38 @@ func TestRedisRemainingIsLongerThanADuration(t *testing.T) {
 	require.Greater(t, remainingOf(t, client, released, prolong), 290*365*24*time.Hour)
 }
 
+// What a completed record has left is not told of another one that has its key by then.
+func TestRedisRemainingOfACompletedRecord(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		other := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		require.NoError(t, mustClaim(t, other, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), bodyOf(1), time.Hour))
+		slow := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		meanwhile := func() {}
+		slow.AddHook(beforeEach(func(command string) {
+			if command == "evalsha" {
+				meanwhile()
+			}
+		}))
+		store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
+		request := attemptFor(time.Hour)
+		request.Remaining = true
+		left := func() time.Duration {
+			record, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+			require.NoError(t, err)
+			require.Nil(t, claim)
+			require.Len(t, record.Response.Body, 1)
+			return record.Remaining
+		}
+		require.LessOrEqual(t, left(), time.Hour)
+		require.Greater(t, left(), time.Hour-slack)
+		meanwhile = func() {
+			require.NoError(t, client.FlushAll(t.Context()).Err())
+			mustClaim(t, other, numberedKey(1), attemptFor(24*time.Hour))
+		}
+		require.Zero(t, left())
+	})
+}
+
 // A claim that was granted before its reply got lost is granted again, but has nothing to replace any more.
 func TestRedisRemainingAfterALostReply(t *testing.T) {
 	t.Parallel()
@@ -119,7 +152,7 @@ func TestRedisRemainingAfterALostReply(t *testing.T) {
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 	require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Release(t.Context(), time.Hour))
-	n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["claim"]})
+	n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["take over"]})
 	record, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
 	require.NoError(t, err)
 	require.NotNil(t, claim)
@@ -152,6 +185,22 @@ func TestRedisRepeatedRelease(t *testing.T) {
 			require.LessOrEqual(t, now, left)
 			require.Greater(t, now, test.first-slack)
 		})
+	}
+}
+
+// A repeated Complete does not prolong the life of the record, not even in its last millisecond.
+func TestRedisRepeatedComplete(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	server.RequireAuth(servertest.RedisPassword())
+	client := newRedisClient(t, server.Addr())
+	claim := mustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), numberedKey(1), attemptFor(time.Hour))
+	require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+	key := redisKeys(t, client, "")[0]
+	for _, left := range []time.Duration{time.Minute, time.Millisecond, time.Millisecond / 2} {
+		server.SetTTL(key, left)
+		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+		require.Equal(t, left, server.TTL(key))
 	}
 }
 

@@ -21,24 +21,31 @@ var claimLua string
 //go:embed lua/extend.lua
 var extendLua string
 
+//go:embed lua/swap.lua
+var swapLua string
+
 //go:embed lua/complete.lua
 var completeLua string
 
 //go:embed lua/release.lua
 var releaseLua string
 
+//go:embed lua/remaining.lua
+var remainingLua string
+
 var (
-	claimScript    = newScript(claimLua)
-	extendScript   = newScript(extendLua)
-	completeScript = newScript(completeLua)
-	releaseScript  = newScript(releaseLua)
+	claimScript    = newScript(recordLua + claimLua)
+	extendScript   = newScript(recordLua + extendLua)
+	completeScript = newScript(swapLua + recordLua + completeLua)
+	releaseScript  = newScript(recordLua + releaseLua)
+
+	remainingScript = newScript(remainingLua)
 )
 
 // script is what EVAL and EVALSHA take.
 type script struct{ source, hash any } // strings: to put one into an any costs an allocation
 
 func newScript(source string) script {
-	source = recordLua + source
 	return script{source, redis.NewScript(source).Hash()}
 }
 
@@ -50,41 +57,44 @@ func (s script) uncached(args []any) []any {
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // run runs a script on the key of that name until its reply is known.
-func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (*redis.StringCmd, error) {
-	reply, _, err := s.tryRun(ctx, script, name, args...)
+func (s *RedisStore) run(ctx context.Context, script script, name any, args ...any) (reply string, err error) {
+	reply, _, err = s.tryRun(ctx, s.send, script, name, args...)
 	return reply, err
 }
 
-// tryRun is run, and returns how many tries it took.
+// sender sends a command once.
+type sender func(ctx context.Context, name any, args []any) (reply string, err error)
+
+// tryRun is run by a sender, and returns how many tries it took.
 func (s *RedisStore) tryRun(
-	ctx context.Context, script script, name any, args ...any,
-) (reply *redis.StringCmd, tries int, err error) {
+	ctx context.Context, send sender, script script, name any, args ...any,
+) (reply string, tries int, err error) {
 	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, name), args...)
-	reply, tries, err = s.again(ctx, func() (*redis.StringCmd, error) {
-		reply, err := s.send(ctx, name, command)
+	tries, err = s.again(ctx, func() (err error) {
+		reply, err = send(ctx, name, command)
 		if isNoScript(err) {
-			reply, err = s.send(ctx, name, script.uncached(command))
+			reply, err = send(ctx, name, script.uncached(command))
 		}
-		return reply, err
+		return err
 	})
 	return reply, tries, storeError(err)
 }
 
 // send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
-func (s *RedisStore) send(ctx context.Context, name any, args []any) (*redis.StringCmd, error) {
+func (s *RedisStore) send(ctx context.Context, name any, args []any) (reply string, err error) {
 	cmd := redis.NewStringCmd(ctx, args...)
-	err := s.client.Process(ctx, cmd)
-	return cmd, s.sendError(ctx, name, err)
+	if err := s.process(ctx, name, cmd); err != nil {
+		return "", err
+	}
+	return cmd.Val(), nil
 }
 
-// again takes a step until its reply is known, and returns how many tries it took. To repeat it is harmless: by its token
-// a script knows what it has done before. The error is that of the last try that had a connection, if any had.
+// again takes a step until its reply is known, and returns how many tries it took. To repeat it is harmless: a record tells
+// by its token what was done before. The error is that of the last try that had a connection, if any had.
 //
 // It wraps ErrStoreBusy if others had the whole pool when the step or one of its tries began, and the step has run out of
 // time, although the server was up within the last minute: the step may have had its connection too late.
-func (s *RedisStore) again(
-	ctx context.Context, step func() (*redis.StringCmd, error),
-) (reply *redis.StringCmd, tries int, err error) {
+func (s *RedisStore) again(ctx context.Context, step func() error) (tries int, err error) {
 	crowded := s.underWay.Add(1) > s.poolSize
 	defer s.underWay.Add(-1)
 	const most = 3
@@ -92,13 +102,13 @@ func (s *RedisStore) again(
 	lost := false
 	for {
 		tries++
-		reply, err = step()
-		answered, busy := err == nil || isAnswer(err), errors.Is(err, ErrStoreBusy)
+		err = step()
+		answered, busy := err == nil || isAnswer(err) || errors.Is(err, errNotCopied), errors.Is(err, ErrStoreBusy)
 		if answered {
 			s.replied.Store(int64(time.Since(s.made)))
 		}
 		if err == nil {
-			return reply, tries, nil
+			return tries, nil
 		}
 		crowded = crowded || s.underWay.Load() > s.poolSize
 		lost = lost || !answered
@@ -114,7 +124,7 @@ func (s *RedisStore) again(
 		if lost {
 			failure = replyLost{failure}
 		}
-		return reply, tries, failure
+		return tries, failure
 	}
 }
 

@@ -13,17 +13,17 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// recordStates make of a completed record one in another state, with the same identity.
+// recordStates make of a completed record one in another state.
 var recordStates = map[string]func(record string) string{
 	"done":     func(record string) string { return record },
-	"running":  func(record string) string { return headOf(record, " running lease=9999999999999 ") },
-	"lapsed":   func(record string) string { return headOf(record, " running lease=1 ") },
-	"released": func(record string) string { return headOf(record, " released lease=0 ") },
+	"running":  func(record string) string { return headOf(record, " running ") },
+	"lapsed":   func(record string) string { return word("lease", "lease=1")(headOf(record, " running ")) },
+	"released": func(record string) string { return headOf(record, " released ") },
 }
 
 func headOf(record, state string) string {
 	head, _, _ := strings.Cut(record, "\n")
-	return strings.Replace(head, " done lease=0 ", state, 1) + "\n"
+	return strings.Replace(head, " done ", state, 1) + "\n"
 }
 
 // executeOnce carries an operation out, and returns the name of its record and the record.
@@ -125,6 +125,12 @@ var malformed = map[string]func(record string) string{
 	"attempt 00":                  word("attempt", "attempt=00"),
 	"attempt of 11 digits":        word("attempt", "attempt=00000000001"),
 	"lease with zeros before it":  word("lease", "lease=00000000000000"),
+	"ttl with zeros before it":    word("ttl", "ttl=00000000000000"),
+	"ttl of 14 digits":            word("ttl", "ttl=10000000000000"),
+	"ttl of 25 digits":            word("ttl", "ttl="+many9s),
+	"ttl -1":                      word("ttl", "ttl=-1"),
+	"ttl 1e3":                     word("ttl", "ttl=1e3"),
+	"no ttl":                      word("ttl", "ttl="),
 	"created at zeros and 1":      word("created", "created=00000000000001"),
 	"attempt -1":                  word("attempt", "attempt=-1"),
 	"attempt +1":                  word("attempt", "attempt=+1"),

@@ -67,6 +67,7 @@ var referenceBugs = map[string][]string{
 	},
 	"retention of a released record":              {"Release leaves the TTL"},
 	"remaining time":                              {"remaining time is that of the attempt"},
+	"remaining time of a completed record":        {"remaining time does not pass"},
 	"TTL shorter than the lease":                  {"TTL shorter than the lease"},
 	"TTL of the next attempt":                     {"TTL counts from the first attempt"},
 	"Extend prolongs the record":                  {"Extend leaves the TTL"},

@@ -92,6 +92,28 @@ var expiryCases = []testCase{{
 		}
 	},
 }, {
+	name: "remaining time of a completed record",
+	rule: "A completed record says how long it is still kept, if it is asked for, or that it is not known.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		const kept = long / 2
+		before := time.Now()
+		t.succeeds("Complete", own.claim.Complete(t.ctx, receipt("kept"), kept))
+		after := time.Now()
+		t.throughout(after.Add(short), func() {
+			for _, a := range []idempotency.ClaimRequest{request, another} {
+				a.Remaining = true
+				seen := t.refused(a)
+				t.isResponse(seen, own, receipt("kept"))
+				least := kept - seen.answered.Sub(before) - resolution
+				most := kept - seen.asked.Sub(after) + resolution
+				if left := seen.Remaining; left != 0 && (left < least || left > most) {
+					t.failf("of %v, for which the response was completed, %v are said to be left", kept, left)
+				}
+			}
+		})
+	},
+}, {
 	name: "TTL shorter than the lease",
 	rule: "A record is kept no shorter than its lease.",
 	only: leased,

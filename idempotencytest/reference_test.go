@@ -55,6 +55,12 @@ func (r *reference) Begin(
 			return idempotency.Record{}, nil, idempotency.ErrInProgress
 		}
 		rec := r.record(e, now)
+		if e.Response != nil && a.Remaining {
+			rec.Remaining = e.ttl.Sub(now)
+		}
+		if r.has("remaining time does not pass") {
+			rec.Remaining = e.retention
+		}
 		if r.has("held record has the fingerprint of who asks") && e.Response == nil ||
 			r.has("completed record has the fingerprint of who asks") && e.Response != nil {
 			rec.Fingerprint = a.Fingerprint

@@ -1,27 +1,27 @@
--- Stores a completed record under KEYS[1] for ARGV[2] milliseconds, if the token is ARGV[1] or the record is missing.
--- The record is ARGV[3] or, when it is too large to pass through Lua, has been put under KEYS[2] before.
+-- Stores a completed record under KEYS[1] for ARGV[3] milliseconds, if the running record ARGV[1] is there or none is. It
+-- is ARGV[2] or, when it is too large to pass through Lua, has been put under KEYS[2] before.
 
-local key, token, ttl, record, staged = KEYS[1], ARGV[1], ARGV[2], ARGV[3], KEYS[2]
-
+local key, staged, running, done, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local line = read(key)
--- Not by HEAD: to parse it costs more than all the rest.
-local claimed = string.find(line, '^idempotency/1 running lease=%d+ token=' .. token .. ' ')
 
-if claimed or line == '' then
+if line == running or line == '' then
   if staged then
     redis.call('RENAME', staged, key)
     redis.call('PEXPIRE', key, ttl)
   else
-    put(key, record, 'PX', ttl)
+    put(key, done, 'PX', ttl)
   end
-  return claimed and 'ok' or 'restored'
+  return line == '' and 'restored' or 'OK'
 end
 
 if staged then
   redis.call('UNLINK', staged)
 end
-local state, _, _, owner = string.match(line, HEAD)
-if not state then
-  return 'invalid'
+if string.sub(line, 1, #running - 3) == as('done', running) then
+  local left = redis.call('PTTL', key)
+  if left ~= 0 then -- in the last millisecond no expiry is as near as its own
+    redis.call('PEXPIRE', key, left < 0 and ttl or left) -- a write, for the WAIT that may come behind this script
+  end
+  return 'OK' -- a repetition
 end
-return state == 'done' and owner == token and 'ok' or 'lost' -- 'ok' to a repetition
+return string.find(line, HEAD) and 'lost' or 'invalid'

@@ -1,18 +1,16 @@
--- Lets the lease of KEYS[1] run for ARGV[2] milliseconds from now, if its token is ARGV[1]. A record that is missing is
--- made again from its identity, if that is given as ARGV[3].
+-- Lets the lease of the running record ARGV[1] under KEYS[1] begin anew: it expires in ARGV[2] milliseconds, or as late as
+-- before. A record that is missing is made again if ARGV[3] is given.
 
-local key, token, lease, identity = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local key, running, ttl, again = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local line = read(key)
-if line == '' and not identity then
+
+if line == running then
+  redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), ttl))
+  return 'OK'
+elseif line == '' and again then
+  put(key, running, 'PX', ttl)
+  return 'restored'
+elseif line == '' then
   return 'missing'
 end
-local state, _, own, owner = string.match(line, HEAD)
-if line ~= '' and not state then
-  return 'invalid'
-end
-if line ~= '' and (owner ~= token or state ~= 'running') then
-  return 'lost'
-end
-local ttl = math.max(redis.call('PTTL', key), lease)
-put(key, head('running', now() + lease, identity or own), 'PX', ttl)
-return line == '' and 'restored' or 'ok'
+return string.find(line, HEAD) and 'lost' or 'invalid'

@@ -1,29 +1,23 @@
--- Common to all scripts: each is appended to this file.
+-- Common to all scripts: it stands before the rest of each.
 --
 -- A record is one string. Its first line is the head below; a completed record goes on with the stored form of the
--- response. Times are milliseconds of Redis' own clock.
+-- response. Times are milliseconds.
 --
--- idempotency/1 running lease=1763712060000 token=5f.. attempt=1 key=e1.. operation=0d.. fingerprint=9c.. created=17..
+-- idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 key=e1.. operation=0d.. fingerprint=9c.. created=17..
 --
 -- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
--- claim; no script writes over a record of another token. What follows the lease is the identity: it stays as it is for
--- as long as a claim does.
+-- claim; no script writes over a record of another token. While a claim lasts, its record does not change by a byte. So
+-- its owner can name it whole, and a server that compares values needs no script to complete it.
+--
+-- A record does not say when its lease ends, because a plain SET knows no time. Its expiry does: the lease began when the
+-- record was given the TTL that its head names, so what is gone of the TTL is gone of the lease. A renewal moves the expiry.
 --
 -- The key binds the record to its name: it is the first half of the digest there. A record that was copied to another
 -- name counts as invalid. 128 bits are enough: a copy passes only at a name with the same half, and to find one takes
 -- 2^128 tries. The other half would cost each record 32 bytes more. The scripts that settle a claim compare the token
 -- alone: a copy has that of another claim.
 
-local HEAD = '^idempotency/1 (%l+) lease=(%d+) (token=(%x+) attempt=(%d+)( key=(%x+) operation=%S+ fingerprint=(%x+) %S+))\n'
-
-local function now()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
-local function head(state, lease, identity)
-  return string.format('idempotency/1 %s lease=%d %s\n', state, lease, identity)
-end
+local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( key=(%x+) operation=%S+ fingerprint=(%x+) created=%d+)\n'
 
 -- read returns the beginning of the record, which is empty if there is none.
 local function read(key)
@@ -41,4 +35,9 @@ local function put(key, ...)
     redis.call('GETEX', key)
     redis.call('SET', key, ...)
   end
+end
+
+-- as returns the running record of a claim in another state, without a response.
+local function as(state, running)
+  return 'idempotency/1 ' .. state .. string.sub(running, #'idempotency/1 running' + 1)
 end

@@ -1,15 +1,15 @@
--- Ends the claim of ARGV[1] (token) on KEYS[1] without a response, and keeps the record for ARGV[2] milliseconds.
+-- Ends the claim that has the running record ARGV[1] under KEYS[1] without a response, and keeps the record for ARGV[2]
+-- milliseconds. It knows the claim by its token: if the reply to a takeover was lost, its owner knows no more of the record.
 
-local key, token, ttl = KEYS[1], ARGV[1], ARGV[2]
+local key, running, ttl = KEYS[1], ARGV[1], ARGV[2]
 local line = read(key)
-local state, _, identity, owner = string.match(line, HEAD)
-if line ~= '' and not state then
-  return 'invalid'
+local owner = string.match(running, '^idempotency/1 running token=%x+ ')
+local state = string.match(line, HEAD)
+
+if state == 'running' and string.sub(line, 1, #owner) == owner then
+  put(key, as('released', string.match(line, '^[^\n]*\n')), 'PX', ttl)
+  return 'OK'
+elseif state == 'released' and string.sub(line, 1, #owner + 1) == as('released', owner) then
+  return 'OK' -- a repetition
 end
-if owner ~= token or state == 'done' then
-  return 'lost'
-end
-if state == 'running' then -- else this is a repetition
-  put(key, head('released', 0, identity), 'PX', ttl)
-end
-return 'ok'
+return (line == '' or state) and 'lost' or 'invalid'

@@ -3,15 +3,10 @@
 package servertest
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 const slots = 16384
@@ -36,7 +31,9 @@ func StartRedisCluster() (_ []*Server, err error) {
 	if err := introduce(masters); err != nil {
 		return nil, err
 	}
-	return masters, awaitCluster(masters)
+	return masters, await(masters, "CLUSTER INFO", "a complete cluster", func(told string) bool {
+		return strings.Contains(told, "cluster_state:ok")
+	})
 }
 
 // RedisCluster starts a cluster as [StartRedisCluster] does, for the duration of the test. See [Require].
@@ -71,68 +68,4 @@ func introduce(masters []*Server) error {
 		}
 	}
 	return nil
-}
-
-func awaitCluster(masters []*Server) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.Now().Add(patience)
-	for _, master := range masters {
-		for {
-			info, err := ask(master, "CLUSTER INFO")
-			if err != nil {
-				return err
-			}
-			if strings.Contains(info, "cluster_state:ok") {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("the cluster is not complete after %v:\n%s", patience, info)
-			}
-			<-tick.C
-		}
-	}
-	return nil
-}
-
-// ask sends one command to a Redis server and returns the reply, which must be a simple or a bulk string.
-func ask(s *Server, command string) (string, error) {
-	conn, err := net.Dial("tcp", s.Addr())
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return "", err
-	}
-	if _, err := fmt.Fprintf(conn, "AUTH %s\r\n%s\r\n", redisPassword, command); err != nil {
-		return "", err
-	}
-	r := bufio.NewReader(conn)
-	if _, err := readReply(r); err != nil {
-		return "", err
-	}
-	return readReply(r)
-}
-
-func readReply(r *bufio.Reader) (string, error) {
-	line, err := r.ReadString('\n')
-	if err != nil {
-		return "", err
-	}
-	kind, line := line[0], strings.TrimSpace(line[1:])
-	switch kind {
-	case '+':
-		return line, nil
-	case '$':
-		n, err := strconv.Atoi(line)
-		if err != nil || n < 0 {
-			return "", err
-		}
-		bulk := make([]byte, n)
-		_, err = io.ReadFull(r, bulk)
-		return string(bulk), err
-	default:
-		return "", errors.New(line)
-	}
 }

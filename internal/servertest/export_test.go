@@ -58,3 +58,6 @@ func SecretFile() string {
 
 // RedisCommand starts a redis-server with a password.
 func RedisCommand(dir string, port int) *exec.Cmd { return redisCommand("redis-server", dir, port) }
+
+// Sentinels returns the servers that watch the others.
+func (s *Sentinel) Sentinels() []*Server { return s.sentinels }

@@ -3,6 +3,7 @@ package servertest
 import (
 	"bytes"
 	"net"
+	"time"
 )
 
 // link is a connection of a client through the proxy. Errors of writing are of no interest to it: whoever reads from
@@ -38,29 +39,51 @@ func (l *link) close() {
 // has received; it closes its own connection after that.
 func (l *link) passRequests() {
 	var held []byte
+	var fault Fault
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := l.client.Read(buf)
 		if err != nil {
 			break
 		}
-		switch l.judge(buf[:n]) {
+		switch fault = l.judge(buf[:n]); fault {
 		case LoseRequest:
 			l.close()
-		case HoldRequest:
+		case CutRequest:
+			_, _ = l.server.Write(buf[:n-1])
+			_ = l.client.Close()
+		case HoldRequest, LateRequest:
 			held = append(held, buf[:n]...)
+		case DelayRequest:
+			l.pause()
+			fallthrough
 		default:
 			_, _ = l.server.Write(buf[:n])
 		}
 	}
-	if held != nil {
-		select {
-		case <-l.released:
-			_, _ = l.server.Write(held)
-		case <-l.proxy.ctx.Done():
-		}
+	if fault == HoldRequest {
+		l.awaitRelease()
+	}
+	if l.proxy.ctx.Err() == nil {
+		_, _ = l.server.Write(held)
 	}
 	_ = l.server.CloseWrite()
+}
+
+// awaitRelease waits until what is held is to be passed on, or the end of the proxy.
+func (l *link) awaitRelease() {
+	select {
+	case <-l.released:
+	case <-l.proxy.ctx.Done():
+	}
+}
+
+// pause delays what is to be passed on.
+func (l *link) pause() {
+	select {
+	case <-time.After(delay):
+	case <-l.proxy.ctx.Done():
+	}
 }
 
 // passReplies passes on what the server sends until it has closed its connection.
@@ -74,7 +97,13 @@ func (l *link) passReplies() {
 		switch l.reply() {
 		case LoseReply:
 			_ = l.client.Close()
+		case CutReply:
+			_, _ = l.client.Write(buf[:n/2])
+			_ = l.client.Close()
 		case HoldReply:
+		case DelayReply:
+			l.pause()
+			fallthrough
 		default:
 			_, _ = l.client.Write(buf[:n])
 		}
@@ -88,12 +117,15 @@ func (l *link) judge(sent []byte) Fault {
 	if l.replied {
 		l.replied, l.tail, l.matched = false, nil, false
 		l.proxy.flights++
+		if l.fault.delays() {
+			l.fault = ""
+		}
 	}
 	pattern := []byte(l.proxy.rule.Pattern)
 	seen := append(l.tail, sent...)
-	if l.fault == "" && !l.matched && bytes.Contains(seen, pattern) {
-		l.matched = true
-		l.fault = l.proxy.strike(l)
+	if l.fault == "" && !l.matched {
+		l.matched = bytes.Contains(seen, pattern)
+		l.fault = l.proxy.strike(l, l.matched)
 	}
 	l.tail = seen[max(0, len(seen)-len(pattern)):]
 	return l.fault

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"syscall"
 	"time"
@@ -14,6 +15,9 @@ import (
 
 // patience is how long a server may take to start or to end.
 const patience = 30 * time.Second
+
+// isReady finds what both Redis and PostgreSQL say, and what a sentinel and a PgBouncer do.
+var isReady = regexp.MustCompile("eady to accept |Sentinel ID is |process up: PgBouncer ")
 
 // process is a running server program. It is reaped when it ends, whether somebody waits for that or not.
 type process struct {
@@ -69,7 +73,7 @@ func (p *process) Write(b []byte) (int, error) {
 	default:
 	}
 	p.said.Write(b)
-	if bytes.Contains(p.said.Bytes(), []byte("eady to accept ")) { // both Redis and PostgreSQL say so
+	if isReady.Match(p.said.Bytes()) {
 		close(p.ready)
 	}
 	return len(b), nil

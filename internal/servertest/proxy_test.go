@@ -28,6 +28,11 @@ func TestFaults(t *testing.T) {
 		{servertest.LoseReply, "before\nstrike\n", "before\nstrike\n"},
 		{servertest.HoldReply, "before\nstrike\n", "before\nstrike\n"},
 		{servertest.HoldRequest, "before\n", "before\nstrike\n"},
+		{servertest.LateRequest, "before\n", "before\nstrike\n"},
+		{servertest.CutRequest, "before\nstrike", "before\nstrike"},
+		{servertest.CutReply, "before\nstrike\n", "before\nstrike\n"},
+		{servertest.DelayRequest, "before\nstrike\nstrike\n", "before\nstrike\nstrike\n"},
+		{servertest.DelayReply, "before\nstrike\nstrike\n", "before\nstrike\nstrike\n"},
 	} {
 		t.Run(string(tt.fault), func(t *testing.T) {
 			t.Parallel()
@@ -38,17 +43,16 @@ func TestFaults(t *testing.T) {
 			conn := dial(t, p.Addr())
 			send(t, conn, "before\n")
 			expect(t, conn, "before\n")
+			sent := time.Now()
 			send(t, conn, "strike\n")
-			expectFault(t, conn, tt.fault)
+			expectFault(t, conn, tt.fault, sent)
 			eventually(t, tt.received, func() bool { return s.text() == tt.received })
 			if p.Strikes() != 1 {
 				t.Errorf("got %d strikes, want 1", p.Strikes())
 			}
 			check(t, conn.Close())
 			p.Release()
-			if got := s.text(); got != tt.released {
-				t.Errorf("server got %q in the end, want %q", got, tt.released)
-			}
+			eventually(t, "in the end: "+tt.released, func() bool { return s.text() == tt.released })
 
 			again := dial(t, p.Addr())
 			send(t, again, "strike\n")
@@ -122,6 +126,30 @@ func TestRuleSkipsAndRepeats(t *testing.T) {
 	if p.Strikes() != 0 {
 		t.Errorf("got %d strikes without a fault, want 0", p.Strikes())
 	}
+}
+
+func TestOutageStrikesEveryFlight(t *testing.T) {
+	t.Parallel()
+	first, second := startEcho(t), startEcho(t)
+	p := servertest.NewProxy(t, first.addr)
+	other := p.Also(t, second.addr)
+	open := dial(t, other)
+	p.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "strike", Outage: time.Second})
+	send(t, open, "pass\n")
+	expect(t, open, "pass\n")
+	for _, conn := range []net.Conn{dial(t, p.Addr()), open, dial(t, p.Addr())} {
+		send(t, conn, "strike\n")
+		expectEnd(t, conn)
+	}
+	if first.text() != "strike\nstrike\n" || second.text() != "pass\nstrike\n" || p.Strikes() != 3 {
+		t.Errorf("servers got %q and %q, with %d strikes", first.text(), second.text(), p.Strikes())
+	}
+	eventually(t, "the end of the outage", func() bool {
+		conn := dial(t, p.Addr())
+		send(t, conn, "strike\n")
+		reply, _ := bufio.NewReader(conn).ReadString('\n')
+		return reply == "strike\n"
+	})
 }
 
 func TestPatternMayComeInPieces(t *testing.T) {
@@ -205,7 +233,7 @@ func TestFaultsOnRedis(t *testing.T) {
 			p.Inject(servertest.Rule{Fault: tt.fault, Pattern: "SET " + string(tt.fault)})
 			conn := dialRedis(t, p.Addr())
 			send(t, conn, "SET "+string(tt.fault)+" v\r\n")
-			expectFault(t, conn, tt.fault)
+			expectFault(t, conn, tt.fault, time.Now())
 			if got := redis(t, s, "GET "+string(tt.fault)); got != tt.before {
 				t.Errorf("got %q when the client gave up, want %q", got, tt.before)
 			}
@@ -244,7 +272,7 @@ func TestClosedProxyLeavesNothing(t *testing.T) {
 		p.Inject(servertest.Rule{Fault: fault})
 		conn := dial(t, p.Addr())
 		send(t, conn, "one\n")
-		expectFault(t, conn, fault)
+		expectFault(t, conn, fault, time.Now())
 	}
 	p.Close()
 	s.close()
@@ -345,11 +373,22 @@ func expect(t *testing.T, conn net.Conn, want string) {
 }
 
 // expectFault fails unless the connection shows the client what the fault does.
-func expectFault(t *testing.T, conn net.Conn, fault servertest.Fault) {
+func expectFault(t *testing.T, conn net.Conn, fault servertest.Fault, sent time.Time) {
 	t.Helper()
-	if fault == servertest.HoldReply || fault == servertest.HoldRequest {
+	switch fault {
+	case servertest.HoldReply, servertest.HoldRequest, servertest.LateRequest:
 		expectSilence(t, conn)
-	} else {
+	case servertest.CutReply:
+		expect(t, conn, "str")
+		expectEnd(t, conn)
+	case servertest.DelayRequest, servertest.DelayReply:
+		expect(t, conn, "strike\n")
+		if took := time.Since(sent); took < while {
+			t.Errorf("not delayed: it took %v", took)
+		}
+		send(t, conn, "strike\n") // the connection has not suffered
+		expect(t, conn, "strike\n")
+	default:
 		expectEnd(t, conn)
 	}
 }

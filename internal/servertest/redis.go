@@ -3,8 +3,10 @@
 package servertest
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -18,10 +20,16 @@ var redisPassword = rand.Text()
 // RedisPassword returns the password of all Redis servers that this process starts.
 func RedisPassword() string { return redisPassword }
 
-// StartRedis starts a redis-server, whose clients need [RedisPassword]. It stores nothing on disk unless args, such as
-// "--appendonly", "yes", tell it to. The error wraps [exec.ErrNotFound] if there is no redis-server on this machine.
+// StartRedis starts a redis-server, or the program that the environment variable IDEMPOTENCY_REDIS names, such as
+// "valkey-server". Its clients need [RedisPassword]. It stores nothing on disk unless args, such as "--appendonly",
+// "yes", tell it to. The error wraps [exec.ErrNotFound] if this machine does not have the program.
 func StartRedis(args ...string) (*Server, error) {
-	path, err := exec.LookPath("redis-server")
+	return startRedis(func(path, dir string, port int) *exec.Cmd { return redisCommand(path, dir, port, args...) })
+}
+
+// startRedis starts a server by a command of the program at path.
+func startRedis(command func(path, dir string, port int) *exec.Cmd) (*Server, error) {
+	path, err := exec.LookPath(cmp.Or(os.Getenv("IDEMPOTENCY_REDIS"), "redis-server"))
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +42,7 @@ func StartRedis(args ...string) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		cmd := redisCommand(path, dir, port, args...)
+		cmd := command(path, dir, port)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
 		return cmd
 	}}

@@ -15,7 +15,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -25,6 +27,7 @@ type Server struct {
 	dir     string
 	port    int
 	command func(dir string, port int) *exec.Cmd
+	env     []string       // what its environment has besides
 	abort   syscall.Signal // ends the server at once; what it does not save is not asked for
 	process *process
 	resume  func() // nil unless the server is paused
@@ -40,7 +43,9 @@ func (s *Server) Crash() { s.end(s.abort) }
 // Restart starts the server again with the same address and files; if it runs, it crashes before.
 func (s *Server) Restart() (err error) {
 	s.Crash()
-	s.process, err = launch(s.command(s.dir, s.port), s.abort)
+	cmd := s.command(s.dir, s.port)
+	cmd.Env = append(cmd.Environ(), s.env...)
+	s.process, err = launch(cmd, s.abort)
 	return err
 }
 
@@ -82,8 +87,17 @@ func (s *Server) end(sig os.Signal) {
 	}
 }
 
+var environment atomic.Pointer[[]string]
+
+// SetEnv gives each server that is made from now on these environment variables, such as "TZ=UTC",
+// besides those of this process. It replaces what was set before.
+func SetEnv(vars ...string) { environment.Store(&vars) }
+
 // start starts the server on a port that nobody else uses.
 func (s *Server) start() (err error) {
+	if vars := environment.Load(); vars != nil {
+		s.env = slices.Clone(*vars)
+	}
 	for range 5 {
 		s.port = randomPort()
 		if err = s.Restart(); err == nil {

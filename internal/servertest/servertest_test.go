@@ -53,6 +53,19 @@ func TestRedisHasItsAddressAndFilesAfterACrash(t *testing.T) {
 	}
 }
 
+func TestRedisIsTheProgramThatIsAskedFor(t *testing.T) {
+	servertest.Redis(t) // skips this test, too
+	for program, want := range map[string]string{
+		"no-such-server": exec.ErrNotFound.Error(),
+		"false":          "/false - --port", // is not a server, and ends
+	} {
+		t.Setenv("IDEMPOTENCY_REDIS", program)
+		if _, err := servertest.StartRedis(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want %q", err, want)
+		}
+	}
+}
+
 func TestRedisIsSilentDuringAPause(t *testing.T) {
 	t.Parallel()
 	s := servertest.Redis(t)

@@ -1,0 +1,538 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+func newCache(inner idempotency.Store) *idempotency.Cache {
+	return idempotency.NewCache(inner, idempotency.CacheOptions{})
+}
+
+func TestCacheConforms(t *testing.T) {
+	t.Parallel()
+	conforms := func(t *testing.T, name string, newInner func(*testing.T) idempotency.Store) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return newCache(newInner(t)) })
+		})
+	}
+	memory := func(*testing.T) idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
+	conforms(t, "memory", memory)
+	conforms(t, "another cache", func(t *testing.T) idempotency.Store { return newCache(memory(t)) })
+	conforms(t, "sealed", func(t *testing.T) idempotency.Store { return mustSeal(t, memory(t), sealing("1")) })
+	t.Run("inside of a seal", func(t *testing.T) {
+		t.Parallel()
+		idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
+			return mustSeal(t, newCache(memory(t)), sealing("1"))
+		})
+	})
+	t.Run("each step by another process", func(t *testing.T) {
+		t.Parallel()
+		idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
+			inner := memory(t)
+			return &inTurn{stores: []idempotency.Store{newCache(inner), newCache(inner), newCache(inner)}}
+		})
+	})
+	t.Run("servers", func(t *testing.T) {
+		t.Parallel()
+		_, fake := newMiniredis(t)
+		client := newRedisClient(t, servertest.Redis(t).Addr())
+		conforms(t, "miniredis", func(*testing.T) idempotency.Store {
+			return idempotency.NewRedisStore(fake, idempotency.RedisOptions{})
+		})
+		conforms(t, "redis", func(*testing.T) idempotency.Store {
+			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		})
+	})
+}
+
+// inTurn asks its stores in turn, as a load balancer does with processes.
+type inTurn struct {
+	mu     sync.Mutex
+	n      int
+	stores []idempotency.Store
+}
+
+func (s *inTurn) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	s.mu.Lock()
+	s.n++
+	store := s.stores[s.n%len(s.stores)]
+	s.mu.Unlock()
+	return store.Begin(ctx, key, request)
+}
+
+// asks says whether Begin asks the inner store, and returns the record.
+func asks(
+	t *testing.T, cache *idempotency.Cache, inner *spyStore, key idempotency.Key, want bool,
+) idempotency.Record {
+	t.Helper()
+	before := inner.begins.Load()
+	record := mustRead(t, cache, key)
+	require.Equal(t, want, inner.begins.Load() > before, "the store was asked")
+	return record
+}
+
+func TestCacheReplaysWhileTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	svc := setup{store: newCache(inner)}.guard(t, echo)
+	first := svc.call("key", "a")
+	inner.onBegin = failing(always, errors.New("down"))
+	requireReplay(t, first, svc.call("key", "a"))
+	requireProblem(t, svc.call("key", "b"), http.StatusConflict, "key-reused")
+	requireProblem(t, svc.call("other", "a"), http.StatusServiceUnavailable, "store-unavailable")
+	require.Equal(t, first.body, svc.call("key", "a").body, "again")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A record is kept for as long as the store keeps it, or for MaxAge if that is shorter. Both count from before the
+// step, which takes a second here.
+func TestCacheForgets(t *testing.T) {
+	t.Parallel()
+	const step = time.Second
+	fill := map[string]func(t *testing.T, cache *idempotency.Cache, inner *spyStore, ttl time.Duration){
+		"own completion": func(t *testing.T, cache *idempotency.Cache, _ *spyStore, ttl time.Duration) {
+			claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), ttl))
+		},
+		"replay": func(t *testing.T, cache *idempotency.Cache, inner *spyStore, ttl time.Duration) {
+			claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), ttl+2*time.Minute))
+			time.Sleep(2 * time.Minute)
+			asks(t, cache, inner, numberedKey(1), true)
+		},
+	}
+	for name, test := range map[string]struct{ ttl, maxAge, kept time.Duration }{
+		"expired":              {ttl: 20 * time.Second, kept: 20 * time.Second},
+		"aged":                 {ttl: time.Hour, kept: time.Minute},
+		"aged, as set":         {ttl: time.Hour, maxAge: 5 * time.Second, kept: 5 * time.Second},
+		"kept for ever":        {ttl: 290 * 365 * 24 * time.Hour, maxAge: time.Hour, kept: time.Hour},
+		"gone in the meantime": {ttl: step},
+	} {
+		for from, fill := range fill {
+			t.Run(name+", "+from, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					inner := newSpyStore()
+					inner.Store = asked{inner.Store}
+					slow := func(_ context.Context, _ int64, do func() error) error {
+						err := do()
+						time.Sleep(step)
+						return err
+					}
+					inner.onBegin, inner.onComplete = slow, slow
+					cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxAge: test.maxAge})
+					fill(t, cache, inner, test.ttl)
+					if test.kept == 0 {
+						_, claim, err := cache.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+						require.NoError(t, err)
+						require.NotNil(t, claim, "it has expired")
+						return
+					}
+					time.Sleep(test.kept - step - 1)
+					record := asks(t, cache, inner, numberedKey(1), false)
+					require.Equal(t, test.ttl-test.kept+1, record.Remaining)
+					require.Equal(t, bodyOf(1), *record.Response)
+					time.Sleep(time.Nanosecond)
+					before := inner.begins.Load()
+					_, claim, err := cache.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+					require.NoError(t, err)
+					require.Equal(t, before+1, inner.begins.Load(), "the store was not asked")
+					require.Equal(t, test.kept == test.ttl, claim != nil)
+				})
+			})
+		}
+	}
+}
+
+// asked is a store that tells how long a record is kept only if it is asked for it.
+type asked struct{ idempotency.Store }
+
+func (s asked) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if !request.Remaining {
+		record.Remaining = 0
+	}
+	return record, claim, err
+}
+
+// What was deleted in the store is replayed for up to MaxAge, and no longer.
+func TestCacheOfADeletedRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := newSpyStore()
+		cache := newCache(inner)
+		mustComplete(t, cache, numberedKey(1), bodyOf(1))
+		inner.Store = newSpyStore()
+		time.Sleep(time.Minute - 1)
+		asks(t, cache, inner, numberedKey(1), false)
+		time.Sleep(time.Nanosecond)
+		mustComplete(t, cache, numberedKey(1), bodyOf(2))
+		require.Len(t, asks(t, cache, inner, numberedKey(1), false).Response.Body, 2)
+	})
+}
+
+func TestCacheDoesNotKeepWhatIsUncertain(t *testing.T) {
+	t.Parallel()
+	down := errors.New("down")
+	lostReply := func(_ context.Context, n int64, step func() error) error {
+		if err := step(); n > 1 || err != nil {
+			return err
+		}
+		return down
+	}
+	answering := func(err error) hook {
+		return func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), err) }
+	}
+	for name, test := range map[string]struct {
+		onComplete hook
+		want       []error // of each attempt to complete
+	}{
+		"down":                   {failing(always, down), []error{down, down}},
+		"reply lost":             {lostReply, []error{down, nil}},
+		"restored":               {answering(idempotency.ErrRestored), []error{idempotency.ErrRestored}},
+		"rolled back":            {failing(always, idempotency.ErrRolledBack), []error{idempotency.ErrRolledBack}},
+		"somebody else's by now": {failing(always, idempotency.ErrClaimLost), []error{idempotency.ErrClaimLost}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := newSpyStore()
+			inner.onComplete = test.onComplete
+			cache := newCache(inner)
+			claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+			for n, want := range test.want {
+				require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(n), time.Hour), want)
+			}
+			record := asks(t, cache, inner, numberedKey(1), true)
+			if record.Response != nil {
+				require.Empty(t, record.Response.Body, "the first response counts")
+			}
+		})
+	}
+}
+
+// A repetition of what has taken effect succeeds, and changes neither response nor expiry.
+func TestCacheOfARepeatedComplete(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := newSpyStore()
+		cache := newCache(inner)
+		claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), 10*time.Second+999*time.Microsecond))
+		time.Sleep(5 * time.Second)
+		require.NoError(t, claim.Complete(t.Context(), bodyOf(2), 10*time.Second))
+		record := asks(t, cache, inner, numberedKey(1), false)
+		require.Len(t, record.Response.Body, 1)
+		require.Equal(t, 5*time.Second, record.Remaining, "in whole milliseconds")
+	})
+}
+
+func TestCacheOfAnOvertakenOwner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := newSpyStore()
+		cache := newCache(inner)
+		claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+		time.Sleep(time.Minute)
+		mustComplete(t, inner.Store, numberedKey(1), bodyOf(2))
+		require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1), time.Hour), idempotency.ErrClaimLost)
+		record := asks(t, cache, inner, numberedKey(1), true)
+		require.Equal(t, 2, record.Attempt)
+		require.Equal(t, record.Response, asks(t, cache, inner, numberedKey(1), false).Response)
+	})
+}
+
+// A reply that comes late does not take the place of what came after it.
+func TestCacheOfALateReply(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		inner := newSpyStore()
+		claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), 10*time.Second))
+		inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+			err := step()
+			if n == 1 {
+				time.Sleep(30 * time.Second)
+			}
+			return err
+		}
+		cache := newCache(inner)
+		var late idempotency.Record
+		var asking sync.WaitGroup
+		asking.Go(func() { late = mustRead(t, cache, numberedKey(1)) })
+		time.Sleep(10 * time.Second)
+		mustComplete(t, cache, numberedKey(1), bodyOf(2))
+		asking.Wait()
+		require.Len(t, late.Response.Body, 1, "it was so when the store was asked")
+		require.Len(t, asks(t, cache, inner, numberedKey(1), false).Response.Body, 2)
+	})
+}
+
+func TestCacheOfAStoreThatDoesNotTellWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	inner.Store = alteredStore{inner.Store, func(record *idempotency.Record) { record.Remaining = 0 }}
+	cache := newCache(inner)
+	mustComplete(t, inner.Store, numberedKey(1), bodyOf(1))
+	asks(t, cache, inner, numberedKey(1), true)
+	asks(t, cache, inner, numberedKey(1), true)
+	mustComplete(t, cache, numberedKey(2), bodyOf(1))
+	asks(t, cache, inner, numberedKey(2), false)
+}
+
+// A store that keeps fingerprints secret shows each request another one. It is kept if it tells what was asked for.
+func TestCacheJudgesEachRequest(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	inner.Store = alteredStore{inner.Store, func(record *idempotency.Record) {
+		if record.Fingerprint != (idempotency.Fingerprint{1}) {
+			record.Fingerprint = idempotency.Fingerprint{9}
+		}
+	}}
+	cache := newCache(inner)
+	request := func(content byte) idempotency.ClaimRequest {
+		return idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{content}, Lease: time.Minute, TTL: time.Hour}
+	}
+	claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
+	require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+	for n, content := range []byte{2, 3, 1, 2, 1} {
+		record, _, err := cache.Begin(t.Context(), numberedKey(1), request(content))
+		require.NoError(t, err)
+		require.Equal(t, content == 1, record.Fingerprint == request(content).Fingerprint)
+		require.EqualValues(t, min(n+1, 3), inner.begins.Load())
+	}
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	inner := newSpyStore()
+	cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxBytes: 64 << 10})
+	mustComplete(t, cache, numberedKey(0), bodyOf(8<<10))
+	asks(t, cache, inner, numberedKey(0), true)
+	asks(t, cache, inner, numberedKey(0), true)
+	const most = 64 / 4
+	for n := range 100 {
+		mustComplete(t, cache, numberedKey(n+1), bodyOf(3<<10))
+		asks(t, cache, inner, numberedKey(n+1), false)
+	}
+	kept := 0
+	for n := range 100 {
+		before := inner.begins.Load()
+		inner.onBegin = failing(always, idempotency.ErrStoreBusy)
+		if _, _, err := cache.Begin(t.Context(), numberedKey(n+1), attemptFor(time.Hour)); err == nil {
+			kept++
+			require.Equal(t, before, inner.begins.Load())
+			require.GreaterOrEqual(t, n, 100-2*most, "the first to come are the first to go")
+		}
+	}
+	require.InDelta(t, most, kept, 3)
+}
+
+// What is no longer used goes when more comes, so that the memory is that of MaxAge.
+func TestCacheGivesBackWhatHasAged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cache := newCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}))
+		for n := range 1000 {
+			mustComplete(t, cache, numberedKey(n), bodyOf(1))
+			time.Sleep(time.Second)
+		}
+		require.LessOrEqual(t, cache.Len(), 61)
+	})
+}
+
+func TestMemoryOfACache(t *testing.T) { // not parallel: it measures the memory of the process
+	const limit = 16 << 20
+	for name, size := range map[string]int{"small bodies": 200, "large bodies": 20_000} {
+		t.Run(name, func(t *testing.T) {
+			cache := idempotency.NewCache(discarding{}, idempotency.CacheOptions{MaxBytes: limit})
+			before := heapInUse()
+			for n := range 2 * limit / size {
+				mustComplete(t, cache, numberedKey(n), bodyOf(size))
+			}
+			ratio := float64(heapInUse()-before) / limit
+			t.Logf("%d records, %.2f times the estimate", cache.Len(), ratio)
+			require.InDelta(t, 1, ratio, 0.3)
+			runtime.KeepAlive(cache)
+		})
+	}
+}
+
+// discarding is a store that grants and completes everything, and has nothing.
+type discarding struct{ idempotency.Claim }
+
+func (d discarding) Begin(
+	_ context.Context, _ idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return idempotency.Record{Attempt: 1, Fingerprint: request.Fingerprint}, d, nil
+}
+
+func (discarding) Complete(context.Context, idempotency.Response, time.Duration) error { return nil }
+
+func TestCacheOptions(t *testing.T) {
+	t.Parallel()
+	_, _, err := idempotency.NewCache(nil, idempotency.CacheOptions{MaxBytes: -1, MaxAge: -1}).
+		Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	for _, fault := range []string{"Store is nil", "MaxBytes -1 is negative", "MaxAge -1ns is negative"} {
+		require.ErrorContains(t, err, fault)
+	}
+}
+
+func TestCacheIsLikeItsStore(t *testing.T) {
+	t.Parallel()
+	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	require.False(t, newCache(memory).Transactional())
+	require.True(t, idempotency.IsImmediate(newCache(memory)))
+	require.False(t, idempotency.IsImmediate(newCache(newSpyStore())))
+	transactional := newCache(noLeaseStore{newSpyStore()})
+	require.True(t, transactional.Transactional())
+	_, err := idempotency.New(transactional, idempotency.SingleUser, idempotency.Options{FailOpen: true})
+	require.ErrorContains(t, err, "FailOpen with a transactional store")
+}
+
+// Several processes with a cache each do random steps. Whenever one of them is told that an operation is completed, the
+// store says the same at that moment.
+func TestCacheSaysWhatTheStoreSays(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) + 1 }
+			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			opening := mustSeal(t, store, onlyOpening(sealing("1")))
+			caches := []idempotency.Store{newCache(store), newCache(store), newCache(opening)}
+			var claims []idempotency.Claim
+			for n := range 200 {
+				key := numberedKey(random.IntN(3))
+				request := attemptFor(some(time.Minute))
+				request.Fingerprint, request.Lease = idempotency.Fingerprint{byte(random.IntN(2) + 1)}, some(20*time.Second)
+				record, claim, err := caches[random.IntN(len(caches))].Begin(t.Context(), key, request)
+				require.NoError(t, err)
+				switch {
+				case claim != nil:
+					claims = append(claims, claim)
+				case record.Response != nil:
+					stored, claim, err := store.Begin(t.Context(), key, request)
+					require.NoError(t, err)
+					require.Nil(t, claim, "seed %d, step %d: it has expired", seed, n)
+					require.LessOrEqual(t, record.Remaining, stored.Remaining)
+					require.Less(t, stored.Remaining-record.Remaining, time.Millisecond)
+					record.Remaining = stored.Remaining
+					require.Equal(t, stored, record, "seed %d, step %d", seed, n)
+				}
+				if len(claims) > 0 {
+					claim, ttl := claims[random.IntN(len(claims))], some(2*time.Minute)
+					switch random.IntN(4) {
+					case 0:
+						_ = claim.Release(t.Context(), ttl)
+					case 1:
+						_ = claim.Extend(t.Context(), some(20*time.Second))
+					default:
+						_ = claim.Complete(t.Context(), bodyOf(n), ttl)
+					}
+				}
+				time.Sleep(some(10 * time.Second))
+			}
+		})
+	}
+}
+
+// BenchmarkCache replays an answer of 200 bytes from a store in memory, and from a cache, in turns. It reports the
+// median of the ratios. The cache of the middleware stands in front of Redis, whose steps have a deadline.
+func BenchmarkCache(b *testing.B) {
+	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	cache := newCache(idempotency.NewRedisStore(newRedisClient(b, servertest.Redis(b).Addr()), idempotency.RedisOptions{}))
+	b.Run("store", func(b *testing.B) {
+		replay := func(store idempotency.Store) func() {
+			request := attemptFor(time.Hour)
+			mustComplete(b, store, numberedKey(b.N), bodyOf(200))
+			key := numberedKey(b.N)
+			return func() {
+				if record, _, err := store.Begin(b.Context(), key, request); err != nil || record.Response == nil {
+					b.Fatal(record, err)
+				}
+			}
+		}
+		inTurns(b, replay(memory), replay(cache))
+	})
+	b.Run("middleware", func(b *testing.B) {
+		replay := func(store idempotency.Store) func() {
+			client, payment := newBenchClient(256), &benchPayment{body: make([]byte, 200)}
+			h := benchStore(b, store, payment)
+			client.send(h, benchKey(0))
+			return func() { client.send(h, benchKey(0)) }
+		}
+		inTurns(b, replay(memory), replay(cache))
+	})
+}
+
+// inTurns reports what subject takes in comparison with control, and what it allocates.
+func inTurns(b *testing.B, control, subject func()) {
+	const batch = 200
+	timed := func(f func()) time.Duration {
+		start := time.Now()
+		for range batch {
+			f()
+		}
+		return time.Since(start)
+	}
+	var ratios []float64
+	var times [2][]float64
+	for b.Loop() {
+		c, s := timed(control), timed(subject)
+		ratios = append(ratios, float64(s)/float64(c))
+		times[0], times[1] = append(times[0], float64(c)/batch), append(times[1], float64(s)/batch)
+	}
+	median := func(x []float64) float64 {
+		slices.Sort(x)
+		return x[len(x)/2]
+	}
+	b.ReportMetric(median(ratios), "x-memory")
+	b.ReportMetric(median(times[0]), "ns-memory")
+	b.ReportMetric(median(times[1]), "ns-cache")
+	b.ReportMetric(testing.AllocsPerRun(1000, control), "allocs-memory")
+	b.ReportMetric(testing.AllocsPerRun(1000, subject), "allocs-cache")
+}
+
+// partStore replays a body that is a part of something larger, as a reply of Redis is.
+type partStore struct{ whole []byte }
+
+func (s partStore) Begin(_ context.Context, _ idempotency.Key, request idempotency.ClaimRequest) (
+	idempotency.Record, idempotency.Claim, error,
+) {
+	return idempotency.Record{
+		Attempt: 1, Fingerprint: request.Fingerprint, Remaining: time.Hour,
+		Response: &idempotency.Response{Status: http.StatusOK, Body: s.whole[1:2]},
+	}, nil, nil
+}
+
+// What is kept is what is counted, not the memory around it.
+func TestCacheKeepsNothingAroundARecord(t *testing.T) {
+	t.Parallel()
+	store := partStore{make([]byte, 3)}
+	cache := newCache(store)
+	key := numberedKey(1)
+	first, kept := mustRead(t, cache, key), mustRead(t, cache, key)
+	require.Same(t, &store.whole[1], &first.Response.Body[0], "the store has replayed it")
+	require.Equal(t, first.Response.Body, kept.Response.Body)
+	require.NotSame(t, &store.whole[1], &kept.Response.Body[0])
+}

@@ -1,0 +1,68 @@
+//go:build unix
+
+package servertest
+
+import (
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Pooler is a PgBouncer: a pooler of connections to a database. Crash is SIGKILL.
+type Pooler struct {
+	*Server
+	db *Database
+}
+
+// StartPgBouncer starts a PgBouncer in front of a database, in transaction mode unless the settings, such as
+// "pool_mode=session", say otherwise. The error wraps [exec.ErrNotFound] if this machine does not have the program.
+func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
+	path, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		return nil, err
+	}
+	owner, err := account("postgres", "nobody") // it refuses to run as root
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir(owner)
+	if err != nil {
+		return nil, err
+	}
+	users, err := writeSecret(dir, `"postgres" "`+postgresPassword+"\"\n", owner)
+	if err != nil {
+		return nil, err
+	}
+	own := []string{
+		"[databases]", "postgres = host=127.0.0.1 user=postgres port=" + strconv.Itoa(db.port),
+		"[pgbouncer]", "listen_addr=127.0.0.1", "unix_socket_dir=", "auth_type=scram-sha-256", "auth_file=" + users,
+		"pool_mode=transaction", "default_pool_size=40", "max_client_conn=200",
+	}
+	config := strings.Join(append(own, settings...), "\n") + "\nlisten_port="
+	b := &Pooler{&Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && exec "$0" pgbouncer.ini`, path)
+		cmd.Dir = dir
+		cmd.Stdin = strings.NewReader(config + strconv.Itoa(port) + "\n")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
+		return cmd
+	}}, db}
+	if err := b.start(); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// PgBouncer starts a PgBouncer as [StartPgBouncer] does, for the duration of the test. See [Require].
+func PgBouncer(t testing.TB, db *Database, settings ...string) *Pooler {
+	t.Helper()
+	b, err := StartPgBouncer(db, settings...)
+	Require(t, err)
+	t.Cleanup(b.Close)
+	return b
+}
+
+// URL returns what a superuser connects to the database with, through the pooler. It contains the password.
+func (b *Pooler) URL() string { return b.db.URLAt(b.Addr()) }

@@ -1,0 +1,200 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// masters are the ways to reach a master, whose replicas Check has to find. Each returns what makes the server at an
+// address its replica.
+var masters = map[string]func(*testing.T) (client redis.Cmdable, follow func(replica *redis.Client)){
+	"one server": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
+		master := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
+		return newRedisClient(t, master.Addr()), replicaOf(t, master)
+	},
+	"Sentinel": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
+		sentinel := servertest.RedisSentinel(t, 1)
+		return newFailoverClient(t, sentinel), replicaOf(t, sentinel.Nodes()[0])
+	},
+	"Cluster": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
+		nodes := servertest.RedisCluster(t)
+		client := redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{nodes[0].Addr()}, Password: servertest.RedisPassword(), ContextTimeoutEnabled: true,
+		})
+		t.Cleanup(func() { _ = client.Close() })
+		return client, func(replica *redis.Client) {
+			master := newRedisClient(t, nodes[0].Addr())
+			host, port, _ := net.SplitHostPort(nodes[0].Addr())
+			require.NoError(t, replica.ClusterMeet(t.Context(), host, port).Err())
+			id := master.Do(t.Context(), "CLUSTER", "MYID").Val().(string)
+			until(t, func() bool { return replica.ClusterReplicate(t.Context(), id).Err() == nil })
+			awaitReplica(t, master, replica)
+		}
+	},
+}
+
+func replicaOf(t *testing.T, server *servertest.Server) func(*redis.Client) {
+	return func(replica *redis.Client) {
+		host, port, _ := net.SplitHostPort(server.Addr())
+		require.NoError(t, replica.Do(t.Context(), "REPLICAOF", host, port).Err())
+		awaitReplica(t, newRedisClient(t, server.Addr()), replica)
+	}
+}
+
+// awaitReplica waits until the master tells the port that the replica has announced, or its own.
+func awaitReplica(t *testing.T, master, replica *redis.Client) {
+	told := replica.ConfigGet(t.Context(), "*port").Val()
+	port := told["replica-announce-port"]
+	if port == "0" {
+		port = told["port"]
+	}
+	until(t, func() bool {
+		return strings.Contains(master.Info(t.Context(), "replication").Val(), "port="+port+",state=online")
+	})
+}
+
+// Each setting of a server that is unsafe is found alone.
+func TestRedisCheckFindsEachSetting(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr())
+	set := func(name, value string) {
+		t.Helper()
+		require.NoError(t, client.ConfigSet(t.Context(), name, value).Err())
+	}
+	set("maxmemory", "100mb")
+	for _, row := range []struct{ name, safe, unsafe, found string }{
+		{"maxmemory-policy", "noeviction", "allkeys-lru", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "allkeys-lfu", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "allkeys-random", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "volatile-lru", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "volatile-lfu", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "volatile-random", "maxmemory_policy"},
+		{"maxmemory-policy", "noeviction", "volatile-ttl", "maxmemory_policy"},
+		{"appendonly", "yes", "no", "aof_enabled"},
+		{"appendfsync", "always", "everysec", "appendfsync"},
+		{"appendfsync", "always", "no", "appendfsync"},
+		{"no-appendfsync-on-rewrite", "no", "yes", "no-appendfsync-on-rewrite"},
+	} {
+		set(row.name, row.unsafe)
+		require.Equal(t, []string{row.found}, unsafeSettings(t, client), "%s %s", row.name, row.unsafe)
+		set(row.name, row.safe)
+		require.Empty(t, unsafeSettings(t, client))
+	}
+}
+
+// A replica that answers need not have is one that a failover by command may promote.
+func TestRedisCheckOfTooFewReplicas(t *testing.T) {
+	t.Parallel()
+	safe := []string{"--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"}
+	master := servertest.Redis(t, safe...)
+	client := newRedisClient(t, master.Addr())
+	for range 2 {
+		newReplica(t, master, safe...)
+	}
+	until(t, func() bool {
+		return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:2")
+	})
+	for replicas, found := range map[int][]string{
+		0: {"min-replicas-to-write"}, 1: {"min-replicas-to-write"}, 2: nil, 3: {"connected_slaves"},
+	} {
+		require.Equal(t, found, unsafeWith(t, client, idempotency.RedisOptions{Replicas: replicas}), replicas)
+	}
+}
+
+// clocks returns what Check says about clocks.
+func clocks(t *testing.T, client redis.Cmdable) (findings []*idempotency.UnsafeSetting) {
+	t.Helper()
+	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
+	var look func(error)
+	look = func(err error) {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				look(err)
+			}
+			return
+		}
+		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.True(t, ok, "not a finding: %v", err)
+		if finding.Setting == "clock" {
+			findings = append(findings, finding)
+		}
+	}
+	look(err)
+	return findings
+}
+
+// A replica announces the address of a server with another clock, which it is for whoever asks there.
+func TestRedisCheckOfClocks(t *testing.T) {
+	t.Parallel()
+	for name, start := range masters {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, follow := start(t)
+			fake := miniredis.RunT(t)
+			fake.RequireAuth(servertest.RedisPassword())
+			replica := servertest.Redis(t, "--replica-announce-ip", "127.0.0.1", "--replica-announce-port", fake.Port(),
+				"--cluster-enabled", map[bool]string{true: "yes", false: "no"}[name == "Cluster"])
+			follow(newRedisClient(t, replica.Addr()))
+			for skew, value := range map[time.Duration]string{
+				3 * time.Second: `^[23]\.\d+s ahead of its master's$`,
+				-time.Hour:      `^1h0m0(\.\d+)?s behind its master's$`,
+			} {
+				fake.SetTime(time.Now().Add(skew))
+				findings := clocks(t, client)
+				require.Len(t, findings, 1)
+				require.Equal(t, fake.Addr(), findings[0].Node)
+				require.Regexp(t, value, findings[0].Value)
+				require.NotEmpty(t, findings[0].Risk)
+			}
+			fake.SetTime(time.Time{}) // the true one
+			require.Empty(t, clocks(t, client))
+			fake.Close()
+			require.Empty(t, clocks(t, client), "a replica that cannot be reached")
+		})
+	}
+}
+
+// What the network adds to a reply is not a difference of clocks.
+func TestRedisCheckOfClocksFarAway(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
+	replicaOf(t, server)(newRedisClient(t, servertest.Redis(t, "--replica-announce-ip", "127.0.0.1").Addr()))
+	client := newRedisClient(t, server.Addr(), withContextTimeout)
+	client.AddHook(slowReply("time"))
+	require.Empty(t, clocks(t, client))
+}
+
+// slowReply is a hook by which the reply to a command takes 1.2 seconds more.
+type slowReply string
+
+func (slowReply) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (slowReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (command slowReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == string(command) {
+			time.Sleep(1200 * time.Millisecond)
+		}
+		return err
+	}
+}
+
+func TestRedisCheckWithoutTime(t *testing.T) {
+	t.Parallel()
+	client := newRedisClient(t, servertest.Redis(t, "--rename-command", "TIME", "").Addr())
+	require.Empty(t, clocks(t, client))
+}
