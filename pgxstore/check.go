@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
@@ -16,8 +17,8 @@ import (
 // Check reports what would break the promise of the store, or keep it from working. It is to be called when the program
 // starts. It returns all findings joined, each of one of these types, for [errors.AsType] to find:
 //
-//   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it may forget what it has
-//     acknowledged, or the table is not logged.
+//   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it or its standbys may forget what
+//     was acknowledged, the table is not logged, or a pooler refuses transactions.
 //   - [*UnreadyTable]: the table is missing, out of date or made with another PartitionDays, or nobody creates its
 //     partitions.
 //   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
@@ -46,7 +47,8 @@ func (t *Table) checkOn(ctx context.Context, conn *pgxpool.Conn) ([]error, error
 		return findings, err
 	}
 	for _, check := range []func(context.Context, *pgxpool.Conn) ([]error, error){
-		t.checkTable, t.checkLogged, t.checkPrivileges, t.checkRowSecurity,
+		t.checkTable, t.checkLogged, t.checkPrivileges, t.checkRowSecurity, checkStandbys,
+		checkTransactions, // last, because a pooler that refuses them closes the connection
 	} {
 		found, err := check(ctx, conn)
 		findings = append(findings, found...)
@@ -57,26 +59,42 @@ func (t *Table) checkOn(ctx context.Context, conn *pgxpool.Conn) ([]error, error
 	return findings, nil
 }
 
-const versionSetting = "server_version_num"
+const (
+	versionSetting = "server_version_num"
+	standbySetting = "synchronous_standby_names"
+)
 
 // hazards are the settings that the promise rests on.
 var hazards = []struct {
 	name   string
-	unsafe func(value string) bool
+	unsafe func(value string, all settings) bool
 	risk   string
 }{
 	{versionSetting, isBefore14, "the statements need PostgreSQL 14 or newer"},
 	{"in_hot_standby", is("on"), "a standby can neither claim nor know the last records"},
 	{"default_transaction_read_only", is("on"), "nothing can be claimed or recorded"},
 	{"synchronous_commit", is("off"), "a crash loses the last records"},
+	{"synchronous_commit", withStandby("local"), "commits do not wait for the standby: a failover loses the last records"},
+	{"synchronous_commit", withStandby("remote_write"),
+		"a failover loses the last records if the system of the standby crashes, too"},
 	{"fsync", is("off"), "a crash of the machine loses records"},
 	{"full_page_writes", is("off"), "a crash of the machine may damage records"},
 }
 
-func is(unsafe string) func(string) bool { return func(value string) bool { return value == unsafe } }
+// settings are those of the session.
+type settings map[string]string
+
+func is(unsafe string) func(string, settings) bool {
+	return func(value string, _ settings) bool { return value == unsafe }
+}
+
+// withStandby is for what makes a difference only if commits are to wait for a standby.
+func withStandby(unsafe string) func(string, settings) bool {
+	return func(value string, all settings) bool { return value == unsafe && all[standbySetting] != "" }
+}
 
 // isBefore14 reports whether a server lacks date_bin and DETACH PARTITION CONCURRENTLY.
-func isBefore14(value string) bool {
+func isBefore14(value string, _ settings) bool {
 	version, err := strconv.Atoi(value)
 	return err == nil && version < 14_00_00
 }
@@ -94,17 +112,17 @@ func checkServer(ctx context.Context, conn *pgxpool.Conn) (findings []error, err
 	if err != nil {
 		return nil, err
 	}
-	settings := make(map[string]string)
+	all := make(settings)
 	var name, value string
 	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		settings[name] = value
+		all[name] = value
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range hazards {
-		if value := settings[h.name]; h.unsafe(value) {
+		if value := all[h.name]; h.unsafe(value, all) {
 			findings = append(findings, &idempotency.UnsafeSetting{Node: node(conn), Setting: h.name, Value: value, Risk: h.risk})
 		}
 	}
@@ -113,6 +131,40 @@ func checkServer(ctx context.Context, conn *pgxpool.Conn) (findings []error, err
 
 // node returns the address of the server, or of the pooler in front of it.
 func node(conn *pgxpool.Conn) string { return conn.Conn().PgConn().Conn().RemoteAddr().String() }
+
+// checkStandbys reports that no commit waits for the standbys that there are. A subscriber of logical replication is none.
+// A role without the privileges of pg_monitor sees that there is a standby, but not its state.
+func checkStandbys(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+	var asynchronous bool
+	err := conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') = '' AND EXISTS (
+    SELECT FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
+    WHERE s.slot_type IS DISTINCT FROM 'logical'
+        AND coalesce(r.state, 'hidden') IN ('streaming', 'catchup', 'hidden'))`).Scan(&asynchronous)
+	if err != nil || !asynchronous {
+		return nil, err
+	}
+	return []error{&idempotency.UnsafeSetting{
+		Node: node(conn), Setting: standbySetting, Value: "empty",
+		Risk: "replication is asynchronous: a failover loses the last records that were acknowledged",
+	}}, nil
+}
+
+// checkTransactions reports a pooler that allows none, as PgBouncer does in statement mode.
+func checkTransactions(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+	_, err := conn.Exec(ctx, "BEGIN")
+	if err == nil {
+		_, err = conn.Exec(ctx, "ROLLBACK")
+		return nil, err
+	}
+	refusal, refused := errors.AsType[*pgconn.PgError](err)
+	if !refused {
+		return nil, err
+	}
+	return []error{&idempotency.UnsafeSetting{
+		Node: node(conn), Setting: "BEGIN", Value: "refused (" + refusal.Message + ")",
+		Risk: "TxStore and Maintain need transactions",
+	}}, nil
+}
 
 // checkTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
 func (t *Table) checkTable(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {

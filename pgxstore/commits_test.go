@@ -76,17 +76,6 @@ func TestWhatCommitsInTheServer(t *testing.T) {
 	require.Greater(t, commits, 100)
 }
 
-func FuzzCommits(f *testing.F) {
-	for _, sql := range []string{"COMMIT", "-- a\n/* b /* c */ */;END", "prepare/**/transaction", "/*", "--", "end-of-day"} {
-		f.Add(sql)
-	}
-	f.Fuzz(func(t *testing.T, sql string) {
-		if got := pgxstore.Commits(sql); got != pgxstore.Commits(" ;/* /* */ */-- a\n"+sql) {
-			t.Errorf("%q behind a comment is no longer %v", sql, got)
-		}
-	})
-}
-
 // What is valid and commits nothing is not refused.
 func TestStatementsLikeCommits(t *testing.T) {
 	t.Parallel()

@@ -76,6 +76,20 @@ func TestSealedStoresConform(t *testing.T) {
 	}
 }
 
+func TestCachedStoresConform(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	leased := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+	transactional := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
+	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cache := idempotency.NewCache(store, idempotency.CacheOptions{})
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cache })
+		})
+	}
+}
+
 // seal seals a store, with cipher if it is not nil.
 func seal(t testing.TB, store idempotency.Store, cipher idempotency.Cipher) idempotency.Store {
 	t.Helper()

@@ -59,7 +59,8 @@
 //
 // # PgBouncer
 //
-// Both stores work behind PgBouncer in transaction mode: what they set and lock ends with the transaction. Unless its
+// Both stores work behind PgBouncer in session mode and in transaction mode: what they set and lock ends with the
+// transaction. In statement mode TxStore is refused. In transaction mode, unless its
 // max_prepared_statements is above zero, which it knows since version 1.21, pgx must not prepare statements there: set
 // DefaultQueryExecMode to [pgx.QueryExecModeExec].
 package pgxstore

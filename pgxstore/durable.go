@@ -16,14 +16,14 @@ import (
 // record that was seen, and not written by the same step, is therefore confirmed before anybody relies on it.
 
 // errUnconfirmed says that a record is gone, or not on the server that was asked.
-var errUnconfirmed = errors.New("pgxstore: the record is not there any more")
+var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or not as it was")
 
-// confirm returns nil when a record that was seen is where commits have to be to be acknowledged. It tries until ctx
-// ends.
-func (t *Table) confirm(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID) error {
+// confirm returns nil when a record that was seen, completed or not, is where commits have to be to be acknowledged. It
+// tries until ctx ends, unless the record is gone: then the step that has seen it is to be judged anew.
+func (t *Table) confirm(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID, completed bool) error {
 	relied := true
 	err := t.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
-		return confirmOn(ctx, conn, sql, digest, token)
+		return confirmOn(ctx, conn, sql, digest, token, completed)
 	})
 	if err != nil {
 		return fmt.Errorf("pgxstore: confirm: %w", err)
@@ -31,8 +31,8 @@ func (t *Table) confirm(ctx context.Context, sql string, digest [32]byte, token 
 	return nil
 }
 
-func confirmOn(ctx context.Context, conn *pgx.Conn, sql string, digest [32]byte, token pgtype.UUID) error {
-	tag, err := conn.Exec(ctx, sql, digest[:], token)
+func confirmOn(ctx context.Context, conn *pgx.Conn, sql string, digest [32]byte, token pgtype.UUID, completed bool) error {
+	tag, err := conn.Exec(ctx, sql, digest[:], token, completed)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errUnconfirmed
 	}
@@ -62,12 +62,12 @@ func (t *Table) found(
 	return record, nil
 }
 
-// confirmOnce is confirm with a single try, for what the client can ask again.
+// confirmOnce is confirm with a single try, for a response that the client can ask for again.
 func (t *Table) confirmOnce(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID) error {
 	conn, err := t.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	return hasten(ctx, conn.Conn(), func() error { return confirmOn(ctx, conn.Conn(), sql, digest, token) })
+	return hasten(ctx, conn.Conn(), func() error { return confirmOn(ctx, conn.Conn(), sql, digest, token, true) })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"testing"
 	"time"
 
@@ -247,47 +246,54 @@ func TestServerRestarts(t *testing.T) {
 // A commit that is still on its way when its owner has stopped waiting for it is not taken for one that failed.
 func TestCommitInFlight(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
-	defer cancel()
+	const patience = 12 * time.Second
 	pool, proxy := newProxiedPool(t, unprepared)
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 	key, claim := begun(t, pgxstore.NewTx(pool, opts))
 
 	proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "idempotency: record"})
-	outcome := make(chan error)
+	outcome := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // of which the commit gets half
+	defer cancel()
 	go func() { outcome <- claim.Complete(ctx, answer, time.Hour) }()
-	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 4*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, patience, time.Millisecond)
 	sent := proxy.Flights()
-	require.Eventually(t, func() bool { return proxy.Flights() > sent+6 }, 4*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return proxy.Flights() > sent+6 }, patience, time.Millisecond,
 		"the owner looks for its record on another connection")
 	proxy.Release()
 	require.NoError(t, <-outcome)
 	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
 }
 
-// A session whose connection broke keeps its lock until the server notices. Its claim is not refused because of it.
+// A session whose connection broke, or fell silent, keeps its lock until the server notices. Its claim is not refused
+// because of it.
 func TestLockOfBrokenSession(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	direct := newPool(t, serverURL(t))
-	pool, proxy := newProxiedPool(t, unprepared)
-	opts := newTable(t, direct, pgxstore.Options{})
-	key, broken := begun(t, pgxstore.NewTx(direct, opts)) // stands for it
-	defer func() { _ = broken.Release(ctx, time.Hour) }()
+	for _, fault := range []servertest.Fault{servertest.LoseReply, servertest.HoldReply} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+			defer cancel()
+			direct := newPool(t, serverURL(t))
+			pool, proxy := newProxiedPool(t, unprepared)
+			opts := newTable(t, direct, pgxstore.Options{})
+			key, broken := begun(t, pgxstore.NewTx(direct, opts)) // stands for it
+			defer func() { _ = broken.Release(ctx, time.Hour) }()
 
-	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "idempotency: lock"})
-	noticed := make(chan error, 1)
-	go func() {
-		for proxy.Flights() < 14 && ctx.Err() == nil {
-			runtime.Gosched()
-		}
-		noticed <- broken.Release(ctx, time.Hour)
-	}()
-	_, claim, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	require.NoError(t, claim.Release(ctx, time.Hour))
-	require.NoError(t, <-noticed)
-	require.Equal(t, 1, proxy.Strikes())
+			proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: lock"})
+			noticed := make(chan error, 1)
+			go func() {
+				for proxy.Flights() < 14 && ctx.Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				noticed <- broken.Release(ctx, time.Hour)
+			}()
+			_, claim, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, claim)
+			require.NoError(t, claim.Release(ctx, time.Hour))
+			require.NoError(t, <-noticed)
+			require.Equal(t, 1, proxy.Strikes())
+		})
+	}
 }

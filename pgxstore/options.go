@@ -51,8 +51,9 @@ type Options struct {
 	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
 	// long is a key held by an owner that fell silent, because its network is gone or its handler does something else.
 	// (One that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.) Zero
-	// means one minute. PostgreSQL counts in milliseconds, up to 24 days. A session whose own setting idle_in_transaction_session_timeout is the same saves the server the work of changing
-	// it for each transaction.
+	// means one minute. PostgreSQL counts in milliseconds, up to 24 days, by its wall clock: if that is set back in the
+	// meantime, a silent session keeps its key for longer. A session whose own setting
+	// idle_in_transaction_session_timeout is the same saves the server the work of changing it for each transaction.
 	IdleTimeout time.Duration
 
 	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of

@@ -1,18 +1,9 @@
 package pgxstore_test
 
 import (
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -59,60 +50,9 @@ func TestPgBouncer(t *testing.T) {
 }
 
 // pgBouncer starts a PgBouncer in front of the shared server, for the duration of the test, and returns its URL.
-func pgBouncer(t testing.TB) string {
+func pgBouncer(t testing.TB, settings ...string) string {
 	t.Helper()
 	serverURL(t)
 	db, _ := server()
-	config, err := pgx.ParseConfig(db.URL())
-	require.NoError(t, err)
-	program, err := exec.LookPath("pgbouncer")
-	servertest.Require(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := listener.Addr().(*net.TCPAddr).Port
-	require.NoError(t, listener.Close())
-
-	dir := t.TempDir()
-	ini, users := filepath.Join(dir, "pgbouncer.ini"), filepath.Join(dir, "users.txt")
-	require.NoError(t, os.WriteFile(users, fmt.Appendf(nil, "%q %q\n", config.User, config.Password), 0o600))
-	require.NoError(t, os.WriteFile(ini, fmt.Appendf(nil, `[databases]
-postgres = host=127.0.0.1 port=%d user=postgres
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = scram-sha-256
-auth_file = %s
-pool_mode = transaction
-default_pool_size = 40
-max_client_conn = 200
-`, config.Port, port, users), 0o600))
-	cmd := exec.Command(program, "--quiet", ini)
-	if os.Geteuid() == 0 { // as which it refuses to run
-		owner, err := user.Lookup("postgres") // who runs the server, too
-		require.NoError(t, err)
-		uid, err := strconv.Atoi(owner.Uid)
-		require.NoError(t, err)
-		require.NoError(t, os.Chmod(filepath.Dir(dir), 0o711))
-		for _, name := range []string{users, ini, dir} {
-			require.NoError(t, os.Chown(name, uid, uid))
-		}
-		require.NoError(t, os.Chmod(dir, 0o700))
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	}
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	require.Eventually(t, func() bool {
-		conn, err := net.Dial("tcp", addr)
-		if err != nil {
-			return false
-		}
-		return conn.Close() == nil
-	}, 10*time.Second, 10*time.Millisecond)
-	return db.URLAt(addr)
+	return servertest.PgBouncer(t, db, settings...).URL()
 }

@@ -127,6 +127,7 @@ func (r *row) held(by idempotency.Fingerprint) (idempotency.Record, error) {
 	if err != nil {
 		return rec, err
 	}
+	rec.Remaining = r.left()
 	rec.Response = &idempotency.Response{
 		Status: int(r.status.Int32), Header: header, Trailer: trailer, Body: r.body, Omitted: r.body == nil,
 	}

@@ -171,6 +171,9 @@ func isBroken(err error) bool {
 	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
 		return false // the answer came, from a table that is not as it was made
 	}
+	if errors.Is(err, errUnconfirmed) {
+		return false // the answer came, perhaps from another server than the one before
+	}
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return true

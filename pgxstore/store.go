@@ -74,7 +74,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
 	if err == nil && claimed && held.token == c.token { // perhaps by a try that was not answered
-		err = s.confirm(ctx, sql.confirm, c.digest, c.token)
+		err = s.confirm(ctx, sql.confirm, c.digest, c.token, false)
 	}
 	if err != nil {
 		if s.isWithoutDay(err) {
@@ -202,7 +202,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
 	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
-		err = c.store.confirm(ctx, c.sql.confirm, c.digest, c.token)
+		err = c.store.confirm(ctx, c.sql.confirm, c.digest, c.token, true)
 	}
 	return c.settle(err)
 }

@@ -91,15 +91,17 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 // begin visits the key until its state is known. A session whose connection has broken keeps its lock until the server
 // notices. So begin goes on for a while after such a failure: the lock that it meets may be its own.
 func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
-	suspect, claimed := false, false // a claim ends with its connection
-	giveUp := time.Now().Add(timeLeft(ctx) / 2)
+	claimed := false // a claim ends with its connection
+	var giveUp time.Time
 	for {
 		err = s.repeat(ctx, &claimed, func() error {
 			v, err = s.visit(ctx, s.beginning, c, c.reach)
-			suspect = suspect || err != nil
+			if err != nil {
+				giveUp = time.Now().Add(timeLeft(ctx) / 2)
+			}
 			return err
 		})
-		if err != nil || v.locked || v.held() || !suspect || time.Now().After(giveUp) {
+		if err != nil || v.locked || v.held() || time.Now().After(giveUp) {
 			return v, err
 		}
 		v.end(ctx)
@@ -396,7 +398,7 @@ func (c *txClaim) resolve(ctx context.Context, cause error) error {
 		_ = v.end(ctx)
 		switch {
 		case v.found && v.row.token == c.token:
-			if c.store.confirm(ctx, c.sql.confirm, c.digest, c.token) == nil {
+			if c.store.confirm(ctx, c.sql.confirm, c.digest, c.token, true) == nil {
 				return nil
 			}
 		case v.found && !v.expired && (!c.visit.found || v.row.token != c.visit.row.token):

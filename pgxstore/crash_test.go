@@ -1,0 +1,103 @@
+package pgxstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// Nothing that was acknowledged is lost when the database crashes under load. With a transaction nothing is done twice,
+// with a lease only what the database may have lost the reply of.
+func TestDatabaseCrashes(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(*pgxpool.Pool, pgxstore.Options) idempotency.Store{
+		"lease":       func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.New(p, o) },
+		"transaction": func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(p, o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := servertest.Postgres(t)
+			pool := newPool(t, db.URL())
+			opts := newTable(t, pool, pgxstore.Options{})
+			l := newLedger(t, pool, opts)
+			var mu sync.Mutex
+			failed := make(map[string]int) // how often the handler could not tell whether it took effect
+			// An answer whose record could not be written is sent all the same: there must be time to write it.
+			settings := idempotency.Options{StoreTimeout: 30 * time.Second}
+			h := newMiddleware(t, open(pool, opts), settings, func(w http.ResponseWriter, r *http.Request) {
+				op, _ := idempotency.FromContext(r.Context())
+				run := pool.Exec
+				if tx, ok := pgxstore.Tx(r.Context()); ok {
+					run = tx.Exec
+				}
+				if _, err := run(r.Context(), l.insert(), op.Key.ID); err != nil {
+					mu.Lock()
+					failed[op.Key.ID]++
+					mu.Unlock()
+					http.Error(w, err.Error(), http.StatusServiceUnavailable)
+					return
+				}
+				w.WriteHeader(http.StatusCreated)
+				fmt.Fprint(w, uuid.New())
+			})
+			acknowledged := crash(t, db, h, 10)
+			for key, body := range acknowledged {
+				require.Equal(t, body, post(h, key).Body.String())
+				effects := l.effects(t, keyOf(key))
+				if name == "transaction" {
+					require.Equal(t, 1, effects)
+				} else {
+					require.GreaterOrEqual(t, effects, 1)
+					require.LessOrEqual(t, effects, 1+failed[key])
+				}
+			}
+		})
+	}
+}
+
+// crash lets clients send requests, each until it succeeds, while the database crashes a number of times. It returns
+// the answers that they got, by key.
+func crash(t *testing.T, db *servertest.Database, h http.Handler, times int) (acknowledged map[string]string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var mu sync.Mutex
+	acknowledged = make(map[string]string)
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for key := uuid.NewString(); ctx.Err() == nil; {
+				w := post(h, key)
+				if w.Code == http.StatusCreated {
+					mu.Lock()
+					acknowledged[key] = w.Body.String()
+					mu.Unlock()
+					key = uuid.NewString()
+				}
+			}
+		})
+	}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acknowledged)
+	}
+	for range times {
+		before := count()
+		require.Eventually(t, func() bool { return count() > before+50 }, 30*time.Second, time.Millisecond)
+		require.NoError(t, db.Restart())
+	}
+	stop()
+	clients.Wait()
+	return acknowledged
+}
