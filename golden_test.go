@@ -1,0 +1,287 @@
+package idempotency_test
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// goldenVersion is that of the forms that this package writes; testdata/README.md says what to do for a new one.
+const goldenVersion = "v1"
+
+var update = flag.Bool("update", false, "write the golden files of the current version that differ")
+
+// goldenRecord is an operation that leaves a record in Redis.
+type goldenRecord struct {
+	handler http.HandlerFunc
+	running bool // the record is that of the running handler
+	sealed  bool
+	found   func(*testing.T, *goldenService, *goldenAnswer) // what a request meets that finds the record; nil: the answer
+}
+
+// goldenAnswer is what a client gets, with the trailer.
+type goldenAnswer struct {
+	answer
+	trailer http.Header
+}
+
+var goldenRecords = map[string]goldenRecord{
+	"running":         {handler: echo, running: true, found: foundRunning},
+	"running-sealed":  {handler: echo, running: true, sealed: true, found: foundRunning},
+	"released":        {handler: status(http.StatusServiceUnavailable), found: foundReleased},
+	"released-sealed": {handler: status(http.StatusServiceUnavailable), sealed: true, found: foundReleased},
+	"done":            {handler: goldenHandler},
+	"done-sealed":     {handler: goldenHandler, sealed: true},
+	"done-empty":      {handler: status(http.StatusNoContent)},
+	"done-staged":     {handler: answering(strings.Repeat("0123456789abcde\n", 200))},
+	"done-header":     {handler: withLargeHeader},
+	"done-trailer":    {handler: withTrailers},
+	"omitted":         {handler: answering(strings.Repeat("x", goldenLimit+1)), found: foundOmitted(http.StatusOK)},
+	"omitted-sealed":  {handler: answering(strings.Repeat("x", goldenLimit+1)), sealed: true, found: foundOmitted(http.StatusOK)},
+	"done-later":      {handler: failOnce},
+}
+
+// goldenLimit is the largest body that is kept.
+const goldenLimit = 4000
+
+func goldenHandler(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Set-Cookie", "a=1; Expires=Thu, 01 Jan 2099 00:00:00 GMT")
+	w.Header().Add("Set-Cookie", "b=2")
+	w.Header().Set("Content-Type", "application/json")
+	w.Header()["Date"] = nil
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, "{\"id\":1}\n\x00\xff")
+}
+
+func answering(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
+}
+
+func withLargeHeader(w http.ResponseWriter, _ *http.Request) {
+	for i := range 40 {
+		w.Header().Set(fmt.Sprintf("X-%d", i), strings.Repeat("v", 100))
+	}
+	w.Header()["X-Odd\\:Name"] = []string{" a: b\\c\r\nd ", "caf\xe9"}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+func withTrailers(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Trailer", "X-Sum")
+	_, _ = io.WriteString(w, "body")
+	w.(http.Flusher).Flush()
+	w.Header().Set("X-Sum", "1")
+	w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+}
+
+// failOnce answers the second attempt only.
+func failOnce(w http.ResponseWriter, r *http.Request) {
+	op, _ := idempotency.FromContext(r.Context())
+	if op.Attempt == 1 {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	goldenHandler(w, r)
+}
+
+// goldenService is a service whose records are the golden ones.
+type goldenService struct {
+	*service
+	client *redis.Client
+	golden goldenRecord
+	name   string // of the golden record
+	inside func() // is called by the handler; nil: nothing to do
+	last   idempotency.Operation
+}
+
+func newGoldenService(t *testing.T, name string, golden goldenRecord) *goldenService {
+	t.Helper()
+	s := &goldenService{client: newRedisClient(t, servertest.Redis(t).Addr()), golden: golden, name: name}
+	var store idempotency.Store = idempotency.NewRedisStore(s.client, idempotency.RedisOptions{})
+	if golden.sealed {
+		store = mustSeal(t, store, sealing("2026"))
+	}
+	s.service = setup{
+		store: store, user: func(*http.Request) (string, error) { return "alice", nil },
+		opts: idempotency.Options{TTL: goldenTTL, Lease: time.Minute, MaxResponse: goldenLimit},
+	}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		s.last = op
+		if s.inside != nil {
+			s.inside()
+		}
+		golden.handler(w, r)
+	})
+	return s
+}
+
+const goldenTTL = time.Hour
+
+func (s *goldenService) ask(body string) *goldenAnswer {
+	r := httptest.NewRequest(http.MethodPost, "/payments?currency=EUR", strings.NewReader(body))
+	r.Header.Set("Idempotency-Key", `"`+s.name+`"`)
+	r.Header.Set("Content-Type", "application/json; charset=utf-8")
+	w := httptest.NewRecorder()
+	s.handler.ServeHTTP(w, r)
+	result := w.Result()
+	return &goldenAnswer{answer{w.Code, result.Header, w.Body.String(), nil}, result.Trailer}
+}
+
+const goldenBody = `{"amount":1}`
+
+// made returns the record that the service leaves behind as a file: its name in Redis, and what is there.
+func (s *goldenService) made(t *testing.T) (file string) {
+	t.Helper()
+	snapshot := func() {
+		names := redisKeys(t, s.client, "")
+		require.Len(t, names, 1)
+		file = names[0] + "\n" + s.client.Get(t.Context(), names[0]).Val()
+	}
+	if s.golden.running {
+		s.inside = snapshot
+	}
+	if first := s.ask(goldenBody); s.name == "done-later" {
+		require.Equal(t, http.StatusInternalServerError, first.status)
+		s.ask(goldenBody)
+	}
+	if !s.golden.running {
+		snapshot()
+	}
+	return file
+}
+
+var goldenWords = regexp.MustCompile(`(token|operation|created)=\S+`)
+
+var goldenFingerprint = regexp.MustCompile(`fingerprint=\S+`)
+
+// normal returns a file without what differs each time, if it is not sealed; and what is sealed in it.
+func normal(t *testing.T, file string) string {
+	t.Helper()
+	random := map[string]string{
+		"token": "0123456789abcdef0123456789abcdef", "operation": "01234567-89ab-4def-8123-456789abcdef", "created": "1763712000000",
+	}
+	name, value, _ := strings.Cut(file, "\n")
+	head, rest, _ := strings.Cut(value, "\n")
+	if i := strings.Index(rest, "sealed/1 "); i >= 0 {
+		rest = unsealed(t, name, head, rest)
+	}
+	head = goldenWords.ReplaceAllStringFunc(head, func(word string) string {
+		kind, _, _ := strings.Cut(word, "=")
+		return kind + "=" + random[kind]
+	})
+	return name + "\n" + head + "\n" + rest
+}
+
+// unsealed opens a sealed response in another way than the package does: by the form that it has had since version 1.
+func unsealed(t *testing.T, name, head, text string) string {
+	t.Helper()
+	resp, ok := decodeByForm([]byte(text))
+	require.True(t, ok)
+	const prefix = "sealed/1 2026\n"
+	body, found := strings.CutPrefix(string(resp.Body), prefix)
+	require.True(t, found)
+	words := record{head: head}
+	operation, err := uuid.Parse(words.word("operation"))
+	require.NoError(t, err)
+	var attempt int
+	_, err = fmt.Sscan(words.word("attempt"), &attempt)
+	require.NoError(t, err)
+	digest, err := hex.DecodeString(regexp.MustCompile(`\{(.*)\}`).FindStringSubmatch(name)[1])
+	require.NoError(t, err)
+	fingerprint, err := hex.DecodeString(words.word("fingerprint"))
+	require.NoError(t, err)
+
+	aad := append([]byte("idempotency/seal/1 answer\n"), digest...)
+	aad = append(aad, operation[:]...)
+	aad = binary.BigEndian.AppendUint64(aad, uint64(attempt))
+	aad = append(aad, fingerprint...)
+	aad = append(binary.BigEndian.AppendUint64(aad, uint64(resp.Status)), "2026"...)
+	secret := sha256.Sum256([]byte("2026"))
+	key, err := hkdf.Key(sha256.New, secret[:], nil, "idempotency/seal/1 AES-256-GCM", 32)
+	require.NoError(t, err)
+	block, err := aes.NewCipher(key)
+	require.NoError(t, err)
+	gcm, err := cipher.NewGCM(block)
+	require.NoError(t, err)
+	plain, err := gcm.Open(nil, []byte(body[:12]), []byte(body[12:]), aad)
+	require.NoError(t, err)
+	resp.Body = nil
+	return fmt.Sprintf("%+v %s%q", resp, prefix, plain)
+}
+
+// What is written today is what the golden files of the current version have.
+func TestGoldenRedisRecordsAreWritten(t *testing.T) {
+	t.Parallel()
+	for name, golden := range goldenRecords {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := newGoldenService(t, name, golden).made(t)
+			path := filepath.Join("testdata", "redis", goldenVersion, name+".txt")
+			have, err := os.ReadFile(path)
+			if *update && (err != nil || normal(t, string(have)) != normal(t, file)) {
+				if !strings.Contains(file, "sealed/1 ") { // which is bound to the operation
+					file = normal(t, file)
+				}
+				have, err = []byte(file), writeGolden(path, file)
+			}
+			require.NoError(t, err)
+			require.Equal(t, normal(t, string(have)), normal(t, file))
+		})
+	}
+}
+
+func writeGolden(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// What any released version has written is read today: requests are answered as they were by that version.
+func TestGoldenRedisRecordsAreRead(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/redis/v*/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	t.Attr("golden-records-read", strconv.Itoa(len(files)))
+	for _, path := range files {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			name := strings.TrimSuffix(filepath.Base(path), ".txt")
+			require.Contains(t, goldenRecords, name)
+			golden := goldenRecords[name]
+			file, err := os.ReadFile(path)
+			require.NoError(t, err)
+			s := newGoldenService(t, name, golden)
+			key, value, _ := strings.Cut(string(file), "\n")
+			require.NoError(t, s.client.Set(t.Context(), key, value, goldenTTL).Err())
+			got := s.ask(goldenBody)
+			if golden.found != nil {
+				golden.found(t, s, got)
+				return
+			}
+			foundDone(t, s, got)
+		})
+	}
+}

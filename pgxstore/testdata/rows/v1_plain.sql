@@ -1,0 +1,132 @@
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x15ae761f16b2b73cd79bf7c87c3b7b69c8ca4c99d29f0a8e936391c867716165', 'user 42', 'POST /payments', 'done-trailer-tx', 'c8ca4c99-d29f-0a8e-9363-91c867716165', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '15ae761f-16b2-b73c-d79b-f7c87c3b7b69', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', 'Trailer: X-Sum
+', E'Trailer\\x3aX-Late: 2
+X-Sum: 1
+', E'\\x626f6479', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x289d4fbaa9624f7d9c173e4f7b6436cfaa73716c990195400bc188c2a3809b55', 'user 42', 'POST /payments', 'done-header', 'aa73716c-9901-9540-0bc1-88c2a3809b55', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '289d4fba-a962-4f7d-9c17-3e4f7b6436cf', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '202', 'X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+', '', E'\\x626f6479', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x290cf8141960a9dc642aabaa6e0d078caf343eb08c4dbcbccd451ec0fbf9abe9', 'user 42', 'POST /payments', 'done-work-tx', 'af343eb0-8c4d-bcbc-cd45-1ec0fbf9abe9', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '290cf814-1960-a9dc-642a-abaa6e0d078c', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '0', '', '', E'\\x776f726b20776974686f75742048545450', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x36dbede57def2d41257718aec556a1944802c073a5617e8679ef751ef46b08ba', 'user 42', 'POST /payments', 'done-empty-tx', '4802c073-a561-7e86-79ef-751ef46b08ba', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '36dbede5-7def-2d41-2577-18aec556a194', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '204', '', '', E'\\x', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x43aa2caf69af5c5388c5ab48c98a15a43e6a605db20dbd82d61deb72e53750ef', 'user 42', 'POST /payments', 'done-binary', '3e6a605d-b20d-bd82-d61d-eb72e53750ef', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '43aa2caf-69af-5c53-88c5-ab48c98a15a4', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', E'X-Odd\\x5c\\x3aName: caf\\xe9
+X-Suppressed
+', '', E'\\x275c00ff0a', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x47acc7f19e5bfca43ff84cb2b08cbb85a5de9c3bb682384396d1f2308440733e', 'user 42', 'POST /payments', 'done-third', 'a5de9c3b-b682-3843-96d1-f2308440733e', '3', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '47acc7f1-9e5b-fca4-3ff8-4cb2b08cbb85', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', 'Content-Type: application/json
+', '', E'\\x7b226964223a317d', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x59e5db9f4be7e38511bfed3f7efcd081e901e8e87537bbacec5ffb98de26d944', 'user 42', 'POST /payments', 'released', 'e901e8e8-7537-bbac-ec5f-fb98de26d944', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '59e5db9f-4be7-e385-11bf-ed3f7efcd081', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', NULL, NULL, NULL, NULL, NULL, '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x5a31da7457df480c643f33e34da6515f11e4704f4e508239dbbdd29dde55fbb6', 'user 42', 'POST /payments', 'done-empty', '11e4704f-4e50-8239-dbbd-d29dde55fbb6', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '5a31da74-57df-480c-643f-33e34da6515f', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '204', '', '', E'\\x', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x6110853659d6dd3c2cabf6bb8321dfc85644773bbad0d4773f7ffec93dde47f0', 'user 42', 'POST /payments', 'done-trailer', '5644773b-bad0-d477-3f7f-fec93dde47f0', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '61108536-59d6-dd3c-2cab-f6bb8321dfc8', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', 'Trailer: X-Sum
+', E'Trailer\\x3aX-Late: 2
+X-Sum: 1
+', E'\\x626f6479', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x642530dbdd42e180b764873199889b8bf9ae1b7709756b336f52c95c47a8625c', 'user 42', 'POST /payments', 'done-binary-tx', 'f9ae1b77-0975-6b33-6f52-c95c47a8625c', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '642530db-dd42-e180-b764-873199889b8b', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', E'X-Odd\\x5c\\x3aName: caf\\xe9
+X-Suppressed
+', '', E'\\x275c00ff0a', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x78a0e148104dea0265fd293feb249e2ee73c45fd50a9d7cd683d924c7cdd8fa6', 'user 42', 'POST /payments', 'done-header-tx', 'e73c45fd-50a9-d7cd-683d-924c7cdd8fa6', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '78a0e148-104d-ea02-65fd-293feb249e2e', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '202', 'X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
+', '', E'\\x626f6479', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x79d3a22cc3e0e0ca0d11afe9407a327b17aafaeaa0a7e0499cce514d422a09ca', 'user 42', 'POST /payments', 'done-omitted', '17aafaea-a0a7-e049-9cce-514d422a09ca', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '79d3a22c-c3e0-e0ca-0d11-afe9407a327b', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', '', '', NULL, '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x91091610324561067fd441e40a5737ab53fa2a55d2b03f16b735c3cfd53aa1ec', 'user 42', 'POST /payments', 'done-work', '53fa2a55-d2b0-3f16-b735-c3cfd53aa1ec', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '91091610-3245-6106-7fd4-41e40a5737ab', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '0', '', '', E'\\x776f726b20776974686f75742048545450', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\x9f92be97cfe656ed1a4f4845f58956b68d9d2d705830c045b68599b3652db308', 'user 42', 'POST /payments', 'running', '8d9d2d70-5830-c045-b685-99b3652db308', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '9f92be97-cfe6-56ed-1a4f-4845f58956b6', '2030-01-10 12:00:00+00', '2030-01-10 12:01:00+00', '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', NULL, NULL, NULL, NULL, NULL, '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\xbeae67fb26150076541d0973d9fbffa323c922b7af25b7df951cf9cdc5aa10d4', 'd3f107896983557a456d0f1500256e966ec79eb6ae4d3e0e599354e7ae210f1e', '94c64d06d306bd9eb5bfee94337a7bdcfe465a3eb98649882ca5969a9c5a4fec', '6ed14dba8df535f581a87ad7251fcf4ea83e806bde04bd6a7c82fac346b52dc4', '23c922b7-af25-b7df-951c-f9cdc5aa10d4', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'beae67fb-2615-0076-541d-0973d9fbffa3', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', 'Content-Type: application/json
+', '', E'\\x7b226964223a317d', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\xc1f571fe338d6026c701987ac15c4d63e1c7506da71342003a76980fe2ff9703', 'user 42', 'POST /payments', 'done', 'e1c7506d-a713-4200-3a76-980fe2ff9703', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'c1f571fe-338d-6026-c701-987ac15c4d63', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', 'Content-Type: application/json
+', '', E'\\x7b226964223a317d', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\xd9ae8cae21ba13f43120fa1efb8aefa4c3b3ef62af494e7fb577ab882e8c80a5', 'user 42', 'POST /payments', 'done-omitted-tx', 'c3b3ef62-af49-4e7f-b577-ab882e8c80a5', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'd9ae8cae-21ba-13f4-3120-fa1efb8aefa4', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', '', '', NULL, '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\xe6a13e7d0200f1cb3825a5f190fecbde5ecb9130116d90b542bede55068a818f', 'user 42', 'POST /payments', 'done-tx', '5ecb9130-116d-90b5-42be-de55068a818f', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'e6a13e7d-0200-f1cb-3825-a5f190fecbde', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', 'Content-Type: application/json
+', '', E'\\x7b226964223a317d', '0');
+INSERT INTO idempotency_records (digest, user_id, endpoint, key, operation, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays)
+VALUES (E'\\xf856c96990387d5d4a48296719a4b0246cbea92b2fd5d04f62c87bef294a2e21', 'user 42', 'POST /payments', 'running-extended', '6cbea92b-2fd5-d04f-62c8-7bef294a2e21', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'f856c969-9038-7d5d-4a48-296719a4b024', '2030-01-10 12:00:00+00', '2030-01-10 14:00:00+00', '2030-01-10 14:00:00+00', '2030-01-10 14:00:00+00', NULL, NULL, NULL, NULL, NULL, '0');
