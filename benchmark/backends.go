@@ -3,8 +3,9 @@ package benchmark
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
+	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,116 +17,100 @@ import (
 
 // Backends are private servers and clients on them, which all subjects share.
 type Backends struct {
-	Redis    *redis.Client
+	Redis    *redis.Client // or Valkey
 	Pipeline *redis.AutoPipeliner
-	Postgres *pgxpool.Pool
+	Postgres *pgxpool.Pool // where everything is counted
 
-	flights  atomic.Int64 // round trips, if they are counted
-	commands atomic.Int64 // that clients have sent to Redis, if they are counted
-	servers  []interface{ Close() }
+	flights atomic.Int64 // round trips, if they are counted
+	closers []func()     // the last one first
 }
-
-// Counting says whether round trips and commands are counted, which costs a little time.
-type Counting bool
 
 // connections is how many connections each client has: one for each worker.
 const connections = 64
 
-// OpenBackends starts the servers. The error wraps [exec.ErrNotFound] if one is not installed.
-func OpenBackends(counting Counting) (_ *Backends, err error) {
+// OpenRedis starts a Redis server. The error wraps [exec.ErrNotFound] if none is installed.
+func OpenRedis() (*Backends, error) {
 	b := &Backends{}
-	defer func() {
-		if err != nil {
-			b.Close()
-		}
-	}()
-	if err := b.openRedis(counting); err != nil {
+	return b.opened(b.openRedis(nil))
+}
+
+// OpenValkey starts a Valkey server likewise.
+func OpenValkey() (*Backends, error) {
+	const program, variable = "valkey-server", "IDEMPOTENCY_REDIS" // which servertest looks at
+	before := os.Getenv(variable)
+	if err := os.Setenv(variable, program); err != nil {
 		return nil, err
 	}
-	return b, b.openPostgres(counting)
+	b, err := OpenRedis()
+	return b, errors.Join(err, os.Setenv(variable, before))
+}
+
+// OpenCounting starts Redis and PostgreSQL, and counts the round trips to them.
+func OpenCounting() (*Backends, error) {
+	b := &Backends{}
+	if err := b.openRedis(b.dial); err != nil {
+		return b.opened(err)
+	}
+	return b.opened(b.openPostgres())
+}
+
+// opened returns b, unless something has failed.
+func (b *Backends) opened(err error) (*Backends, error) {
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
 }
 
 // Close ends clients and servers.
 func (b *Backends) Close() {
-	if b.Pipeline != nil {
-		_ = b.Pipeline.Close()
-	}
-	if b.Redis != nil {
-		_ = b.Redis.Close()
-	}
-	if b.Postgres != nil {
-		b.Postgres.Close()
-	}
-	for _, s := range b.servers {
-		s.Close()
+	for _, c := range slices.Backward(b.closers) {
+		c()
 	}
 }
 
-func (b *Backends) openRedis(counting Counting) error {
+func (b *Backends) openRedis(dial dialer) (err error) {
 	server, err := servertest.StartRedis()
 	if err != nil {
 		return err
 	}
-	b.servers = append(b.servers, server)
-	opts := redisOptions(server.Addr())
-	if counting {
-		opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			return b.dial(ctx, network, addr)
-		}
+	b.closers = append(b.closers, server.Close)
+	// Deadlines and retries are as the library asks for.
+	b.Redis = redis.NewClient(&redis.Options{
+		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: dial,
+		PoolSize: connections, MinIdleConns: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
+	})
+	b.closers = append(b.closers, func() { _ = b.Redis.Close() })
+	if b.Pipeline, err = b.Redis.AutoPipeline(); err == nil {
+		b.closers = append(b.closers, func() { _ = b.Pipeline.Close() })
 	}
-	b.Redis = redis.NewClient(opts)
-	if counting {
-		b.Redis.AddHook(commandCounter{&b.commands})
-	}
-	b.Pipeline, err = b.Redis.AutoPipeline()
 	return err
 }
 
-// redisOptions are the settings of every client: deadlines and retries are as the library asks for.
-func redisOptions(addr string) *redis.Options {
-	return &redis.Options{
-		Addr: addr, Password: servertest.RedisPassword(),
-		PoolSize: connections, MinIdleConns: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
-	}
-}
-
-func (b *Backends) openPostgres(counting Counting) error {
-	// Checkpoints are kept out of the measurements, since they make the WAL larger whenever they come.
-	settings := []string{"max_connections=100", "shared_buffers=512MB", "max_wal_size=16GB", "checkpoint_timeout=1h"}
-	if counting { // nothing is to write WAL but the requests
-		settings = append(settings, "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
-	} else { // every commit reaches the disk, as in production
-		settings = append(settings, "fsync=on")
-	}
-	server, err := servertest.StartPostgres(settings...)
+func (b *Backends) openPostgres() error {
+	// Nothing is to write WAL but the requests. A checkpoint makes it larger whenever it comes.
+	server, err := servertest.StartPostgres("max_connections=100", "shared_buffers=512MB", "max_wal_size=16GB",
+		"checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
 	if err != nil {
 		return err
 	}
-	b.servers = append(b.servers, server)
+	b.closers = append(b.closers, server.Close)
 	config, err := pgxpool.ParseConfig(server.URL())
 	if err != nil {
 		return err
 	}
 	config.MaxConns = connections
-	if counting {
-		config.ConnConfig.DialFunc = b.dial
-	}
+	config.ConnConfig.DialFunc = b.dial
 	b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return err
 	}
-	_, err = b.Postgres.Exec(context.Background(), rawSchema)
-	return errors.Join(err, pgxstore.Migrate(context.Background(), b.Postgres, pgxstore.Options{}))
+	b.closers = append(b.closers, b.Postgres.Close)
+	return pgxstore.Migrate(context.Background(), b.Postgres, pgxstore.Options{})
 }
 
-// Reset empties the stores.
-func (b *Backends) Reset(ctx context.Context) error {
-	if b == nil {
-		return nil
-	}
-	_, err := b.Postgres.Exec(ctx, `TRUNCATE raw_records, idempotency_records`)
-	return errors.Join(err, b.Redis.FlushAll(ctx).Err())
-}
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 // dial returns a connection on which the round trips are counted.
 func (b *Backends) dial(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -158,32 +143,4 @@ func (c *countedConn) Read(p []byte) (int, error) {
 		c.writing.Store(false)
 	}
 	return n, err
-}
-
-// commandCounter counts commands, not those inside of scripts.
-type commandCounter struct{ n *atomic.Int64 }
-
-func (h commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (h commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		h.n.Add(int64(len(cmds)))
-		return next(ctx, cmds)
-	}
-}
-
-// wal returns how many bytes of WAL the server has written.
-func (b *Backends) wal(ctx context.Context) (n int64, err error) {
-	err = b.Postgres.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&n)
-	if err != nil {
-		return 0, fmt.Errorf("benchmark: WAL position: %w", err)
-	}
-	return n, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"slices"
 
 	"github.com/valyala/fasthttp"
 )
@@ -46,22 +45,20 @@ func newCaller(h http.Handler, c Call) *caller {
 	return call
 }
 
-func (c *caller) Do(key string) error {
+func (c *caller) Do(key string) (status, length int, err error) {
 	c.answer.reset()
 	c.unread.r.Reset(c.body)
 	c.request = c.template
 	c.request.Body = &c.unread
 	c.key[0] = key
 	c.handler.ServeHTTP(&c.answer, &c.request)
-	return nil
+	return c.answer.status, c.answer.length, nil
 }
-
-func (c *caller) Answer() (status, length int) { return c.answer.status, c.answer.length }
 
 func (c *caller) Fetch(key string) (Answer, error) {
 	c.answer.keep = true
 	defer func() { c.answer.keep = false }()
-	err := c.Do(key)
+	_, _, err := c.Do(key)
 	return Answer{c.answer.status, c.answer.header.Clone(), bytes.Clone(c.answer.body)}, err
 }
 
@@ -122,43 +119,39 @@ func newFastCaller(h fasthttp.RequestHandler, c Call) *fastCaller {
 	return f
 }
 
-func (f *fastCaller) Do(key string) error {
+func (f *fastCaller) Do(key string) (status, length int, err error) {
 	f.ctx.Response.Reset()
 	f.ctx.ResetUserValues()
 	if f.call.Path != NoKey {
 		f.ctx.Request.Header.Set(keyHeader, key)
 	}
 	f.handler(&f.ctx)
-	return nil
-}
-
-func (f *fastCaller) Answer() (status, length int) {
-	return f.ctx.Response.StatusCode(), len(f.ctx.Response.Body())
+	return f.ctx.Response.StatusCode(), len(f.ctx.Response.Body()), nil
 }
 
 func (f *fastCaller) Fetch(key string) (Answer, error) {
-	err := f.Do(key)
+	status, _, err := f.Do(key)
 	header := make(http.Header)
 	for name, value := range f.ctx.Response.Header.All() {
 		header.Add(string(name), string(value))
 	}
-	return Answer{f.ctx.Response.StatusCode(), header, bytes.Clone(f.ctx.Response.Body())}, err
+	return Answer{status, header, bytes.Clone(f.ctx.Response.Body())}, err
 }
 
 func (f *fastCaller) Close() {}
 
-// rawWorker sends commands. As there is no HTTP, its answer is that of the work if the commands succeed.
+// rawWorker sends commands. As there is no HTTP, it answers as the work does if they succeed.
 type rawWorker struct {
 	do   func(key string) error
-	call Call
+	work Work
 }
 
-func (w *rawWorker) Do(key string) error { return w.do(key) }
-
-func (w *rawWorker) Answer() (status, length int) { return http.StatusCreated, w.call.Work.Response }
+func (w *rawWorker) Do(key string) (status, length int, err error) {
+	return http.StatusCreated, w.work.Response, w.do(key)
+}
 
 func (w *rawWorker) Fetch(key string) (Answer, error) {
-	return Answer{Status: http.StatusCreated, Body: slices.Clone(w.call.Work.answer())}, w.do(key)
+	return Answer{Status: http.StatusCreated, Body: w.work.answer()}, w.do(key)
 }
 
 func (w *rawWorker) Close() {}

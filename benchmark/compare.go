@@ -1,58 +1,116 @@
 package benchmark
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"syscall"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// Cost is what an operation of a batch took on the average.
+type Cost struct {
+	Elapsed        time.Duration
+	Client, Server time.Duration // processor time of this process, and of the server that it uses
+}
+
+// Elapsed returns the time on the clock.
+func Elapsed(c Cost) time.Duration { return c.Elapsed }
+
+// Processor returns the processor time of client and server together.
+func Processor(c Cost) time.Duration { return c.Client + c.Server }
 
 // Contender is one side of a comparison.
 type Contender struct {
-	Name string
-
-	// Batch returns how long each operation of a short batch took.
-	Batch func() (time.Duration, error)
+	Name  string
+	Batch func() (Cost, error) // runs a short batch
 }
 
-// Comparison is the times of all contenders, by round.
+// Comparison is the costs of all contenders, by round.
 type Comparison struct {
-	contenders []Contender
-	times      [][]time.Duration // by contender, then by round
+	costs [][]Cost // by contender, then by round
 }
 
 // Compare runs a batch of each contender, in turns, for that many rounds: whatever else the machine does meets all of
 // them alike.
 func Compare(rounds int, contenders []Contender) (*Comparison, error) {
-	c := &Comparison{contenders, make([][]time.Duration, len(contenders))}
+	c := &Comparison{make([][]Cost, len(contenders))}
 	for round := range rounds {
 		for i := range contenders {
 			i = (i + round) % len(contenders) // nobody always follows the same neighbour
-			d, err := contenders[i].Batch()
+			cost, err := contenders[i].Batch()
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
 			}
-			c.times[i] = append(c.times[i], d)
+			c.costs[i] = append(c.costs[i], cost)
 		}
 	}
 	return c, nil
 }
 
-// Ratio says how the time of one contender relates to that of another.
+// Ratio says how the cost of one contender relates to that of another.
 type Ratio struct {
 	Median    float64 // of the ratios, each of the two batches of one round
 	Low, High float64 // their quartiles
 }
 
 // Ratio compares the contender with that index with another.
-func (c *Comparison) Ratio(of, to int) Ratio {
-	ratios := make([]float64, len(c.times[of]))
+func (c *Comparison) Ratio(of, to int, by func(Cost) time.Duration) Ratio {
+	ratios := make([]float64, len(c.costs[of]))
 	for i := range ratios {
-		ratios[i] = float64(c.times[of][i]) / float64(c.times[to][i])
+		ratios[i] = float64(by(c.costs[of][i])) / float64(by(c.costs[to][i]))
 	}
 	slices.Sort(ratios)
 	n := len(ratios)
 	return Ratio{ratios[n/2], ratios[n/4], ratios[n*3/4]}
 }
 
-// Best returns the shortest time of the contender with that index.
-func (c *Comparison) Best(i int) time.Duration { return slices.Min(c.times[i]) }
+// Median returns the median cost of the contender with that index.
+func (c *Comparison) Median(i int, by func(Cost) time.Duration) time.Duration {
+	all := make([]time.Duration, len(c.costs[i]))
+	for round, cost := range c.costs[i] {
+		all[round] = by(cost)
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// costOf returns what an operation costs of the n that f does. Without b, there is no server.
+func costOf(b *Backends, n int, f func() error) (Cost, error) {
+	client, server, err := processorTimes(b)
+	if err != nil {
+		return Cost{}, err
+	}
+	started := time.Now()
+	err = f()
+	elapsed := time.Since(started)
+	client2, server2, err2 := processorTimes(b)
+	each := func(d time.Duration) time.Duration { return d / time.Duration(n) }
+	return Cost{each(elapsed), each(client2 - client), each(server2 - server)}, errors.Join(err, err2)
+}
+
+// processorTimes returns the processor time that this process has taken so far, and that Redis has.
+func processorTimes(b *Backends) (client, server time.Duration, err error) {
+	if b != nil {
+		if server, err = redisTime(b.Redis); err != nil {
+			return 0, 0, err
+		}
+	}
+	var usage syscall.Rusage
+	err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), server, err
+}
+
+func redisTime(client *redis.Client) (time.Duration, error) {
+	info := client.InfoMap(context.Background(), "cpu")
+	if err := info.Err(); err != nil {
+		return 0, err
+	}
+	user, err1 := strconv.ParseFloat(info.Item("CPU", "used_cpu_user"), 64)
+	system, err2 := strconv.ParseFloat(info.Item("CPU", "used_cpu_sys"), 64)
+	return time.Duration((user + system) * 1e9), errors.Join(err1, err2)
+}

@@ -1,86 +1,97 @@
 package benchmark
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
-	"time"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/idempotency-go/idempotency"
 )
 
-// Completion compares what it takes to store an answer in Redis with a SET of as many bytes that looks at nothing.
-type Completion struct {
-	Work   Work
-	Ratio  float64       // of the time of Complete to that of SET
-	Server time.Duration // of the server, for one Complete
+// header is that of every entry.
+var header = idempotency.NewFields(http.Header{
+	"Content-Type": contentType, "Location": location, "X-Request-Id": requestID, "Cache-Control": cacheControl,
+	"Content-Length": {strconv.Itoa(Small.Response)},
+})
+
+// entry is one request as a store sees it. Its strings are nobody else's, as those of a request are.
+func entry(id string) (idempotency.Key, idempotency.ClaimRequest, idempotency.Response) {
+	key := idempotency.Key{
+		User: strings.Clone("user-0123456789"), Endpoint: strings.Clone("POST " + path), ID: strings.Clone(id),
+	}
+	attempt := idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte(id)), Lease: lease, TTL: ttl, TakeOver: true}
+	resp := idempotency.Response{
+		Status: http.StatusCreated, Header: idempotency.Fields(strings.Clone(string(header))), Body: Small.answer(),
+	}
+	return key, attempt, resp
 }
 
-// CompareCompletion measures answers of the size of the work.
-func (b *Backends) CompareCompletion(ctx context.Context, work Work, rounds int) (Completion, error) {
-	n := 64
-	if work.small() {
-		n = 512
+// completions measures the completion of n operations in Redis, one after another, for the library. For BlindSet it
+// measures a SET of as many bytes.
+func completions(b *Backends, subject *Subject, work Work, n int) (cost Cost, err error) {
+	ctx := context.Background()
+	defer func() { err = errors.Join(err, b.Redis.FlushAll(ctx).Err()) }()
+	keys := NewKeys(n)
+	if subject == BlindSet {
+		value := append([]byte(rawHead), work.answer()...)
+		return costOf(b, n, each(keys, func(id string) error { return b.Redis.Set(ctx, id, value, ttl).Err() }))
 	}
-	value := append([]byte(rawHead), work.answer()...)
-	set := func(key string) error { return b.Redis.Set(ctx, key, value, ttl).Err() }
-	store := idempotency.NewRedisStore(b.Redis, idempotency.RedisOptions{})
-	var server time.Duration
-	comparison, err := Compare(rounds, []Contender{
-		{"SET", func() (time.Duration, error) {
-			defer b.Redis.FlushAll(ctx)
-			return each(NewKeys(n), set)
-		}},
-		{"Complete", func() (time.Duration, error) {
-			defer b.Redis.FlushAll(ctx)
-			took, spent, err := completions(ctx, b, store, work, NewKeys(n))
-			server += spent
-			return took, err
-		}},
-	})
-	if err != nil {
-		return Completion{}, err
-	}
-	return Completion{work, comparison.Ratio(1, 0).Median, server / time.Duration(rounds)}, nil
-}
-
-// each returns how long step takes for a key.
-func each(keys []string, step func(string) error) (time.Duration, error) {
-	started := time.Now()
-	for _, key := range keys {
-		if err := step(key); err != nil {
-			return 0, err
-		}
-	}
-	return time.Since(started) / time.Duration(len(keys)), nil
-}
-
-// completions claims the keys and then completes them. It returns how long a completion takes, and how long the
-// server works for it.
-func completions(ctx context.Context, b *Backends, store idempotency.Store, work Work, keys []string) (
-	took, server time.Duration, err error) {
-	claims := make(map[string]idempotency.Claim, len(keys))
-	var resp idempotency.Response
-	for _, id := range keys {
-		var key idempotency.Key
-		var attempt idempotency.ClaimRequest
-		key, attempt, resp = entry(id)
+	store := redisStore(b)
+	claims := make(map[string]idempotency.Claim, n)
+	for _, id := range append(NewKeys(1), keys...) {
+		key, attempt, _ := entry(id)
 		if _, claims[id], err = store.Begin(ctx, key, attempt); err != nil {
-			return 0, 0, err
+			return Cost{}, err
 		}
 	}
+	_, _, resp := entry("")
 	resp.Body = work.answer()
-	if err := b.Redis.ConfigResetStat(ctx).Err(); err != nil {
-		return 0, 0, err
+	complete := func(id string) error { return claims[id].Complete(ctx, resp, ttl) }
+	if cost, err = costOf(b, n, each(keys, complete)); err != nil {
+		return Cost{}, err
 	}
-	took, err = each(keys, func(id string) error { return claims[id].Complete(ctx, resp, ttl) })
+	return cost, each(keys, func(id string) error { return kept(ctx, store, id, resp) })()
+}
+
+// each returns a function that calls step for every key.
+func each(keys []string, step func(string) error) func() error {
+	return func() error {
+		for _, key := range keys {
+			if err := step(key); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// execute takes an entry through claim and completion.
+func execute(ctx context.Context, store idempotency.Store, id string) error {
+	key, attempt, resp := entry(id)
+	_, claim, err := store.Begin(ctx, key, attempt)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	scripts, err1 := b.serverTime(ctx, "evalsha")
-	// A large answer is set beside the script, a small one by it and so within its time.
-	sets, err2 := time.Duration(0), error(nil)
-	if !work.small() {
-		sets, err2 = b.serverTime(ctx, "set")
+	if claim == nil {
+		return fmt.Errorf("benchmark: key %s is in use", id)
 	}
-	return took, (scripts + sets) / time.Duration(len(keys)), errors.Join(err1, err2)
+	return claim.Complete(ctx, resp, ttl)
+}
+
+// kept returns an error unless the store has the answer to an entry.
+func kept(ctx context.Context, store idempotency.Store, id string, want idempotency.Response) error {
+	key, attempt, _ := entry(id)
+	record, _, err := store.Begin(ctx, key, attempt)
+	if err != nil {
+		return err
+	}
+	if record.Response == nil || !bytes.Equal(record.Response.Body, want.Body) {
+		return fmt.Errorf("benchmark: key %s has another answer, or none", id)
+	}
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"runtime"
 	"runtime/debug"
 )
@@ -13,194 +12,64 @@ import (
 type Exact struct {
 	Allocs     int64 // of the whole process: the client of the store is included
 	Bytes      int64 // allocated
-	Commands   float64
 	RoundTrips float64
 	WAL        float64 // bytes
 }
 
 // Measure counts what a request on the path costs the subject. Nothing else may run in the process. Backends must
 // count; they are nil for subjects without a store of their own.
-func Measure(b *Backends, subject Subject, path Path, work Work) (Exact, error) {
-	m := &measurement{backends: b, store: subject.Store, app: NewApp(work), path: path, n: requests(subject, work)}
-	target, err := subject.Open(b, m.app)
-	if err != nil {
-		return Exact{}, err
+func Measure(b *Backends, subject *Subject, path Path, work Work) (exact Exact, err error) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that pools find what was put into them
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	n := 256
+	if !work.small() {
+		n = 32
 	}
-	defer target.close()
-	m.worker = target.Worker(Call{path, work})
-	defer m.worker.Close()
-	if err := m.prepare(target); err != nil {
-		return Exact{}, fmt.Errorf("%s, %s: %w", subject.Name, path, err)
+	r, err := open(b, subject, Scenario{Path: path, Work: work, Workers: 1}, n)
+	if err == nil {
+		err = errors.Join(r.fill(), r.prepare())
 	}
-	exact, err := m.count()
-	if err := errors.Join(err, m.end()); err != nil {
-		return Exact{}, fmt.Errorf("%s, %s: %w", subject.Name, path, err)
+	if err == nil {
+		exact, err = r.count()
+	}
+	if err = errors.Join(err, r.close()); err != nil {
+		return Exact{}, fmt.Errorf("%s: %w", subject.Name, err)
 	}
 	return exact, nil
 }
 
-// requests is how many are counted.
-func requests(subject Subject, work Work) int {
-	switch {
-	case !work.small():
-		return 32
-	case subject.Store == InMemory:
-		return 2048
-	default:
-		return 256
-	}
-}
-
-type measurement struct {
-	backends *Backends
-	store    Store
-	app      *App
-	path     Path
-	n        int
-	worker   Worker
-	keys     []string
-	end      func() error
-}
-
-// prepare brings the subject to the state in which every further request costs the same.
-func (m *measurement) prepare(target *Target) error {
-	first := target.Worker(Call{First, m.app.Work})
-	defer first.Close()
-	m.end = func() error { return nil }
-	if m.path == Release {
-		m.app.Status = http.StatusServiceUnavailable
-	}
-	if err := m.fill(target); err != nil {
-		return err
-	}
-	m.keys = NewKeys(m.n)
-	switch m.path {
-	case Replay, Reuse:
-		m.keys = m.keys[:1]
-		if err := first.Do(m.keys[0]); err != nil {
-			return err
-		}
-	case InProgress:
-		m.keys = m.keys[:1]
-		return m.begin(target)
-	}
-	return nil
-}
-
-// warm opens connections, prepares statements and fills pools.
-func (m *measurement) warm() error {
-	for _, key := range NewKeys(16) {
-		if m.path != First && m.path != Release {
-			key = m.keys[0]
-		}
-		if err := m.worker.Do(key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fill gives the maps and heaps of a store in memory the size that they will have: what their growth costs depends on when it
-// happens, and in a store that is in use and expires as much as it takes in it does not happen.
-func (m *measurement) fill(target *Target) error {
-	if m.store != InMemory {
-		return nil
-	}
-	work := m.app.Work
-	m.app.Work = Work{}
-	defer func() { m.app.Work = work }()
-	w := target.Worker(Call{First, Work{Request: 1}})
-	defer w.Close()
-	const shards, each = 64, 340 // in each shard, between 256, where slices grow, and 448, where the tables of maps do
-	for _, key := range NewKeys(shards * each) {
-		if err := w.Do(key); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// begin keeps the key in progress until the measurement ends.
-func (m *measurement) begin(target *Target) error {
-	h := &hold{make(chan struct{}), make(chan struct{})}
-	m.app.hold = h
-	ended := make(chan error, 1)
-	go func() {
-		w := target.Worker(Call{First, m.app.Work})
-		defer w.Close()
-		ended <- w.Do(m.keys[0])
-	}()
-	select {
-	case <-h.entered:
-	case err := <-ended:
-		return errors.Join(errors.New("the handler was not called"), err)
-	}
-	m.end = func() error {
-		close(h.leave)
-		return <-ended
-	}
-	return nil
-}
-
-// count sends the requests.
-func (m *measurement) count() (exact Exact, err error) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that pools find what was put into them
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	runtime.GC()
-	if err := m.warm(); err != nil {
-		return exact, err
-	}
-	if exact, err = m.stored(); err != nil {
+// count sends the requests, and counts what they cost.
+func (r *run) count() (exact Exact, err error) {
+	wal, err := r.wal()
+	if err != nil {
 		return exact, err
 	}
 	var before, after runtime.MemStats
-	keys := m.keys
-	if len(keys) > 1 {
-		keys = NewKeys(m.n)
-	}
+	flights := r.flights()
 	runtime.ReadMemStats(&before)
-	err = m.send(keys)
+	err = r.requests()
 	runtime.ReadMemStats(&after)
-	exact.Allocs = int64(after.Mallocs-before.Mallocs) / int64(m.n)
-	exact.Bytes = int64(after.TotalAlloc-before.TotalAlloc) / int64(m.n)
-	return exact, err
+	n := float64(r.n)
+	exact.Allocs = int64(after.Mallocs-before.Mallocs) / int64(r.n)
+	exact.Bytes = int64(after.TotalAlloc-before.TotalAlloc) / int64(r.n)
+	exact.RoundTrips = float64(r.flights()-flights) / n
+	end, walErr := r.wal()
+	exact.WAL = float64(end-wal) / n
+	return exact, errors.Join(err, walErr, r.check())
 }
 
-// stored counts what reaches the servers.
-func (m *measurement) stored() (exact Exact, err error) {
-	if m.store == InMemory {
-		return Exact{}, nil
+func (r *run) flights() int64 {
+	if r.backends == nil {
+		return 0
 	}
-	ctx := context.Background()
-	wal, err := m.backends.wal(ctx)
-	if err != nil {
-		return Exact{}, err
-	}
-	m.backends.flights.Store(0)
-	m.backends.commands.Store(0)
-	err = m.send(m.keys)
-	exact.RoundTrips = float64(m.backends.flights.Load()) / float64(m.n)
-	exact.Commands = float64(m.backends.commands.Load()) / float64(m.n)
-	if err != nil {
-		return exact, err
-	}
-	end, err := m.backends.wal(ctx)
-	exact.WAL = float64(end-wal) / float64(m.n)
-	return exact, err
+	return r.backends.flights.Load()
 }
 
-func (m *measurement) send(keys []string) error {
-	want := map[Path]int{InProgress: http.StatusConflict, Reuse: http.StatusConflict}[m.path]
-	if want == 0 {
-		want = m.app.Status
+// wal returns how many bytes of WAL the server has written.
+func (r *run) wal() (n int64, err error) {
+	if r.store != InPostgres {
+		return 0, nil
 	}
-	for i := range m.n {
-		if err := m.worker.Do(keys[i%len(keys)]); err != nil {
-			return err
-		}
-		if status, _ := m.worker.Answer(); status != want {
-			return fmt.Errorf("status %d, not %d", status, want)
-		}
-	}
-	return nil
+	const query = `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`
+	return n, r.backends.Postgres.QueryRow(context.Background(), query).Scan(&n)
 }

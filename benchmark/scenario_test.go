@@ -1,9 +1,12 @@
 package benchmark_test
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -15,20 +18,37 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-// TestScenarios runs one batch of every subject in every scenario, each of which checks executions and answers.
+// TestScenarios runs one batch of every subject in every scenario that has a limit, each of which checks executions and
+// answers, and finds out limits on what is not compared.
 func TestScenarios(t *testing.T) {
-	backends, err := benchmark.OpenBackends(false)
+	redis, err := benchmark.OpenRedis()
 	servertest.Require(t, err)
-	t.Cleanup(backends.Close)
-	for _, m := range benchmark.Matrices {
-		for _, s := range m.Scenarios {
-			s.Batch = 2 * s.Workers
-			for _, subject := range m.Subjects {
-				t.Run(m.Title+"/"+s.String()+"/"+subject.Name, func(t *testing.T) {
-					_, err := s.Contender(backends, subject).Batch()
-					require.NoError(t, err)
-				})
-			}
+	t.Cleanup(redis.Close)
+	valkey, err := benchmark.OpenValkey()
+	if err == nil {
+		t.Cleanup(valkey.Close)
+	} else {
+		require.ErrorIs(t, err, exec.ErrNotFound)
+	}
+	for _, limit := range benchmark.Limits {
+		backends := redis
+		if limit.Valkey {
+			backends = valkey
+		}
+		if limit.Beside == nil || backends == nil {
+			continue
+		}
+		subjects := limit.Compared(limit.Subject.Store)
+		require.Contains(t, subjects, limit.Subject)
+		require.Contains(t, subjects, limit.Beside)
+		for _, subject := range subjects {
+			t.Run(fmt.Sprintf("%s/%s/%s", limit.Scenario, limit.Of, subject.Name), func(t *testing.T) {
+				cost, err := limit.Contender(backends, subject, 2*limit.Workers).Batch()
+				require.NoError(t, err)
+				require.Positive(t, benchmark.Elapsed(cost))
+				require.Positive(t, cost.Client)
+				require.Equal(t, subject.Store == benchmark.InRedis, cost.Server > 0)
+			})
 		}
 	}
 }
@@ -56,12 +76,12 @@ func TestChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			subject := benchmark.Subject{Name: name, Role: benchmark.Peer, Store: benchmark.InMemory,
+			subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory,
 				Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
 					return benchmark.OverHTTP(tt.broken(app)), nil
 				}}
-			s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1, Batch: 8}
-			_, err := s.Contender(nil, subject).Batch()
+			s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1}
+			_, err := s.Contender(nil, subject, 8).Batch()
 			require.ErrorContains(t, err, tt.want)
 		})
 	}
@@ -94,11 +114,11 @@ func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
 
 // TestBatchesLeaveNothing would find a store of an earlier batch by its goroutine.
 func TestBatchesLeaveNothing(t *testing.T) {
-	s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1, Batch: 8}
-	for _, subject := range []benchmark.Subject{benchmark.Memory, benchmark.Fiber2, benchmark.Fiber3} {
+	s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1}
+	for _, subject := range []*benchmark.Subject{benchmark.Memory, benchmark.FiberMemory} {
 		batches := func(n int) int {
 			for range n {
-				_, err := s.Contender(nil, subject).Batch()
+				_, err := s.Contender(nil, subject, 8).Batch()
 				require.NoError(t, err)
 			}
 			return runtime.NumGoroutine()
@@ -110,17 +130,54 @@ func TestBatchesLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestLoad runs the generator; how fast it goes is not asserted.
-func TestLoad(t *testing.T) {
-	t.Parallel()
-	l := benchmark.Load{Work: benchmark.Small, Rate: 200, Duration: time.Second}
-	latencies, err := l.Compare(nil, []benchmark.Subject{benchmark.BareHandler, benchmark.Memory}, 2)
-	require.NoError(t, err)
-	require.Len(t, latencies, 2)
-	for _, latency := range latencies {
-		require.Positive(t, latency.P50)
-		require.LessOrEqual(t, latency.P50, latency.P99)
-		require.LessOrEqual(t, latency.P99, latency.P999)
-		require.LessOrEqual(t, latency.P999, latency.Max)
+// TestLeast shows that the least keeps the contract: Measure checks answers and executions.
+func TestLeast(t *testing.T) {
+	backends, err := benchmark.OpenCounting()
+	servertest.Require(t, err)
+	t.Cleanup(backends.Close)
+	for _, subject := range []*benchmark.Subject{benchmark.MemoryLeast, benchmark.RedisLeast} {
+		for _, path := range []benchmark.Path{
+			benchmark.First, benchmark.Replay, benchmark.InProgress, benchmark.Reuse,
+		} {
+			_, err := benchmark.Measure(backends, subject, path, benchmark.Small)
+			require.NoError(t, err)
+		}
 	}
+	app := benchmark.NewApp(benchmark.Small)
+	app.During = func() { require.NoError(t, backends.Redis.Set(t.Context(), "lost", "taken over", 0).Err()) }
+	target, err := benchmark.RedisLeast.Open(backends, app)
+	require.NoError(t, err)
+	w := target.Worker(benchmark.Call{Path: benchmark.First, Work: benchmark.Small})
+	defer w.Close()
+	status, _, err := w.Do("lost")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Equal(t, "taken over", backends.Redis.Get(t.Context(), "lost").Val())
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	rounds := func(times ...time.Duration) func() (benchmark.Cost, error) {
+		return func() (benchmark.Cost, error) {
+			d := times[0]
+			times = times[1:]
+			return benchmark.Cost{Client: d, Server: d}, nil
+		}
+	}
+	c, err := benchmark.Compare(4, []benchmark.Contender{
+		{Name: "one", Batch: rounds(10, 100, 10, 10)}, {Name: "other", Batch: rounds(11, 130, 12, 14)},
+	})
+	require.NoError(t, err)
+	require.Equal(t, benchmark.Ratio{Median: 1.3, Low: 1.2, High: 1.4}, c.Ratio(1, 0, benchmark.Processor))
+	require.Equal(t, 28*time.Nanosecond, c.Median(1, benchmark.Processor))
+	_, err = benchmark.Compare(1, []benchmark.Contender{{Name: "broken", Batch: func() (benchmark.Cost, error) {
+		return benchmark.Cost{}, errors.New("no")
+	}}})
+	require.EqualError(t, err, "broken: no")
+}
+
+func TestRecordOverhead(t *testing.T) {
+	overhead, err := benchmark.RecordOverhead(10_000)
+	require.NoError(t, err)
+	require.Positive(t, overhead)
 }

@@ -1,37 +1,22 @@
 package benchmark
 
 import (
-	"net"
+	"context"
 	"net/http"
 
 	"github.com/valyala/fasthttp"
-)
 
-// Role says what a subject is compared for.
-type Role int
-
-const (
-	// Bare is the handler without any protection.
-	Bare Role = iota
-	// Floor is the least that the contract could cost.
-	Floor
-	// Raw sends commands to a store and serves no requests.
-	Raw
-	// Library is the library that this module belongs to.
-	Library
-	// Peer is another library.
-	Peer
+	"github.com/idempotency-go/idempotency"
 )
 
 // Subject is something to be measured.
 type Subject struct {
 	Name  string
-	Role  Role
 	Store Store
 	Lacks string // what it does not do, to be said beside its numbers
 
 	// Open sets the subject up in front of app. It is called for each batch, and not part of any measurement.
-	Open func(*Backends, *App) (*Target, error)
+	Open func(b *Backends, app *App) (*Target, error)
 }
 
 // Store is where a subject keeps its records.
@@ -49,17 +34,10 @@ type Target struct {
 	// Worker returns a worker that calls the target in this process.
 	Worker func(Call) Worker
 
-	// Serve serves HTTP until stop is called. It is nil if the target speaks no HTTP.
-	Serve func(net.Listener) (stop func())
-
 	// Close frees what the garbage collector would not. It is nil if there is no such thing.
-	Close func()
-}
+	Close func() error
 
-func (t *Target) close() {
-	if t.Close != nil {
-		t.Close()
-	}
+	raw bool // sends commands and calls no handler
 }
 
 // Call is the kind of request that a worker sends.
@@ -73,14 +51,15 @@ type Path string
 
 // The paths.
 const (
-	First       Path = "first"        // a fresh key each time
-	Replay      Path = "replay"       // a key whose answer is stored
-	Duplicates  Path = "duplicates"   // all workers send the same fresh key at once
-	InProgress  Path = "in progress"  // a key that another request is being served for
-	Reuse       Path = "reuse"        // a key whose answer is stored, with another body
-	Release     Path = "release"      // a fresh key, and an answer that is not stored
-	NoKey       Path = "no key"       // not guarded
-	OtherMethod Path = "other method" // not guarded
+	First       Path = "first"          // a fresh key each time
+	Replay      Path = "replay"         // a key whose answer is stored
+	InProgress  Path = "in progress"    // a key that another request is being served for
+	Reuse       Path = "reuse of a key" // whose answer is stored, with another body
+	Release     Path = "release"        // a fresh key, and an answer that is not stored
+	Again       Path = "after release"  // a key that was released
+	NoKey       Path = "no key"         // not guarded
+	OtherMethod Path = "other method"   // not guarded
+	Completion  Path = "completion"     // of a key that is claimed: the store alone
 )
 
 // guarded reports whether the middleware has work to do.
@@ -104,11 +83,8 @@ func (c Call) body() []byte {
 
 // Worker sends requests one after another. It is used by one goroutine at a time.
 type Worker interface {
-	// Do sends a request and leaves its answer to Answer.
-	Do(key string) error
-
-	// Answer returns status and length of the last answer.
-	Answer() (status, length int)
+	// Do sends a request, and returns status and length of its answer.
+	Do(key string) (status, length int, err error)
 
 	// Fetch sends a request and returns the whole answer.
 	Fetch(key string) (Answer, error)
@@ -125,29 +101,24 @@ type Answer struct {
 
 // OverHTTP is the target that a net/http handler makes.
 func OverHTTP(h http.Handler) *Target {
-	return &Target{
-		Worker: func(c Call) Worker { return newCaller(h, c) },
-		Serve: func(l net.Listener) func() {
-			srv := &http.Server{Handler: h}
-			go func() { _ = srv.Serve(l) }() // returns when it is closed
-			return func() { _ = srv.Close() }
-		},
-	}
+	return &Target{Worker: func(c Call) Worker { return newCaller(h, c) }}
 }
 
-// OverFastHTTP is the target that a fasthttp handler makes.
-func OverFastHTTP(h fasthttp.RequestHandler) *Target {
-	return &Target{
-		Worker: func(c Call) Worker { return newFastCaller(h, c) },
-		Serve: func(l net.Listener) func() {
-			srv := &fasthttp.Server{Handler: h, MaxRequestBodySize: 4 << 20}
-			go func() { _ = srv.Serve(l) }()
-			return func() { _ = l.Close() } // ends Serve; Shutdown would sleep for 100 ms
-		},
-	}
+// overFastHTTP is the target that a fasthttp handler makes.
+func overFastHTTP(h fasthttp.RequestHandler) *Target {
+	return &Target{Worker: func(c Call) Worker { return newFastCaller(h, c) }}
 }
 
-// rawTarget is the target of commands that no HTTP stands before.
-func rawTarget(do func(c Call) func(key string) error) *Target {
-	return &Target{Worker: func(c Call) Worker { return &rawWorker{do: do(c), call: c} }}
+// overLibrary is the target that the library makes of app with a store.
+func overLibrary(store idempotency.Store, app *App) (*Target, error) {
+	m, err := idempotency.New(store, user, idempotency.Options{})
+	if err != nil {
+		return nil, err
+	}
+	target := OverHTTP(m.Handler(app))
+	target.Close = func() error { return m.Shutdown(context.Background()) }
+	return target, nil
 }
+
+// user reads the caller's name from where an authenticating middleware might have left it.
+func user(r *http.Request) (string, error) { return r.Host, nil }

@@ -17,14 +17,10 @@ var (
 	Medium        = Work{256, 64 << 10}
 	Large         = Work{256, 1 << 20}
 	LargeRequest  = Work{1 << 20, 200}
-	theLargest    = 1 << 20
-	answerContent = bytes.Repeat([]byte("0123456789abcdef"), theLargest/16)
+	answerContent = bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
 )
 
 func (w Work) String() string { return fmt.Sprintf("%s in, %s out", size(w.Request), size(w.Response)) }
-
-// weight grows with the body of the answer: 1, 16 or 256.
-func (w Work) weight() int { return max(1, w.Response/(4<<10)) }
 
 // small reports whether many requests with this work fit in a batch.
 func (w Work) small() bool { return w.Request < 1<<10 && w.Response < 1<<10 }
@@ -50,14 +46,11 @@ func (w Work) answer() []byte { return answerContent[:w.Response] }
 // App is the handler behind every subject. It reads the body of the request and answers with four fields and a body.
 type App struct {
 	Work   Work
-	Status int // of the answer
+	Status int    // of the answer
+	During func() // is called by each execution, unless it is nil
 
 	executions atomic.Int64
-	hold       *hold // nil unless a request is to be kept in progress
 }
-
-// hold keeps one execution from ending.
-type hold struct{ entered, leave chan struct{} }
 
 // NewApp returns a handler for the work.
 func NewApp(work Work) *App { return &App{Work: work, Status: http.StatusCreated} }
@@ -88,8 +81,7 @@ func (a *App) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *App) enter() {
 	a.executions.Add(1)
-	if a.hold != nil {
-		close(a.hold.entered)
-		<-a.hold.leave
+	if a.During != nil {
+		a.During()
 	}
 }

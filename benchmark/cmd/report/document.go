@@ -8,188 +8,181 @@ import (
 	bm "github.com/idempotency-go/idempotency/benchmark"
 )
 
-// document returns the report as Markdown.
-func (r *results) document(a amount, quick bool) string {
-	d := &document{}
-	d.head(r, a, quick)
-	d.goals(r)
-	d.overhead(r)
-	d.comparisons(r)
-	d.exact(r)
-	d.completions(r)
-	d.latency(r)
-	d.growth(r)
-	d.subjects()
-	return d.String()
-}
-
 // document is Markdown in the making.
 type document struct{ strings.Builder }
 
-func (d *document) line(format string, args ...any) { fmt.Fprintf(d, format+"\n", args...) }
-
-// paragraph is a line with an empty one behind it.
-func (d *document) paragraph(format string, args ...any) { d.line(format+"\n", args...) }
+func (d *document) paragraph(format string, args ...any) { fmt.Fprintf(d, format+"\n\n", args...) }
 
 // table writes a table, unless there is nothing in it.
 func (d *document) table(head []string, rows [][]string) {
 	if len(rows) == 0 {
 		return
 	}
-	d.line("| %s |", strings.Join(head, " | "))
-	d.line("|%s", strings.Repeat("---|", len(head)))
+	fmt.Fprintf(d, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
 	for _, row := range rows {
-		d.line("| %s |", strings.Join(row, " | "))
+		fmt.Fprintf(d, "| %s |\n", strings.Join(row, " | "))
 	}
-	d.line("")
+	fmt.Fprintln(d)
 }
 
-func (d *document) head(r *results, a amount, quick bool) {
+// document returns the report as Markdown.
+func (r *results) document() string {
+	d := &document{}
+	d.head(r)
+	d.limits(r)
+	d.paragraph("## Beside others")
+	d.paragraph("The first column is what the others are relative to. Behind a ratio are the quartiles of all rounds, " +
+		"and the median of what it is the ratio of.")
+	d.comparisons(r, bm.InMemory, "In memory: time", bm.Elapsed, duration)
+	d.comparisons(r, bm.InRedis, "Redis: processor time of client and server", bm.Processor, duration)
+	d.comparisons(r, bm.InRedis, "Redis: time, and throughput", bm.Elapsed, rate)
+	d.paragraph("### In short")
+	d.table(r.summary())
+	d.paragraph("%s", summaryNote)
+	d.paragraph("## Measured elsewhere")
+	d.paragraph("%s", measuredElsewhere)
+	d.table([]string{"", "Memory: first", "Replay", "Replay of 1 MiB", "Allocations", "Round trips", "Leaves out"},
+		elsewhere)
+	d.paragraph("%s", idemleaseInRedis)
+	d.lacks()
+	return d.String()
+}
+
+func (d *document) head(r *results) {
 	d.paragraph("# Benchmarks")
-	d.paragraph("This page, its plots and the [profiles](profiles.md) are written by")
+	d.paragraph("This page is written by")
 	d.paragraph("    go run ./benchmark/cmd/report")
-	d.paragraph("which measures everything again, on private servers that it starts. [Allocations](allocations.md) " +
-		"says what each remaining allocation is for.")
-	if quick {
-		d.paragraph("**Quick mode: few rounds and small sizes. These figures are a first impression only.**")
-	}
+	d.paragraph("which measures everything again but what was [measured elsewhere](#measured-elsewhere), on private " +
+		"servers that it starts. [Allocations](allocations.md) says what each allocation is for. A profile of a path:")
+	d.paragraph("    go test ./benchmark -run '^$' -bench Request/redis/first -cpuprofile cpu.out")
 	d.table([]string{"", ""}, [][]string{
 		{"Date", time.Now().UTC().Format(time.DateOnly)},
-		{"Processor", r.machine.cpu},
-		{"Memory", r.machine.memory},
-		{"Software", goVersion() + ", Redis " + r.machine.redis + ", PostgreSQL " + r.machine.postgres},
+		{"Machine", r.machine.hardware},
+		{"Software", r.machine.software()},
 		{"Compared", r.machine.modules},
-		{"Rounds", fmt.Sprint(a.rounds)},
+		{"Rounds", fmt.Sprint(r.rounds)},
 		{"The run took", r.took.Round(time.Second).String()},
 	})
-	d.paragraph("Clients, servers and the subjects share one machine over loopback. A ratio is the median of the " +
-		"ratios of two short batches that ran in the same round; the quartiles stand behind it in brackets. Times " +
-		"alone depend on the machine and on what else it does; those here are the shortest of all rounds. Allocations, " +
-		"commands, round trips and WAL are counted and exact. Every batch checks how often the handler ran, and " +
-		"compares replays byte for byte.")
+	d.paragraph("Clients, servers and the subjects share the machine over loopback. A ratio is the median of the ratios " +
+		"of two short batches that ran in the same round. Processor time is that of the process and of the server " +
+		"together, for one request. Every batch checks how often the handler ran, and compares replays byte for byte.")
 }
 
-func (d *document) goals(r *results) {
-	d.paragraph("## Goals")
-	d.paragraph("Requests of 256 B and answers of 200 B where nothing else is said. Tests hold the exact figures; " +
-		"no test depends on time.")
+// limits writes one row for all limits on the same.
+func (d *document) limits(r *results) {
+	d.paragraph("## Limits")
+	d.paragraph("\"The least\" is the least work that keeps the contract: in Redis a `SET NX GET`, and a script that " +
+		"compares a token and sets the answer. Tests hold the library to what can be counted: round trips, allocations " +
+		"of the whole process, WAL. The rest are goals.")
 	var rows [][]string
-	for _, g := range goals {
-		if row, ok := g.row(r); ok {
-			rows = append(rows, row)
+	index := make(map[string]int)
+	for _, l := range r.limits {
+		i, ok := index[title(l)]
+		if !ok {
+			i = len(rows)
+			index[title(l)] = i
+			rows = append(rows, []string{title(l), "", "", ""})
+		}
+		value, ok := r.value(l)
+		measured, met := number(value), "yes"
+		switch {
+		case !ok:
+			measured, met = "-", "-"
+		case !l.Met(value):
+			measured, met = "**"+measured+"**", "**no**"
+		}
+		for column, text := range []string{l.String(), measured, met} {
+			rows[i][column+1] = strings.TrimPrefix(rows[i][column+1]+"; "+text, "; ")
 		}
 	}
-	d.table([]string{"Path", "Goal", "Measured", "Met"}, rows)
+	d.table([]string{"", "Limit", "Measured", "Met"}, rows)
 }
 
-func (d *document) overhead(r *results) {
-	d.paragraph("## In memory, beside the floor")
-	d.paragraph("The floor is the least that the contract could cost: read and hash the body, claim the key in a " +
-		"sharded map, record the answer, send it.")
-	d.paragraph("![Time of each library relative to the floor](overhead.svg)")
-	d.table(r.summary())
-	d.paragraph("%s", quotedFrom)
-}
-
-func (d *document) comparisons(r *results) {
-	d.paragraph("## Comparisons")
-	for _, m := range bm.Matrices {
-		d.paragraph("### %s", m.Title)
-		d.paragraph("%s", m.Note)
-		head := []string{"Scenario"}
-		for _, s := range m.Subjects {
-			head = append(head, s.Name)
+// comparisons writes what was compared on a store, by time or processor time.
+func (d *document) comparisons(r *results, store bm.Store, heading string, by func(bm.Cost) time.Duration,
+	show func(time.Duration) string) {
+	d.paragraph("### %s", heading)
+	var head []string
+	var rows [][]string
+	for _, c := range r.compared {
+		if c.store != store {
+			continue
 		}
-		var rows [][]string
-		for _, c := range r.comparisons {
-			if c.matrix.Title != m.Title {
-				continue
-			}
-			row := []string{c.scenario.String()}
-			for i := range c.matrix.Subjects {
-				row = append(row, c.cell(i))
-			}
-			rows = append(rows, row)
+		row := []string{c.scenario.String()}
+		if c.scenario.Valkey {
+			row[0] += ", Valkey"
 		}
-		d.table(head, rows)
+		names := []string{""}
+		for i, s := range c.subjects {
+			names = append(names, s.Name)
+			row = append(row, cell(c, i, by, show))
+		}
+		if head == nil || strings.Join(head, "") != strings.Join(names, "") {
+			d.table(head, rows)
+			head, rows = names, nil
+		}
+		rows = append(rows, row)
 	}
+	d.table(head, rows)
 }
 
-// cell is the ratio and the best time, or rate.
-func (c comparison) cell(i int) string {
-	best, ratio := c.Best(i), c.Ratio(i, 0)
-	value := duration(best)
-	if c.matrix.Rate {
-		value = rate(best)
-		ratio = bm.Ratio{Median: 1 / ratio.Median, Low: 1 / ratio.High, High: 1 / ratio.Low}
-	}
+func cell(c comparison, i int, by func(bm.Cost) time.Duration, show func(time.Duration) string) string {
+	median := show(c.Median(i, by))
 	if i == 0 {
-		return "1 · " + value
+		return "1 · " + median
 	}
-	return fmt.Sprintf("**%s** (%s-%s) · %s", number(ratio.Median), number(ratio.Low), number(ratio.High), value)
+	ratio := c.Ratio(i, 0, by)
+	return fmt.Sprintf("**%s** (%s-%s) · %s", number(ratio.Median), number(ratio.Low), number(ratio.High), median)
 }
 
-func (d *document) exact(r *results) {
-	d.paragraph("## Allocations, commands, round trips, WAL")
-	d.paragraph("For one request. The handler allocates nothing; the client of the store is included. A first " +
-		"execution in memory is measured in a store whose maps do not grow, as in one from which as much expires as " +
-		"comes in.")
-	var rows [][]string
-	for _, row := range r.exact {
-		cells := []string{
-			row.subject.Name, string(row.path), row.work.String(), fmt.Sprint(row.Allocs), fmt.Sprint(row.Bytes),
-		}
-		if row.subject.Store == bm.InMemory {
-			cells = append(cells, "", "", "")
-		} else {
-			cells = append(cells, number(row.Commands), number(row.RoundTrips), number(row.WAL))
-		}
-		if row.subject.Store == bm.InPostgres {
-			cells[5] = ""
-		}
-		if row.subject.Store == bm.InRedis {
-			cells[7] = ""
-		}
-		rows = append(rows, cells)
-	}
-	d.table([]string{"Subject", "Path", "Work", "Allocs", "Bytes", "Redis commands", "Round trips", "WAL bytes"}, rows)
-}
-
-func (d *document) completions(r *results) {
-	d.paragraph("## Completion in Redis")
-	d.paragraph("Storing an answer under its token, compared with a SET of as many bytes that looks at nothing.")
-	var rows [][]string
-	for _, c := range r.completions {
-		rows = append(rows, []string{c.Work.String(), number(c.Ratio), duration(c.Server)})
-	}
-	d.table([]string{"Answer", "Time beside SET", "Server, a call"}, rows)
-}
-
-func (d *document) latency(r *results) {
-	d.paragraph("## Latency under load")
-	d.paragraph("Requests arrive at a fixed rate over HTTP, whether or not the server keeps up, and are timed from " +
-		"when they were due: time in a queue counts. Each fifth one repeats an earlier key.")
-	d.paragraph("![Latency under load](latency.svg)")
-	var rows [][]string
-	for _, l := range r.loads {
-		rows = append(rows, []string{l.subject.Name, fmt.Sprint(l.rate),
-			duration(l.P50), duration(l.P99), duration(l.P999), duration(l.Max)})
-	}
-	d.table([]string{"Subject", "Requests a second", "p50", "p99", "p99.9", "Worst"}, rows)
-}
-
-// subjects says what those that are compared leave out.
-func (d *document) subjects() {
+// lacks says what those that are compared leave out.
+func (d *document) lacks() {
 	d.paragraph("## What others leave out")
 	var rows [][]string
-	seen := make(map[string]bool)
-	for _, m := range bm.Matrices {
-		for _, s := range m.Subjects {
-			if s.Lacks != "" && !seen[s.Name] {
-				seen[s.Name] = true
-				rows = append(rows, []string{s.Name, s.Lacks})
-			}
-		}
+	for _, s := range append([]*bm.Subject{bm.BareHandler, bm.RawRedis, bm.BlindSet}, others...) {
+		rows = append(rows, []string{s.Name, s.Lacks})
 	}
-	d.table([]string{"Subject", "Does less"}, rows)
+	d.table([]string{"", "Does less"}, rows)
+}
+
+const summaryNote = "Memory: time beside the least in memory. Redis: processor time of client and server, with 16 " +
+	"workers, beside the least in Redis. Allocations in memory, round trips to Redis: of a first execution / a replay. " +
+	"Requests of 256 B, answers of 200 B."
+
+// summary compares the libraries in a few figures.
+func (r *results) summary() (head []string, rows [][]string) {
+	head = []string{"", "Memory: first", "Replay", "Replay of 1 MiB", "Redis: first", "Replay", "Allocations",
+		"Round trips", "Leaves out"}
+	for _, s := range []struct {
+		name            string
+		memory, inRedis *bm.Subject
+		lacks           string
+	}{
+		{"this library", bm.Memory, bm.Redis, ""},
+		{"gofiber/fiber v3", bm.FiberMemory, bm.FiberRedis,
+			"fingerprint, scope, lease, token; duplicates in other processes execute"},
+	} {
+		rows = append(rows, []string{s.name,
+			r.beside(s.memory, bm.MemoryLeast, bm.Scenario{Path: bm.First, Work: bm.Small, Workers: 1}, bm.Elapsed),
+			r.beside(s.memory, bm.MemoryLeast, bm.Scenario{Path: bm.Replay, Work: bm.Small, Workers: 1}, bm.Elapsed),
+			r.beside(s.memory, bm.MemoryLeast, bm.Scenario{Path: bm.Replay, Work: bm.Large, Workers: 1}, bm.Elapsed),
+			r.beside(s.inRedis, bm.RedisLeast, bm.Scenario{Path: bm.First, Work: bm.Small, Workers: 16}, bm.Processor),
+			r.beside(s.inRedis, bm.RedisLeast, bm.Scenario{Path: bm.Replay, Work: bm.Small, Workers: 16}, bm.Processor),
+			r.both(s.memory, bm.Allocs), r.both(s.inRedis, bm.RoundTrips), s.lacks})
+	}
+	return head, rows
+}
+
+func (r *results) beside(of, to *bm.Subject, s bm.Scenario, by func(bm.Cost) time.Duration) string {
+	c, ok := r.find(of.Store, s)
+	if !ok {
+		return "-"
+	}
+	return number(c.ratio(of, to, by))
+}
+
+// both returns an exact figure of a first execution and of a replay.
+func (r *results) both(s *bm.Subject, of bm.Quantity) string {
+	first, again := r.exact[counted{s, bm.First, bm.Small}], r.exact[counted{s, bm.Replay, bm.Small}]
+	return number(of.In(first)) + " / " + number(of.In(again))
 }

@@ -1,73 +1,99 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	bm "github.com/idempotency-go/idempotency/benchmark"
 )
 
 // machine is what the figures depend on.
 type machine struct {
-	cpu, memory     string
-	redis, postgres string
-	modules         string
+	hardware                string
+	redis, valkey, postgres string // versions
+	modules                 string
 }
 
-func thisMachine(ctx context.Context, b *bm.Backends) machine {
-	m := machine{
-		cpu:     fmt.Sprintf("%d x %s", runtime.NumCPU(), procField("/proc/cpuinfo", "model name")),
-		memory:  procField("/proc/meminfo", "MemTotal"),
-		modules: modules(),
-	}
-	var kib int
-	if _, err := fmt.Sscanf(m.memory, "%d kB", &kib); err == nil {
-		m.memory = fmt.Sprintf("%.0f GiB", float64(kib)/(1<<20))
-	}
-	info, _ := b.Redis.Info(ctx, "server").Result() // unknown is good enough here
-	_, rest, _ := strings.Cut(info, "redis_version:")
-	m.redis, _, _ = strings.Cut(rest, "\r\n")
-	_ = b.Postgres.QueryRow(ctx, "SHOW server_version").Scan(&m.postgres)
+func thisMachine(b *bm.Backends) machine {
+	m := machine{redis: redisVersion(b), modules: modules()}
+	m.hardware = fmt.Sprintf("%d x %s, %s of memory", runtime.NumCPU(),
+		procField("/proc/cpuinfo", "model name"), procField("/proc/meminfo", "MemTotal"))
+	_ = b.Postgres.QueryRow(context.Background(), "SHOW server_version").Scan(&m.postgres) // unknown is good enough
 	return m
+}
+
+func (m machine) software() string {
+	valkey := "no Valkey"
+	if m.valkey != "" {
+		valkey = "Valkey " + m.valkey
+	}
+	return fmt.Sprintf("%s %s/%s, Redis %s, %s, PostgreSQL %s",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, m.redis, valkey, m.postgres)
+}
+
+func redisVersion(b *bm.Backends) string {
+	info := b.Redis.InfoMap(context.Background(), "server")
+	if version := info.Item("Server", "valkey_version"); version != "" {
+		return version
+	}
+	return info.Item("Server", "redis_version")
 }
 
 // procField returns the first value of a field in a file of Linux, or "unknown".
 func procField(file, name string) string {
-	f, err := os.Open(file)
-	if err != nil {
+	text, _ := os.ReadFile(file)
+	found := regexp.MustCompile(`(?m)^` + name + `\s*:\s*(.*)$`).FindSubmatch(text)
+	if found == nil {
 		return "unknown"
 	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		field, value, _ := strings.Cut(lines.Text(), ":")
-		if strings.TrimSpace(field) == name {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "unknown"
+	return string(found[1])
 }
 
 // modules lists the versions of what is compared.
 func modules() string {
-	shown := []string{
-		"gofiber/fiber/v2", "gofiber/fiber/v3", "gofiber/storage/redis/v3", "redis/go-redis/v9", "jackc/pgx/v5",
-	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
+	shown := []string{"gofiber/fiber/v3", "gofiber/storage/redis/v3", "redis/go-redis/v9", "jackc/pgx/v5"}
 	var found []string
 	for _, dep := range info.Deps {
-		for _, name := range shown {
-			if dep.Path == "github.com/"+name {
-				found = append(found, name+" "+dep.Version)
-			}
+		if name := strings.TrimPrefix(dep.Path, "github.com/"); slices.Contains(shown, name) {
+			found = append(found, name+" "+dep.Version)
 		}
 	}
 	return strings.Join(found, ", ")
+}
+
+// duration has three significant digits.
+func duration(d time.Duration) string {
+	if d < time.Microsecond {
+		return number(float64(d)) + " ns"
+	}
+	return number(d.Seconds()*1e6) + " us"
+}
+
+// rate is how many operations of that duration happen in a second.
+func rate(d time.Duration) string { return number(1/d.Seconds()/1e3) + " k/s" }
+
+// number has three significant digits, and all digits before the point.
+func number(x float64) string {
+	decimals := 2
+	if x != 0 {
+		decimals = min(3, max(0, 2-int(math.Floor(math.Log10(math.Abs(x))))))
+	}
+	s := strconv.FormatFloat(x, 'f', decimals, 64)
+	if strings.Contains(s, ".") {
+		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
+	}
+	return s
 }

@@ -1,15 +1,13 @@
-// Command report runs all measurements, prints them, and writes them as Markdown with plots.
+// Command report measures what the library costs, and writes it beside the limits.
 //
-//	go run ./benchmark/cmd/report [-quick] [-only expression] [-rounds n] [-largest n] [-out directory] [-readme file]
+//	go run ./benchmark/cmd/report [-quick] [-only expression] [-rounds n] [-out directory]
 //
-// It starts private servers, so redis-server and PostgreSQL have to be installed. Nothing else should run on the
-// machine: a full run takes about a quarter of an hour, a quick one two or three minutes. A full run also updates the
-// figures in the README.
+// It starts private servers, so redis-server and PostgreSQL have to be installed; valkey-server need not be. Nothing
+// else should run on the machine: a full run takes about five minutes. It writes README.md into the directory.
 package main
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"log"
@@ -20,56 +18,30 @@ import (
 
 func main() {
 	log.SetFlags(log.Ltime)
-	quick := flag.Bool("quick", false, "measure little: a first impression")
-	only := flag.String("only", "", "print the sections that match this regular expression, and write nothing")
-	rounds := flag.Int("rounds", 0, "rounds of each comparison (default 40, or 5 with -quick)")
-	largest := flag.Int("largest", 0, "records to which the stores grow (default 5000000, or 100000 with -quick)")
-	out := flag.String("out", filepath.Join("docs", "benchmarks"), "directory for the report; empty: print it only")
-	readme := flag.String("readme", "README.md", "file whose figures a full run updates; empty: none")
+	quick := flag.Bool("quick", false, "few rounds and few records: print a first impression, and write nothing")
+	only := flag.String("only", "", "print the limits that match this regular expression, and write nothing")
+	rounds := flag.Int("rounds", 0, "rounds of each comparison (default 21, or 3 with -quick)")
+	out := flag.String("out", filepath.Join("docs", "benchmarks"), "directory of the report")
 	flag.Parse()
-	sections, err := regexp.Compile(*only)
+	expression, err := regexp.Compile(*only)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	amount := full
+	records, atLeast := 1_000_000, 21
 	if *quick {
-		amount = little
+		records, atLeast = 100_000, 3
 	}
-	amount.rounds = cmp.Or(*rounds, amount.rounds)
-	amount.largest = max(10_000, cmp.Or(*largest, amount.largest))
-	r, err := measure(context.Background(), amount, sections)
+	r, err := measure(expression, cmp.Or(*rounds, atLeast), records)
 	if err != nil {
 		log.Fatal(err)
 	}
-	doc := r.document(amount, *quick)
-	fmt.Print(doc)
-	if *out == "" || *only != "" {
+	report := r.document()
+	if *quick || *only != "" {
+		fmt.Print(report)
 		return
 	}
-	if err := write(*out, doc, r); err != nil {
+	if err := os.WriteFile(filepath.Join(*out, "README.md"), []byte(report), 0o644); err != nil {
 		log.Fatal(err)
 	}
-	if *quick || *readme == "" {
-		return
-	}
-	if err := updateSection(*readme, r.section(filepath.ToSlash(*out))); err != nil {
-		log.Fatal(err)
-	}
-}
-
-// write writes the document and its plots.
-func write(dir, doc string, r *results) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	files := r.plots()
-	files["README.md"] = doc
-	files["profiles.md"] = r.profilesDocument()
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,9 +1,10 @@
 package main
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"log"
+	"os/exec"
 	"regexp"
 	"slices"
 	"time"
@@ -11,211 +12,172 @@ import (
 	bm "github.com/idempotency-go/idempotency/benchmark"
 )
 
-// amount is how much is measured.
-type amount struct {
-	rounds     int
-	largest    int // records, to which stores grow
-	live, rate int // of the steady store
-	steady     time.Duration
-	rates      []int // of the loads
-	load       time.Duration
-	turns      int // of each load
-	profile    int // operations in memory in a profile
-}
-
-var (
-	full = amount{
-		rounds: 40, largest: 5_000_000, live: 1_000_000, rate: 100_000, steady: 15 * time.Second,
-		rates: []int{500, 2000}, load: 4 * time.Second, turns: 3, profile: 500_000,
-	}
-	little = amount{
-		rounds: 5, largest: 100_000, live: 100_000, rate: 100_000, steady: 3 * time.Second,
-		rates: []int{500}, load: time.Second, turns: 1, profile: 100_000,
-	}
-)
-
 // results are all that was measured.
 type results struct {
-	machine     machine
-	exact       []exactRow
-	comparisons []comparison
-	completions []bm.Completion
-	profiles    []profile
-	memory      []bm.Growth
-	redis       []bm.Growth
-	postgres    []bm.Growth
-	steady      bm.Steady
-	loads       []load
-	took        time.Duration
+	machine  machine
+	rounds   int
+	limits   []bm.Limit // that are to be shown
+	exact    map[counted]bm.Exact
+	compared []comparison
+	overhead float64 // of a record in memory
+	took     time.Duration
 }
 
-type exactRow struct {
-	subject bm.Subject
+// counted is something of which exact figures are known.
+type counted struct {
+	subject *bm.Subject
 	path    bm.Path
 	work    bm.Work
-	bm.Exact
 }
 
+// comparison is what was measured of a scenario on one store.
 type comparison struct {
-	matrix   bm.Matrix
+	store    bm.Store
 	scenario bm.Scenario
+	subjects []*bm.Subject
 	*bm.Comparison
 }
 
-type load struct {
-	subject bm.Subject
-	rate    int
-	bm.Latency
-}
+// others are those whose exact figures are shown beside those of the library.
+var others = []*bm.Subject{bm.MemoryLeast, bm.FiberMemory, bm.RedisLeast, bm.FiberRedis}
 
-// section is a part of the measurements.
-type section struct {
-	name string
-	run  func() error
-}
-
-// measure runs the sections whose names match.
-func measure(ctx context.Context, a amount, only *regexp.Regexp) (*results, error) {
-	b, err := bm.OpenBackends(false)
-	if err != nil {
-		return nil, err
-	}
-	defer b.Close()
-	r := &results{machine: thisMachine(ctx, b)}
+// measure measures what the limits need that match.
+func measure(only *regexp.Regexp, rounds, records int) (*results, error) {
+	limits := slices.DeleteFunc(slices.Clone(bm.Limits), func(l bm.Limit) bool {
+		return !only.MatchString(title(l) + ": " + l.String())
+	})
+	r := &results{rounds: rounds, limits: limits, exact: make(map[counted]bm.Exact)}
 	started := time.Now()
-	for _, s := range r.sections(ctx, b, a) {
-		if !only.MatchString(s.name) {
-			continue
-		}
-		began := time.Now()
-		if err := s.run(); err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		log.Printf("%5.0f s  %s", time.Since(began).Seconds(), s.name)
+	err := r.count(only.String() == "")
+	if err == nil {
+		err = r.compare()
+	}
+	if err == nil && slices.ContainsFunc(limits, func(l bm.Limit) bool { return l.Of == bm.Overhead }) {
+		r.overhead, err = bm.RecordOverhead(records)
 	}
 	r.took = time.Since(started)
-	return r, nil
+	return r, err
 }
 
-func (r *results) sections(ctx context.Context, b *bm.Backends, a amount) []section {
-	sections := []section{
-		{"Memory: growth", func() (err error) { r.memory, err = bm.GrowMemory(a.largest); return err }},
-		{"Memory: expiry", func() (err error) { r.steady, err = bm.RunSteady(a.live, a.rate, a.steady); return err }},
-		{"Exact figures", r.count},
-		{"Profiles", func() error { return r.profile(b, a.profile) }},
-	}
-	for _, m := range bm.Matrices {
-		sections = append(sections, section{m.Title, func() error { return r.compare(b, m, a.rounds) }})
-	}
-	return append(sections,
-		section{"Redis: completion", func() error { return r.complete(ctx, b, a.rounds) }},
-		section{"Latency under load", func() error { return r.underLoad(b, a) }},
-		section{"Redis: growth", func() (err error) { r.redis, err = b.GrowRedis(ctx, a.largest); return err }},
-		section{"PostgreSQL: growth", func() (err error) { r.postgres, err = b.GrowPostgres(ctx, a.largest); return err }},
-	)
-}
-
-// counted are the subjects and works whose exact figures are reported.
-var counted = []struct {
-	subjects []bm.Subject
-	paths    []bm.Path
-	works    []bm.Work
-}{
-	{[]bm.Subject{bm.FloorMemory, bm.Memory, bm.Fiber2, bm.Fiber3}, []bm.Path{bm.First, bm.Replay},
-		[]bm.Work{bm.Small, bm.Medium, bm.Large, bm.LargeRequest}},
-	{[]bm.Subject{bm.Memory, bm.Fiber2, bm.Fiber3}, []bm.Path{bm.NoKey, bm.OtherMethod}, []bm.Work{bm.Small}},
-	{[]bm.Subject{bm.RawRedis, bm.RawScripts, bm.Redis, bm.Fiber2Redis, bm.Fiber3Redis,
-		bm.RawPostgres, bm.Postgres, bm.PostgresTx},
-		[]bm.Path{bm.First, bm.Replay}, []bm.Work{bm.Small, bm.Medium, bm.Large}},
-	{[]bm.Subject{bm.Redis, bm.Postgres, bm.PostgresTx}, []bm.Path{bm.InProgress, bm.Reuse, bm.Release},
-		[]bm.Work{bm.Small}},
-}
-
-// count has servers of its own: those of the comparisons do not count.
-func (r *results) count() error {
-	b, err := bm.OpenBackends(true)
+// count measures what is exact.
+func (r *results) count(all bool) error {
+	b, err := bm.OpenCounting()
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	for _, group := range counted {
-		for _, subject := range group.subjects {
-			for _, path := range group.paths {
-				for _, work := range group.works {
-					exact, err := bm.Measure(b, subject, path, work)
-					if err != nil {
-						return err
-					}
-					r.exact = append(r.exact, exactRow{subject, path, work, exact})
-				}
-			}
+	r.machine = thisMachine(b)
+	var wanted []counted
+	for _, l := range r.limits {
+		if l.Exact() {
+			wanted = append(wanted, counted{l.Subject, l.Path, l.Work})
 		}
 	}
-	return nil
-}
-
-func (r *results) compare(b *bm.Backends, m bm.Matrix, rounds int) error {
-	for _, s := range m.Scenarios {
-		began := time.Now()
-		c, err := m.Compare(b, s, rounds)
-		if err != nil {
+	for _, s := range others {
+		if all {
+			wanted = append(wanted, counted{s, bm.First, bm.Small}, counted{s, bm.Replay, bm.Small})
+		}
+	}
+	for _, c := range wanted {
+		if _, ok := r.exact[c]; ok {
+			continue
+		}
+		if r.exact[c], err = bm.Measure(b, c.subject, c.path, c.work); err != nil {
 			return err
 		}
-		log.Printf("         %4.1f s  %s", time.Since(began).Seconds(), s)
-		r.comparisons = append(r.comparisons, comparison{m, s, c})
 	}
 	return nil
 }
 
-func (r *results) complete(ctx context.Context, b *bm.Backends, rounds int) error {
-	for _, work := range []bm.Work{bm.Small, bm.Medium, bm.Large} {
-		c, err := b.CompareCompletion(ctx, work, rounds)
-		if err != nil {
-			return err
+// compare runs every scenario that a limit needs.
+func (r *results) compare() error {
+	redis, err := bm.OpenRedis()
+	if err != nil {
+		return err
+	}
+	defer redis.Close()
+	valkey, err := bm.OpenValkey()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		log.Print("there is no valkey-server")
+	case err != nil:
+		return err
+	default:
+		defer valkey.Close()
+		r.machine.valkey = redisVersion(valkey)
+	}
+	for _, l := range r.limits {
+		b := redis
+		if l.Valkey {
+			b = valkey
 		}
-		r.completions = append(r.completions, c)
+		if _, done := r.find(l.Subject.Store, l.Scenario); l.Beside == nil || b == nil || done {
+			continue
+		}
+		if err := r.run(b, l); err != nil {
+			return fmt.Errorf("%s: %w", title(l), err)
+		}
 	}
 	return nil
 }
 
-// loaded are the subjects that are put under load.
-var loaded = []bm.Subject{bm.BareHandler, bm.Memory, bm.Redis, bm.RedisPipeline, bm.Postgres, bm.PostgresTx}
-
-func (r *results) underLoad(b *bm.Backends, a amount) error {
-	for _, rate := range a.rates {
-		latencies, err := bm.Load{Work: bm.Small, Rate: rate, Duration: a.load}.Compare(b, loaded, a.turns)
-		if err != nil {
-			return err
-		}
-		for i, l := range latencies {
-			r.loads = append(r.loads, load{loaded[i], rate, l})
-		}
+func (r *results) run(b *bm.Backends, l bm.Limit) error {
+	c := comparison{store: l.Subject.Store, scenario: l.Scenario, subjects: l.Compared(l.Subject.Store)}
+	var contenders []bm.Contender
+	for _, s := range c.subjects {
+		contenders = append(contenders, l.Contender(b, s, l.BatchSize(s.Store)))
 	}
-	return nil
+	started := time.Now()
+	var err error
+	c.Comparison, err = bm.Compare(r.rounds, contenders)
+	r.compared = append(r.compared, c)
+	log.Printf("%4.0f s  %s, %s", time.Since(started).Seconds(), c.store, c.scenario)
+	return err
 }
 
-// ratio returns the comparison of two subjects in a scenario, as time.
-func (r *results) ratio(of, to bm.Subject, s bm.Scenario) (bm.Ratio, bool) {
-	for _, c := range r.comparisons {
-		s.Batch = c.scenario.Batch
-		i, j := index(c.matrix.Subjects, of), index(c.matrix.Subjects, to)
-		if c.scenario == s && i >= 0 && j >= 0 {
-			return c.Ratio(i, j), true
-		}
+func (r *results) find(store bm.Store, s bm.Scenario) (comparison, bool) {
+	i := slices.IndexFunc(r.compared, func(c comparison) bool { return c.store == store && c.scenario == s })
+	if i < 0 {
+		return comparison{}, false
 	}
-	return bm.Ratio{}, false
+	return r.compared[i], true
 }
 
-func index(subjects []bm.Subject, s bm.Subject) int {
-	return slices.IndexFunc(subjects, func(other bm.Subject) bool { return other.Name == s.Name })
+// value returns what was measured of a limit, if it was.
+func (r *results) value(l bm.Limit) (float64, bool) {
+	switch {
+	case l.Exact():
+		exact, ok := r.exact[counted{l.Subject, l.Path, l.Work}]
+		return l.Of.In(exact), ok
+	case l.Of == bm.Overhead:
+		return r.overhead, r.overhead > 0
+	}
+	c, ok := r.find(l.Subject.Store, l.Scenario)
+	if !ok {
+		return 0, false
+	}
+	switch l.Of {
+	case bm.ProcessorTime:
+		return c.ratio(l.Subject, l.Beside, bm.Processor), true
+	case bm.Throughput:
+		return c.ratio(l.Beside, l.Subject, bm.Elapsed), true
+	default:
+		return c.ratio(l.Subject, l.Beside, bm.Elapsed), true
+	}
 }
 
-// exactly returns the exact figures of a subject.
-func (r *results) exactly(s bm.Subject, path bm.Path, work bm.Work) (bm.Exact, bool) {
-	for _, row := range r.exact {
-		if row.subject.Name == s.Name && row.path == path && row.work == work {
-			return row.Exact, true
-		}
+func (c comparison) ratio(of, to *bm.Subject, by func(bm.Cost) time.Duration) float64 {
+	return c.Ratio(slices.Index(c.subjects, of), slices.Index(c.subjects, to), by).Median
+}
+
+// title says what a limit is on.
+func title(l bm.Limit) string {
+	name := l.Subject.Name
+	if l.Valkey {
+		name += " (Valkey)"
 	}
-	return bm.Exact{}, false
+	if l.Path == bm.Kept {
+		return name + ", " + string(bm.Kept)
+	}
+	return fmt.Sprintf("%s, %s", name, l.Scenario)
 }

@@ -1,0 +1,164 @@
+package benchmark
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Limit is what the library is to keep.
+type Limit struct {
+	Subject *Subject
+	Scenario
+	Of     Quantity
+	Bound  float64
+	Beside *Subject // what a ratio compares with
+}
+
+// Quantity is what a limit limits, with its unit.
+type Quantity string
+
+// What can be counted: a test fails above a limit.
+const (
+	Allocs     Quantity = "allocs"
+	Bytes      Quantity = "B allocated"
+	RoundTrips Quantity = "round trips"
+	WAL        Quantity = "B of WAL"
+)
+
+// What cannot, and is only reported. Throughput is to be at least what its limit says, all others at most.
+const (
+	Time          Quantity = "x the time"
+	ProcessorTime Quantity = "x the processor time"
+	Throughput    Quantity = "x the throughput"
+	Overhead      Quantity = "B a record beyond its content"
+)
+
+// In returns an exact quantity in e.
+func (q Quantity) In(e Exact) float64 {
+	switch q {
+	case Allocs:
+		return float64(e.Allocs)
+	case Bytes:
+		return float64(e.Bytes)
+	case RoundTrips:
+		return e.RoundTrips
+	default:
+		return e.WAL
+	}
+}
+
+// Exact reports whether the limit is on something that can be counted.
+func (l Limit) Exact() bool { return slices.Contains([]Quantity{Allocs, Bytes, RoundTrips, WAL}, l.Of) }
+
+// Met reports whether the value keeps the limit.
+func (l Limit) Met(value float64) bool {
+	if l.Of == Throughput {
+		return value >= l.Bound
+	}
+	return value <= l.Bound
+}
+
+func (l Limit) String() string {
+	bound, unit := strconv.FormatFloat(l.Bound, 'f', -1, 64), " "+string(l.Of)
+	if l.Beside != nil {
+		unit += " of " + l.Beside.Name
+	}
+	switch {
+	case l.Of == Throughput:
+		return "at least " + bound + unit
+	case l.Bound == 0:
+		return "no " + strings.TrimPrefix(string(l.Of), "B of ")
+	default:
+		return "at most " + bound + unit
+	}
+}
+
+// Kept is the memory store that holds a million records.
+const Kept Path = "1,000,000 records"
+
+const (
+	// A replay from memory allocates its key (64 B, by the length of its parts) and the values of the header (80 B). A first
+	// execution allocates the exchange (1,408 B), what is stored, the header map of the handler, the copy of its request
+	// and its contexts. Its limit leaves an exchange room for the next size that Go allocates, 128 B more.
+	memoryFirst  = 3 << 10
+	memoryReplay = 160
+
+	// An answer of a size that matters is copied once, into the store.
+	copied64KiB = (64 << 10) * 11 / 10
+	copied1MiB  = (1 << 20) * 11 / 10
+)
+
+// Limits are all limits.
+var Limits = slices.Concat(
+	// Exact, for a request.
+	exact(Memory, First, Small, bounds{Allocs: 12, Bytes: memoryFirst}),
+	exact(Memory, First, Medium, bounds{Allocs: 12, Bytes: copied64KiB}),
+	exact(Memory, First, Large, bounds{Allocs: 12, Bytes: copied1MiB}),
+	exact(Memory, First, LargeRequest, bounds{Allocs: 12, Bytes: memoryFirst}),
+	exact(Memory, Replay, Small, bounds{Allocs: 3, Bytes: memoryReplay}),
+	exact(Memory, Replay, Medium, bounds{Allocs: 3, Bytes: memoryReplay}),
+	exact(Memory, Replay, Large, bounds{Allocs: 3, Bytes: memoryReplay}),
+	exact(Memory, Replay, LargeRequest, bounds{Allocs: 3, Bytes: memoryReplay}),
+	exact(Memory, NoKey, Small, bounds{Allocs: 0}),
+	exact(Memory, OtherMethod, Small, bounds{Allocs: 0}),
+
+	exact(Redis, First, Small, bounds{RoundTrips: 2, Allocs: 40}),
+	exact(Redis, First, Medium, bounds{RoundTrips: 2}),
+	exact(Redis, First, Large, bounds{RoundTrips: 2}),
+	exact(Redis, Replay, Small, bounds{RoundTrips: 1, Allocs: 22}),
+	exact(Redis, Replay, Medium, bounds{RoundTrips: 1}),
+	exact(Redis, Replay, Large, bounds{RoundTrips: 1}),
+	exact(Redis, InProgress, Small, bounds{RoundTrips: 2}), // the second one tells what is left of the lease
+	exact(Redis, Reuse, Small, bounds{RoundTrips: 1}),
+	exact(Redis, Release, Small, bounds{RoundTrips: 2}), // one to claim, one to release
+	exact(Redis, Again, Small, bounds{RoundTrips: 3}),   // the second one takes the released record over
+
+	exact(Postgres, First, Small, bounds{RoundTrips: 2, WAL: 1060, Allocs: 66}),
+	exact(Postgres, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
+	exact(Postgres, InProgress, Small, bounds{RoundTrips: 1, WAL: 0}),
+	exact(Postgres, Reuse, Small, bounds{RoundTrips: 1}),
+	exact(Postgres, Release, Small, bounds{RoundTrips: 2}),
+	exact(PostgresTx, First, Small, bounds{RoundTrips: 2, Allocs: 134}),
+	exact(PostgresTx, Replay, Small, bounds{RoundTrips: 2, WAL: 0, Allocs: 96}),
+
+	[]Limit{
+		{Memory, Scenario{First, Small, 1, false}, Time, 1.40, MemoryLeast},
+		{Memory, Scenario{First, Medium, 1, false}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{First, Large, 1, false}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{First, LargeRequest, 1, false}, Time, 1.05, MemoryLeast},
+		{Memory, Scenario{Replay, Small, 1, false}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Replay, Medium, 1, false}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Replay, Large, 1, false}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Replay, LargeRequest, 1, false}, Time, 1.05, MemoryLeast},
+		{Cached, Scenario{Replay, Small, 1, false}, Time, 1.10, Memory},
+		{Memory, Scenario{NoKey, Small, 1, false}, Time, 1.10, BareHandler},
+		{Memory, Scenario{OtherMethod, Small, 1, false}, Time, 1.10, BareHandler},
+		{Memory, Scenario{Path: Kept}, Overhead, 150, nil},
+
+		{Redis, Scenario{First, Small, 1, false}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{First, Small, 16, false}, ProcessorTime, 1.08, RedisLeast},
+		{Redis, Scenario{First, Small, 16, false}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{First, Small, 16, true}, ProcessorTime, 1.05, RedisLeast},
+		{Redis, Scenario{Replay, Small, 1, false}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Replay, Small, 16, false}, ProcessorTime, 1.10, RedisLeast},
+		{Redis, Scenario{Replay, Small, 16, false}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Replay, Medium, 16, false}, ProcessorTime, 1.15, RedisLeast},
+		{Redis, Scenario{Replay, Large, 16, false}, ProcessorTime, 1.15, RedisLeast},
+		{RedisPipeline, Scenario{First, Small, 64, false}, ProcessorTime, 0.80, Redis}, // as its documentation says
+		{Redis, Scenario{Completion, Large, 1, true}, ProcessorTime, 1.15, BlindSet},
+	},
+)
+
+type bounds map[Quantity]float64
+
+// exact returns limits on what a request on the path costs.
+func exact(s *Subject, path Path, work Work, bounds bounds) []Limit {
+	var all []Limit
+	for _, of := range []Quantity{RoundTrips, Allocs, Bytes, WAL} {
+		if bound, ok := bounds[of]; ok {
+			all = append(all, Limit{s, Scenario{Path: path, Work: work, Workers: 1}, of, bound, nil})
+		}
+	}
+	return all
+}
