@@ -1,0 +1,166 @@
+package main
+
+var ofRunner = []mutant{{
+	name: "fingerprint-not-compared", broken: "Another request with the key gets the stored answer.",
+	file: "runner.go",
+	from: "	case rec.Fingerprint != fp && (rec.Fingerprint != Fingerprint{} || rec.Response != nil):\n		return ErrKeyReused\n",
+	to:   "",
+	test: "TestKeyOfAnotherRequestIsRefusedAsReused",
+}, {
+	name: "refuse-takes-over", broken: "An abandoned operation is executed again although the policy is Refuse.",
+	file: "runner.go",
+	from: "TakeOver:    r.opts.Abandoned == ReExecute,",
+	to:   "TakeOver:    true,",
+	test: "TestCrashedAttemptIsNeverRepeatedIfAbandonedIsRefuse",
+}, {
+	name: "context-not-detached", broken: "When the client hangs up, the handler and the steps of the store are cancelled.",
+	file: "execution.go",
+	from: "		x.lasting = context.WithoutCancel(x.request)",
+	to:   "		x.lasting = x.request",
+	test: "TestDoGoesOnWhenItsCallerGivesUp",
+}, {
+	name: "panic-recorded-as-success", broken: "A handler that panics leaves an empty answer, which is replayed.",
+	file: "execution.go",
+	from: "		_ = x.abandon(cmp.Or(x.event.Err, errInterrupted))",
+	to:   "		_ = x.complete(Response{Status: 200})",
+	test: "TestPanicReleasesTheClaimAndGoesOnUnchanged",
+}, {
+	name: "rolled-back-answer-sent", broken: "The client gets an answer whose effects were undone.",
+	file: "execution.go",
+	from: "	if x.event.Outcome == OutcomeClaimLost || x.event.Outcome == OutcomeRolledBack {",
+	to:   "	if x.event.Outcome == OutcomeClaimLost {",
+	test: "TestNothingOfARolledBackAnswerIsSent",
+}, {
+	name: "late-answer-forgotten", broken: "An answer that the store did not take in time is never stored.",
+	file: "execution.go",
+	from: "		x.completeLater(resp)\n",
+	to:   "		x.settled = true\n",
+	test: "TestAnswerIsStoredWhenTheStoreIsBack",
+}, {
+	name: "unknown-claim-not-released", broken: "A claim whose reply was lost blocks the key for a lease.",
+	file: "runner.go",
+	from: "			x.releaseLater()\n",
+	to:   "			x.settled = true\n",
+	test: "TestClaimWhoseReplyWasLostIsReleased",
+}, {
+	name: "fail-open-beyond-the-quota", broken: "FailOpen runs handlers unprotected for a user who has reached a quota.",
+	file: "runner.go",
+	from: "errors.Is(err, ErrUserQuota) || errors.Is(err, ErrStoreFull) ||",
+	to:   "errors.Is(err, ErrStoreFull) ||",
+	test: "TestUserQuotaThroughTheMiddleware",
+}}
+
+var ofLeases = []mutant{{
+	name: "lease-never-renewed", broken: "Nobody renews the lease of a handler that takes long.",
+	file: "execution.go",
+	from: "		r.renewals.add(&x.renewer, x.begun.since)\n",
+	to:   "",
+	test: "TestLeaseIsRenewedWhileTheHandlerRuns",
+}, {
+	name: "lost-lease-not-told", broken: "A handler goes on although the store says that its claim is lost.",
+	file: "lease.go",
+	from: "		case errors.Is(err, ErrClaimLost):\n			k.lose()\n",
+	to:   "		case errors.Is(err, ErrClaimLost):\n",
+	test: "TestHandlerIsCancelledWhenItsLeaseIsLost",
+}, {
+	name: "late-lease-not-told", broken: "A handler goes on beyond its lease while the store does not answer.",
+	file: "lease.go",
+	from: "		defer alarm.Stop()\n",
+	to:   "		alarm.Stop()\n",
+	test: "TestOwnerIsToldBeforeItsSuccessorBegins",
+}, {
+	name: "renewal-after-the-completion", broken: "If a renewal ends after the completion, another one follows.",
+	file: "lease.go",
+	from: "	k.stopped = true\n",
+	to:   "",
+	test: "TestRenewalThatEndsAfterTheCompletionIsTheLast",
+}, {
+	name: "renewal-behind-another-key", broken: "A claim that the store granted slowly is renewed late: only when the claim of another key is due.",
+	file: "lease.go", in: explorer,
+	from: "	if !l.fires.IsZero() && !l.fires.After(due) {",
+	to:   "	if !l.fires.IsZero() {",
+	test: "TestEveryExecutionKeepsThePromises/two keys of one process, slow store/re-execute",
+}}
+
+// explorer is the package that runs every execution.
+const explorer = "./internal/proof/explore"
+
+var ofMiddleware = []mutant{{
+	name: "header-not-copied", broken: "The handler's header goes to the connection at once, and is sent even if the answer is not.",
+	file: "writer.go",
+	from: "		w.header = outer.Clone()\n",
+	to:   "		w.header = outer\n",
+	test: "TestHeaderOfAPanickedHandlerIsTakenBack",
+}, {
+	name: "sent-before-stored", broken: "The answer goes out before the store has it.",
+	file: "middleware.go",
+	from: "	verdict, cause := e.judge(&e.answer, complete)\n",
+	to:   "	e.recorder.beginToSend()\n	_ = http.NewResponseController(e.w).Flush()\n	verdict, cause := e.judge(&e.answer, complete)\n",
+	test: "TestNothingIsSentBeforeItIsStored",
+}, {
+	name: "replay-filter-off", broken: "A replay sends fields that an older record has, and that must not be stored any more.",
+	file: "middleware.go",
+	from: "		m.unstored.filter(replay).replay(w)\n",
+	to:   "		replay.replay(w)\n",
+	test: "TestOmittedFieldOfAnOlderRecord",
+}, {
+	name: "5xx-stored", broken: "A 5xx completes the operation, and is replayed.",
+	file: "verdict.go",
+	from: "	return resp.Status < 500 && !passingGRPC(resp)",
+	to:   "	return !passingGRPC(resp)",
+	test: "TestAnswerThatIsNotStorableMayBeTriedAgain",
+}, {
+	name: "goroutine-left-behind-reads", broken: "A goroutine that a handler left behind reads the body of another request.",
+	file: "writer.go",
+	from: "	r.unread, r.closed = nil, true\n",
+	to:   "",
+	test: "TestGoroutineLeftBehindTouchesNoOtherRequest",
+}, {
+	name: "outgrown-and-not-renewed", broken: "An answer outgrows MaxResponse while the store is down, and the lease is not renewed any more.",
+	file: "middleware.go", in: explorer,
+	from: "	return e.execution.tryComplete(e.kept)\n",
+	to:   "	defer e.execution.renewer.stop()\n	return e.execution.tryComplete(e.kept)\n",
+	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/re-execute",
+}, {
+	name: "outgrown-and-forgotten", broken: "An answer outgrows MaxResponse while the store is down, and the operation is never completed.",
+	file: "middleware.go", in: explorer,
+	from: "	return e.execution.tryComplete(e.kept)\n",
+	to:   "	defer func() { e.execution.settled = true }()\n	return e.execution.tryComplete(e.kept)\n",
+	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/refuse",
+}}
+
+var ofCache = []mutant{{
+	name: "cache-outlives-the-store", broken: "The cache replays what has expired in the store.",
+	file: "cache.go",
+	from: "until: asked.Add(min(record.Remaining, c.opts.MaxAge)),",
+	to:   "until: asked.Add(c.opts.MaxAge),",
+	test: "TestCacheForgets",
+}, {
+	name: "cache-ignores-fingerprint", broken: "The cache keeps a record that the store has returned to a request with another fingerprint.",
+	file: "cache.go",
+	from: "	case record.Response != nil && record.Fingerprint == request.Fingerprint:",
+	to:   "	case record.Response != nil:",
+	test: "TestCacheJudgesEachRequest",
+}}
+
+var ofSeal = []mutant{{
+	name: "seal-not-bound-to-the-operation", broken: "A sealed answer can be moved to another operation.",
+	file: "seal_key.go", needs: redis,
+	from: "	b = append(b, to.operation[:]...)\n",
+	to:   "",
+	test: "TestForgedSealedRecords",
+}, {
+	name: "seal-replays-the-clear", broken: "A sealed store replays an answer that somebody has written in the clear.",
+	file: "seal.go", needs: redis,
+	from: "	case s.clear:\n",
+	to:   "	case s.clear || !resp.Omitted:\n",
+	test: "TestForgedSealedRecords/answer in the clear",
+}}
+
+var ofTransport = []mutant{{
+	name: "new-key-for-each-attempt", broken: "The client sends each attempt with a key of its own.",
+	file: "transport_retry.go",
+	from: "		attempt := t.withKey(req, key)\n",
+	to:   "		attempt := t.withKey(req, key+strconv.Itoa(n))\n",
+	test: "TestLostAnswersTakeEffectOnce",
+}}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// proof is a command that tries to break promises, and counts what it has tried.
+type proof struct {
+	name    string
+	what    string                   // that is proved
+	command func(o options) []string // that does so many times as much as usual
+	beside  bool                     // it hardly needs the processor, so others run at the same time
+	notInCI bool
+}
+
+// goTest returns the command for tests of a package that know the flag -times, and some that need more arguments.
+func goTest(pkg string, args ...string) func(options) []string {
+	return func(o options) []string {
+		limit := time.Duration(o.times) * 10 * time.Minute
+		command := []string{"go", "test", "-json", "-count=1", "-timeout=" + limit.String(), pkg}
+		return append(append(command, args...), "-times="+strconv.Itoa(o.times))
+	}
+}
+
+// fewerInCI returns the command for tests that do only a fifth of the usual amount in CI, for its time.
+func fewerInCI(usual func(options) []string) func(options) []string {
+	return func(o options) []string {
+		command := usual(o)
+		if o.ci {
+			command = append(command, "-times=0.2") // the last one counts
+		}
+		return command
+	}
+}
+
+var all = []proof{
+	{
+		name: "soak", beside: true,
+		what: "all stores under a small load, with a fault now and then: nothing grows",
+		command: func(o options) []string {
+			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", (time.Duration(o.times) * 5 * time.Minute).String()}
+			if o.write {
+				soak = append(soak, "-plot", plot)
+			}
+			return soak
+		},
+	},
+	{
+		name: "servers", command: goTest("./internal/proof/servers"),
+		what: "Redis, PostgreSQL and PgBouncer killed, emptied, replaced",
+	},
+	{
+		name: "explore", command: goTest("./internal/proof/explore"),
+		what: "every order of requests, store calls, faults, crashes and timers, within bounds",
+	},
+	{
+		name: "death", command: fewerInCI(goTest("./internal/proof/death")),
+		what: "servers killed by SIGKILL, at named points and at random",
+	},
+	{
+		name: "network", command: goTest("./internal/proof/network"),
+		what: "every message between a store and its server lost, held or delayed; owners cut off",
+	},
+	{
+		name: "clocks", command: goTest("./internal/proof/clocks"),
+		what: "clocks that jump or differ, and processes that stand still beyond their lease",
+	},
+	{
+		name: "linearizable", command: goTest("./internal/proof", "-limit=1h"),
+		what: "recorded histories of every store, explained by a model of the contract",
+	},
+	{
+		name: "fuzz",
+		what: "random input to whatever decodes or compares bytes",
+		command: func(o options) []string {
+			each := time.Duration(o.times) * 6 * time.Second
+			if o.ci {
+				each /= 2
+			}
+			return []string{"go", "run", "./internal/proof/cmd/fuzz", "-each", each.String()}
+		},
+	},
+	{
+		name: "wire", notInCI: true,
+		what: "requests as raw bytes and as frames, and clients that hang up",
+		command: func(options) []string {
+			return []string{"go", "test", "-json", "-count=1", "-run=TestWire|TestClientsThatHangUp", "."}
+		},
+	},
+	{
+		name: "valkey", notInCI: true,
+		what: "all tests of the Redis store, histories and faults included, on Valkey",
+		command: func(options) []string {
+			return []string{
+				"env", "IDEMPOTENCY_REDIS=valkey-server", "go", "test", "-json", "-count=1", "-timeout=20m", "-run=Redis",
+				".", "./internal/proof", "./internal/proof/network", "./internal/proof/servers",
+			}
+		},
+	},
+	{
+		name: "sentinel", notInCI: true,
+		what: "failovers of Redis under load, by crash and by command",
+		command: func(o options) []string {
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=" + fmt.Sprint(time.Duration(o.times)*30*time.Minute),
+				"-run=TestRedisSentinel", ".", "-args", "-failovers=" + strconv.Itoa(o.times),
+			}
+		},
+	},
+	{
+		name: "mutants", notInCI: true,
+		what:    "bugs put into the library, each of which a test must find",
+		command: func(options) []string { return []string{"go", "run", "./internal/mutants"} },
+	},
+	{
+		name: "tests", notInCI: true,
+		what:    "all other tests of all modules, with the race detector",
+		command: func(options) []string { return []string{"go", "test", "-race", "-shuffle=on", "-json", "work"} },
+	},
+}

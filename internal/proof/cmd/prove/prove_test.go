@@ -1,0 +1,129 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTally(t *testing.T) {
+	t.Parallel()
+	var counted tally
+	for _, line := range []string{
+		`{"Action":"run","Package":"p","Test":"TestA"}`,
+		`{"Action":"output","Package":"p","Test":"TestA","Output":"not shown\n"}`,
+		`{"Action":"attr","Package":"p","Test":"TestA","Key":"random-deaths","Value":"1200"}`,
+		`{"Action":"attr","Package":"p","Test":"TestA/row","Key":"random-deaths","Value":"34"}`,
+		`{"Action":"attr","Package":"p","Test":"TestA","Key":"colour","Value":"red"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA/row"}`,
+		`{"Action":"pass","Package":"p","Test":"TestA"}`,
+		`{"Action":"skip","Package":"p","Test":"TestB"}`,
+		`{"Action":"output","Package":"p","Test":"TestC","Output":"what went wrong\n"}`,
+		`{"Action":"fail","Package":"p","Test":"TestC"}`,
+		`{"Action":"skip","Package":"p","Test":"TestA/other"}`,
+		`{"Action":"pass","Package":"q"}`,
+		"count soak requests 1234567\n",
+		"count fuzz FuzzKey executions 5\n",
+		"something else that is 7\n",
+	} {
+		counted.read(line)
+	}
+	require.Equal(t,
+		"1,234 random deaths, 1 tests, 2 tests skipped, 1,234,567 requests, 5 FuzzKey executions", counted.String())
+	require.Equal(t, "what went wrong\nsomething else that is 7\n", counted.failed.String())
+}
+
+// A package that does not build, or whose process crashes, says so in events of another sort.
+func TestTallyKeepsWhatNoTestFailsWith(t *testing.T) {
+	t.Parallel()
+	var counted tally
+	for _, line := range []string{
+		`{"Action":"build-output","ImportPath":"p [p.test]","Output":"undefined: f\n"}`,
+		`{"Action":"build-fail","ImportPath":"p [p.test]"}`,
+		`{"Action":"output","Package":"q","Test":"TestPasses","Output":"not shown\n"}`,
+		`{"Action":"pass","Package":"q","Test":"TestPasses"}`,
+		`{"Action":"output","Package":"q","Test":"TestHangs","Output":"panic: test timed out\n"}`,
+		`{"Action":"output","Package":"r","Test":"TestOfAnother","Output":"not shown\n"}`,
+		`{"Action":"output","Package":"q","Output":"FAIL q\n"}`,
+		`{"Action":"fail","Package":"q"}`,
+	} {
+		counted.read(line)
+	}
+	require.Equal(t, "undefined: f\npanic: test timed out\nFAIL q\n", counted.failed.String())
+}
+
+func TestPageIsUpdated(t *testing.T) {
+	t.Parallel()
+	ran := func(name string, deaths int64) []*result {
+		return []*result{{
+			proof: proof{name: name, what: "servers killed"}, tally: tally{counts: []count{{"deaths", deaths}}},
+			took: 90 * time.Second,
+		}}
+	}
+	text := "head\n" + before + after + "tail\n"
+	for range 2 {
+		var err error
+		text, err = update(text, ran("wire", 7))
+		require.NoError(t, err)
+		text, err = update(text, ran("death", 10_000))
+		require.NoError(t, err)
+		require.Equal(t, "head\n"+before+"\n"+tableHead+"| death | servers killed | 10,000 deaths | 1.5 |\n"+
+			"| wire | servers killed | 7 deaths | 1.5 |\n\n"+after+"tail\n", text)
+	}
+	_, err := update("head\n"+before+"old\n", nil)
+	require.ErrorContains(t, err, "no beginning or no end")
+	own, err := os.ReadFile("../../../../" + page)
+	require.NoError(t, err)
+	_, err = update(string(own), nil)
+	require.NoError(t, err, "the page has a place for the table")
+}
+
+// What CI leaves out is left out, and only that.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	everything, err := choose(options{})
+	require.NoError(t, err)
+	require.Len(t, everything, len(all))
+	some, err := choose(options{ci: true})
+	require.NoError(t, err)
+	require.Less(t, len(some), len(all))
+	for _, p := range some {
+		require.False(t, p.notInCI, p.name)
+	}
+	two, err := choose(options{ci: true, only: "mutants,death"})
+	require.NoError(t, err)
+	require.Equal(t, "mutants death", two[0].name+" "+two[1].name)
+	_, err = choose(options{only: "deaht"})
+	require.ErrorContains(t, err, `no proof "deaht"`)
+}
+
+// A proof that fails is reported with its output, and one that succeeds with its counts.
+func TestResult(t *testing.T) {
+	t.Parallel()
+	script := func(text string) *result {
+		return &result{proof: proof{name: "p", command: func(o options) []string {
+			return []string{"sh", "-c", strings.Repeat(text+";", o.times)}
+		}}}
+	}
+	holds := script("echo count p things 21")
+	holds.run(t.Context(), t.TempDir(), options{times: 2})
+	require.NoError(t, holds.err)
+	require.Equal(t, "42 things", holds.tally.String())
+
+	fails := script("echo too bad; exit 3")
+	fails.run(t.Context(), t.TempDir(), options{times: 1})
+	require.ErrorContains(t, fails.err, "exit status 3")
+	require.Equal(t, "too bad\n", fails.failed.String())
+	require.Contains(t, table([]*result{holds, fails}), "| FAILED |")
+
+	idle := script("echo ok p [no tests to run]")
+	idle.run(t.Context(), t.TempDir(), options{times: 1})
+	require.ErrorContains(t, idle.err, "it counts nothing")
+
+	missing := &result{proof: proof{name: "p", command: func(options) []string { return []string{"./missing"} }}}
+	missing.run(t.Context(), t.TempDir(), options{times: 1})
+	require.Error(t, missing.err)
+}

@@ -1,0 +1,143 @@
+// Command server is what the tests of package death kill. It guards a handler that has an effect, and kills itself where a
+// request says so.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/proof/death"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func main() {
+	debug.SetGCPercent(-1) // nobody lives that long here
+	go dieWithParent()
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// dieWithParent waits for the end of the process that holds the other end of the standard input.
+func dieWithParent() {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	os.Exit(2)
+}
+
+func serve() error {
+	var config death.Config
+	if err := json.Unmarshal([]byte(os.Getenv(death.ConfigVariable)), &config); err != nil {
+		return err
+	}
+	pool, err := connect(config)
+	if err != nil {
+		return err
+	}
+	m, err := idempotency.New(mortalStore{open(config, pool)}, idempotency.SingleUser, options(config))
+	if err != nil {
+		return err
+	}
+	listener, err := net.FileListener(os.NewFile(death.ListenerFD, "listener"))
+	if err != nil {
+		return err
+	}
+	apart, err := connect(config) // for what must not wait for the pool of the transactions
+	if err != nil {
+		return err
+	}
+	return http.Serve(listener, mortal(m.Handler(handler(effect(config, apart)))))
+}
+
+// connect makes no connection yet. Statements are not prepared: few connections live to use one twice.
+func connect(config death.Config) (*pgxpool.Pool, error) {
+	if config.Postgres == "" {
+		return nil, nil
+	}
+	c, err := pgxpool.ParseConfig(config.Postgres)
+	if err != nil {
+		return nil, err
+	}
+	c.MaxConns = config.Connections
+	c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return pgxpool.NewWithConfig(context.Background(), c)
+}
+
+func open(config death.Config, pool *pgxpool.Pool) idempotency.Store {
+	table := pgxstore.Options{Schema: "public"} // which the server need not look for when it starts
+	switch config.Store {
+	case "transaction":
+		return pgxstore.NewTx(pool, table)
+	case "postgres":
+		return pgxstore.New(pool, table)
+	default:
+		client := redis.NewClient(&redis.Options{Addr: config.Redis, Password: config.Password})
+		return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	}
+}
+
+// options has short leases, for it is the time that they take which the tests wait for. A transaction is asked in a third of
+// it whether it lives.
+func options(config death.Config) idempotency.Options {
+	opts := idempotency.Options{
+		Lease: death.Lease, StoreTimeout: death.Lease, Wait: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	}
+	if config.Refuse {
+		opts.Abandoned = idempotency.Refuse
+	}
+	return opts
+}
+
+// effect returns what the handler does. Outside of a transaction it is a line in a file, which one system call writes.
+func effect(config death.Config, apart *pgxpool.Pool) func(context.Context, idempotency.Operation) error {
+	if config.Store != "transaction" {
+		ledger := os.NewFile(death.LedgerFD, "ledger")
+		return func(_ context.Context, op idempotency.Operation) error {
+			_, err := fmt.Fprintf(ledger, "%s %d\n", op.Key.ID, op.Attempt)
+			return err
+		}
+	}
+	return func(ctx context.Context, op idempotency.Operation) error {
+		tx, _ := pgxstore.Tx(ctx)
+		run := tx.Exec
+		if config.Reckless {
+			run = apart.Exec
+		}
+		_, err := run(ctx, "INSERT INTO ledger (key, attempt) VALUES ($1, $2)", op.Key.ID, op.Attempt)
+		return err
+	}
+}
+
+func handler(effect func(context.Context, idempotency.Operation) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		order := orderIn(r.Context())
+		order.at(death.BeforeEffect)
+		order.await(r.Context(), death.RenewingBefore)
+		if err := effect(r.Context(), op); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		order.at(death.AfterEffect)
+		order.await(r.Context(), death.RenewedAfter)
+		answer := fmt.Sprintln("attempt", op.Attempt, rand.Text()) // no two executions give the same one
+		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, answer)
+	})
+}

@@ -1,0 +1,263 @@
+package network_test
+
+import (
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/proof/effort"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// requireNamespaces ends the test unless err is nil. In CI it may be skipped only if somebody has said so.
+func requireNamespaces(t *testing.T, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	_, ci := os.LookupEnv("IDEMPOTENCY_CI")
+	_, accepted := os.LookupEnv("IDEMPOTENCY_NO_NETNS")
+	if ci && !accepted {
+		t.Fatalf("NOT RUN: no network namespaces on this machine (IDEMPOTENCY_NO_NETNS=1 accepts that): %v", err)
+	}
+	t.Skipf("NOT RUN: no network namespaces on this machine: %v", err)
+}
+
+// partition is an owner that can be cut off from its store, and a process that cannot. They have one key.
+type partition struct {
+	*trial
+	*cable
+	owner, other *process
+	answers      chan answer // of the first request to the owner
+	working      chan struct{}
+}
+
+// split starts an owner whose store is behind a cable, and another process. Either handler has its effect when its work
+// returns true, and answers with the name of its process.
+func split(t *testing.T, b *backend, lease time.Duration, policy idempotency.Abandoned,
+	connect func(*testing.T, *cable) idempotency.Store, work func(*partition, *http.Request) bool,
+) *partition {
+	p := &partition{
+		trial: newTrial(t, b, subject{scenario{lease: lease}, policy}), cable: newCable(t),
+		answers: make(chan answer, 1), working: make(chan struct{}),
+	}
+	handler := func(name string, work func(*http.Request) bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if work(r) && b.effects.add(r.Context(), p.key) != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+				return
+			}
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write([]byte(name))
+		}
+	}
+	p.owner = p.begin(connect(t, p.cable), p.options(), handler("owner", func(r *http.Request) bool { return work(p, r) }))
+	p.other = p.begin(b.alone, p.options(), handler("other", func(*http.Request) bool { return true }))
+	p.processes = []*process{p.owner, p.other}
+	go func() {
+		first := p.owner.ask(p.key)
+		for first.problem() == "store-unavailable" && !p.isWorking() { // on a busy machine
+			first = p.owner.ask(p.key)
+		}
+		p.answers <- first
+	}()
+	<-p.working
+	return p
+}
+
+func (p *partition) isWorking() bool {
+	select {
+	case <-p.working:
+		return true
+	default:
+		return false
+	}
+}
+
+// An owner that is cut off stops in time, and another process takes over. What the owner answers is not stored, whether
+// it does so before or after the cut heals.
+func TestPartitionedOwner(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second
+	everyCut(t, leases, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+		stopped, answers := make(chan struct{}), make(chan struct{})
+		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
+			close(p.working)
+			await(t, r.Context().Done())
+			close(stopped)
+			await(t, answers)
+			return false
+		})
+		p.cut()
+		began := time.Now()
+		final := p.other.settle(p.key)
+		require.Less(t, time.Since(began), lease+time.Second)
+		require.Equal(t, answer{http.StatusCreated, "other"}, final)
+		select {
+		case <-stopped:
+		default:
+			require.Fail(t, "the owner was not told before another one took over")
+		}
+		if healsFirst {
+			p.heal()
+		}
+		close(answers)
+		first := <-p.answers
+		if healsFirst {
+			require.Equal(t, "in-progress", first.problem(), "its claim is lost")
+		}
+		p.heal()
+		p.requireSettled(final)
+	})
+}
+
+// With Refuse nobody takes over. When the cut heals, the answer of the owner is stored for all.
+func TestPartitionedOwnerThatNobodyReplaces(t *testing.T) {
+	t.Parallel()
+	everyCut(t, leases, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
+		answers := make(chan struct{})
+		p := split(t, b, 2*time.Second, idempotency.Refuse, connect, func(p *partition, r *http.Request) bool {
+			close(p.working)
+			await(t, answers)
+			return true
+		})
+		p.cut()
+		require.Eventually(t, func() bool { return p.other.ask(p.key).problem() == "outcome-unknown" }, patience, pause)
+		close(answers)
+		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.answers, "the effect exists, so the answer is true")
+		p.heal()
+		p.requireSettled(answer{http.StatusCreated, "owner"})
+	})
+}
+
+// A cut that is shorter than the lease costs nothing.
+func TestShortPartition(t *testing.T) {
+	t.Parallel()
+	const lease = 12 * time.Second // long enough for a busy machine
+	everyCut(t, leases, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
+		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
+			close(p.working)
+			awaitRenewal(p.trial, r)
+			return r.Context().Err() == nil
+		})
+		p.cut()
+		record, _, err := p.owner.store.again(b.direct)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // a renewal was tried in vain
+			record, _, err = p.owner.store.again(b.direct)
+			return err != nil || record.LeaseLeft < lease-lease/3-storeTimeout-pause/2
+		}, patience, 10*time.Millisecond)
+		p.heal()
+		require.Equal(t, answer{http.StatusCreated, "owner"}, <-p.answers)
+		p.requireSettled(answer{http.StatusCreated, "owner"})
+	})
+}
+
+// The server ends a transaction whose owner is cut off after IdleTimeout. Another process takes effect, and nobody is told
+// that the owner did.
+func TestPartitionedTransaction(t *testing.T) {
+	t.Parallel()
+	everyCut(t, transactions, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+		answers := make(chan struct{})
+		p := split(t, b, longLease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
+			require.NoError(t, b.effects.add(r.Context(), p.key))
+			close(p.working)
+			await(t, answers)
+			return false
+		})
+		p.cut()
+		began := time.Now()
+		final := p.other.settle(p.key)
+		require.Less(t, time.Since(began), idleTimeout+time.Second)
+		require.Equal(t, answer{http.StatusCreated, "other"}, final)
+		if healsFirst {
+			p.heal()
+		}
+		close(answers)
+		require.NotEmpty(t, (<-p.answers).problem(), "its effect was undone")
+		p.heal()
+		p.requireSettled(final)
+	})
+}
+
+// await waits for done, or for the end of a test that has failed.
+func await(t *testing.T, done <-chan struct{}) {
+	select {
+	case <-done:
+	case <-t.Context().Done():
+	}
+}
+
+// connector opens a store through a cable.
+type connector = func(*testing.T, *cable) idempotency.Store
+
+// The ways in which an owner can answer: after the cut has healed, or before.
+var (
+	bothWays = map[string]bool{"answers after the cut": true, "answers while cut off": false}
+	oneWay   = map[string]bool{"cut": true}
+)
+
+// opener starts a store, and returns how it is reached through a cable.
+type opener = func(*testing.T) (*backend, connector)
+
+var (
+	leases       = map[string]opener{"Redis": redisLease, "Postgres": postgresLease}
+	transactions = map[string]opener{"Postgres": postgresTx}
+)
+
+// everyCut runs a test with every store in every way, several times.
+func everyCut(t *testing.T, stores map[string]opener, ways map[string]bool,
+	test func(t *testing.T, b *backend, connect connector, healsFirst bool),
+) {
+	rounds := effort.Of(2)
+	newCable(t) // the test ends here if there can be none
+	for store, open := range stores {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			b, connect := open(t)
+			t.Run("all", func(t *testing.T) {
+				for way, healsFirst := range ways {
+					for range rounds {
+						t.Run(way, func(t *testing.T) {
+							t.Parallel()
+							test(t, b, connect, healsFirst)
+						})
+					}
+				}
+			})
+			b.requireEmpty(t)
+		})
+	}
+	effort.Count(t, "cuts", rounds*len(stores)*len(ways))
+}
+
+func redisLease(t *testing.T) (*backend, connector) {
+	server := servertest.Redis(t)
+	return newRedisBackendOn(t, server), func(t *testing.T, c *cable) idempotency.Store {
+		client := redis.NewClient(&redis.Options{
+			Addr: c.serve(t, server.Addr()), Password: servertest.RedisPassword(), Dialer: c.dial,
+		})
+		t.Cleanup(func() { _ = client.Close() })
+		return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	}
+}
+
+func postgresLease(t *testing.T) (*backend, connector) { return postgresBehindCable(t, false) }
+func postgresTx(t *testing.T) (*backend, connector)    { return postgresBehindCable(t, true) }
+
+func postgresBehindCable(t *testing.T, transactional bool) (*backend, connector) {
+	db := servertest.Postgres(t)
+	b := newPostgresBackendOn(t, db, transactional, pgxstore.Options{})
+	return b, func(t *testing.T, c *cable) idempotency.Store {
+		return b.open(newPool(t, db.URLAt(c.serve(t, db.Addr())), func(config *pgxpool.Config) {
+			config.ConnConfig.DialFunc = c.dial
+		}))
+	}
+}

@@ -1,0 +1,133 @@
+package servers_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/idempotency-go/idempotency/internal/proof/effort"
+)
+
+// loss says which answers a fault may cost, by when clients asked for them and saw them. The zero value: none.
+//
+//	... kept ... | from ... to | ...... | new ...
+//	 none lost     all lost      some     none lost
+type loss struct {
+	since    time.Time // nothing is lost that was seen before it
+	from, to time.Time // all is lost that was asked for after from and seen before to; zero: nothing has to be
+	until    time.Time // nothing is lost that was asked for after it
+}
+
+// may reports whether the answer of a sale may be lost.
+func (l loss) may(s *sale) bool { return s.seen.After(l.since) && s.began.Before(l.until) }
+
+// must reports whether the answer of a sale is lost for certain.
+func (l loss) must(s *sale) bool { return s.began.After(l.from) && s.seen.Before(l.to) }
+
+// counts is what an audit has found.
+type counts struct {
+	keys    int      // that an answer was seen of
+	twice   int      // keys with more than one effect
+	lost    int      // answers that were seen, and whose key was new again
+	differ  int      // answers that were not lost, and were other ones later
+	certain int      // answers that had to be lost
+	broken  []string // promises
+}
+
+func (c *counts) add(more counts) {
+	c.keys += more.keys
+	c.twice += more.twice
+	c.lost += more.lost
+	c.differ += more.differ
+	c.certain += more.certain
+	c.broken = append(c.broken, more.broken...)
+}
+
+// report tells the counts, and fails if a promise is broken.
+func (c *counts) report(t *testing.T) {
+	t.Helper()
+	assert.Empty(t, c.broken)
+	effort.Count(t, "keys", c.keys)
+	effort.Count(t, "keys with two effects", c.twice)
+	effort.Count(t, "answers lost", c.lost)
+	effort.Count(t, "answers that had to be lost", c.certain)
+	effort.Count(t, "answers that differ", c.differ)
+}
+
+// audit has all clients ask for their answers twice, and looks whether more or less is lost than what the fault costs.
+// Where effects are undone together with their records, no key has two.
+func (s *shop) audit(t *testing.T, cost loss, undone bool) (found counts) {
+	t.Helper()
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for key, sale := range s.sales {
+		slots <- struct{}{}
+		asking.Go(func() {
+			s.inspect(key, sale)
+			<-slots
+		})
+	}
+	asking.Wait()
+	effects := s.ledger.effects(t)
+	s.mu.Lock() // a handler that was overtaken may still begin
+	defer s.mu.Unlock()
+	for key, sale := range s.sales {
+		sale.effects = effects[key]
+		found.add(sale.counts(cost))
+		if problem := sale.problem(cost, undone); problem != "" {
+			found.broken = append(found.broken, fmt.Sprintf("%s: key %s: %s", problem, key, sale))
+		}
+	}
+	if !cost.to.IsZero() && found.certain == 0 {
+		found.broken = append(found.broken, "no answer was given that is certain to be lost: the fault shows nothing")
+	}
+	s.sales = map[string]*sale{}
+	return found
+}
+
+func (s *shop) inspect(key string, sale *sale) {
+	first, second := s.pay(key), s.pay(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sale.lost = first != sale.receipt && sale.runs > 1
+	sale.differ = first != sale.receipt && !sale.lost || first != second
+}
+
+func (s *sale) counts(cost loss) (c counts) {
+	c.keys = 1
+	for condition, count := range map[*int]bool{
+		&c.twice: s.effects > 1, &c.lost: s.lost, &c.differ: s.differ, &c.certain: cost.must(s),
+	} {
+		if count {
+			*condition = 1
+		}
+	}
+	return c
+}
+
+// problem says which promise is broken.
+func (s *sale) problem(cost loss, undone bool) string {
+	switch {
+	case s.differ:
+		return "its answers differ"
+	case s.effects == 0:
+		return "it has an answer, and no effect"
+	case undone && s.effects > 1:
+		return "it has two effects, of which the first should have been undone"
+	case !cost.may(s) && s.lost:
+		return "its answer is lost"
+	case !cost.may(s) && s.effects > 1:
+		return "it has two effects"
+	case cost.must(s) && !s.lost:
+		return "its answer is not lost: the fault did not happen"
+	}
+	return ""
+}
+
+func (s *sale) String() string {
+	return fmt.Sprintf("asked %s, seen %s later, executed %d times, %d effects, lost %t",
+		s.began.Format("15:04:05.000"), s.seen.Sub(s.began), s.runs, s.effects, s.lost)
+}

@@ -1,0 +1,203 @@
+package servers_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// shop is a service of two HTTP servers, each with a client of the store of its own. Its clients pay until they have an
+// answer, at one server and the other, and give up a request that takes long.
+type shop struct {
+	t        *testing.T
+	servers  []*httptest.Server
+	client   http.Client
+	ledger   ledger
+	outcomes sync.Map // how many there were of each
+
+	mu     sync.Mutex
+	sales  map[string]*sale // since the last audit
+	seen   atomic.Int64     // answers
+	visits int
+}
+
+// sale is what became of one key.
+type sale struct {
+	began   time.Time // when the client asked first
+	seen    time.Time // when the client had an answer; zero: not yet
+	receipt string    // that answer
+	runs    int       // of the handler
+	effects int       // as the ledger has it
+	lost    bool      // asked again, another execution has answered
+	differ  bool      // asked again, there was another answer without another execution
+}
+
+// ledger is where a handler takes effect.
+type ledger interface {
+	add(ctx context.Context, key string) error
+	effects(t *testing.T) map[string]int
+}
+
+// memory is a ledger outside of every store. Nothing in it is ever undone.
+type memory struct{ keys sync.Map }
+
+func (m *memory) add(_ context.Context, key string) error {
+	count, _ := m.keys.LoadOrStore(key, new(atomic.Int64))
+	count.(*atomic.Int64).Add(1)
+	return nil
+}
+
+func (m *memory) effects(*testing.T) map[string]int {
+	all := map[string]int{}
+	m.keys.Range(func(key, count any) bool {
+		all[key.(string)] = int(count.(*atomic.Int64).Load())
+		return true
+	})
+	return all
+}
+
+// patient is for faults after which nothing is forgotten: no lease lapses, and every answer is stored before it is sent.
+var patient = idempotency.Options{Lease: time.Minute, StoreTimeout: 30 * time.Second}
+
+// brief is for the others. A key whose claim the store has, but not the answer, is free again soon.
+var brief = idempotency.Options{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second}
+
+// newShop returns a service with one server for each store.
+func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...idempotency.Store) *shop {
+	t.Helper()
+	s := &shop{t: t, ledger: ledger, sales: map[string]*sale{}, client: http.Client{Timeout: 500 * time.Millisecond}}
+	opts.Logger = slog.New(slog.DiscardHandler)
+	opts.Observer = func(_ context.Context, e idempotency.Event) {
+		count, _ := s.outcomes.LoadOrStore(e.Outcome, new(atomic.Int64))
+		count.(*atomic.Int64).Add(1)
+	}
+	for _, store := range stores {
+		guard, err := idempotency.New(store, idempotency.SingleUser, opts)
+		require.NoError(t, err)
+		server := httptest.NewServer(guard.Handler(http.HandlerFunc(s.sell)))
+		t.Cleanup(func() {
+			server.Close()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			require.NoError(t, guard.Shutdown(ctx))
+		})
+		s.servers = append(s.servers, server)
+	}
+	t.Cleanup(s.client.CloseIdleConnections)
+	return s
+}
+
+func (s *shop) outcome(o idempotency.Outcome) int64 {
+	count, _ := s.outcomes.LoadOrStore(o, new(atomic.Int64))
+	return count.(*atomic.Int64).Load()
+}
+
+// sell takes its time now and then, so that faults find handlers that run.
+func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
+	key := r.Header.Get("Idempotency-Key")
+	s.mu.Lock()
+	if sale := s.sales[key]; sale != nil {
+		sale.runs++
+	}
+	s.mu.Unlock()
+	time.Sleep(mathrand.N(20 * time.Millisecond))
+	if err := s.ledger.add(r.Context(), key); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_, _ = io.WriteString(w, rand.Text()) // no two executions give the same answer
+	if strings.HasSuffix(key, "0") {      // which is stored in another way
+		_, _ = io.WriteString(w, strings.Repeat(".", 4<<10))
+	}
+}
+
+// open lets clients pay, until some have, while the fault happens, and then until some more have.
+func (s *shop) open(more int64, fault func()) {
+	const clients = 8
+	var paying sync.WaitGroup
+	var closed atomic.Bool
+	defer paying.Wait()
+	defer closed.Store(true)
+	s.visits++
+	for n := range clients {
+		paying.Go(func() {
+			for i := 0; !closed.Load(); i++ {
+				key := fmt.Sprint(s.visits, "-", n, "-", i)
+				s.buy(key)
+				time.Sleep(mathrand.N(10 * time.Millisecond))
+			}
+		})
+	}
+	s.await(more)
+	fault()
+	s.await(more)
+}
+
+// await waits until clients have seen so many more answers.
+func (s *shop) await(more int64) {
+	s.t.Helper()
+	before := s.seen.Load()
+	enough := func() bool { return s.seen.Load() >= before+more }
+	require.Eventually(s.t, enough, 2*time.Minute, time.Millisecond)
+}
+
+func (s *shop) buy(key string) {
+	sale := &sale{began: time.Now()}
+	s.mu.Lock()
+	s.sales[key] = sale
+	s.mu.Unlock()
+	receipt := s.pay(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sale.receipt, sale.seen = receipt, time.Now()
+	s.seen.Add(1)
+}
+
+// pay asks one server after the other until there is an answer.
+func (s *shop) pay(key string) (receipt string) {
+	n := mathrand.IntN(len(s.servers))
+	refusal := map[string]int{}
+	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); n++ {
+		receipt, err := s.ask(s.servers[n%len(s.servers)], key)
+		if err == nil {
+			return receipt
+		}
+		refusal[err.Error()]++
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.t.Errorf("key %s is stuck: %v", key, refusal)
+	return ""
+}
+
+func (s *shop) ask(server *httptest.Server, key string) (receipt string, err error) {
+	r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader("pay"))
+	if err != nil {
+		return "", err
+	}
+	r.Header.Set("Idempotency-Key", key)
+	resp, err := s.client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}

@@ -1,0 +1,129 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// service takes payments on one store.
+type service struct {
+	name    string
+	server  *httptest.Server
+	guard   *idempotency.Middleware
+	cleanUp context.CancelFunc // ends the janitor
+	running sync.WaitGroup
+	ledger  ledger
+	inTx    bool
+
+	payments, answered atomic.Int64
+}
+
+// ledger counts how often each payment was made.
+type ledger struct {
+	mu   sync.Mutex
+	made map[string]int
+}
+
+func (l *ledger) add(payment string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.made[payment]++
+}
+
+// settle returns how often a payment was made, and forgets it.
+func (l *ledger) settle(payment string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer delete(l.made, payment)
+	return l.made[payment]
+}
+
+// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice.
+func (r *run) serve(
+	name string, store idempotency.Store, janitor func(context.Context, time.Duration, func(error)),
+) error {
+	guard, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		TTL: ttl, Lease: lease, StoreTimeout: lease / 2, Wait: lease / 2, Abandoned: idempotency.Refuse,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &service{name: name, guard: guard, cleanUp: cancel, ledger: ledger{made: make(map[string]int)}}
+	_, s.inTx = store.(*pgxstore.TxStore)
+	s.server = httptest.NewUnstartedServer(guard.Handler(http.HandlerFunc(s.handle)))
+	s.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of panics
+	s.server.Start()
+	if janitor != nil && !r.NoJanitor {
+		s.running.Go(func() { janitor(ctx, ttl, func(error) {}) }) // fails whenever the server does
+	}
+	r.services = append(r.services, s)
+	return nil
+}
+
+func (s *service) close() {
+	s.server.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_ = s.guard.Shutdown(ctx) // may be waiting for a server that is gone
+	s.cleanUp()
+	s.running.Wait()
+}
+
+// handle makes a payment, unless it fails before.
+func (s *service) handle(w http.ResponseWriter, r *http.Request) {
+	payment, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	size := 200
+	switch n := rand.IntN(200); {
+	case n < 4:
+		panic(http.ErrAbortHandler)
+	case n < 14:
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	case n < 20:
+		size = 100 << 10
+	case n < 22:
+		pause(r.Context(), 2*lease) // is renewed
+	default:
+		pause(r.Context(), rand.N(20*time.Millisecond))
+	}
+	if err := s.pay(r.Context(), string(payment)); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprintln(w, rand.Uint64(), strings.Repeat("x", size)) // no two executions give the same answer
+}
+
+// pay makes a payment: with the answer in a transaction of the database, or else at once.
+func (s *service) pay(ctx context.Context, payment string) error {
+	if s.inTx {
+		tx, ok := pgxstore.Tx(ctx)
+		if !ok {
+			return fmt.Errorf("no transaction")
+		}
+		_, err := tx.Exec(ctx, "INSERT INTO ledger (payment) VALUES ($1)", payment)
+		return err
+	}
+	if ctx.Err() == nil { // its claim is still its own
+		s.ledger.add(payment)
+	}
+	return nil
+}
