@@ -305,11 +305,13 @@ func (e *exchange) execute() error {
 		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
 	case e.silence != nil: // outer middleware answers, as it would without a key
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
+		e.writer.handOver()
 		return nil
 	case e.unheard && e.bound() && e.execution.operation.decided() == undecided:
 		return undone()
 	case e.unheard: // the framework answers, with what the handler has set of the header
 		e.recorder.setHeader()
+		e.writer.handOver()
 		return nil
 	default:
 		e.recorder.send()

@@ -41,6 +41,7 @@ var doors = []func() door{
 	serveMuxDoor,
 	chiDoor,
 	gorillaDoor,
+	echoDoor,
 }
 
 // door is a framework.

@@ -4,21 +4,30 @@ go 1.26.0
 
 replace (
 	github.com/idempotency-go/idempotency => ../..
+	github.com/idempotency-go/idempotency/echo4idempotency => ../../echo4idempotency
+	github.com/idempotency-go/idempotency/echoidempotency => ../../echoidempotency
+	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
 	github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
 )
 
 require (
 	connectrpc.com/connect v1.21.1
 	entgo.io/ent v0.14.5
+	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/golang-migrate/migrate/v4 v4.20.1
 	github.com/gorilla/handlers v1.5.2
 	github.com/gorilla/mux v1.8.1
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.32.0
 	github.com/idempotency-go/idempotency v0.0.0
+	github.com/idempotency-go/idempotency/echo4idempotency v0.0.0
+	github.com/idempotency-go/idempotency/echoidempotency v0.0.0
+	github.com/idempotency-go/idempotency/ginidempotency v0.0.0
 	github.com/idempotency-go/idempotency/pgxstore v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
+	github.com/labstack/echo/v4 v4.16.0
+	github.com/labstack/echo/v5 v5.4.4
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/stretchr/testify v1.12.1
 	github.com/tink-crypto/tink-go/v2 v2.9.0
@@ -57,6 +66,7 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20261012220534-4341edf3f941 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261005182115-fad411399dd8 // indirect
 )
