@@ -26,23 +26,26 @@ import (
 // are written by the ErrorHandler of idem.
 func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		ran, request := false, carrying(c)
+		ran, written, request := false, false, carrying(c)
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
 			if r == request { // it is not guarded
 				c.Next()
 			} else {
-				answer(c, w, r)
+				written = answer(c, w, r)
 			}
 		})).ServeHTTP(prompt{c.Writer}, request)
-		if !ran {
+		switch {
+		case !ran:
 			c.Abort()
+		case written:
+			c.Writer.WriteHeaderNow()
 		}
 	}
 }
 
-// answer runs the rest of the chain with a writer that is recorded.
-func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) {
+// answer runs the rest of the chain with a writer that is recorded. It reports whether the header is written.
+func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written bool) {
 	outer, errs := c.Writer, len(c.Errors)
 	defer restore(c, outer, c.Request)
 	inner := &writer{recorded: w, ctx: r.Context(), status: outer.Status(), size: unwritten}
@@ -52,8 +55,10 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) {
 	if inner.answered(len(c.Errors) > errs) {
 		inner.commit()
 	} else {
+		inner.takeBack()
 		outer.WriteHeader(inner.status) // which gin only remembers
 	}
+	return inner.Written()
 }
 
 func restore(c *gin.Context, w gin.ResponseWriter, r *http.Request) { c.Writer, c.Request = w, r }

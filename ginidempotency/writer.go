@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 
@@ -28,15 +29,17 @@ func (w prompt) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // unwritten is the size that gin gives a response of which nothing is written.
 const unwritten = -1
 
-// writer is the gin.ResponseWriter of a guarded handler. It does as that of gin does, onto a recorded one. But it holds
-// the header back until there is a body: until then, an answer to an error may be left to outer middleware.
+// writer is the gin.ResponseWriter of a guarded handler. It does as that of gin does, onto a recorded one. But until
+// there is a body, it holds back a header that is written: AbortWithError writes the header first, and only then says
+// that there is an error, which may be left to outer middleware.
 type writer struct {
 	recorded  http.ResponseWriter
 	ctx       context.Context // of the handler
 	status    int
 	size      int
-	chosen    bool // the handler has set the status
-	committed bool // status and header are recorded
+	chosen    bool        // the handler has set the status
+	held      http.Header // as it was when it was written
+	committed bool        // status and header are recorded
 }
 
 var _ gin.ResponseWriter = (*writer)(nil)
@@ -53,13 +56,32 @@ func (w *writer) answered(withErrors bool) bool {
 	}
 }
 
-// commit records status and header as they are now, unless they are recorded already.
+// commit records status and header, unless they are recorded already.
 func (w *writer) commit() {
-	w.WriteHeaderNow()
-	if !w.committed {
-		w.committed = true
+	switch {
+	case w.committed:
+	case w.held == nil:
+		w.size = 0
 		w.recorded.WriteHeader(w.status)
+	default:
+		later := w.Header().Clone()
+		w.takeBack()
+		w.recorded.WriteHeader(w.status)
+		replace(w.Header(), later) // there may be trailers
 	}
+	w.committed = true
+}
+
+// takeBack undoes what was done to the header after it was written.
+func (w *writer) takeBack() {
+	if w.held != nil {
+		replace(w.Header(), w.held)
+	}
+}
+
+func replace(h, by http.Header) {
+	clear(h)
+	maps.Copy(h, by)
 }
 
 func (w *writer) Header() http.Header { return w.recorded.Header() }
@@ -70,7 +92,11 @@ func (w *writer) WriteHeader(status int) {
 	}
 }
 
-func (w *writer) WriteHeaderNow() { w.size = max(w.size, 0) }
+func (w *writer) WriteHeaderNow() {
+	if !w.Written() {
+		w.size, w.held = 0, w.Header().Clone()
+	}
+}
 
 func (w *writer) Write(p []byte) (int, error) {
 	w.commit()

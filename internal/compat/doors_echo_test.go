@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v5"
 	"github.com/labstack/echo/v5/middleware"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/echoidempotency"
@@ -31,9 +32,7 @@ func echoDoor() door {
 }
 
 func (d *echo5) errors() {
-	d.way(erring, `return echo.NewHTTPError(402, "declined")`, replayed, func(c *echo.Context) error {
-		return echo.NewHTTPError(http.StatusPaymentRequired, "declined")
-	})
+	d.way(erring, `return echo.NewHTTPError(402, "declined")`, replayed, d.declined)
 	d.way(erring, `return echo.NewHTTPError(402, "declined").Wrap(err)`, replayed, func(c *echo.Context) error {
 		return echo.NewHTTPError(http.StatusPaymentRequired, "declined").Wrap(errors.New("no money"))
 	})
@@ -59,6 +58,10 @@ func (d *echo5) errors() {
 		panic(http.ErrAbortHandler)
 	})
 	d.way(panicking, "panic", runsAgain, d.crash)
+}
+
+func (*echo5) declined(*echo.Context) error {
+	return echo.NewHTTPError(http.StatusPaymentRequired, "declined")
 }
 
 func (*echo5) crash(*echo.Context) error { panic("crash") }
@@ -149,13 +152,12 @@ func (d *echo5) answers() {
 func (d *echo5) layers() {
 	tooLate := func(c *echo.Context) error { return tooLong(c.Request().Context()) }
 	d.layer(timingOut, "middleware.ContextTimeout", runsAgain, tooLate, middleware.ContextTimeout(shortly))
-	d.layer(timingOut, "middleware.ContextTimeout, return nil", runsAgain,
-		func(c *echo.Context) error { _ = tooLate(c); return echo.ErrServiceUnavailable },
+	d.layer(timingOut, "middleware.ContextTimeout, return another error", runsAgain,
+		func(c *echo.Context) error { return errors.Join(echo.ErrBadGateway, tooLate(c)) },
 		middleware.ContextTimeout(shortly))
 	d.layer(recovering, "middleware.Recover", runsAgain, d.crash, middleware.Recover())
-	declined := func(c *echo.Context) error { return echo.NewHTTPError(http.StatusPaymentRequired, "declined") }
 	handled := func(name string, handler echo.HTTPErrorHandler) {
-		d.add(errorHandler, name, replayed, echoLayers{errors: handler}, ignore(declined))
+		d.add(errorHandler, name, replayed, echoLayers{errors: handler}, ignore(d.declined))
 	}
 	handled("e.HTTPErrorHandler", func(c *echo.Context, err error) {
 		if r, _ := echo.UnwrapResponse(c.Response()); r != nil && r.Committed {
@@ -169,12 +171,11 @@ func (d *echo5) layers() {
 	logger := middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
 		HandleError: true, LogValuesFunc: func(*echo.Context, middleware.RequestLoggerValues) error { return nil },
 	})
-	d.layer(errorHandler, "middleware.RequestLogger with HandleError", replayed, declined, logger)
+	d.layer(errorHandler, "middleware.RequestLogger with HandleError", replayed, d.declined, logger)
 	gzip := []echo.MiddlewareFunc{middleware.Gzip()}
 	d.add(compressOut, "middleware.Gzip", replayed, echoLayers{outer: gzip}, ignore(d.json))
-	d.add(compressOut, "middleware.Gzip, an error", replayed, echoLayers{outer: gzip}, ignore(declined))
 	d.add(compressIn, "middleware.Gzip", replayed, echoLayers{inner: gzip}, ignore(d.json))
-	d.add(compressIn, "middleware.Gzip, an error", replayed, echoLayers{inner: gzip}, ignore(declined))
+	d.add(compressIn, "middleware.Gzip, an error", replayed, echoLayers{inner: gzip}, ignore(d.declined))
 }
 
 // echoLayers are what is around a handler.
@@ -221,6 +222,23 @@ func newEcho() *echo.Echo {
 	e.Logger = slog.New(slog.DiscardHandler)
 	e.Renderer = &echo.TemplateRenderer{Template: template.Must(template.New("charge").Parse("<b>{{.}}</b>"))}
 	return e
+}
+
+// The errors of guarded handlers are answered inside of Gzip, so they are compressed too.
+func TestEchoGzipOfAnError(t *testing.T) {
+	t.Parallel()
+	d := &echo5{mount: echoidempotency.Middleware}
+	d.add(compressOut, "", replayed, echoLayers{outer: []echo.MiddlewareFunc{middleware.Gzip()}}, ignore(d.declined))
+	bare, guarded := newStage(t, false), newStage(t, true)
+	want := knock(t.Context(), d.ways[0].serve(t, bare), "")
+	require.False(t, want.compressed)
+	url := d.ways[0].serve(t, guarded)
+	first := knock(t.Context(), url, "key")
+	require.True(t, first.compressed)
+	require.Equal(t, []string{want.status, want.body}, []string{first.status, first.body})
+	retry := knock(t.Context(), url, "key")
+	require.True(t, retry.replayed())
+	require.Equal(t, first, retry.unmarked())
 }
 
 // Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.

@@ -42,6 +42,8 @@ var doors = []func() door{
 	chiDoor,
 	gorillaDoor,
 	echoDoor,
+	echo4Door,
+	ginDoor,
 }
 
 // door is a framework.
