@@ -96,6 +96,9 @@ func TestContextOfTheRequest(t *testing.T) {
 		assert.Equal(t, c, echo4idempotency.Context(c.Request()))
 		_, guarded := idempotency.FromContext(c.Request().Context())
 		assert.True(t, guarded)
+		response := c.Response()
+		assert.Equal(t, http.StatusOK, response.Status) // as long as nothing is written
+		assert.False(t, response.Committed)
 		return c.String(http.StatusCreated, c.Param("id")+c.Get("user").(string))
 	}, guard(t, user, idempotency.Options{
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, e *idempotency.Error) {
