@@ -90,6 +90,7 @@ func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
 				require.Equal(t, bare, svc.call("k", ""))
 				require.ErrorContains(t, svc.journal.last(t).Err, "adapter")
 				require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+				require.Zero(t, svc.journal.last(t).Status)
 			}
 			require.EqualValues(t, 3, svc.runs.Load())
 			require.Zero(t, svc.store.completes.Load())

@@ -271,6 +271,29 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, server(t, e)("/", "", "").status)
 }
 
+// The server removes the files of a form that it finds in its own request.
+func TestFormIsLeftToTheServer(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "k"} {
+		e := newEcho()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
+			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nfile\r\n--b--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		e.POST("/", func(c echo.Context) error {
+			file, err := c.FormFile("f")
+			assert.NoError(t, err)
+			return c.String(http.StatusCreated, file.Filename)
+		}, guard(t, idempotency.SingleUser, idempotency.Options{}))
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Equal(t, http.StatusCreated, w.Code)
+		require.NotNil(t, r.MultipartForm)
+	}
+}
+
 func TestBodyLimit(t *testing.T) {
 	t.Parallel()
 	limit := middleware.BodyLimit("4B")

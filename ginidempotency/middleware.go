@@ -27,6 +27,7 @@ import (
 func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ran, written, request := false, false, carrying(c)
+		defer takeForm(c.Request, request)
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
 			if r == request { // it is not guarded
@@ -68,6 +69,13 @@ type contextKey struct{}
 // carrying returns the request of c with c in its context.
 func carrying(c *gin.Context) *http.Request {
 	return c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c))
+}
+
+// takeForm lets the server remove the files of a form that was parsed in a copy of its request.
+func takeForm(r, parsed *http.Request) {
+	if parsed.MultipartForm != nil {
+		r.MultipartForm = parsed.MultipartForm
+	}
 }
 
 // Context returns the gin.Context of a request that has come through Middleware, or nil. It is for the functions that

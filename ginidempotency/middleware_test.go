@@ -286,6 +286,29 @@ func TestHandleContext(t *testing.T) {
 	require.Equal(t, 2, runs)
 }
 
+// The server removes the files of a form that it finds in its own request.
+func TestFormIsLeftToTheServer(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "k"} {
+		e := gin.New()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
+			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nfile\r\n--b--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		e.POST("/", single(t), func(c *gin.Context) {
+			file, err := c.FormFile("f")
+			assert.NoError(t, err)
+			c.String(http.StatusCreated, file.Filename)
+		})
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Equal(t, http.StatusCreated, w.Code)
+		require.NotNil(t, r.MultipartForm)
+	}
+}
+
 func TestMounting(t *testing.T) {
 	t.Parallel()
 	for name, mount := range map[string]func(r *gin.Engine, m, h gin.HandlerFunc){

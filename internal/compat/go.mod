@@ -13,6 +13,7 @@ replace (
 require (
 	connectrpc.com/connect v1.21.1
 	entgo.io/ent v0.14.5
+	github.com/gin-contrib/gzip v1.2.5
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/golang-migrate/migrate/v4 v4.20.1
