@@ -61,10 +61,11 @@ func answer(c *echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *ht
 		return false, err
 	case err != nil:
 		c.Echo().HTTPErrorHandler(c, err)
+		return response.Committed, err
 	case !response.Committed:
 		w.WriteHeader(http.StatusOK) // as net/http does
 	}
-	return true, err
+	return true, nil
 }
 
 func restore(c *echo.Context, response http.ResponseWriter, request *http.Request) {

@@ -198,6 +198,30 @@ func TestNothingIsWrittenAfterTheAnswer(t *testing.T) {
 	require.Equal(t, first.body, retry.body)
 }
 
+// What the error handler of echo does not answer may be answered outside. It is not stored.
+func TestErrorThatEchoDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	e := newEcho()
+	e.HTTPErrorHandler = func(*echo.Context, error) {}
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			if err := next(c); err != nil {
+				return c.String(http.StatusPaymentRequired, err.Error())
+			}
+			return nil
+		}
+	})
+	runs := 0
+	e.POST("/", func(*echo.Context) error { runs++; return errors.New("declined") },
+		guard(t, idempotency.SingleUser, idempotency.Options{}))
+	send := server(t, e)
+	want := send("/", "", "")
+	require.Equal(t, "declined", want.body)
+	require.Equal(t, want, send("/", "k", ""))
+	require.Equal(t, want, send("/", "k", ""))
+	require.Equal(t, 3, runs)
+}
+
 func TestHooksOfOuterMiddleware(t *testing.T) {
 	t.Parallel()
 	e := newEcho()
