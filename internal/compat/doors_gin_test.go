@@ -52,7 +52,7 @@ func (d *ginFramework) errors() {
 		_ = c.Error(errors.New("no log"))
 		c.Status(http.StatusAccepted)
 	})
-	d.way(erring, "c.BindJSON(&strings)", replayed, func(c *gin.Context) {
+	d.way(erring, "c.ShouldBindJSON(&strings); c.JSON(400, gin.H)", replayed, func(c *gin.Context) {
 		var into []string
 		if c.ShouldBindJSON(&into) != nil {
 			c.JSON(http.StatusBadRequest, gin.H{"error": "not strings"})
