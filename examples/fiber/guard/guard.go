@@ -1,0 +1,158 @@
+// Package guard makes handlers of fiber safe to retry. It is a recipe on [idempotency.Runner]: copy it, and change what your
+// service does otherwise.
+//
+// Mount it inside authentication and on the routes that need it. The error handler of the app runs within the recording,
+// so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to its end, and
+// its trailers become fields of the header.
+//
+// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on, and a
+// retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and [idempotency.Decide], and
+// ends if the claim is lost. The verdict Keep makes no difference to an answer that is not storable.
+//
+// fiber's timeout middleware goes around the guard. If it gives a request up, the answer of the handler is not kept:
+// the middleware has written to the same response. The outcome is unknown then, so RunnerOptions.Abandoned decides about a
+// retry. The same holds after Drop, but the handler has to say so, by [idempotency.Decide].
+package guard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	"github.com/valyala/fasthttp"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// New returns a middleware for app. The handlers after it run once for each Idempotency-Key of a POST or PATCH. Account
+// returns the ID of the authenticated caller. Requests without a key pass untouched.
+func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) string) (fiber.Handler, error) {
+	if cfg := app.Config(); cfg.StreamRequestBody || !cfg.DisablePreParseMultipartForm {
+		return nil, errors.New("guard: set DisablePreParseMultipartForm, and not StreamRequestBody: " +
+			"else fiber does not show request bodies as they were sent")
+	}
+	return func(c fiber.Ctx) error {
+		sent := c.Request().Header.PeekAll("Idempotency-Key")
+		if len(sent) == 0 || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
+			return c.Next()
+		}
+		key := idempotency.Key{
+			User:     strings.Clone(account(c)), // fasthttp uses the memory of its strings again
+			Endpoint: c.Method() + " " + string(c.Request().URI().PathOriginal()),
+			ID:       keyIn(sent),
+		}
+		if key.User == "" {
+			return fiber.ErrUnauthorized
+		}
+		outer := fasthttp.AcquireResponse() // what middleware outside has set
+		defer fasthttp.ReleaseResponse(outer)
+		c.Response().CopyTo(outer)
+		resp, replayed, err := runner.Do(c.Context(), key, payload(c), func(ctx context.Context) (idempotency.Response, error) {
+			return record(ctx, c, outer)
+		})
+		if c.IsAbandoned() { // the timeout middleware has answered
+			return nil
+		}
+		outer.CopyTo(c.Response())
+		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
+			return refuse(c, refusal)
+		}
+		if err != nil && err != errNotKept {
+			return err
+		}
+		if replayed {
+			c.Set("Idempotent-Replayed", "true")
+		}
+		return send(c, resp)
+	}, nil
+}
+
+var (
+	errNotKept = errors.New("guard: the answer is not kept")
+	validKey   = regexp.MustCompile(`^(?:([!#-+\--:<-\[\]-~]{1,255})|"([!#-\[\]-~]{1,255})")$`) // bare, or in quotes
+)
+
+// keyIn returns the one key that was sent, or nothing, which Runner.Do refuses as invalid.
+func keyIn(sent [][]byte) string {
+	if len(sent) != 1 {
+		return ""
+	}
+	return validKey.ReplaceAllString(validKey.FindString(string(sent[0])), "$1$2")
+}
+
+// payload returns what tells a request from others with its key. Quotes keep the parts apart.
+func payload(c fiber.Ctx) []byte {
+	media, _, _ := strings.Cut(c.Get("Content-Type"), ";")
+	query, encoding := c.Request().URI().QueryString(), c.Get("Content-Encoding")
+	return append(fmt.Appendf(nil, "%q %q %q ", query, strings.ToLower(media), encoding), c.BodyRaw()...)
+}
+
+// record runs the handlers and returns their answer. Of the header it has what differs from outer.
+func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp idempotency.Response, err error) {
+	defer c.SetContext(c.Context())
+	c.SetContext(ctx)
+	err = c.Next()
+	if err != nil && !c.IsAbandoned() && c.App().ErrorHandler(c, err) != nil {
+		_ = c.SendStatus(http.StatusInternalServerError) // as fiber does
+	}
+	if c.IsAbandoned() {
+		idempotency.Decide(ctx, idempotency.Unknown) // the handler may still be running
+		return resp, errNotKept
+	}
+	var body bytes.Buffer
+	if err := c.Response().BodyWriteTo(&body); err != nil { // a stream that broke off
+		return resp, err
+	}
+	before, after := fields(outer), fields(c.Response())
+	for name, values := range before {
+		if slices.Equal(values, after[name]) {
+			delete(after, name)
+		} else {
+			after[name] = slices.Clip(after[name]) // nil if the field was deleted
+		}
+	}
+	resp = idempotency.Response{
+		Status: c.Response().StatusCode(), Header: idempotency.NewFields(after), Body: body.Bytes(),
+	}
+	if !idempotency.DefaultStorable(&resp) {
+		return resp, errNotKept
+	}
+	return resp, nil
+}
+
+// fields returns a copy of the header, without what belongs to the connection.
+func fields(resp *fasthttp.Response) http.Header {
+	header := make(http.Header)
+	for name, value := range resp.Header.All() {
+		header.Add(string(name), string(value))
+	}
+	for _, name := range []string{"Connection", "Content-Length", "Trailer"} {
+		header.Del(name)
+	}
+	return header
+}
+
+// send answers with resp.
+func send(c fiber.Ctx, resp idempotency.Response) error {
+	for name, values := range resp.Header.Header() {
+		c.Response().Header.Del(name)
+		for _, value := range values {
+			c.Response().Header.Add(name, value)
+		}
+	}
+	return c.Status(resp.Status).Send(resp.Body)
+}
+
+// refuse answers with problem details.
+func refuse(c fiber.Ctx, refusal *idempotency.Error) error {
+	return adaptor.HTTPHandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		idempotency.WriteProblem(w, r, refusal)
+	})(c)
+}
