@@ -9,9 +9,10 @@
 // retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and [idempotency.Decide], and
 // ends if the claim is lost. The verdict Keep makes no difference to an answer that is not storable.
 //
-// fiber's timeout middleware goes around the guard. If it gives a request up, the answer of the handler is not kept:
-// the middleware has written to the same response. The outcome is unknown then, so RunnerOptions.Abandoned decides about a
-// retry. The same holds after Drop, but the handler has to say so, by [idempotency.Decide].
+// fiber's timeout middleware goes around the guard. When the time is up, it writes to the response that the handler may still
+// be writing to. So an answer that comes after the deadline of the context is neither sent nor kept. Its outcome is unknown,
+// and RunnerOptions.Abandoned decides about a retry. A handler that calls Drop has to say by [idempotency.Decide] what that
+// means: without an answer, an empty one is kept.
 package guard
 
 import (
@@ -57,8 +58,8 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 		resp, replayed, err := runner.Do(c.Context(), key, payload(c), func(ctx context.Context) (idempotency.Response, error) {
 			return record(ctx, c, outer)
 		})
-		if c.IsAbandoned() { // the timeout middleware has answered
-			return nil
+		if timedOut(c) {
+			return c.Context().Err() // nil if the timeout middleware is inside, and has answered
 		}
 		outer.CopyTo(c.Response())
 		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
@@ -99,12 +100,12 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 	defer c.SetContext(c.Context())
 	c.SetContext(ctx)
 	err = c.Next()
-	if err != nil && !c.IsAbandoned() && c.App().ErrorHandler(c, err) != nil {
-		_ = c.SendStatus(http.StatusInternalServerError) // as fiber does
-	}
-	if c.IsAbandoned() {
-		idempotency.Decide(ctx, idempotency.Unknown) // the handler may still be running
+	if timedOut(c) {
+		idempotency.Decide(ctx, idempotency.Unknown)
 		return resp, errNotKept
+	}
+	if err != nil && c.App().ErrorHandler(c, err) != nil {
+		_ = c.SendStatus(http.StatusInternalServerError) // as fiber does
 	}
 	var body bytes.Buffer
 	if err := c.Response().BodyWriteTo(&body); err != nil { // a stream that broke off
@@ -126,6 +127,9 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 	}
 	return resp, nil
 }
+
+// timedOut reports whether the response belongs to the timeout middleware, or may at any moment.
+func timedOut(c fiber.Ctx) bool { return c.IsAbandoned() || c.Context().Err() != nil }
 
 // fields returns a copy of the header, without what belongs to the connection.
 func fields(resp *fasthttp.Response) http.Header {
