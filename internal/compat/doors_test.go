@@ -41,6 +41,7 @@ var doors = []func() door{
 	serveMuxDoor,
 	chiDoor,
 	gorillaDoor,
+	fiberDoor,
 }
 
 // door is a framework.

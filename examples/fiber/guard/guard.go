@@ -52,14 +52,15 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 		if key.User == "" {
 			return fiber.ErrUnauthorized
 		}
+		outside := c.Context()
 		outer := fasthttp.AcquireResponse() // what middleware outside has set
 		defer fasthttp.ReleaseResponse(outer)
 		c.Response().CopyTo(outer)
-		resp, replayed, err := runner.Do(c.Context(), key, payload(c), func(ctx context.Context) (idempotency.Response, error) {
+		resp, replayed, err := runner.Do(outside, key, payload(c), func(ctx context.Context) (idempotency.Response, error) {
 			return record(ctx, c, outer)
 		})
-		if timedOut(c) {
-			return c.Context().Err() // nil if the timeout middleware is inside, and has answered
+		if timedOut(c, outside) {
+			return outside.Err() // nil if the timeout middleware is inside, and has answered
 		}
 		outer.CopyTo(c.Response())
 		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
@@ -97,10 +98,15 @@ func payload(c fiber.Ctx) []byte {
 
 // record runs the handlers and returns their answer. Of the header it has what differs from outer.
 func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp idempotency.Response, err error) {
-	defer c.SetContext(c.Context())
+	outside := c.Context()
 	c.SetContext(ctx)
+	defer func() {
+		if !timedOut(c, outside) {
+			c.SetContext(outside)
+		}
+	}()
 	err = c.Next()
-	if timedOut(c) {
+	if timedOut(c, outside) {
 		idempotency.Decide(ctx, idempotency.Unknown)
 		return resp, errNotKept
 	}
@@ -128,8 +134,8 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 	return resp, nil
 }
 
-// timedOut reports whether the response belongs to the timeout middleware, or may at any moment.
-func timedOut(c fiber.Ctx) bool { return c.IsAbandoned() || c.Context().Err() != nil }
+// timedOut reports whether c may be in use by the timeout middleware, or by a handler that it has given up.
+func timedOut(c fiber.Ctx, outside context.Context) bool { return c.IsAbandoned() || outside.Err() != nil }
 
 // fields returns a copy of the header, without what belongs to the connection.
 func fields(resp *fasthttp.Response) http.Header {

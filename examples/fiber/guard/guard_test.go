@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
@@ -232,6 +233,19 @@ func TestNotStorable(t *testing.T) {
 	require.EqualValues(t, 2, s.runs.Load())
 }
 
+// A stream that breaks off is no answer.
+func TestStreamBreaksOff(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), func(c fiber.Ctx) error {
+		return c.SendStream(io.MultiReader(strings.NewReader("half of"), iotest.ErrReader(errors.New("broken off"))))
+	})
+	for range 2 {
+		resp, _ := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
+	}
+	require.EqualValues(t, 2, s.runs.Load())
+}
+
 // overtaken is a store in which each attempt is overtaken by another one.
 type overtaken struct{ idempotency.Store }
 
@@ -244,7 +258,9 @@ func (s overtaken) Begin(
 
 type lost struct{ idempotency.Claim }
 
-func (lost) Complete(context.Context, idempotency.Response, time.Duration) error { return idempotency.ErrClaimLost }
+func (lost) Complete(context.Context, idempotency.Response, time.Duration) error {
+	return idempotency.ErrClaimLost
+}
 
 // Nothing is left of an answer that does not count.
 func TestClaimLost(t *testing.T) {
