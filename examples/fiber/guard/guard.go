@@ -135,7 +135,9 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 }
 
 // timedOut reports whether c may be in use by the timeout middleware, or by a handler that it has given up.
-func timedOut(c fiber.Ctx, outside context.Context) bool { return c.IsAbandoned() || outside.Err() != nil }
+func timedOut(c fiber.Ctx, outside context.Context) bool {
+	return c.IsAbandoned() || outside.Err() != nil
+}
 
 // fields returns a copy of the header, without what belongs to the connection.
 func fields(resp *fasthttp.Response) http.Header {
