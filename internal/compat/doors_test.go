@@ -42,6 +42,9 @@ var doors = []func() door{
 	chiDoor,
 	gorillaDoor,
 	fiberDoor,
+	humaDoor,
+	oapiDoor,
+	connectDoor,
 }
 
 // door is a framework.
