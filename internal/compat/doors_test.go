@@ -45,6 +45,8 @@ var doors = []func() door{
 	humaDoor,
 	oapiDoor,
 	connectDoor,
+	gatewayDoor,
+	proxyDoor,
 }
 
 // door is a framework.
