@@ -5,7 +5,6 @@ package refusal
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -36,12 +35,16 @@ func Write(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 
 func newError(e *idempotency.Error) *connect.Error {
 	failure := connect.NewError(code(e), errors.New(cmp.Or(e.Detail, e.Title, http.StatusText(e.Status))))
-	maps.Copy(failure.Meta(), e.Header)
-	addDetail(failure, &errdetails.ErrorInfo{
-		Reason:   strings.ToUpper(strings.ReplaceAll(e.Code, "-", "_")),
-		Domain:   "github.com/idempotency-go/idempotency",
-		Metadata: map[string]string{"retry": string(e.Retry)},
-	})
+	for name, values := range e.Header {
+		failure.Meta()[http.CanonicalHeaderKey(name)] = values
+	}
+	if e.Code != "" {
+		addDetail(failure, &errdetails.ErrorInfo{
+			Reason:   strings.ToUpper(strings.ReplaceAll(e.Code, "-", "_")),
+			Domain:   "github.com/idempotency-go/idempotency",
+			Metadata: map[string]string{"retry": string(e.Retry)},
+		})
+	}
 	if e.RetryAfter > 0 {
 		seconds := (e.RetryAfter + time.Second - 1) / time.Second
 		failure.Meta().Set("Retry-After", strconv.FormatInt(int64(seconds), 10))
