@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/grpcgateway/guard"
 )
 
@@ -174,4 +175,31 @@ func (d *gatewayWays) serve(
 		require.NoError(t, err)
 		return s.listen(t, around(layers...)(t, mux)) + "/charges"
 	}})
+}
+
+// A service behind the gateway that knows keys gets the same one for each attempt.
+func TestGatewayPassesAKeyOn(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	options := append(guard.Options(newMiddleware(t, newStore(), idempotency.Options{})),
+		runtime.WithMetadata(func(ctx context.Context, _ *http.Request) metadata.MD {
+			op, _ := idempotency.FromContext(ctx)
+			return metadata.Pairs("idempotency-key", op.DownstreamKey("charge"))
+		}))
+	mux := runtime.NewServeMux(options...)
+	err := mux.HandlePath(http.MethodPost, "/charges", func(w http.ResponseWriter, r *http.Request, _ map[string]string) {
+		ctx, err := runtime.AnnotateIncomingContext(r.Context(), mux, r, procedure)
+		if err != nil {
+			panic(err)
+		}
+		keys = append(keys, metadata.ValueFromIncomingContext(ctx, "idempotency-key")...)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	require.NoError(t, err)
+	url := http1.listen(t, mux).URL + "/charges"
+	for range 2 {
+		require.Equal(t, "503", knock(t.Context(), url, "key").status)
+	}
+	require.Len(t, keys, 2)
+	require.Equal(t, keys[0], keys[1])
 }
