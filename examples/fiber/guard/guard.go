@@ -40,14 +40,14 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 			"else fiber does not show request bodies as they were sent")
 	}
 	return func(c fiber.Ctx) error {
-		sent := c.Request().Header.PeekAll("Idempotency-Key")
-		if len(sent) == 0 || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
+		id, sent := keyIn(c.Request().Header.PeekAll("Idempotency-Key"))
+		if !sent || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
 			return c.Next()
 		}
 		key := idempotency.Key{
 			User:     strings.Clone(account(c)), // fasthttp uses the memory of its strings again
 			Endpoint: c.Method() + " " + string(c.Request().URI().PathOriginal()),
-			ID:       keyIn(sent),
+			ID:       id,
 		}
 		if key.User == "" {
 			return fiber.ErrUnauthorized
@@ -81,12 +81,12 @@ var (
 	validKey   = regexp.MustCompile(`^(?:([!#-+\--:<-\[\]-~]{1,255})|"([!#-\[\]-~]{1,255})")$`) // bare, or in quotes
 )
 
-// keyIn returns the one key that was sent, or nothing, which Runner.Do refuses as invalid.
-func keyIn(sent [][]byte) string {
-	if len(sent) != 1 {
-		return ""
+// keyIn returns the one key that was sent, or nothing, which Runner.Do refuses as invalid, and whether any was sent.
+func keyIn(fields [][]byte) (id string, sent bool) {
+	if len(fields) == 1 {
+		id = validKey.ReplaceAllString(validKey.FindString(string(fields[0])), "$1$2")
 	}
-	return validKey.ReplaceAllString(validKey.FindString(string(sent[0])), "$1$2")
+	return id, len(fields) > 0
 }
 
 // payload returns what tells a request from others with its key. Quotes keep the parts apart.
@@ -114,15 +114,18 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 		_ = c.SendStatus(http.StatusInternalServerError) // as fiber does
 	}
 	var body bytes.Buffer
-	if err := c.Response().BodyWriteTo(&body); err != nil { // a stream that broke off
+	if err := c.Response().BodyWriteTo(&body); err != nil {
+		idempotency.Decide(ctx, idempotency.Unknown) // a stream that broke off
 		return resp, err
 	}
 	before, after := fields(outer), fields(c.Response())
 	for name, values := range before {
-		if slices.Equal(values, after[name]) {
+		now, kept := after[name]
+		switch {
+		case slices.Equal(values, now):
 			delete(after, name)
-		} else {
-			after[name] = slices.Clip(after[name]) // nil if the field was deleted
+		case !kept:
+			after[name] = nil // deleted
 		}
 	}
 	resp = idempotency.Response{
