@@ -98,6 +98,9 @@ func humaDoor() door {
 	})
 	late := func(ctx context.Context, _ *stage) (*output, error) { return one(http.StatusCreated), tooLong(ctx) }
 	humaWay(d, timingOut, "the context of the request ends", runsAgain, late, middleware.Timeout(shortly))
+	humaWay(d, errorHandler, "an error that is a huma.StatusError", replayed, func(context.Context, *stage) (*none, error) {
+		return nil, &humaError{"declined"}
+	})
 	humaWay(d, recovering, "chi's middleware.Recoverer", runsAgain, func(context.Context, *stage) (*none, error) {
 		panic("crash")
 	}, quietly, middleware.Recoverer)
@@ -108,6 +111,14 @@ func humaDoor() door {
 	}, middleware.Compress(5))
 	return *d
 }
+
+// humaError is an error with a status and a form of its own.
+type humaError struct {
+	Reason string `json:"reason"`
+}
+
+func (e *humaError) Error() string { return e.Reason }
+func (*humaError) GetStatus() int  { return http.StatusPaymentRequired }
 
 // humaWay adds a way: an operation behind the guard, with layers around that.
 func humaWay[O any](

@@ -3,8 +3,10 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -17,6 +19,7 @@ import (
 	"github.com/gofiber/fiber/v3/middleware/cors"
 	"github.com/gofiber/fiber/v3/middleware/requestid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
@@ -126,6 +129,52 @@ func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 		require.Equal(t, "charged "+key, body)
 	}
 	require.EqualValues(t, 3, s.runs.Load())
+}
+
+// Users who send many requests at once, three with each key, get their own answers.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- s.app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	var clients errgroup.Group
+	const users, keys = 8, 40
+	for user := range users {
+		for key := range keys {
+			clients.Go(func() error {
+				amount := fmt.Sprint(user*keys + key)
+				return charge("http://"+listener.Addr().String()+"/charges/1", fmt.Sprint("user ", user), fmt.Sprint(key), amount)
+			})
+		}
+	}
+	require.NoError(t, clients.Wait())
+	require.EqualValues(t, users*keys, s.runs.Load())
+	require.NoError(t, s.app.Shutdown())
+	require.NoError(t, <-ended)
+}
+
+// charge sends a request three times, and returns an error unless it gets the same answer of its own each time.
+func charge(url, user, key, amount string) error {
+	for range 3 {
+		r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(amount))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("User", user)
+		r.Header.Set("Idempotency-Key", key)
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(body) != "charged "+amount {
+			return fmt.Errorf("%s got %q for %s: %w", user, body, amount, err)
+		}
+	}
+	return nil
 }
 
 func TestRequestsThatAreOthers(t *testing.T) {
