@@ -190,7 +190,7 @@ type exchange struct {
 	kept     Response // what is stored of it
 	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
 	silence  error    // why the context of a handler had ended that returned without an answer
-	unheard  bool     // the handler wrote nothing, and the framework around the middleware answers
+	unheard  bool     // the handler wrote nothing, and a framework answers later
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -305,15 +305,24 @@ func (e *exchange) execute() error {
 		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
 	case e.silence != nil: // outer middleware answers, as it would without a key
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
+		e.handOver()
 		return nil
 	case e.unheard && e.bound() && e.execution.operation.decided() == undecided:
 		return undone()
-	case e.unheard: // the framework answers, with what the handler has set of the header
-		e.recorder.setHeader()
+	case e.unheard:
+		e.handOver()
 		return nil
 	default:
 		e.recorder.send()
 		return nil
+	}
+}
+
+// handOver lets a framework that answersLater answer, with the header as the handler has left it.
+func (e *exchange) handOver() {
+	if answersLater(e.w) {
+		e.recorder.setHeader()
+		e.writer.handOver()
 	}
 }
 
