@@ -8,7 +8,9 @@ replace (
 	github.com/idempotency-go/idempotency/echoidempotency => ../../echoidempotency
 	github.com/idempotency-go/idempotency/examples => ../../examples
 	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
+	github.com/idempotency-go/idempotency/grpcidempotency => ../../grpcidempotency
 	github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
+	github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
 )
 
 require (
