@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
 )
 
@@ -30,10 +29,7 @@ func fiberDoor() door {
 		return fiber.ErrServiceUnavailable
 	})
 	d.way(erring, `return errors.New("down")`, runsAgain, func(fiber.Ctx) error { return errors.New("down") })
-	d.way(aborting, "c.Drop", runsAgain, func(c fiber.Ctx) error {
-		idempotency.Decide(c.Context(), idempotency.Unknown)
-		return c.Drop()
-	})
+	d.way(aborting, "c.Drop", runsAgain, func(c fiber.Ctx) error { return c.Drop() })
 	d.way(aborting, "c.End", replayed, func(c fiber.Ctx) error {
 		if err := c.Status(fiber.StatusCreated).SendString("charged"); err != nil {
 			return err
@@ -42,7 +38,9 @@ func fiberDoor() door {
 	})
 	d.way(asJSON, "c.JSON", replayed, d.json)
 	d.way(asJSON, "c.JSONP", replayed, func(c fiber.Ctx) error { return c.JSONP(fiber.Map{"charge": c.Params("id")}, "f") })
-	d.way(asJSON, "c.Format", replayed, func(c fiber.Ctx) error { return c.Format(fiber.ResFmt{MediaType: "json", Handler: d.json}) })
+	d.way(asJSON, "c.Format", replayed, func(c fiber.Ctx) error {
+		return c.Format(fiber.ResFmt{MediaType: "json", Handler: d.json})
+	})
 	d.way(asJSON, "c.AutoFormat", replayed, func(c fiber.Ctx) error { return c.AutoFormat(fiber.Map{"charge": 1}) })
 	d.way(asString, "c.SendString", replayed, func(c fiber.Ctx) error { return c.SendString("charged " + c.Params("id")) })
 	d.way(asString, "c.Send", replayed, func(c fiber.Ctx) error { return c.Status(fiber.StatusAccepted).Send(c.Body()) })
@@ -61,7 +59,9 @@ func fiberDoor() door {
 	d.way(redirecting, `c.Redirect().With("status", "charged").To("/done")`, replayed, func(c fiber.Ctx) error {
 		return c.Redirect().With("status", "charged").To("/done")
 	})
-	d.way(streaming, "c.SendStream", replayed, func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("charged")) })
+	d.way(streaming, "c.SendStream", replayed, func(c fiber.Ctx) error {
+		return c.SendStream(strings.NewReader("charged"))
+	})
 	d.way(streaming, "c.SendStreamWriter", replayed, func(c fiber.Ctx) error {
 		return c.SendStreamWriter(func(w *bufio.Writer) {
 			for range 3 {
@@ -102,7 +102,7 @@ func (d *fiberWays) layers() {
 	deaf := func(s *stage) fiber.Handler {
 		return func(c fiber.Ctx) error {
 			s.enter()
-			for !c.IsAbandoned() {
+			for began := time.Now(); !c.IsAbandoned() && time.Since(began) < long; {
 				time.Sleep(time.Millisecond)
 			}
 			return nil
@@ -117,10 +117,10 @@ func (d *fiberWays) layers() {
 	problems := fiber.Config{ErrorHandler: func(c fiber.Ctx, err error) error {
 		return c.Status(fiber.StatusUnprocessableEntity).JSON(fiber.Map{"error": err.Error()}, "application/problem+json")
 	}}
-	d.add(errorHandler, "ErrorHandler", replayed, problems, d.after(func(fiber.Ctx) error { return errors.New("declined") }))
+	declined := func(fiber.Ctx) error { return errors.New("declined") }
+	d.add(errorHandler, "ErrorHandler", replayed, problems, d.after(declined))
 	failing := fiber.Config{ErrorHandler: func(_ fiber.Ctx, err error) error { return err }}
-	d.add(errorHandler, "ErrorHandler that fails", runsAgain, failing,
-		d.after(func(fiber.Ctx) error { return errors.New("declined") }))
+	d.add(errorHandler, "ErrorHandler that fails", runsAgain, failing, d.after(declined))
 
 	crash := func(fiber.Ctx) error { panic("crash") }
 	d.layer(recovering, recovering, "recover.New", runsAgain, crash, recover.New())
@@ -197,8 +197,8 @@ func listenFiber(t testing.TB, s *stage, app *fiber.App) string {
 	return "http://" + listener.Addr().String()
 }
 
-// leftByFasthttp are the goroutines that fasthttp leaves: its clock, its compressors, and those that clean up after a server
-// and after files, once they wake up.
+// leftByFasthttp are the goroutines that fasthttp leaves: its clock, its compressors, and those that clean up after a
+// server and after files, once they wake up.
 func leftByFasthttp() (options []goleak.Option) {
 	for _, function := range []string{
 		".updateServerDate.func1", "/stackless.funcWorker", ".(*workerPool).Start.func2",

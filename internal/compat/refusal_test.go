@@ -150,17 +150,19 @@ func (r refused) require(t *testing.T, err error) {
 	require.Equal(t, r.code, failure.Code(), failure.Message())
 	require.NotContains(t, failure.Message(), "idempotency:", "what happened inside is not for clients")
 	require.NotEmpty(t, failure.Message())
+	var reason string
 	var wait time.Duration
 	for _, detail := range failure.Details() {
 		value, err := detail.Value()
 		require.NoError(t, err)
 		switch value := value.(type) {
 		case *errdetails.ErrorInfo:
-			require.Equal(t, r.reason, value.GetReason())
+			reason = value.GetReason()
 		case *errdetails.RetryInfo:
 			wait = value.GetRetryDelay().AsDuration()
 		}
 	}
+	require.Equal(t, r.reason, reason)
 	require.Equal(t, r.again, wait > 0)
 	require.Equal(t, r.again, failure.Meta().Get("Retry-After") != "")
 	require.Empty(t, failure.Meta().Get(marker))

@@ -1,18 +1,19 @@
-// Package guard makes handlers of fiber safe to retry. It is a recipe on [idempotency.Runner]: copy it, and change what your
-// service does otherwise.
+// Package guard makes handlers of fiber safe to retry. It is a recipe on [idempotency.Runner]: copy it, and change what
+// your service does otherwise.
 //
-// Mount it inside authentication and on the routes that need it. The error handler of the app runs within the recording,
-// so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to its end, and
-// its trailers become fields of the header.
+// Mount it inside authentication and on the routes that need it. The error handler of the app runs within the
+// recording, so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to
+// its end, and its trailers become fields of the header.
 //
-// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on, and a
-// retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and [idempotency.Decide], and
-// ends if the claim is lost. The verdict Keep makes no difference to an answer that is not storable.
+// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on, and
+// a retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and
+// [idempotency.Decide], and ends if the claim is lost. The verdict Keep makes no difference to an answer that is not
+// storable.
 //
-// fiber's timeout middleware goes around the guard. When the time is up, it writes to the response that the handler may still
-// be writing to. So an answer that comes after the deadline of the context is neither sent nor kept. Its outcome is unknown,
-// and RunnerOptions.Abandoned decides about a retry. A handler that calls Drop has to say by [idempotency.Decide] what that
-// means: without an answer, an empty one is kept.
+// fiber's timeout middleware goes around the guard. When the time is up, it writes to the response that the handler may
+// still be writing to. So an answer that comes after the deadline of the context is neither sent nor kept. Its outcome
+// is unknown, and RunnerOptions.Abandoned decides about a retry. So it does after Drop, and after a stream that breaks
+// off.
 package guard
 
 import (
@@ -24,6 +25,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
@@ -56,9 +58,8 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 		outer := fasthttp.AcquireResponse() // what middleware outside has set
 		defer fasthttp.ReleaseResponse(outer)
 		c.Response().CopyTo(outer)
-		resp, replayed, err := runner.Do(outside, key, payload(c), func(ctx context.Context) (idempotency.Response, error) {
-			return record(ctx, c, outer)
-		})
+		work := func(ctx context.Context) (idempotency.Response, error) { return record(ctx, c, outer) }
+		resp, replayed, err := runner.Do(outside, key, payload(c), work)
 		if timedOut(c, outside) {
 			return outside.Err() // nil if the timeout middleware is inside, and has answered
 		}
@@ -131,10 +132,21 @@ func record(ctx context.Context, c fiber.Ctx, outer *fasthttp.Response) (resp id
 	resp = idempotency.Response{
 		Status: c.Response().StatusCode(), Header: idempotency.NewFields(after), Body: body.Bytes(),
 	}
-	if !idempotency.DefaultStorable(&resp) {
+	switch {
+	case dropped(c, &resp):
+		idempotency.Decide(ctx, idempotency.Unknown)
 		return resp, errNotKept
+	case !idempotency.DefaultStorable(&resp):
+		return resp, errNotKept
+	default:
+		return resp, nil
 	}
-	return resp, nil
+}
+
+// dropped reports whether the handler has closed the connection without an answer, by Drop. End closes it after one.
+func dropped(c fiber.Ctx, resp *idempotency.Response) bool {
+	untouched := resp.Status == http.StatusOK && len(resp.Body) == 0
+	return untouched && c.RequestCtx().Conn().SetWriteDeadline(time.Time{}) != nil
 }
 
 // timedOut reports whether c may be in use by the timeout middleware, or by a handler that it has given up.
