@@ -1,6 +1,6 @@
 // Connect guards a unary Connect RPC, whose handler is an http.Handler like any other. Its answers are replayed as they
-// were, its errors with their code, message and details included. What the middleware refuses is an error of Connect too:
-// see package refusal. It ends with the line
+// were, its errors with their code, message and details included. What the middleware refuses is an error of Connect
+// too: see package refusal. It ends with the line
 //
 //	calls: 6, executions: 3, charges: 1
 package main

@@ -1,5 +1,5 @@
-// Grpcgateway guards the routes of a grpc-gateway, with a gRPC service behind it that knows nothing of keys. It ends with the
-// line
+// Grpcgateway guards the routes of a grpc-gateway, with a gRPC service behind it that knows nothing of keys. It ends
+// with the line
 //
 //	operations: 1, requests: 3, charges: 1
 package main
@@ -58,7 +58,8 @@ func register(gateway *runtime.ServeMux, conn *grpc.ClientConn) error {
 			err = inbound.NewDecoder(r.Body).Decode(in)
 		}
 		if err == nil {
-			err = conn.Invoke(ctx, "/"+service+"/"+method, in, out, grpc.Header(&md.HeaderMD), grpc.Trailer(&md.TrailerMD))
+			header, trailer := grpc.Header(&md.HeaderMD), grpc.Trailer(&md.TrailerMD)
+			err = conn.Invoke(ctx, "/"+service+"/"+method, in, out, header, trailer)
 		}
 		ctx = runtime.NewServerMetadataContext(ctx, md)
 		if err != nil {

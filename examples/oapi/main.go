@@ -1,4 +1,5 @@
-// Oapi guards the operations of a strict server that oapi-codegen has made of an OpenAPI document. It ends with the line
+// Oapi guards the operations of a strict server that oapi-codegen has made of an OpenAPI document. It ends with the
+// line
 //
 //	operations: 1, requests: 3, charges: 1
 package main

@@ -37,7 +37,7 @@ func fiberDoor() door {
 		return c.End()
 	})
 	d.way(asJSON, "c.JSON", replayed, d.json)
-	d.way(asJSON, "c.JSONP", replayed, func(c fiber.Ctx) error { return c.JSONP(fiber.Map{"charge": c.Params("id")}, "f") })
+	d.way(asJSON, "c.JSONP", replayed, func(c fiber.Ctx) error { return c.JSONP(fiber.Map{"charge": 1}, "f") })
 	d.way(asJSON, "c.Format", replayed, func(c fiber.Ctx) error {
 		return c.Format(fiber.ResFmt{MediaType: "json", Handler: d.json})
 	})
@@ -70,8 +70,8 @@ func fiberDoor() door {
 			}
 		})
 	})
-	d.way(statusOnly, "c.SendStatus(204)", replayed, func(c fiber.Ctx) error { return c.SendStatus(fiber.StatusNoContent) })
-	d.way(statusOnly, "c.SendStatus(404)", replayed, func(c fiber.Ctx) error { return c.SendStatus(fiber.StatusNotFound) })
+	d.way(statusOnly, "c.SendStatus(204)", replayed, func(c fiber.Ctx) error { return c.SendStatus(204) })
+	d.way(statusOnly, "c.SendStatus(404)", replayed, func(c fiber.Ctx) error { return c.SendStatus(404) })
 	d.way(statusOnly, "c.Status(202)", replayed, func(c fiber.Ctx) error { c.Status(fiber.StatusAccepted); return nil })
 	d.way(silently, "return nil", replayed, func(fiber.Ctx) error { return nil })
 	d.add(leaving, "the handler goes on", replayed, fiber.Config{}, func(s *stage, once fiber.Handler) []any {

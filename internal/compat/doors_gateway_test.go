@@ -46,8 +46,10 @@ func gatewayDoor() door {
 		func(context.Context, *stage) (proto.Message, error) { panic(http.ErrAbortHandler) })
 	d.way(panicking, "panic", runsAgain, d.crash)
 	d.way(asJSON, "a message with metadata", replayed, d.charge)
-	d.way(asString, "google.api.HttpBody", replayed, answering(&httpbody.HttpBody{ContentType: "text/html", Data: []byte("<p>")}))
-	d.way(asFile, "google.api.HttpBody", replayed, answering(&httpbody.HttpBody{ContentType: "image/png", Data: []byte{0, 255}}))
+	page := &httpbody.HttpBody{ContentType: "text/html", Data: []byte("<p>")}
+	d.way(asString, "google.api.HttpBody", replayed, answering(page))
+	picture := &httpbody.HttpBody{ContentType: "image/png", Data: []byte{0, 255}}
+	d.way(asFile, "google.api.HttpBody", replayed, answering(picture))
 	d.add(redirecting, "runtime.WithForwardResponseOption", replayed, answering(one),
 		runtime.WithForwardResponseOption(func(_ context.Context, w http.ResponseWriter, _ proto.Message) error {
 			w.Header().Set("Location", "/done")
@@ -113,18 +115,19 @@ func (d *gatewayWays) add(k kind, name string, retry fate, m gatewayMethod, opts
 }
 
 // layer adds a way with layers around the gateway.
-func (d *gatewayWays) layer(k kind, name string, retry fate, m gatewayMethod, layers ...func(http.Handler) http.Handler) {
+func (d *gatewayWays) layer(
+	k kind, name string, retry fate, m gatewayMethod, layers ...func(http.Handler) http.Handler,
+) {
 	d.serve(k, name, retry, d.unary(m), nil, layers)
 }
 
 // forwarder answers what a method has returned or failed with.
-type forwarder func(
-	ctx context.Context, s *stage, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request,
-)
+type forwarder func(context.Context, *stage, *runtime.ServeMux, runtime.Marshaler, http.ResponseWriter, *http.Request)
 
 func (*gatewayWays) unary(m gatewayMethod) forwarder {
 	return func(
-		ctx context.Context, s *stage, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request,
+		ctx context.Context, s *stage, mux *runtime.ServeMux, marshaler runtime.Marshaler,
+		w http.ResponseWriter, r *http.Request,
 	) {
 		message, err := m(ctx, s)
 		if err != nil {
@@ -138,7 +141,8 @@ func (*gatewayWays) unary(m gatewayMethod) forwarder {
 // stream adds a method that sends two messages, and ends with an error.
 func (d *gatewayWays) stream(name string, retry fate, end error) {
 	d.serve(streaming, name, retry, func(
-		ctx context.Context, _ *stage, mux *runtime.ServeMux, marshaler runtime.Marshaler, w http.ResponseWriter, r *http.Request,
+		ctx context.Context, _ *stage, mux *runtime.ServeMux, marshaler runtime.Marshaler,
+		w http.ResponseWriter, r *http.Request,
 	) {
 		sent := 0
 		runtime.ForwardResponseStream(ctx, mux, marshaler, w, r, func() (proto.Message, error) {

@@ -34,15 +34,15 @@ func humaDoor() door {
 		out.Location, out.SetCookie = "/charges/1", []http.Cookie{{Name: "a", Value: "1"}, {Name: "b", Value: "2"}}
 		return out, nil
 	})
-	humaWay(d, erring, `return nil, huma.NewError(402, "declined")`, replayed, func(context.Context, *stage) (*none, error) {
-		return nil, huma.NewError(http.StatusPaymentRequired, "declined", &huma.ErrorDetail{Location: "body.amount"})
-	})
+	humaWay(d, erring, `return nil, huma.NewError(402, "declined")`, replayed,
+		func(context.Context, *stage) (*none, error) {
+			return nil, huma.NewError(http.StatusPaymentRequired, "declined", &huma.ErrorDetail{Location: "body.amount"})
+		})
 	humaWay(d, erring, "return nil, huma.ErrorWithHeaders", replayed, func(context.Context, *stage) (*none, error) {
 		return nil, huma.ErrorWithHeaders(huma.Error404NotFound("no card"), http.Header{"Cache-Control": {"no-store"}})
 	})
-	humaWay(d, erring, "return nil, huma.Error503ServiceUnavailable", runsAgain, func(context.Context, *stage) (*none, error) {
-		return nil, huma.Error503ServiceUnavailable("down")
-	})
+	humaWay(d, erring, "return nil, huma.Error503ServiceUnavailable", runsAgain,
+		func(context.Context, *stage) (*none, error) { return nil, huma.Error503ServiceUnavailable("down") })
 	humaWay(d, erring, `return nil, errors.New("down")`, runsAgain, func(context.Context, *stage) (*none, error) {
 		return nil, errors.New("down")
 	})
@@ -98,9 +98,8 @@ func humaDoor() door {
 	})
 	late := func(ctx context.Context, _ *stage) (*output, error) { return one(http.StatusCreated), tooLong(ctx) }
 	humaWay(d, timingOut, "the context of the request ends", runsAgain, late, middleware.Timeout(shortly))
-	humaWay(d, errorHandler, "an error that is a huma.StatusError", replayed, func(context.Context, *stage) (*none, error) {
-		return nil, &humaError{"declined"}
-	})
+	humaWay(d, errorHandler, "an error that is a huma.StatusError", replayed,
+		func(context.Context, *stage) (*none, error) { return nil, &humaError{"declined"} })
 	humaWay(d, recovering, "chi's middleware.Recoverer", runsAgain, func(context.Context, *stage) (*none, error) {
 		panic("crash")
 	}, quietly, middleware.Recoverer)

@@ -26,10 +26,13 @@ func oapiDoor() door {
 	}
 	crash := func(context.Context, *stage) (api.CreatePaymentResponseObject, error) { panic("crash") }
 	declined := api.CreatePayment402JSONResponse{Charge: "declined"}
-	failing := api.StrictHTTPServerOptions{ResponseErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) {
-		idempotency.Decide(r.Context(), idempotency.Unknown)
+	problem := func(w http.ResponseWriter, _ *http.Request, err error) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-	}}
+	}
+	decided := func(w http.ResponseWriter, r *http.Request, err error) {
+		idempotency.Decide(r.Context(), idempotency.Unknown)
+		problem(w, r, err)
+	}
 	pdf := func(rest func() io.Reader) oapiHandler {
 		return func(context.Context, *stage) (api.CreatePaymentResponseObject, error) {
 			body := io.MultiReader(strings.NewReader("half "), rest())
@@ -41,9 +44,8 @@ func oapiDoor() door {
 	d.way(erring, "return 402", replayed, answering(declined, nil))
 	d.way(erring, "return 503", runsAgain, answering(api.CreatePayment503Response{}, nil))
 	d.way(erring, `return nil, errors.New("down")`, runsAgain, answering(nil, errors.New("down")))
-	d.way(aborting, "panic(http.ErrAbortHandler)", runsAgain, func(context.Context, *stage) (api.CreatePaymentResponseObject, error) {
-		panic(http.ErrAbortHandler)
-	})
+	d.way(aborting, "panic(http.ErrAbortHandler)", runsAgain,
+		func(context.Context, *stage) (api.CreatePaymentResponseObject, error) { panic(http.ErrAbortHandler) })
 	d.way(panicking, "panic", runsAgain, crash)
 	d.way(asJSON, "JSONResponse", replayed, answering(created, nil))
 	d.way(asString, "TextResponse", replayed, answering(api.CreatePayment202TextResponse("charged"), nil))
@@ -53,21 +55,21 @@ func oapiDoor() door {
 	broken := func() io.Reader { return iotest.ErrReader(errors.New("broken off")) }
 	d.way(asFile, "application/pdf", replayed, pdf(whole))
 	d.way(streaming, "io.Reader", replayed, pdf(whole))
-	d.add(streaming, "io.Reader that breaks off, ResponseErrorHandlerFunc decides", runsAgain, failing, pdf(broken))
+	d.add(streaming, "io.Reader that breaks off, ResponseErrorHandlerFunc decides", runsAgain,
+		api.StrictHTTPServerOptions{ResponseErrorHandlerFunc: decided}, pdf(broken))
 	d.way(statusOnly, "204Response", replayed, answering(api.CreatePayment204Response{}, nil))
 	d.way(silently, "return nil, nil", replayed, answering(nil, nil))
-	d.way(leaving, "the handler goes on", replayed, func(ctx context.Context, s *stage) (api.CreatePaymentResponseObject, error) {
-		return created, s.wait(ctx)
-	})
+	d.way(leaving, "the handler goes on", replayed,
+		func(ctx context.Context, s *stage) (api.CreatePaymentResponseObject, error) {
+			return created, s.wait(ctx)
+		})
 	d.way(timingOut, "the context of the request ends", runsAgain,
 		func(ctx context.Context, _ *stage) (api.CreatePaymentResponseObject, error) {
 			return created, tooLong(ctx)
 		},
 		middleware.Timeout(shortly))
-	problems := api.StrictHTTPServerOptions{ResponseErrorHandlerFunc: func(w http.ResponseWriter, _ *http.Request, err error) {
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-	}}
-	d.add(errorHandler, "ResponseErrorHandlerFunc", replayed, problems, answering(nil, errors.New("declined")))
+	d.add(errorHandler, "ResponseErrorHandlerFunc", replayed,
+		api.StrictHTTPServerOptions{ResponseErrorHandlerFunc: problem}, answering(nil, errors.New("declined")))
 	d.way(recovering, "chi's middleware.Recoverer", runsAgain, crash, quietly, middleware.Recoverer)
 	d.way(compressOut, "chi's middleware.Compress", replayed, answering(created, nil), middleware.Compress(5))
 	return d.door

@@ -44,7 +44,9 @@ func proxyDoor() door {
 	}, func(http.ResponseWriter, *http.Request) { panic("must not be reached") })
 	d.way(asJSON, "JSON", replayed, n.json)
 	d.way(asString, "text", replayed, respond(http.StatusAccepted, receipt))
-	d.way(asFile, "http.ServeFile", replayed, func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "go.mod") })
+	d.way(asFile, "http.ServeFile", replayed, func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFile(w, r, "go.mod")
+	})
 	d.way(redirecting, "303 and Location", replayed, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/done", http.StatusSeeOther)
 	})
@@ -61,8 +63,12 @@ func proxyDoor() door {
 		fmt.Fprint(w, "data: done\n\n")
 	})
 	d.way(streaming, "trailers", replayed, trailing)
-	d.way(statusOnly, "204", replayed, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-	d.way(statusOnly, "304", replayed, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) })
+	d.way(statusOnly, "204", replayed, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	})
+	d.way(statusOnly, "304", replayed, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotModified)
+	})
 	d.way(silently, "an empty 200", replayed, func(http.ResponseWriter, *http.Request) {})
 	d.leaving()
 	d.add(timingOut, "ResponseHeaderTimeout", runsAgain, func(p *httputil.ReverseProxy, _ *stage) {
@@ -92,7 +98,9 @@ func (d *proxyWays) way(k kind, name string, retry fate, h http.HandlerFunc) {
 }
 
 // add adds a way: a gateway that is changed by edit, and a service behind it.
-func (d *proxyWays) add(k kind, name string, retry fate, edit func(*httputil.ReverseProxy, *stage), h http.HandlerFunc) {
+func (d *proxyWays) add(
+	k kind, name string, retry fate, edit func(*httputil.ReverseProxy, *stage), h http.HandlerFunc,
+) {
 	d.ways = append(d.ways, way{k, name, retry, func(t testing.TB, s *stage) string {
 		gateway := newGateway(t, http1.listen(t, s.counted(h)).URL)
 		edit(gateway, s)
@@ -101,7 +109,9 @@ func (d *proxyWays) add(k kind, name string, retry fate, edit func(*httputil.Rev
 }
 
 // layer adds a way with layers around the gateway.
-func (d *proxyWays) layer(k kind, name string, retry fate, h http.HandlerFunc, layers ...func(http.Handler) http.Handler) {
+func (d *proxyWays) layer(
+	k kind, name string, retry fate, h http.HandlerFunc, layers ...func(http.Handler) http.Handler,
+) {
 	d.ways = append(d.ways, way{k, name, retry, func(t testing.TB, s *stage) string {
 		gateway := newGateway(t, http1.listen(t, s.counted(h)).URL)
 		return s.listen(t, around(layers...)(t, s.guard(t, gateway))) + "/charges/1"
@@ -109,7 +119,7 @@ func (d *proxyWays) layer(k kind, name string, retry fate, h http.HandlerFunc, l
 }
 
 func (d *proxyWays) leaving() {
-	d.ways = append(d.ways, way{leaving, "the gateway waits for the service", replayed, func(t testing.TB, s *stage) string {
+	d.ways = append(d.ways, way{leaving, "the gateway waits", replayed, func(t testing.TB, s *stage) string {
 		service := s.counted(func(w http.ResponseWriter, r *http.Request) {
 			if s.wait(r.Context()) == nil {
 				created(w, r)

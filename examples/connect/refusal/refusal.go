@@ -1,5 +1,5 @@
-// Package refusal tells clients of Connect, gRPC and gRPC-Web why the middleware has refused a call: as an error of their
-// protocol. Copy it, and set Options.ErrorHandler to [Write].
+// Package refusal tells clients of Connect, gRPC and gRPC-Web why the middleware has refused a call: as an error of
+// their protocol. Copy it, and set Options.ErrorHandler to [Write].
 package refusal
 
 import (
@@ -22,8 +22,8 @@ var writer = connect.NewErrorWriter() // with the options of the handlers, if th
 
 // Write answers a call with a refusal. Clients that speak none of the protocols get problem details.
 //
-// The error has a google.rpc.ErrorInfo, whose reason is the code of the refusal, such as IN_PROGRESS. If the call may be
-// repeated after a while, it has a google.rpc.RetryInfo and a Retry-After too.
+// The error has a google.rpc.ErrorInfo, whose reason is the code of the refusal, such as IN_PROGRESS. If the call may
+// be repeated after a while, it has a google.rpc.RetryInfo and a Retry-After too.
 func Write(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 	if !writer.IsSupported(r) {
 		idempotency.WriteProblem(w, r, e)

@@ -5,8 +5,8 @@
 // recording, so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to
 // its end, and its trailers become fields of the header.
 //
-// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on, and
-// a retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and
+// The context of fasthttp does not end when a client leaves, and neither does that of fiber. So the handler goes on,
+// and a retry gets its answer. [fiber.Ctx.Context] has the operation, for [idempotency.FromContext] and
 // [idempotency.Decide], and ends if the claim is lost. The verdict Keep makes no difference to an answer that is not
 // storable.
 //

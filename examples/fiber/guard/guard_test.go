@@ -139,24 +139,27 @@ func TestManyAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- s.app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	url := "http://" + listener.Addr().String() + "/charges/1"
+	client := &http.Client{Transport: new(http.Transport)}
 	var clients errgroup.Group
 	const users, keys = 8, 40
 	for user := range users {
 		for key := range keys {
 			clients.Go(func() error {
 				amount := fmt.Sprint(user*keys + key)
-				return charge("http://"+listener.Addr().String()+"/charges/1", fmt.Sprint("user ", user), fmt.Sprint(key), amount)
+				return charge(client, url, fmt.Sprint("user ", user), fmt.Sprint(key), amount)
 			})
 		}
 	}
 	require.NoError(t, clients.Wait())
 	require.EqualValues(t, users*keys, s.runs.Load())
+	client.CloseIdleConnections() // the app waits for them
 	require.NoError(t, s.app.Shutdown())
 	require.NoError(t, <-ended)
 }
 
 // charge sends a request three times, and returns an error unless it gets the same answer of its own each time.
-func charge(url, user, key, amount string) error {
+func charge(client *http.Client, url, user, key, amount string) error {
 	for range 3 {
 		r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(amount))
 		if err != nil {
@@ -164,7 +167,7 @@ func charge(url, user, key, amount string) error {
 		}
 		r.Header.Set("User", user)
 		r.Header.Set("Idempotency-Key", key)
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := client.Do(r)
 		if err != nil {
 			return err
 		}
@@ -228,7 +231,9 @@ func TestKeyReused(t *testing.T) {
 		t.Parallel()
 		s := newService(t, newStore(), created)
 		s.send("key", "4200", nil)
-		resp, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Set("Content-Type", "Text/Plain; charset=utf-8") })
+		resp, _ := s.send("key", "4200", func(r *http.Request) {
+			r.Header.Set("Content-Type", "Text/Plain; charset=utf-8")
+		})
 		require.Equal(t, "true", resp.Header.Get("Idempotent-Replayed"))
 	})
 }
@@ -237,8 +242,8 @@ func TestKeyInvalid(t *testing.T) {
 	t.Parallel()
 	s := newService(t, newStore(), created)
 	for _, sent := range [][]string{
-		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`}, {`"`}, {`""`}, {`"a`}, {`"a"b"`}, {`"a\"b"`},
-		{"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
+		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`},
+		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {`"a\"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
 	} {
 		resp, body := s.send("", "4200", func(r *http.Request) { r.Header["Idempotency-Key"] = sent })
 		s.requireRefused(resp, body, http.StatusBadRequest, "key-invalid")
@@ -282,7 +287,9 @@ func TestInProgress(t *testing.T) {
 
 func TestNotStorable(t *testing.T) {
 	t.Parallel()
-	s := newService(t, newStore(), func(c fiber.Ctx) error { return fiber.NewError(fiber.StatusServiceUnavailable, "later") })
+	s := newService(t, newStore(), func(fiber.Ctx) error {
+		return fiber.NewError(fiber.StatusServiceUnavailable, "later")
+	})
 	for range 2 {
 		resp, body := s.send("key", "4200", nil)
 		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)

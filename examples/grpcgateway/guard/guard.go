@@ -14,9 +14,9 @@ import (
 
 // Options returns the options of a gateway whose routes idem guards.
 //
-// The status of an answer tells whether it says "try again", with two exceptions, in which the options decide. A call that was
-// aborted is answered with 409, as one is whose subject exists already: it is released. A stream that breaks off has
-// begun with 200: its outcome is unknown.
+// The status of an answer tells whether it says "try again", with two exceptions, in which the options decide. A call
+// that was aborted is answered with 409, as one is whose subject exists already: it is released. A stream that breaks
+// off has begun with 200: its outcome is unknown.
 func Options(idem *idempotency.Middleware) []runtime.ServeMuxOption {
 	return []runtime.ServeMuxOption{
 		runtime.WithMiddlewares(behindRouter(idem)),
