@@ -2,11 +2,14 @@ package idempotency_test
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -143,6 +146,48 @@ func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
 			require.Equal(t, http.StatusOK, first.status)
 			requireReplay(t, first, svc.call("k", ""))
 			require.EqualValues(t, 1, svc.runs.Load())
+		})
+	}
+}
+
+// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo answers by way of it: also after a panic,
+// and after a timeout.
+func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]http.HandlerFunc{
+		"silent": silent,
+		"panic":  func(http.ResponseWriter, *http.Request) { panic("crash") },
+		"late":   func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var inner http.ResponseWriter
+			svc := setup{outer: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+					defer cancel()
+					func() {
+						defer func() { _ = recover() }()
+						next.ServeHTTP(echoLike{&lateWriter{ResponseWriter: w}}, r.WithContext(ctx))
+					}()
+					inner.Header().Set("Content-Type", "text/plain")
+					inner.WriteHeader(http.StatusPaymentRequired)
+					_, _ = io.WriteString(inner, "decl")
+					assert.NoError(t, http.NewResponseController(inner).Flush())
+					_, _ = inner.Write([]byte("ined"))
+				})
+			}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				inner = w
+				handler(w, r)
+			})
+			for range 2 {
+				got := svc.post("k", "")
+				require.Equal(t, http.StatusPaymentRequired, got.status)
+				require.Equal(t, "declined", got.body)
+				require.Equal(t, "text/plain", got.header.Get("Content-Type"))
+			}
+			require.EqualValues(t, 2, svc.runs.Load())
+			require.Zero(t, svc.store.completes.Load())
 		})
 	}
 }

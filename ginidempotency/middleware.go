@@ -52,7 +52,7 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written boo
 	c.Writer, c.Request = inner, r
 
 	c.Next()
-	if inner.answered(len(c.Errors) > errs) {
+	if inner.answered(outer, len(c.Errors) > errs) {
 		inner.commit()
 	} else {
 		inner.takeBack()

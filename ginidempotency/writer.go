@@ -44,11 +44,14 @@ type writer struct {
 
 var _ gin.ResponseWriter = (*writer)(nil)
 
-// answered reports whether the handler has answered.
-func (w *writer) answered(withErrors bool) bool {
+// answered reports whether the handler has answered by way of w. It may have found another way to the outer writer, by
+// Engine.HandleContext.
+func (w *writer) answered(outer gin.ResponseWriter, withErrors bool) bool {
 	switch {
 	case w.committed:
 		return true
+	case outer.Written():
+		return false
 	case withErrors:
 		return w.chosen && w.status < http.StatusBadRequest
 	default:
