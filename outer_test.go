@@ -26,6 +26,8 @@ func (w *lateWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
+func (w *lateWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 type echoLike struct{ *lateWriter }
 
 func (echoLike) Before(func()) {}
@@ -150,8 +152,8 @@ func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
 	}
 }
 
-// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo answers by way of it: also after a panic,
-// and after a timeout.
+// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo answers by way of it: also after a
+// panic, and after a timeout.
 func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 	t.Parallel()
 	for name, handler := range map[string]http.HandlerFunc{

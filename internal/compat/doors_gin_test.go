@@ -113,7 +113,9 @@ func (d *ginFramework) answers() {
 		{asJSON, "c.JSONP", func(c *gin.Context) { c.JSONP(http.StatusCreated, charge) }},
 		{asJSON, "c.AsciiJSON", func(c *gin.Context) { c.AsciiJSON(http.StatusCreated, gin.H{"id": "ü"}) }},
 		{asJSON, "c.PureJSON", func(c *gin.Context) { c.PureJSON(http.StatusCreated, charge) }},
-		{asString, `c.String(200, "charged %s")`, func(c *gin.Context) { c.String(http.StatusOK, "charged %s", c.Param("id")) }},
+		{asString, `c.String(200, "charged %s")`, func(c *gin.Context) {
+			c.String(http.StatusOK, "charged %s", c.Param("id"))
+		}},
 		{asString, "c.HTML", func(c *gin.Context) { c.HTML(http.StatusOK, "charge", receipt) }},
 		{asString, "c.XML", func(c *gin.Context) { c.XML(http.StatusCreated, gin.H{"id": "1"}) }},
 		{asString, "c.YAML", func(c *gin.Context) { c.YAML(http.StatusCreated, charge) }},

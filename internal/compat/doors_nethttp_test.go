@@ -14,7 +14,7 @@ import (
 )
 
 func serveMuxDoor() door {
-	d := netHTTPDoor("net/http", func(h http.Handler, layers ...func(http.Handler) http.Handler) http.Handler {
+	d := netHTTPDoor("net/http", func(h http.Handler, layers ...layer) http.Handler {
 		m := http.NewServeMux()
 		m.Handle("POST /charges/{id}", around(layers...)(nil, h))
 		return m
@@ -26,7 +26,7 @@ func serveMuxDoor() door {
 }
 
 func chiDoor() door {
-	d := netHTTPDoor("chi", func(h http.Handler, layers ...func(http.Handler) http.Handler) http.Handler {
+	d := netHTTPDoor("chi", func(h http.Handler, layers ...layer) http.Handler {
 		r := chi.NewRouter()
 		r.Use(layers...)
 		r.Method(http.MethodPost, "/charges/{id}", h)
@@ -39,7 +39,7 @@ func chiDoor() door {
 }
 
 func gorillaDoor() door {
-	d := netHTTPDoor("gorilla/mux", func(h http.Handler, layers ...func(http.Handler) http.Handler) http.Handler {
+	d := netHTTPDoor("gorilla/mux", func(h http.Handler, layers ...layer) http.Handler {
 		r := mux.NewRouter()
 		for _, layer := range layers {
 			r.Use(layer)
@@ -53,14 +53,16 @@ func gorillaDoor() door {
 	return d.door
 }
 
+type layer = func(http.Handler) http.Handler
+
 // netHTTP is a door whose handlers are those of net/http.
 type netHTTP struct {
 	door
-	route func(h http.Handler, layers ...func(http.Handler) http.Handler) http.Handler // to /charges/{id}
+	route func(h http.Handler, layers ...layer) http.Handler // to /charges/{id}
 }
 
 // netHTTPDoor returns a door with the ways that net/http has.
-func netHTTPDoor(name string, route func(http.Handler, ...func(http.Handler) http.Handler) http.Handler) *netHTTP {
+func netHTTPDoor(name string, route func(http.Handler, ...layer) http.Handler) *netHTTP {
 	d := &netHTTP{door{name: name}, route}
 	d.way(erring, `http.Error(w, "declined", 402)`, replayed, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "declined", http.StatusPaymentRequired)
@@ -120,7 +122,7 @@ func (*netHTTP) tooLate(w http.ResponseWriter, r *http.Request) {
 // add adds a way whose guarded handler is made by serve.
 func (d *netHTTP) add(
 	k kind, name string, retry fate, serve func(testing.TB, *stage) http.Handler,
-	outer ...func(http.Handler) http.Handler,
+	outer ...layer,
 ) {
 	d.ways = append(d.ways, way{k, name, retry, func(t testing.TB, s *stage) string {
 		return s.listen(t, d.route(serve(t, s), outer...)) + "/charges/1"
@@ -133,21 +135,21 @@ func (d *netHTTP) way(k kind, name string, retry fate, h http.HandlerFunc) {
 }
 
 // layer adds two ways: with layers outside of the guard, and inside.
-func (d *netHTTP) layer(k kind, name string, retry fate, h http.HandlerFunc, layers ...func(http.Handler) http.Handler) {
+func (d *netHTTP) layer(k kind, name string, retry fate, h http.HandlerFunc, layers ...layer) {
 	d.outside(k, name+" outside", retry, h, layers...)
 	d.inside(k, name+" inside", retry, h, layers...)
 }
 
-func (d *netHTTP) compression(name string, compress func(http.Handler) http.Handler) {
+func (d *netHTTP) compression(name string, compress layer) {
 	d.outside(compressOut, name, replayed, d.json, compress)
 	d.inside(compressIn, name, replayed, d.json, compress)
 }
 
-func (d *netHTTP) outside(k kind, name string, retry fate, h http.HandlerFunc, layers ...func(http.Handler) http.Handler) {
+func (d *netHTTP) outside(k kind, name string, retry fate, h http.HandlerFunc, layers ...layer) {
 	d.add(k, name, retry, func(t testing.TB, s *stage) http.Handler { return s.guard(t, s.counted(h)) }, layers...)
 }
 
-func (d *netHTTP) inside(k kind, name string, retry fate, h http.HandlerFunc, layers ...func(http.Handler) http.Handler) {
+func (d *netHTTP) inside(k kind, name string, retry fate, h http.HandlerFunc, layers ...layer) {
 	d.add(k, name, retry, func(t testing.TB, s *stage) http.Handler {
 		return s.guard(t, around(layers...)(t, s.counted(h)))
 	})

@@ -115,8 +115,8 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// test shows that three answers are equal: the unguarded one, the first guarded one, and that to the retry. If the client
-// leaves, there is no first answer.
+// test shows that three answers are equal: the unguarded one, the first guarded one, and that to the retry. If the
+// client leaves, there is no first answer.
 func (w way) test(t *testing.T) {
 	t.Parallel()
 	bare, guarded := newStage(t, false), newStage(t, true)
