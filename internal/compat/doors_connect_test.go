@@ -37,7 +37,17 @@ func connectDoor() door {
 		func(context.Context, *stage) (*connect.Response[charged], error) { panic(http.ErrAbortHandler) })
 	d.way(panicking, "panic", runsAgain, d.crash)
 	d.way(asJSON, "JSON codec", replayed, d.charge)
-	d.stream("connect.NewServerStreamHandler", replayed)
+	d.stream("connect.NewServerStreamHandler", replayed, nil)
+	d.stream("messages, then connect.CodeFailedPrecondition", replayed,
+		connect.NewError(connect.CodeFailedPrecondition, errors.New("declined")))
+	down := connect.NewError(connect.CodeUnavailable, errors.New("down"))
+	d.stream("messages, then connect.CodeUnavailable", runsAgain, down)
+	d.stream("messages, then connect.CodeUnavailable, compressed", runsAgain, down, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("Connect-Accept-Encoding", "gzip")
+			next.ServeHTTP(w, r)
+		})
+	})
 	d.way(silently, "an empty message", replayed, func(context.Context, *stage) (*connect.Response[charged], error) {
 		return connect.NewResponse(new(charged)), nil
 	})
@@ -103,16 +113,21 @@ func (d *connectWays) add(
 	}})
 }
 
-// stream adds a procedure that sends several messages.
-func (d *connectWays) stream(name string, retry fate) {
+// stream adds a procedure that sends two messages, and ends with an error or nil.
+func (d *connectWays) stream(name string, retry fate, end error, layers ...func(http.Handler) http.Handler) {
 	d.ways = append(d.ways, way{streaming, name, retry, func(t testing.TB, s *stage) string {
 		send := func(_ context.Context, _ *connect.Request[structpb.Struct], to *connect.ServerStream[charged]) error {
 			s.enter()
 			to.ResponseTrailer().Set("Charge-Sum", "1234")
-			return errors.Join(to.Send(&charged{Value: "1"}), to.Send(&charged{Value: "2"}))
+			for _, number := range []string{"1", "2"} {
+				if err := to.Send(&charged{Value: number}); err != nil {
+					return err
+				}
+			}
+			return end
 		}
 		handler := s.guardConnect(t, connect.NewServerStreamHandler(procedure, send))
-		return s.listen(t, enveloped(handler)) + procedure
+		return s.listen(t, around(layers...)(t, enveloped(handler))) + procedure
 	}})
 }
 
