@@ -1,0 +1,114 @@
+package grpcidempotency
+
+import (
+	"errors"
+	"net/http"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// The marker in the header of a replay.
+const (
+	markerKey   = "idempotent-replayed"
+	markerValue = "true"
+)
+
+// A stored answer is an idempotency.Response. Its status is the HTTP status of the gRPC code. Header and trailer are the
+// metadata that the handler has set. The body is an Any with the message or, for a status of 400 or more, with the
+// google.rpc.Status. It is empty if the handler has returned no message.
+
+// mostMetadata bounds the metadata that is stored, as the middleware for HTTP bounds the fields of an answer.
+const mostMetadata = 64 << 10
+
+// newResponse returns what is stored of an answer. What cannot be stored is left out.
+func newResponse(code codes.Code, message proto.Message, header, trailer metadata.MD, most int64) (idempotency.Response, error) {
+	resp := idempotency.Response{Status: httpStatus(code)}
+	if message != nil {
+		content, err := anypb.New(message)
+		if err != nil {
+			return resp, err
+		}
+		if resp.Body, err = proto.Marshal(content); err != nil {
+			return resp, err
+		}
+	}
+	resp.Header = idempotency.NewFields(http.Header(header))
+	resp.Trailer = idempotency.NewFields(http.Header(trailer))
+	if int64(len(resp.Body)) > most || len(resp.Header)+len(resp.Trailer) > mostMetadata {
+		return omitted(resp.Status), nil
+	}
+	return resp, nil
+}
+
+// omitted returns what is stored of an answer that cannot be replayed.
+func omitted(status int) idempotency.Response {
+	return idempotency.Response{Status: status, Omitted: true}
+}
+
+// readResponse returns the message or the error of a stored answer. A failure to read it is a refusal.
+func readResponse(resp idempotency.Response) (message any, failure error, refusal *idempotency.Error) {
+	if len(resp.Body) == 0 && resp.Status < 400 {
+		return nil, nil, nil
+	}
+	var content anypb.Any
+	if err := proto.Unmarshal(resp.Body, &content); err != nil {
+		return nil, nil, recordUnreadable(err)
+	}
+	if resp.Status >= 400 {
+		failure, refusal = readStatus(&content)
+		return nil, failure, refusal
+	}
+	read, err := content.UnmarshalNew()
+	switch {
+	case errors.Is(err, protoregistry.NotFound):
+		return nil, nil, typeUnknown(content.GetTypeUrl())
+	case err != nil:
+		return nil, nil, recordUnreadable(err)
+	}
+	return read, nil, nil
+}
+
+// storedStatus returns what is stored of the status of a failure: what grpc-go sends of it. A text that is not UTF-8 is
+// corrected on its way, but then there are no details.
+func storedStatus(s *status.Status) *spb.Status {
+	stored := s.Proto()
+	if !utf8.ValidString(stored.GetMessage()) {
+		stored.Message, stored.Details = string([]rune(stored.GetMessage())), nil
+	}
+	return stored
+}
+
+// readStatus returns the error that the client of a failure gets.
+func readStatus(content *anypb.Any) (failure error, refusal *idempotency.Error) {
+	var stored spb.Status
+	if err := content.UnmarshalTo(&stored); err != nil {
+		return nil, recordUnreadable(err)
+	}
+	failure = status.FromProto(&stored).Err()
+	if failure == nil {
+		return nil, recordUnreadable(errors.New("a failure with the status OK"))
+	}
+	return failure, nil
+}
+
+// protoOf returns v as a message of protobuf, in either of its Go APIs, as the codec of grpc-go does.
+func protoOf(v any) (proto.Message, bool) {
+	switch v := v.(type) {
+	case proto.Message:
+		return v, true
+	case protoadapt.MessageV1:
+		return protoadapt.MessageV2Of(v), true
+	}
+	return nil, false
+}

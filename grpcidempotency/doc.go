@@ -1,0 +1,54 @@
+// Package grpcidempotency makes unary methods of gRPC safe to repeat. When the same caller sends a call again, with the
+// same idempotency-key in its metadata, it gets the first answer again, and the handler does not run a second time.
+//
+//	guard, err := grpcidempotency.New(runner, user, grpcidempotency.Options{})
+//	...
+//	grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(authenticate, guard.Unary),
+//		grpc.ChainStreamInterceptor(guard.Stream),
+//	)
+//
+// It is the [idempotency.Runner] for gRPC. A key belongs to one caller ([UserFunc]) and one method. TTL, lease, waiting
+// duplicates, what happens after a crash, and the observer are options of the Runner.
+//
+// # The answer
+//
+// What the handler returns is stored first and sent afterwards: the message, or the error with its details, and the
+// header and trailer that it sets with [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer]. A replay is equal to
+// it, and has "idempotent-replayed: true" in its header. Its message has the Go type that is registered under its name.
+// If a new build of the service has that type no more, the replay is refused.
+//
+// OK and errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
+// operation may be tried again. The handler can say otherwise by [idempotency.Decide]. The [idempotency.Response] of an
+// [idempotency.Event], and of a transactional store, has the HTTP status of the code: 200, 404, 503. So a store such as
+// pgxstore.NewTx commits the effects of OK and rolls back those of an error.
+//
+// # Refusals
+//
+// A refusal has an [errdetails.ErrorInfo] in its details: the domain is [ErrorDomain], the reason is one of those below,
+// and "retry" in its metadata is "same-key", "new-key" or "never". If it makes sense to wait, it has an
+// [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, for which the retry policy of gRPC waits.
+//
+//	ABORTED              IN_PROGRESS
+//	FAILED_PRECONDITION  KEY_REUSED, OUTCOME_UNKNOWN, NOT_REPLAYABLE
+//	INVALID_ARGUMENT     KEY_MISSING, KEY_INVALID, BODY_INVALID
+//	UNAUTHENTICATED      USER_UNKNOWN
+//	RESOURCE_EXHAUSTED   QUOTA_EXCEEDED
+//	UNAVAILABLE          STORE_UNAVAILABLE, ROLLED_BACK
+//	INTERNAL             ROLLED_BACK (the database would refuse a retry too), MESSAGE_UNSUPPORTED
+//
+// # The context of the handler
+//
+// A client that leaves decides nothing: the handler goes on, and a repetition gets its answer. So neither the client's
+// cancellation nor its deadline reach the handler. Its context ends when the claim is lost, with the cause
+// [idempotency.ErrClaimLost], and when it has returned. Work that may take long needs a deadline of its own, in the
+// handler or in an interceptor inside of this one. Options.CancelWithClient ties the context to the call.
+//
+// [grpc.SetSendCompressor] has no effect inside. It belongs into an interceptor outside.
+//
+// # Stopping
+//
+// [grpc.Server.GracefulStop] waits for all handlers, also for those whose clients have left. [grpc.Server.Stop] does so
+// only with [grpc.WaitForHandlers]; without it, handlers go on while the program ends, and their claims lapse as after a
+// crash. Call [idempotency.Runner.Shutdown] afterwards, and close the client of the store last.
+package grpcidempotency

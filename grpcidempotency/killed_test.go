@@ -1,0 +1,5 @@
+package grpcidempotency_test
+
+const childVariable = "IDEMPOTENCY_TEST_CHILD"
+
+func runChild() {}
