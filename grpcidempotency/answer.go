@@ -56,27 +56,26 @@ func omitted(status int) idempotency.Response {
 	return idempotency.Response{Status: status, Omitted: true}
 }
 
-// readResponse returns the message or the error of a stored answer. A failure to read it is a refusal.
-func readResponse(resp idempotency.Response) (message any, failure error, refusal *idempotency.Error) {
+// readResponse returns the message or the error of a stored answer. It returns an [*idempotency.Error] if it cannot.
+func readResponse(resp idempotency.Response) (message any, err error) {
 	if len(resp.Body) == 0 && resp.Status < 400 {
-		return nil, nil, nil
+		return nil, nil
 	}
 	var content anypb.Any
 	if err := proto.Unmarshal(resp.Body, &content); err != nil {
-		return nil, nil, recordUnreadable(err)
+		return nil, recordUnreadable(err)
 	}
 	if resp.Status >= 400 {
-		failure, refusal = readStatus(&content)
-		return nil, failure, refusal
+		return nil, readStatus(&content)
 	}
 	read, err := content.UnmarshalNew()
 	switch {
 	case errors.Is(err, protoregistry.NotFound):
-		return nil, nil, typeUnknown(content.GetTypeUrl())
+		return nil, typeUnknown(content.GetTypeUrl())
 	case err != nil:
-		return nil, nil, recordUnreadable(err)
+		return nil, recordUnreadable(err)
 	}
-	return read, nil, nil
+	return read, nil
 }
 
 // storedStatus returns what is stored of the status of a failure: what grpc-go sends of it. A text that is not UTF-8 is
@@ -89,17 +88,16 @@ func storedStatus(s *status.Status) *spb.Status {
 	return stored
 }
 
-// readStatus returns the error that the client of a failure gets.
-func readStatus(content *anypb.Any) (failure error, refusal *idempotency.Error) {
+// readStatus returns the error that the client of a failure gets, or why it cannot be read.
+func readStatus(content *anypb.Any) error {
 	var stored spb.Status
 	if err := content.UnmarshalTo(&stored); err != nil {
-		return nil, recordUnreadable(err)
+		return recordUnreadable(err)
 	}
-	failure = status.FromProto(&stored).Err()
-	if failure == nil {
-		return nil, recordUnreadable(errors.New("a failure with the status OK"))
+	if stored.GetCode() == int32(codes.OK) {
+		return recordUnreadable(errors.New("a failure with the status OK"))
 	}
-	return failure, nil
+	return status.FromProto(&stored).Err()
 }
 
 // protoOf returns v as a message of protobuf, in either of its Go APIs, as the codec of grpc-go does.

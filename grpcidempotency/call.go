@@ -117,14 +117,14 @@ func (c *call) response() (idempotency.Response, error) {
 
 // replay answers with a stored answer.
 func (c *call) replay(resp idempotency.Response) (any, error) {
-	reply, failure, refusal := readResponse(resp)
-	if refusal != nil {
+	reply, err := readResponse(resp)
+	if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
 		return nil, refuse(c.ctx, refusal)
 	}
 	c.header = metadata.Join(metadata.MD(resp.Header.Header()), metadata.Pairs(markerKey, markerValue))
 	c.trailer = metadata.MD(resp.Trailer.Header())
 	c.send()
-	return reply, failure
+	return reply, err
 }
 
 // send hands the metadata of the answer to grpc-go. If an outer interceptor has sent a header before, or the client has

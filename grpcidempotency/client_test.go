@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
@@ -197,16 +198,26 @@ func notFound() []byte {
 	return block.Bytes()
 }
 
-func TestNeedsKey(t *testing.T) {
-	t.Parallel()
+// registerLevels registers a service whose methods have all levels of idempotency.
+var registerLevels = sync.OnceValue(func() error {
 	var file descriptorpb.FileDescriptorProto
-	require.NoError(t, prototext.Unmarshal([]byte(`name: "levels.proto" package: "levels" message_type { name: "M" } service { name: "S"
+	err := prototext.Unmarshal([]byte(`name: "levels.proto" package: "levels" message_type { name: "M" } service { name: "S"
 		method { name: "Make" input_type: ".levels.M" output_type: ".levels.M" }
 		method { name: "Put" input_type: ".levels.M" output_type: ".levels.M" options { idempotency_level: IDEMPOTENT } }
-		method { name: "Get" input_type: ".levels.M" output_type: ".levels.M" options { idempotency_level: NO_SIDE_EFFECTS } } }`), &file))
+		method { name: "Get" input_type: ".levels.M" output_type: ".levels.M" options { idempotency_level: NO_SIDE_EFFECTS } } }`), &file)
+	if err != nil {
+		return err
+	}
 	described, err := protodesc.NewFile(&file, nil)
-	require.NoError(t, err)
-	require.NoError(t, protoregistry.GlobalFiles.RegisterFile(described))
+	if err != nil {
+		return err
+	}
+	return protoregistry.GlobalFiles.RegisterFile(described)
+})
+
+func TestNeedsKey(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, registerLevels())
 	for method, want := range map[string]bool{
 		"/levels.S/Make": true, "/levels.S/Put": false, "/levels.S/Get": false, "/levels.S/Gone": true,
 		"/grpc.health.v1.Health/Check": false, charge: true, "": true, "/": true, "levels.M": true,
