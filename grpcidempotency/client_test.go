@@ -128,6 +128,21 @@ func TestRetryPolicyAndReplays(t *testing.T) {
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
+// A retry policy does not repeat a call whose handler has sent the header, as it does not without the interceptor.
+func TestRetryPolicyAndSentHeaders(t *testing.T) {
+	t.Parallel()
+	for _, bare := range []bool{true, false} {
+		s := serve(t, setup{bare: bare, config: retryPolicy, method: func(ctx context.Context, _ int64) (any, error) {
+			if err := grpc.SendHeader(ctx, nil); err != nil {
+				return nil, err
+			}
+			return nil, status.Error(codes.Unavailable, "not now")
+		}})
+		require.Equal(t, codes.Unavailable, s.call(withKey("1"), 1).Code)
+		require.Equal(t, int64(1), s.runs.Load())
+	}
+}
+
 // What gRPC sends again by itself, because the server has refused the stream unseen, has the same key.
 func TestTransparentRetryKeepsTheKey(t *testing.T) {
 	t.Parallel()
@@ -246,10 +261,14 @@ func TestObserver(t *testing.T) {
 	s := serve(t, setup{
 		runner: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
 		method: func(_ context.Context, cents int64) (any, error) {
-			if cents == 0 {
+			switch cents {
+			case 0:
 				return nil, status.Error(codes.Unavailable, "no")
+			case -1:
+				return nil, context.DeadlineExceeded
+			default:
+				return nil, status.Error(codes.NotFound, "no")
 			}
-			return nil, status.Error(codes.NotFound, "no")
 		},
 	})
 	for _, tt := range []struct {
@@ -260,6 +279,7 @@ func TestObserver(t *testing.T) {
 	}{
 		{1, "1", idempotency.OutcomeExecuted, 404}, {1, "1", idempotency.OutcomeReplayed, 404},
 		{2, "1", idempotency.OutcomeKeyReused, 0}, {0, "2", idempotency.OutcomeReleased, 503},
+		{-1, "3", idempotency.OutcomeReleased, 504},
 	} {
 		s.call(withKey(tt.key), tt.cents)
 		e := await(t, events)

@@ -151,6 +151,7 @@ func TestUnknownUser(t *testing.T) {
 type faultyStore struct {
 	idempotency.Store
 	begin, extend, complete error
+	released                chan time.Duration // for how long the record is kept
 }
 
 type faultyClaim struct {
@@ -181,6 +182,13 @@ func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, t
 		return c.store.complete
 	}
 	return c.Claim.Complete(ctx, resp, ttl)
+}
+
+func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
+	if c.store.released != nil {
+		c.store.released <- ttl
+	}
+	return c.Claim.Release(ctx, ttl)
 }
 
 func TestFaultsOfTheStore(t *testing.T) {
