@@ -3,7 +3,6 @@ package grpcidempotency
 import (
 	"errors"
 	"net/http"
-	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -32,7 +31,9 @@ const (
 const mostMetadata = 64 << 10
 
 // newResponse returns what is stored of an answer. What cannot be stored is left out.
-func newResponse(code codes.Code, message proto.Message, header, trailer metadata.MD, most int64) (idempotency.Response, error) {
+func newResponse(
+	code codes.Code, message proto.Message, header, trailer metadata.MD, most int64,
+) (idempotency.Response, error) {
 	resp := idempotency.Response{Status: httpStatus(code)}
 	if message != nil {
 		content, err := anypb.New(message)
@@ -56,8 +57,9 @@ func omitted(status int) idempotency.Response {
 	return idempotency.Response{Status: status, Omitted: true}
 }
 
-// readResponse returns the message or the error of a stored answer. It returns an [*idempotency.Error] if it cannot.
-func readResponse(resp idempotency.Response) (message any, err error) {
+// readResponse returns the message or the error of a stored answer of a method. It returns an [*idempotency.Error] if it
+// cannot.
+func readResponse(fullMethod string, resp idempotency.Response) (message any, err error) {
 	if len(resp.Body) == 0 && resp.Status < 400 {
 		return nil, nil
 	}
@@ -68,9 +70,10 @@ func readResponse(resp idempotency.Response) (message any, err error) {
 	if resp.Status >= 400 {
 		return nil, readStatus(&content)
 	}
+	method := descriptorOf(fullMethod)
 	read, err := content.UnmarshalNew()
 	switch {
-	case errors.Is(err, protoregistry.NotFound):
+	case errors.Is(err, protoregistry.NotFound), method != nil && content.MessageName() != method.Output().FullName():
 		return nil, typeUnknown(content.GetTypeUrl())
 	case err != nil:
 		return nil, recordUnreadable(err)
@@ -78,11 +81,11 @@ func readResponse(resp idempotency.Response) (message any, err error) {
 	return read, nil
 }
 
-// storedStatus returns what is stored of the status of a failure: what grpc-go sends of it. A text that is not UTF-8 is
-// corrected on its way, but then there are no details.
+// storedStatus returns what is stored of the status of a failure: what grpc-go sends of it. If it cannot be encoded,
+// because a text in it is not UTF-8, its message is corrected, and there are no details.
 func storedStatus(s *status.Status) *spb.Status {
 	stored := s.Proto()
-	if !utf8.ValidString(stored.GetMessage()) {
+	if _, err := proto.Marshal(stored); err != nil {
 		stored.Message, stored.Details = string([]rune(stored.GetMessage())), nil
 	}
 	return stored

@@ -12,7 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/grpcidempotency"
@@ -80,7 +83,11 @@ func answerTests() (tests []answerTest) {
 	if err != nil {
 		panic(err)
 	}
-	tests = append(tests, answerTest{"details that cannot be sent", fail(broken.Err()), true})
+	details := &spb.Status{Code: int32(codes.NotFound), Message: "no", Details: []*anypb.Any{{TypeUrl: "\xff"}}}
+	tests = append(tests,
+		answerTest{"details that are not sent", fail(broken.Err()), true},
+		answerTest{"details that cannot be sent", fail(status.ErrorProto(details)), true},
+	)
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		tests = append(tests,
 			answerTest{code.String(), fail(status.Error(code, "no: \t%ü\xff")), final[code]},
@@ -167,6 +174,19 @@ func TestStorable(t *testing.T) {
 	s := serve(t, setup{method: failWith(codes.Aborted), options: grpcidempotency.Options{Storable: aborted}})
 	s.call(withKey("1"), 1)
 	require.True(t, s.call(withKey("1"), 1).Replayed)
+}
+
+// A message that cannot be encoded is a failure, and is stored as what it is.
+func TestStorableFailureOfEncoding(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{
+		method:  func(context.Context, int64) (any, error) { return &receipt{Value: "\xff"}, nil },
+		options: grpcidempotency.Options{Storable: func(*status.Status) bool { return true }},
+	})
+	first, again := s.call(withKey("1"), 1), s.call(withKey("1"), 1)
+	require.Equal(t, codes.Internal, first.Code)
+	require.Equal(t, first.same(), again.same())
+	require.True(t, again.Replayed)
 }
 
 // What cannot be stored is sent, and never run again.

@@ -83,9 +83,10 @@ func (c *call) work(ctx context.Context) (idempotency.Response, error) {
 	resp, err := c.response()
 	if err != nil { // grpc-go would have found that later, and answered the same
 		c.reply, c.err = nil, status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
+		resp, err = c.response()
 	}
 	failure := statusOf(c.err)
-	if c.err != nil && (failure.Code() == codes.OK || !c.opts.Storable(failure)) {
+	if c.err != nil && (err != nil || failure.Code() == codes.OK || !c.opts.Storable(failure)) {
 		c.passing = fmt.Errorf("grpcidempotency: answer not storable: %w", c.err)
 		return idempotency.Response{Status: httpStatus(failure.Code())}, c.passing
 	}
@@ -117,7 +118,7 @@ func (c *call) response() (idempotency.Response, error) {
 
 // replay answers with a stored answer.
 func (c *call) replay(resp idempotency.Response) (any, error) {
-	reply, err := readResponse(resp)
+	reply, err := readResponse(c.key.Endpoint, resp)
 	if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
 		return nil, refuse(c.ctx, refusal)
 	}

@@ -16,12 +16,12 @@
 // What the handler returns is stored first and sent afterwards: the message, or the error with its details, and the
 // header and trailer that it sets with [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer]. A replay is equal to
 // it, and has "idempotent-replayed: true" in its header. Its message has the Go type that is registered under its name.
-// If a new build of the service has that type no more, the replay is refused.
+// If a new build of the service does not have that type, or the method returns another one by now, the replay is refused.
 //
 // OK and errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
-// operation may be tried again. The handler can say otherwise by [idempotency.Decide]. The [idempotency.Response] of an
-// [idempotency.Event], and of a transactional store, has the HTTP status of the code: 200, 404, 503. So a store such as
-// pgxstore.NewTx commits the effects of OK and rolls back those of an error.
+// operation may be tried again. The handler can say otherwise by [idempotency.Decide]. To an observer and to the store, the
+// status of an answer is the HTTP status of its code: 200, 404, 503. So a store such as that of pgxstore.NewTx commits the
+// effects of OK and rolls back those of an error.
 //
 // # Refusals
 //
@@ -43,6 +43,9 @@
 // cancellation nor its deadline reach the handler. Its context ends when the claim is lost, with the cause
 // [idempotency.ErrClaimLost], and when it has returned. Work that may take long needs a deadline of its own, in the
 // handler or in an interceptor inside of this one. Options.CancelWithClient ties the context to the call.
+//
+// A handler whose client has left does not count for [grpc.MaxConcurrentStreams]. A call that waits for another attempt
+// does, and its wait ends when the client leaves.
 //
 // [grpc.SetSendCompressor] has no effect inside. It belongs into an interceptor outside.
 //

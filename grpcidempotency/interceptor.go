@@ -102,7 +102,9 @@ func New(runner *idempotency.Runner, user UserFunc, opts Options) (*Interceptor,
 // Unary is a [grpc.UnaryServerInterceptor]. It belongs inside of authentication, which tells the users apart, and of
 // interceptors that recover from panics or limit rates. See the documentation of this package for what a handler may
 // rely on. A call that is guarded twice with the same key runs once.
-func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (i *Interceptor) Unary(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+) (any, error) {
 	values := metadata.ValueFromIncomingContext(ctx, MetadataKey)
 	if len(values) == 0 && !i.opts.Required || !i.opts.Methods(info.FullMethod) {
 		return handler(ctx, req)
@@ -147,7 +149,9 @@ func (i *Interceptor) key(ctx context.Context, fullMethod string, values []strin
 
 // Stream is a [grpc.StreamServerInterceptor]. It refuses calls with a key with UNIMPLEMENTED, since a stream is not
 // guarded: without Stream, its client would believe that it is. Streams without a key pass.
-func (i *Interceptor) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (i *Interceptor) Stream(
+	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
 	values := metadata.ValueFromIncomingContext(stream.Context(), MetadataKey)
 	if len(values) > 0 && i.opts.Methods(info.FullMethod) {
 		return status.Errorf(codes.Unimplemented, "%s is a streaming method, which takes no %s: only unary methods are guarded",

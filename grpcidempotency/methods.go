@@ -16,14 +16,25 @@ import (
 //
 // A method whose descriptor is not registered in this program needs a key.
 func NeedsKey(fullMethod string) bool {
-	service, method, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
+	service, _, _ := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
 	if service == "grpc.health.v1.Health" || service == "grpc.channelz.v1.Channelz" {
 		return false
 	}
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service + "." + method))
-	if err != nil {
+	described := descriptorOf(fullMethod)
+	if described == nil {
 		return true
 	}
-	options, _ := found.Options().(*descriptorpb.MethodOptions)
+	options, _ := described.Options().(*descriptorpb.MethodOptions)
 	return options.GetIdempotencyLevel() == descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
+}
+
+// descriptorOf returns the descriptor of a method; nil if it is not registered.
+func descriptorOf(fullMethod string) protoreflect.MethodDescriptor {
+	name := strings.ReplaceAll(strings.TrimPrefix(fullMethod, "/"), "/", ".")
+	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return nil
+	}
+	method, _ := found.(protoreflect.MethodDescriptor)
+	return method
 }

@@ -104,7 +104,8 @@ func refusalFrom(err error) *idempotency.Error {
 func keyMissing() *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusBadRequest, Code: "key-missing", Retry: idempotency.RetryNewKey,
-		Detail: "This call must carry an idempotency key. Repeat it with " + MetadataKey + " in its metadata, such as a random UUID.",
+		Detail: "This call must carry an idempotency key. Repeat it with " + MetadataKey +
+			" in its metadata, such as a random UUID.",
 	}
 }
 
@@ -126,7 +127,8 @@ func requestInvalid(reason error) *idempotency.Error {
 func notProto(message any) *idempotency.Error {
 	return &idempotency.Error{
 		Status: http.StatusInternalServerError, Code: "message-unsupported", Retry: idempotency.RetryNever,
-		Detail: fmt.Sprintf("This is a fault of the server: it guards a method whose request, a %T, is not a protobuf message.", message),
+		Detail: fmt.Sprintf("This is a fault of the server: it guards a method whose request, a %T, is not a message of protobuf.",
+			message),
 	}
 }
 
@@ -151,8 +153,9 @@ func typeUnknown(url string) *idempotency.Error {
 // recordUnreadable refuses a replay of something that this package has not written.
 func recordUnreadable(err error) *idempotency.Error {
 	return &idempotency.Error{
-		Status: http.StatusServiceUnavailable, Code: "store-unavailable", Retry: idempotency.RetrySameKey, RetryAfter: time.Second,
-		Detail: "Whether this call was executed is not known here, because its record cannot be read: " + err.Error() + ".",
+		Status: http.StatusServiceUnavailable, Code: "store-unavailable", Retry: idempotency.RetrySameKey,
+		RetryAfter: time.Second,
+		Detail:     "Whether this call was executed is not known here, because its record cannot be read: " + err.Error() + ".",
 	}
 }
 

@@ -289,6 +289,22 @@ func TestUnreadableAnswers(t *testing.T) {
 	}
 }
 
+// An answer of another type than the method returns by now is refused.
+func TestAnswerOfAnotherType(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, registerLevels())
+	s := serve(t, setup{})
+	info := &grpc.UnaryServerInfo{FullMethod: "/levels.S/Make"}
+	incoming := metadata.NewIncomingContext(t.Context(), metadata.Pairs("idempotency-key", "1"))
+	runs := 0
+	handler := func(context.Context, any) (any, error) { runs++; return &receipt{}, nil }
+	_, err := s.guard.Unary(incoming, &amount{}, info, handler)
+	require.NoError(t, err)
+	_, err = s.guard.Unary(incoming, &amount{}, info, handler)
+	require.Equal(t, "NOT_REPLAYABLE", reason(t, err))
+	require.Equal(t, 1, runs)
+}
+
 // A message of another kind is refused before the handler runs, or, as an answer, sent and not kept.
 func TestMessagesOfAnotherKind(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
-// Grpc guards a method of a gRPC service. Its client keeps a key for the payment, and has gRPC retry by itself. The answer
-// to the first call gets lost; the second call gets it. It ends with the line
+// Grpc guards a method of a gRPC service. Its client keeps a key for the payment, and has gRPC retry by itself. The
+// answer to the first call gets lost; the second call gets it. It ends with the line
 //
 //	calls: 3, charges: 1
 package main
