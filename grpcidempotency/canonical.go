@@ -41,15 +41,19 @@ const mostEmbedded = 16
 type reverseWriter struct {
 	buffer []byte
 	start  int     // of what is written in buffer
-	fields []field // of the messages that are being written, one after the other
+	fields []field // known ones of the messages that are being written, one after the other
 }
 
-// field is a populated field of a message.
+// field is a populated field that the schema knows.
 type field struct {
-	number  protowire.Number
-	known   protoreflect.FieldDescriptor // nil: unknown
-	value   protoreflect.Value
-	unknown []byte // with its tag
+	fd    protoreflect.FieldDescriptor
+	value protoreflect.Value
+}
+
+// unknownField is a field that the schema does not know. A message may have a million of them.
+type unknownField struct {
+	number     protowire.Number
+	start, end int32 // of the field with its tag; no message has 2 GiB
 }
 
 func (w *reverseWriter) written() []byte { return w.buffer[w.start:] }
@@ -90,30 +94,42 @@ func (w *reverseWriter) lengthSince(before int) { w.varint(uint64(w.size() - bef
 func (w *reverseWriter) message(m protoreflect.Message, levels int) {
 	first := len(w.fields)
 	m.Range(func(fd protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		w.fields = append(w.fields, field{number: fd.Number(), known: fd, value: value})
+		w.fields = append(w.fields, field{fd, value})
 		return true
 	})
-	for unknown := m.GetUnknown(); len(unknown) > 0; {
-		number, _, n := protowire.ConsumeField(unknown)
-		if n < 0 { // never: it was parsed when the message was decoded
-			n = len(unknown)
+	known, raw := w.fields[first:], m.GetUnknown()
+	slices.SortFunc(known, func(a, b field) int { return cmp.Compare(a.fd.Number(), b.fd.Number()) })
+	unknown := sortedUnknown(raw)
+	for k, u := len(known), len(unknown); k+u > 0; {
+		if k == 0 || u > 0 && unknown[u-1].number >= known[k-1].fd.Number() {
+			u--
+			w.raw(raw[unknown[u].start:unknown[u].end])
+			continue
 		}
-		w.fields = append(w.fields, field{number: number, unknown: unknown[:n]})
-		unknown = unknown[n:]
-	}
-	fields := w.fields[first:]
-	slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.number, b.number) })
-	for _, f := range slices.Backward(fields) {
-		switch {
-		case f.known == nil:
-			w.raw(f.unknown)
-		case isAnyValue(f.known):
-			w.anyValue(m, f, levels)
-		default:
-			w.field(f.known, f.value, levels)
+		k--
+		if isAnyValue(known[k].fd) {
+			w.anyValue(m, known[k], levels)
+		} else {
+			w.field(known[k].fd, known[k].value, levels)
 		}
 	}
 	w.fields = w.fields[:first]
+}
+
+// sortedUnknown returns the unknown fields of a message by number. Those with the same number keep their order.
+func sortedUnknown(raw []byte) (fields []unknownField) {
+	for start := 0; start < len(raw); {
+		number, _, n := protowire.ConsumeField(raw[start:])
+		if n < 0 { // never: it was parsed when the message was decoded
+			n = len(raw) - start
+		}
+		fields = append(fields, unknownField{number, int32(start), int32(start + n)})
+		start += n
+	}
+	slices.SortFunc(fields, func(a, b unknownField) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.start, b.start))
+	})
+	return fields
 }
 
 // isAnyValue reports whether fd is the field with the content of an Any.
@@ -125,13 +141,13 @@ func isAnyValue(fd protoreflect.FieldDescriptor) bool {
 func (w *reverseWriter) anyValue(m protoreflect.Message, f field, levels int) {
 	content := embedded(m, f.value.Bytes(), levels)
 	if content == nil {
-		w.field(f.known, f.value, levels)
+		w.field(f.fd, f.value, levels)
 		return
 	}
 	before := w.size()
 	w.message(content.ProtoReflect(), levels-1)
 	w.lengthSince(before)
-	w.tag(f.number, protowire.BytesType)
+	w.tag(f.fd.Number(), protowire.BytesType)
 }
 
 // embedded returns the message in an Any; nil if its type is not registered, or it cannot be decoded.
@@ -175,7 +191,7 @@ func (w *reverseWriter) entries(fd protoreflect.FieldDescriptor, entries protore
 		keys = append(keys, key)
 		return true
 	})
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, keyOrder(fd.MapKey().Kind()))
 	for _, key := range slices.Backward(keys) {
 		before := w.size()
 		w.single(fd.MapValue(), entries.Get(key), levels)
@@ -185,17 +201,19 @@ func (w *reverseWriter) entries(fd protoreflect.FieldDescriptor, entries protore
 	}
 }
 
-// compareKeys compares two keys of the same map.
-func compareKeys(a, b protoreflect.MapKey) int {
-	switch a.Interface().(type) {
-	case bool:
-		return cmp.Compare(protowire.EncodeBool(a.Bool()), protowire.EncodeBool(b.Bool()))
-	case int32, int64:
-		return cmp.Compare(a.Int(), b.Int())
-	case uint32, uint64:
-		return cmp.Compare(a.Uint(), b.Uint())
+// keyOrder returns how to compare the keys of a map.
+func keyOrder(key protoreflect.Kind) func(a, b protoreflect.MapKey) int {
+	switch key {
+	case protoreflect.StringKind:
+		return func(a, b protoreflect.MapKey) int { return strings.Compare(a.String(), b.String()) }
+	case protoreflect.BoolKind:
+		return func(a, b protoreflect.MapKey) int {
+			return cmp.Compare(protowire.EncodeBool(a.Bool()), protowire.EncodeBool(b.Bool()))
+		}
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.Fixed32Kind, protoreflect.Fixed64Kind:
+		return func(a, b protoreflect.MapKey) int { return cmp.Compare(a.Uint(), b.Uint()) }
 	default:
-		return strings.Compare(a.String(), b.String())
+		return func(a, b protoreflect.MapKey) int { return cmp.Compare(a.Int(), b.Int()) }
 	}
 }
 

@@ -44,8 +44,8 @@
 // [idempotency.ErrClaimLost], and when it has returned. Work that may take long needs a deadline of its own, in the
 // handler or in an interceptor inside of this one. Options.CancelWithClient ties the context to the call.
 //
-// A handler whose client has left does not count for [grpc.MaxConcurrentStreams]. A call that waits for another attempt
-// does, and its wait ends when the client leaves.
+// Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
+// waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
 //
 // [grpc.SetSendCompressor] has no effect inside. It belongs into an interceptor outside.
 //
