@@ -116,7 +116,7 @@ func TestAnswersAreEqual(t *testing.T) {
 }
 
 // An answer without a header is in the trailers only, so that the client may retry it as if it was not guarded.
-func TestMetadataOfNobody(t *testing.T) {
+func TestFailureWithoutHeader(t *testing.T) {
 	t.Parallel()
 	s := serve(t, setup{method: failWith(codes.Unavailable)})
 	var header metadata.MD

@@ -47,7 +47,7 @@
 // Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
 // waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
 //
-// [grpc.SetSendCompressor] has no effect inside. It belongs into an interceptor outside.
+// [grpc.SetSendCompressor] returns an error inside. It belongs into an interceptor outside.
 //
 // # Stopping
 //
