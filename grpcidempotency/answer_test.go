@@ -153,6 +153,8 @@ func TestDecide(t *testing.T) {
 		"unknown, executed":      {idempotency.Unknown, codes.OK, idempotency.ReExecute, codes.OK, 2},
 		"unknown, refused":       {idempotency.Unknown, codes.OK, idempotency.Refuse, codes.Aborted, 1},
 		"unavailable, unknown":   {idempotency.Unknown, codes.Unavailable, idempotency.Refuse, codes.Aborted, 1},
+		"unavailable, kept":      {idempotency.Keep, codes.Unavailable, 0, codes.Unavailable, 1},
+		"unavailable, not kept":  {idempotency.Tombstone, codes.Unavailable, 0, codes.FailedPrecondition, 1},
 		"unavailable, undecided": {0, codes.Unavailable, idempotency.Refuse, codes.Unavailable, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -86,11 +86,25 @@ func (c *call) work(ctx context.Context) (idempotency.Response, error) {
 		resp, err = c.response()
 	}
 	failure := statusOf(c.err)
-	if c.err != nil && (err != nil || failure.Code() == codes.OK || !c.opts.Storable(failure)) {
+	if c.err != nil && (err != nil || failure.Code() == codes.OK || !c.ends(ctx, failure)) {
 		c.passing = fmt.Errorf("grpcidempotency: answer not storable: %w", c.err)
 		return idempotency.Response{Status: httpStatus(failure.Code())}, c.passing
 	}
 	return resp, nil
+}
+
+// ends reports whether a failure ends the operation. If the handler has turned the call away, nothing has happened.
+func (c *call) ends(ctx context.Context, failure *status.Status) bool {
+	decided, ok := idempotency.Decided(ctx)
+	switch {
+	case ok:
+		return decided == idempotency.Keep || decided == idempotency.Tombstone
+	case c.opts.Storable(failure):
+		return true
+	case failure.Code() == codes.Unauthenticated || failure.Code() == codes.ResourceExhausted:
+		idempotency.Decide(ctx, idempotency.Release)
+	}
+	return false
 }
 
 func (c *call) handlerContext(ctx context.Context) context.Context {

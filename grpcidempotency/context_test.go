@@ -131,6 +131,19 @@ func TestClientHasLeft(t *testing.T) {
 	require.Equal(t, int64(1), s.runs.Load())
 }
 
+// A handler that turns a call away has done nothing: the record of it is soon forgotten.
+func TestTurnedAway(t *testing.T) {
+	t.Parallel()
+	for code, kept := range map[codes.Code]time.Duration{
+		codes.ResourceExhausted: 2 * time.Minute, codes.Unauthenticated: 2 * time.Minute, codes.Unavailable: 24 * time.Hour,
+	} {
+		store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}
+		s := serve(t, setup{store: store, method: failWith(code), runner: idempotency.RunnerOptions{Lease: time.Minute}})
+		require.Equal(t, code, s.call(withKey("1"), 1).Code)
+		require.Equal(t, kept, await(t, store.released))
+	}
+}
+
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
 	h := newHeld(t)

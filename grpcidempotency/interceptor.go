@@ -44,8 +44,7 @@ type Options struct {
 	Fingerprint func(ctx context.Context, req proto.Message) ([]byte, error)
 
 	// Storable reports whether an error ends the operation: it is stored and replayed then. After any other error the
-	// operation may be tried again. Nil means [DefaultStorable]. [idempotency.Decide] outranks it, except that an error
-	// which is not storable cannot be kept by Keep and Tombstone.
+	// operation may be tried again. Nil means [DefaultStorable]. [idempotency.Decide] outranks it.
 	Storable func(*status.Status) bool
 
 	// MaxResponse is the largest answer that is stored, in bytes. A larger one is sent, and its operation is not run
