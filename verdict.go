@@ -69,6 +69,17 @@ func Decide(ctx context.Context, v Verdict) bool {
 	return true
 }
 
+// Decided returns what was said by [Decide] with ctx, or with a context made from it, and whether anything was. It is for
+// adapters that carry out handlers of other protocols as the work of [Runner.Do]: they return a response where a handler
+// has decided to keep a failure, and an error where it has decided nothing.
+func Decided(ctx context.Context) (v Verdict, ok bool) {
+	op := operationIn(ctx)
+	if op == nil || op.decided() == undecided {
+		return undecided, false
+	}
+	return op.decided(), true
+}
+
 // statusClientClosedRequest is what nginx, connect-go and grpc-gateway send if the client has cancelled its call.
 const statusClientClosedRequest = 499
 

@@ -17,6 +17,7 @@ require (
 	github.com/idempotency-go/idempotency/echo4idempotency v0.0.0
 	github.com/idempotency-go/idempotency/echoidempotency v0.0.0
 	github.com/idempotency-go/idempotency/ginidempotency v0.0.0
+	github.com/idempotency-go/idempotency/grpcidempotency v0.0.0
 	github.com/idempotency-go/idempotency/pgxstore v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/labstack/echo/v4 v4.16.0
@@ -102,5 +103,7 @@ replace github.com/idempotency-go/idempotency/echo4idempotency => ../echo4idempo
 replace github.com/idempotency-go/idempotency/echoidempotency => ../echoidempotency
 
 replace github.com/idempotency-go/idempotency/ginidempotency => ../ginidempotency
+
+replace github.com/idempotency-go/idempotency/grpcidempotency => ../grpcidempotency
 
 replace github.com/idempotency-go/idempotency/pgxstore => ../pgxstore
