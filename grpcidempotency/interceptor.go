@@ -132,11 +132,11 @@ func (i *Interceptor) key(ctx context.Context, fullMethod string, values []strin
 	if len(values) == 0 {
 		return idempotency.Key{}, refuse(ctx, keyMissing())
 	}
-	id, err := parseKey(values)
-	if err == nil {
-		err = i.opts.ValidateKey(id)
-	}
+	id, err := idempotency.ParseKey(values)
 	if err != nil {
+		return idempotency.Key{}, refuse(ctx, refusalFrom(err))
+	}
+	if err := i.opts.ValidateKey(id); err != nil {
 		return idempotency.Key{}, refuse(ctx, keyInvalid(err))
 	}
 	user, err := i.user(ctx)

@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -42,9 +41,13 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 			"else fiber does not show request bodies as they were sent")
 	}
 	return func(c fiber.Ctx) error {
-		id, sent := keyIn(c.Request().Header.PeekAll("Idempotency-Key"))
-		if !sent || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
+		values := copied(c.Request().Header.PeekAll("Idempotency-Key"))
+		if len(values) == 0 || c.Method() != fiber.MethodPost && c.Method() != fiber.MethodPatch {
 			return c.Next()
+		}
+		id, err := idempotency.ParseKey(values)
+		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
+			return refuse(c, refusal)
 		}
 		key := idempotency.Key{
 			User:     strings.Clone(account(c)), // fasthttp uses the memory of its strings again
@@ -77,17 +80,14 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 	}, nil
 }
 
-var (
-	errNotKept = errors.New("guard: the answer is not kept")
-	validKey   = regexp.MustCompile(`^(?:([!#-+\--:<-\[\]-~]{1,255})|"([!#-\[\]-~]{1,255})")$`) // bare, or in quotes
-)
+var errNotKept = errors.New("guard: the answer is not kept")
 
-// keyIn returns the one key that was sent, or nothing, which Runner.Do refuses as invalid, and whether any was sent.
-func keyIn(fields [][]byte) (id string, sent bool) {
-	if len(fields) == 1 {
-		id = validKey.ReplaceAllString(validKey.FindString(string(fields[0])), "$1$2")
+// copied returns values in memory of their own. That of fasthttp serves other requests later.
+func copied(values [][]byte) (own []string) {
+	for _, value := range values {
+		own = append(own, string(value))
 	}
-	return id, len(fields) > 0
+	return own
 }
 
 // payload returns what tells a request from others with its key. Quotes keep the parts apart.

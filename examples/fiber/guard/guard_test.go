@@ -243,13 +243,13 @@ func TestKeyInvalid(t *testing.T) {
 	s := newService(t, newStore(), created)
 	for _, sent := range [][]string{
 		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`},
-		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {`"a\"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
+		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
 	} {
 		resp, body := s.send("", "4200", func(r *http.Request) { r.Header["Idempotency-Key"] = sent })
 		s.requireRefused(resp, body, http.StatusBadRequest, "key-invalid")
 	}
 	require.Zero(t, s.runs.Load())
-	for _, sent := range []string{strings.Repeat("a", 255), `"a,b;c"`, "!#$%&'()*+-./:<=>?@[]^_`{|}~"} {
+	for _, sent := range []string{strings.Repeat("a", 255), `"a,b;c"`, `"a\"b"`, "!#$%&'()*+-./:<=>?@[]^_`{|}~"} {
 		resp, _ := s.send(sent, "4200", nil)
 		require.Equal(t, http.StatusCreated, resp.StatusCode, sent)
 	}
