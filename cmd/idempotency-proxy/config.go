@@ -190,6 +190,12 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		fault("-tls-cert and -tls-key belong together")
 	}
+	if len(c.methods) == 0 {
+		fault("-methods: none is named")
+	}
+	if len(c.keyHeaders) == 0 {
+		fault("-key-headers: none is named")
+	}
 	if c.storeTimeout < 0 {
 		fault("-store-timeout must not be negative")
 	}
