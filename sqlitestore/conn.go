@@ -1,0 +1,55 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"math/rand/v2"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Every connection has a goroutine to itself while it is in use, so statements run without a context: they take
+// microseconds, and to make one interruptible takes longer. What can take long is waited for under the context of a step:
+// other processes, the disk, and a connection that is free.
+var untouched = context.Background()
+
+// settleIn is how long a connection waits for other processes while it is set up. Later on the store does that by itself,
+// because SQLite lets those wait longest that have waited longest.
+const settleIn = 10 * time.Second
+
+// source returns the name by which SQLite opens a file, with settings for each connection.
+func source(path string, pragmas ...string) string {
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // a volume of Windows
+	}
+	pragmas = append(pragmas, "busy_timeout("+strconv.FormatInt(settleIn.Milliseconds(), 10)+")",
+		"fullfsync(1)", "checkpoint_fullfsync(1)") // what macOS needs for the disk to be waited for
+	name := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{"_pragma": pragmas}.Encode()}
+	return name.String()
+}
+
+// connect returns a connection with prepared statements.
+func connect(db *sql.DB, statements map[string]**sql.Stmt) (conn *sql.Conn, err error) {
+	conn, err = db.Conn(untouched)
+	if err != nil {
+		return nil, err
+	}
+	for text, prepared := range statements {
+		if *prepared, err = conn.PrepareContext(untouched, text); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+	}
+	if _, err := conn.ExecContext(untouched, "PRAGMA busy_timeout = 0"); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// pause waits a moment before a connection that is in the way is tried again: at random, so that all processes that wait
+// have the same chance.
+func pause() { time.Sleep(50*time.Microsecond + rand.N(500*time.Microsecond)) }

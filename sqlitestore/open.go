@@ -1,0 +1,123 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// Open opens the store in the file at path. It makes the file, for its owner only, and the table in it if there is none. The
+// directory must exist. A database that holds other tables may be used too.
+//
+// [Store.Close] closes it. Several stores, also of several processes, may have the same file open.
+func Open(path string, opts Options) (*Store, error) {
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	path, err := create(path)
+	if err != nil {
+		return nil, fmt.Errorf("sqlitestore: %w", err)
+	}
+	s := &Store{path: path, opts: opts, closed: make(chan struct{})}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.closeDatabases()))
+	}
+	go s.writer.run()
+	return s, nil
+}
+
+// create makes the file if there is none, and returns its full path. It never opens one that exists: to close that would
+// end the locks that another store of this process has on it (POSIX).
+func create(path string) (string, error) {
+	if path == "" || path == ":memory:" {
+		return "", fmt.Errorf("%q is no file: a MemoryStore needs none", path)
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case err == nil:
+		err = file.Close()
+	case errors.Is(err, fs.ErrExist):
+		err = nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path) // SQLite looks for the log beside the file itself
+}
+
+func (s *Store) open() (err error) {
+	synchronous := "synchronous(" + s.opts.Synchronous.String() + ")"
+	if s.writing, err = sql.Open("sqlite", source(s.path, synchronous)); err != nil {
+		return err
+	}
+	if err := makeTable(s.writing); err != nil {
+		return err
+	}
+	if s.writer, err = s.newWriter(); err != nil {
+		return err
+	}
+	if s.reading, err = sql.Open("sqlite", source(s.path, synchronous, "query_only(1)")); err != nil {
+		return err
+	}
+	s.readers, err = newReaders(s.reading, max(4, runtime.GOMAXPROCS(0)), s.closed)
+	return err
+}
+
+// makeTable switches to a write-ahead log, and makes what is missing.
+func makeTable(db *sql.DB) error {
+	db.SetMaxOpenConns(1)
+	var mode string
+	if err := db.QueryRowContext(untouched, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("no write-ahead log is possible here: the journal mode is %s", mode)
+	}
+	for _, text := range []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"} {
+		if _, err := db.ExecContext(untouched, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) newWriter() (*writer, error) {
+	w := &writer{
+		transaction: transaction{now: s.opts.now, limit: s.opts.MaxBytes},
+		steps:       make(chan *step), closed: s.closed, ended: make(chan struct{}),
+	}
+	if w.now == nil {
+		w.now = time.Now
+	}
+	var err error
+	if w.files, err = watch(s.path); err != nil {
+		return nil, err
+	}
+	w.conn, err = connect(s.writing, map[string]**sql.Stmt{
+		"BEGIN IMMEDIATE": &w.lock, "COMMIT": &w.end, "ROLLBACK": &w.undo, statement("read"): &w.get,
+		statement("put"): &w.insert, statement("extend"): &w.renew, statement("complete"): &w.settle,
+		statement("release"): &w.free, statement("trim"): &w.sweep, statement("used"): &w.use,
+	})
+	return w, err
+}
+
+// closeDatabases closes what has been opened. The last one to close the file empties the log.
+func (s *Store) closeDatabases() (err error) {
+	for _, db := range []*sql.DB{s.reading, s.writing} {
+		if db != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	return err
+}

@@ -1,0 +1,263 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// writer has the only connection of the process that writes. SQLite has no group commit: every transaction would wait for the
+// disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
+type writer struct {
+	transaction
+	conn   *sql.Conn
+	files  *watched
+	steps  chan *step
+	closed chan struct{} // closed when no more batches are to begin
+	ended  chan struct{} // closed when the last one has ended
+
+	batches atomic.Int64 // that have ended
+	waiting atomic.Bool  // for another process to end its transaction
+}
+
+// mostSteps of a transaction. The first of them waits for the last.
+const mostSteps = 256
+
+// step is a part of a transaction.
+type step struct {
+	ctx  context.Context
+	adds bool // a record, probably
+
+	// run does the step. An error is one of the database. It may run again after a transaction that was rolled back, and
+	// leaves what it finds out in variables of the caller.
+	run func(tx *transaction) error
+
+	err  error
+	over chan struct{} // closed when the step is committed, or has failed
+}
+
+// do runs a step, and returns when it is committed. If begun is false it has not run, and will not. If ctx ends in the
+// meantime, the step may or may not take effect.
+func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) error) (begun bool, err error) {
+	before := w.batches.Load()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	s := &step{ctx: ctx, adds: adds, run: run, over: make(chan struct{})}
+	select {
+	case w.steps <- s:
+	case <-ctx.Done():
+		return false, w.late(ctx, before)
+	case <-w.closed:
+		return false, ErrClosed
+	}
+	select {
+	case <-s.over:
+		return !errors.Is(s.err, errNotBegun), s.err
+	case <-ctx.Done():
+		return true, w.late(ctx, before)
+	}
+}
+
+// errNotBegun says that a step has not run.
+var errNotBegun = errors.New("another process writes")
+
+// late returns the error of a step whose context has ended: the store is busy if others were served since, or if another
+// process is.
+func (w *writer) late(ctx context.Context, before int64) error {
+	if w.batches.Load() != before || w.waiting.Load() {
+		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
+	}
+	return ctx.Err()
+}
+
+// run commits batches until the store is closed.
+func (w *writer) run() {
+	defer close(w.ended)
+	for {
+		select {
+		case s := <-w.steps:
+			w.commit([]*step{s})
+		case <-w.closed:
+			return
+		}
+	}
+}
+
+// commit runs a batch in a transaction, together with the steps that have come until it begins. If that fails, each step
+// gets a transaction of its own, so that none fails for another.
+func (w *writer) commit(batch []*step) {
+	batch, err := w.begin(batch)
+	if err == nil {
+		batch = w.gather(batch)
+		err = w.try(batch)
+	}
+	if err != nil && len(batch) > 1 {
+		for _, s := range batch {
+			w.commitAlone(s)
+		}
+		return
+	}
+	w.answer(batch, err)
+}
+
+func (w *writer) commitAlone(s *step) {
+	alone, err := w.begin([]*step{s})
+	if err == nil {
+		err = w.try(alone)
+	}
+	w.answer(alone, err)
+}
+
+func (w *writer) answer(batch []*step, err error) {
+	w.batches.Add(1)
+	for _, s := range batch {
+		s.err = err
+		close(s.over)
+	}
+}
+
+// gather adds the steps that wait to a batch.
+func (w *writer) gather(batch []*step) []*step {
+	for len(batch) < mostSteps {
+		select {
+		case s := <-w.steps:
+			batch = append(batch, s)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// begin begins a transaction for a batch, when no other process has one. It answers the steps that nobody waits for by
+// then, and returns the others. If none is left, it has begun nothing.
+func (w *writer) begin(batch []*step) ([]*step, error) {
+	defer w.waiting.Store(false)
+	for {
+		_, err := w.lock.ExecContext(untouched)
+		if !isBusy(err) {
+			return batch, err
+		}
+		w.waiting.Store(true)
+		if batch = w.drop(batch); len(batch) == 0 {
+			return nil, err
+		}
+		pause()
+	}
+}
+
+// drop answers the steps of a batch whose context has ended, and returns the others.
+func (w *writer) drop(batch []*step) (kept []*step) {
+	for _, s := range batch {
+		if err := s.ctx.Err(); err != nil {
+			w.answer([]*step{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return kept
+}
+
+// try runs a batch in the transaction that has begun, and commits it. With an error, nothing of it has happened, or will
+// be seen by anybody before it happens again.
+func (w *writer) try(batch []*step) error {
+	err := w.perform(batch)
+	if err == nil {
+		_, err = w.end.ExecContext(untouched)
+	}
+	if err != nil {
+		_, _ = w.undo.ExecContext(untouched) // fails if SQLite has done it already
+		return err
+	}
+	return w.files.check()
+}
+
+func (w *writer) perform(batch []*step) error {
+	adding := 0
+	for _, s := range batch {
+		if s.adds {
+			adding++
+		}
+	}
+	if err := w.prepare(adding); err != nil {
+		return err
+	}
+	for _, s := range batch {
+		if err := s.run(&w.transaction); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// transaction is what a step may do. There is one at a time.
+type transaction struct {
+	now                                          func() time.Time
+	lock, end, undo                              *sql.Stmt
+	get, insert, renew, settle, free, sweep, use *sql.Stmt
+	limit, used                                  int64 // bytes; no limit: 0
+}
+
+// prepare makes room for so many records: each deletes up to two that have expired. So the file is bounded by the
+// records that count, and nothing waits for the disk that would not wait anyway.
+func (tx *transaction) prepare(adding int) error {
+	if adding > 0 {
+		if _, err := tx.sweep.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
+			return err
+		}
+	}
+	if tx.limit == 0 {
+		return nil
+	}
+	return tx.use.QueryRowContext(untouched).Scan(&tx.used)
+}
+
+func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
+
+// read returns the record with a digest, or nil.
+func (tx *transaction) read(digest []byte) (*row, error) {
+	rows, err := tx.get.QueryContext(untouched, digest)
+	if err != nil {
+		return nil, err
+	}
+	return read(rows)
+}
+
+// put makes a record, or replaces the one with its digest.
+func (tx *transaction) put(digest []byte, r *row) error {
+	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response)) + overhead
+	_, err := tx.insert.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
+		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
+	return err
+}
+
+// overhead estimates what a record takes beyond its names and its response.
+const overhead = 300
+
+// change runs a statement that changes a record, and reports whether it has.
+func change(stmt *sql.Stmt, args ...any) (bool, error) {
+	result, err := stmt.ExecContext(untouched, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// isFull reports whether there is no room for a new operation.
+func (tx *transaction) isFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
+
+// hasRoom reports whether there is room for an answer of n bytes, which is counted then.
+func (tx *transaction) hasRoom(n int) bool {
+	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
+		return false
+	}
+	tx.used += int64(n)
+	return true
+}
