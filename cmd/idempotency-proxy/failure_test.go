@@ -248,10 +248,7 @@ func TestClientLeaves(t *testing.T) {
 		created(w, r)
 	})
 	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-wait", "20s")...)
-	conn, err := net.Dial("tcp", p.address())
-	require.NoError(t, err)
-	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+p.address()+"\r\nX-User: alice\r\nIdempotency-Key: k\r\nContent-Length: 1\r\n\r\nx")
-	require.NoError(t, err)
+	conn := p.order("/", "x", "k")
 	<-working
 	require.NoError(t, conn.Close())
 	close(goOn)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -206,6 +207,17 @@ func send(r *http.Request) (a answer) {
 		status: resp.StatusCode, header: resp.Header, body: string(body), trailer: resp.Trailer, err: err,
 		replayed: resp.Header.Get("Idempotent-Replayed") == "true",
 	}
+}
+
+// order sends a request of Alice's, and leaves the answer unread.
+func (p *process) order(path, body, key string) net.Conn {
+	p.t.Helper()
+	conn, err := net.Dial("tcp", p.address())
+	require.NoError(p.t, err)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
+		path, p.address(), key, len(body), body)
+	require.NoError(p.t, err)
+	return conn
 }
 
 // service is an upstream that keeps the requests that it got.

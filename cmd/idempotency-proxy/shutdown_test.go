@@ -2,7 +2,6 @@ package main_test
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -62,10 +61,7 @@ func TestShutdownWithoutClient(t *testing.T) {
 	upstream, working, goOn := held(t)
 	args := append(asHeader, "-store-file", redis, "-ignore-host")
 	p := start(t, upstream.URL, args...)
-	conn, err := net.Dial("tcp", p.address())
-	require.NoError(t, err)
-	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nIdempotency-Key: k\r\nContent-Length: 1\r\n\r\nx")
-	require.NoError(t, err)
+	conn := p.order("/", "x", "k")
 	<-working
 	require.NoError(t, conn.Close())
 	p.terminate()

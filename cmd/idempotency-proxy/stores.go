@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 
@@ -14,6 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
 // backing is a store with what its server needs. Each function may be nil.
@@ -37,6 +40,7 @@ var stores = map[string]storeKind{
 	"rediss":     {"rediss://host:port", openRedis},
 	"postgres":   {"postgres://host:port/database", openPostgres},
 	"postgresql": {"", openPostgres}, // another name of the same
+	"sqlite":     {"sqlite:file", openSQLite},
 }
 
 func storeForms() (forms []string) {
@@ -95,20 +99,42 @@ func (b *backing) shut() error {
 	return b.close()
 }
 
-// openMemory takes the most bytes of all records from the URL: memory:?max-bytes=1000000000.
 func openMemory(_ context.Context, c *config) (*backing, error) {
-	var opts idempotency.MemoryOptions
-	if text := c.storeURL.Query().Get("max-bytes"); text != "" {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n <= 0 {
-			return nil, errors.New("max-bytes is not a number of bytes")
-		}
-		opts.MaxBytes = n
+	limit, err := maxBytes(c)
+	if err != nil {
+		return nil, err
 	}
+	opts := idempotency.MemoryOptions{MaxBytes: limit}
 	if c.oneUser {
-		opts.MaxUserBytes = max(opts.MaxBytes, 256<<20) // all of it
+		opts.MaxUserBytes = cmp.Or(limit, math.MaxInt64) // all of it
 	}
 	return &backing{Store: idempotency.NewMemoryStore(opts)}, nil
+}
+
+func openSQLite(_ context.Context, c *config) (*backing, error) {
+	limit, err := maxBytes(c)
+	if err != nil {
+		return nil, err
+	}
+	file := cmp.Or(c.storeURL.Opaque, c.storeURL.Path) // sqlite:file or sqlite:/file
+	store, err := sqlitestore.Open(file, sqlitestore.Options{MaxBytes: limit})
+	if err != nil {
+		return nil, err
+	}
+	return &backing{Store: store, close: store.Close}, nil
+}
+
+// maxBytes returns the bound on all records that the URL of a store asks for: memory:?max-bytes=1000000000. Zero means the
+// default of the store.
+func maxBytes(c *config) (n int64, err error) {
+	text := c.storeURL.Query().Get("max-bytes")
+	if text == "" {
+		return 0, nil
+	}
+	if n, err = strconv.ParseInt(text, 10, 64); err != nil || n <= 0 {
+		return 0, errors.New("max-bytes is not a number of bytes")
+	}
+	return n, nil
 }
 
 func openRedis(_ context.Context, c *config) (*backing, error) {
