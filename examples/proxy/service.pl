@@ -42,7 +42,7 @@ sub answer {
 	my ($header, $body) = @_;
 	my ($amount) = $body =~ /"amount":(\d+)/ or return respond('400 Bad Request', '', '{"error":"no amount"}');
 	my $operation = $header->{'idempotency-operation'} // 'none';
-	my $id = $remember && charge_of($operation);
+	my $id = $remember && $operation ne 'none' && charge_of($operation);
 	$id ||= charge($operation, $header->{'x-user'}, $amount);
 	return respond('201 Created', "Location: /payments/$id\r\n", qq({"id":"$id","status":"charged"}));
 }
