@@ -33,21 +33,36 @@ func source(path string, pragmas ...string) string {
 	return name.String()
 }
 
-// connect returns a connection with prepared statements.
-func connect(db *sql.DB, statements map[string]**sql.Stmt) (conn *sql.Conn, err error) {
-	conn, err = db.Conn(untouched)
+// connection has prepared statements.
+type connection struct {
+	*sql.Conn
+	prepared []*sql.Stmt
+}
+
+func connect(db *sql.DB, statements map[string]**sql.Stmt) (conn *connection, err error) {
+	c, err := db.Conn(untouched)
 	if err != nil {
 		return nil, err
 	}
+	conn = &connection{Conn: c}
 	for text, prepared := range statements {
-		if *prepared, err = conn.PrepareContext(untouched, text); err != nil {
+		if *prepared, err = c.PrepareContext(untouched, text); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
+		conn.prepared = append(conn.prepared, *prepared)
 	}
-	if _, err := conn.ExecContext(untouched, "PRAGMA busy_timeout = 0"); err != nil {
+	if _, err := c.ExecContext(untouched, "PRAGMA busy_timeout = 0"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// Close also closes the statements: SQLite keeps a connection open, with its locks, that has some left.
+func (c *connection) Close() (err error) {
+	for _, stmt := range c.prepared {
+		err = errors.Join(err, stmt.Close())
+	}
+	return errors.Join(err, c.Conn.Close())
 }
 
 // pause waits a moment before a connection that is in the way is tried again: at random, so that all processes that wait
