@@ -176,27 +176,28 @@ func (w *writer) try(batch []*step, most int) ([]*step, error) {
 	return batch, w.files.check()
 }
 
-func (w *writer) perform(batch []*step, most int) ([]*step, error) {
-	for next := batch; len(next) > 0; {
+// perform returns the steps that it has run, or was about to when it failed.
+func (w *writer) perform(batch []*step, most int) (performed []*step, err error) {
+	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
+		next = w.drop(next)
+		performed = append(performed, next...)
 		if err := w.prepare(next); err != nil {
-			return batch, err
+			return performed, err
 		}
 		for _, s := range next {
 			if err := s.run(&w.transaction); err != nil {
-				return batch, err
+				return performed, err
 			}
 		}
-		next = w.more(most-len(batch), len(batch))
-		batch = append(batch, next...)
 	}
-	return batch, nil
+	return performed, nil
 }
 
 // more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
 // the callers whom the last one has answered: what they do next would else wait for two commits.
 func (w *writer) more(n, have int) []*step {
 	waiting := w.gather(n)
-	if len(waiting) > 0 || n == 0 || have >= w.answered || w.patience < worthwhile {
+	if len(waiting) > 0 || n <= 0 || have >= w.answered || w.patience < worthwhile {
 		return waiting
 	}
 	began := time.Now()
@@ -261,7 +262,7 @@ func (tx *transaction) read(digest []byte) (*row, error) {
 
 // put makes a record, or replaces the one with its digest.
 func (tx *transaction) put(digest []byte, r *row) error {
-	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response)) + overhead
+	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response.V)) + overhead
 	_, err := tx.insert.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
 		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
 	return err
