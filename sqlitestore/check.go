@@ -45,7 +45,7 @@ func (s *Store) checkWriting(ctx context.Context) error {
 	}
 	const fullOrExtra = 2
 	if synchronous < fullOrExtra {
-		return s.unsafe("synchronous", s.opts.Synchronous.String(),
+		return s.unsafe("synchronous", [...]string{"OFF", "NORMAL"}[synchronous],
 			"a loss of power forgets the last records, and their operations run again")
 	}
 	if journal != "wal" {
