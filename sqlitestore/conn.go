@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Every connection has a goroutine to itself while it is in use, so statements run without a context: they take
-// microseconds, and to make one interruptible takes longer. What can take long is waited for under the context of a step:
-// other processes, the disk, and a connection that is free.
+// untouched is the context of every statement. A statement takes microseconds, and to make it interruptible would take
+// longer. What can take long is waited for under the context of a step: other processes, a connection that is free, and
+// the disk that a commit waits for.
 var untouched = context.Background()
 
 // settleIn is how long a connection waits for other processes while it is set up. Later on the store does that by itself,

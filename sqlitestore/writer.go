@@ -68,7 +68,7 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 }
 
 // errNotBegun says that a step has not run.
-var errNotBegun = errors.New("another process writes")
+var errNotBegun = errors.New("its turn had not come")
 
 // late returns the error of a step whose context has ended: the store is busy if others were served since, or if another
 // process is.
@@ -99,7 +99,7 @@ func (w *writer) commit(batch []*step) {
 	if err == nil {
 		batch, err = w.try(batch, mostSteps)
 	}
-	if err == nil || len(batch) <= 1 {
+	if err == nil || len(batch) <= 1 || errors.Is(err, ErrReplaced) {
 		w.answer(batch, err)
 		return
 	}
@@ -163,7 +163,7 @@ func (w *writer) drop(batch []*step) (kept []*step) {
 }
 
 // try runs a batch in the transaction that has begun, and what comes meanwhile, up to most steps. It commits them, and
-// returns them. With an error, nothing has happened, or nobody will see it before it happens again.
+// returns them. With an error, nothing has happened that anybody sees, but for ErrReplaced.
 func (w *writer) try(batch []*step, most int) ([]*step, error) {
 	batch, err := w.perform(batch, most)
 	if err == nil {
@@ -217,7 +217,7 @@ const worthwhile = 50 * time.Microsecond
 func (w *writer) finish(steps int) error {
 	began := time.Now()
 	_, err := w.end.ExecContext(untouched)
-	w.patience, w.answered = time.Since(began)/10, steps
+	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
 	return err
 }
 

@@ -30,7 +30,11 @@ func main() {
 		log.Fatal(err)
 	}
 	server := &http.Server{Addr: "localhost:8080", Handler: idem.Handler(http.HandlerFunc(pay))}
-	go server.ListenAndServe()
+	go func() {
+		if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+			log.Fatal(err)
+		}
+	}()
 	<-ctx.Done()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
