@@ -112,7 +112,9 @@ func (c *claim) complete(ctx context.Context, resp idempotency.Response, ttl tim
 		if changed || err != nil {
 			return holds, err
 		}
-		return c.restore(tx, func(own *row, now int64) { own.expires, own.response = after(now, ttl), stored })
+		return c.restore(tx, func(own *row, now int64) {
+			own.expires, own.response = after(now, ttl), sql.Null[[]byte]{V: stored, Valid: true}
+		})
 	})
 }
 
@@ -189,7 +191,7 @@ func (c *claim) find(tx *transaction) (standing, error) {
 		return c.findExpired(found), nil
 	case string(found.token) != string(c.token):
 		return foreign, nil
-	case found.response != nil:
+	case found.response.Valid:
 		return isComplete, nil
 	default:
 		return isReleased, nil

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/sqlitestore"
@@ -21,6 +23,15 @@ func TestConformance(t *testing.T) {
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 		})
 	}
+}
+
+func TestSealedStoreConforms(t *testing.T) {
+	t.Parallel()
+	sealed, err := idempotency.Seal(open(t, newPath(t), sqlitestore.Options{}), idempotency.SealOptions{
+		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+	})
+	require.NoError(t, err)
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
 }
 
 // Stores with the same file exclude each other as processes do: each has connections and a writer of its own.

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Every connection has a goroutine to itself while it is in use, so statements run without a context: they take
-// microseconds, and to make one interruptible takes longer. What can take long is waited for under the context of a step:
-// other processes, the disk, and a connection that is free.
+// untouched is the context of every statement. A statement takes microseconds, and to make it interruptible would take
+// longer. What can take long is waited for under the context of a step: other processes, a connection that is free, and
+// the disk that a commit waits for.
 var untouched = context.Background()
 
 // settleIn is how long a connection waits for other processes while it is set up. Later on the store does that by itself,
@@ -33,21 +33,36 @@ func source(path string, pragmas ...string) string {
 	return name.String()
 }
 
-// connect returns a connection with prepared statements.
-func connect(db *sql.DB, statements map[string]**sql.Stmt) (conn *sql.Conn, err error) {
-	conn, err = db.Conn(untouched)
+// connection has prepared statements.
+type connection struct {
+	*sql.Conn
+	prepared []*sql.Stmt
+}
+
+func connect(db *sql.DB, statements map[string]**sql.Stmt) (conn *connection, err error) {
+	c, err := db.Conn(untouched)
 	if err != nil {
 		return nil, err
 	}
+	conn = &connection{Conn: c}
 	for text, prepared := range statements {
-		if *prepared, err = conn.PrepareContext(untouched, text); err != nil {
+		if *prepared, err = c.PrepareContext(untouched, text); err != nil {
 			return nil, errors.Join(err, conn.Close())
 		}
+		conn.prepared = append(conn.prepared, *prepared)
 	}
-	if _, err := conn.ExecContext(untouched, "PRAGMA busy_timeout = 0"); err != nil {
+	if _, err := c.ExecContext(untouched, "PRAGMA busy_timeout = 0"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// Close also closes the statements: SQLite keeps a connection open, with its locks, that has some left.
+func (c *connection) Close() (err error) {
+	for _, stmt := range c.prepared {
+		err = errors.Join(err, stmt.Close())
+	}
+	return errors.Join(err, c.Conn.Close())
 }
 
 // pause waits a moment before a connection that is in the way is tried again: at random, so that all processes that wait

@@ -27,7 +27,7 @@ func Open(path string, opts Options) (*Store, error) {
 	}
 	s := &Store{path: path, opts: opts, closed: make(chan struct{})}
 	if err := s.open(); err != nil {
-		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.closeDatabases()))
+		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.disconnect()))
 	}
 	go s.writer.run()
 	return s, nil
@@ -64,14 +64,20 @@ func (s *Store) open() (err error) {
 	if err := makeTable(s.writing); err != nil {
 		return err
 	}
-	if s.writer, err = s.newWriter(); err != nil {
+	writer, err := s.newWriter()
+	if err != nil {
 		return err
 	}
+	s.writer = writer
 	if s.reading, err = sql.Open("sqlite", source(s.path, synchronous, "query_only(1)")); err != nil {
 		return err
 	}
-	s.readers, err = newReaders(s.reading, max(4, runtime.GOMAXPROCS(0)), s.closed)
-	return err
+	readers, err := newReaders(s.reading, max(4, runtime.GOMAXPROCS(0)), s.closed)
+	if err != nil {
+		return err
+	}
+	s.readers = readers
+	return nil
 }
 
 // makeTable switches to a write-ahead log, and makes what is missing.
@@ -112,8 +118,15 @@ func (s *Store) newWriter() (*writer, error) {
 	return w, err
 }
 
-// closeDatabases closes what has been opened. The last one to close the file empties the log.
-func (s *Store) closeDatabases() (err error) {
+// disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last connection
+// to the file empties its log.
+func (s *Store) disconnect() (err error) {
+	if s.readers != nil {
+		err = s.readers.close()
+	}
+	if s.writer != nil {
+		err = errors.Join(err, s.writer.conn.Close())
+	}
 	for _, db := range []*sql.DB{s.reading, s.writing} {
 		if db != nil {
 			err = errors.Join(err, db.Close())

@@ -16,7 +16,7 @@ type readers struct {
 }
 
 type reader struct {
-	conn *sql.Conn
+	conn *connection
 	read *sql.Stmt
 }
 

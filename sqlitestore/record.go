@@ -36,7 +36,7 @@ type row struct {
 	created     int64
 	lease       sql.NullInt64 // not valid: nobody is running it
 	expires     int64
-	response    []byte // nil: not completed
+	response    sql.Null[[]byte] // not valid: not completed
 }
 
 func (r *row) columns() []any {
@@ -78,7 +78,7 @@ func (r *row) check(asked names, by idempotency.Fingerprint, now int64) error {
 		return invalid("no fingerprint")
 	case r.attempt < 1 || r.attempt >= math.MaxInt32:
 		return invalid("attempt %d", r.attempt)
-	case r.lease.Valid && r.response != nil:
+	case r.lease.Valid && r.response.Valid:
 		return invalid("completed, with a lease")
 	case r.lease.Valid && r.lease.Int64 > now && until(r.lease.Int64, now) == math.MaxInt64:
 		return invalid("lease without end")
@@ -90,7 +90,7 @@ func (r *row) expired(now int64) bool { return r.expires <= now }
 
 // claimable reports whether an attempt may claim the key of a record that has not expired.
 func (r *row) claimable(request *idempotency.ClaimRequest, now int64) bool {
-	if r.response != nil || !bytes.Equal(r.fingerprint, request.Fingerprint[:]) {
+	if r.response.Valid || !bytes.Equal(r.fingerprint, request.Fingerprint[:]) {
 		return false
 	}
 	return !r.lease.Valid || request.TakeOver && r.lease.Int64 <= now
@@ -105,11 +105,11 @@ func (r *row) record(now int64) (idempotency.Record, error) {
 	if r.lease.Valid {
 		rec.LeaseLeft = max(0, until(r.lease.Int64, now))
 	}
-	if r.response == nil {
+	if !r.response.Valid {
 		return rec, nil
 	}
 	var resp idempotency.Response
-	if err := resp.UnmarshalBinary(r.response); err != nil {
+	if err := resp.UnmarshalBinary(r.response.V); err != nil {
 		return idempotency.Record{}, err
 	}
 	if !possible(resp.Status) {

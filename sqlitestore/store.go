@@ -34,7 +34,7 @@ func (s *Store) Close() error {
 	s.closing.Do(func() {
 		close(s.closed)
 		<-s.writer.ended
-		s.failed = errors.Join(s.readers.close(), s.writer.conn.Close(), s.closeDatabases())
+		s.failed = s.disconnect()
 	})
 	return s.failed
 }

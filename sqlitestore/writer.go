@@ -15,11 +15,14 @@ import (
 // disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
 type writer struct {
 	transaction
-	conn   *sql.Conn
+	conn   *connection
 	files  *watched
 	steps  chan *step
 	closed chan struct{} // closed when no more batches are to begin
 	ended  chan struct{} // closed when the last one has ended
+
+	answered int           // steps of the last transaction
+	patience time.Duration // that the next one has for as many, a tenth of what the commit took
 
 	batches atomic.Int64 // that have ended
 	waiting atomic.Bool  // for another process to end its transaction
@@ -65,7 +68,7 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 }
 
 // errNotBegun says that a step has not run.
-var errNotBegun = errors.New("another process writes")
+var errNotBegun = errors.New("its turn had not come")
 
 // late returns the error of a step whose context has ended: the store is busy if others were served since, or if another
 // process is.
@@ -89,29 +92,24 @@ func (w *writer) run() {
 	}
 }
 
-// commit runs a batch in a transaction, together with the steps that have come until it begins. If that fails, each step
-// gets a transaction of its own, so that none fails for another.
+// commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets a
+// transaction of its own, so that none fails for another.
 func (w *writer) commit(batch []*step) {
 	batch, err := w.begin(batch)
 	if err == nil {
-		batch = w.gather(batch)
-		err = w.try(batch)
+		batch, err = w.try(batch, mostSteps)
 	}
-	if err != nil && len(batch) > 1 {
-		for _, s := range batch {
-			w.commitAlone(s)
-		}
+	if err == nil || len(batch) <= 1 || errors.Is(err, ErrReplaced) {
+		w.answer(batch, err)
 		return
 	}
-	w.answer(batch, err)
-}
-
-func (w *writer) commitAlone(s *step) {
-	alone, err := w.begin([]*step{s})
-	if err == nil {
-		err = w.try(alone)
+	for _, s := range batch {
+		alone, err := w.begin([]*step{s})
+		if err == nil {
+			alone, err = w.try(alone, 1)
+		}
+		w.answer(alone, err)
 	}
-	w.answer(alone, err)
 }
 
 func (w *writer) answer(batch []*step, err error) {
@@ -122,17 +120,17 @@ func (w *writer) answer(batch []*step, err error) {
 	}
 }
 
-// gather adds the steps that wait to a batch.
-func (w *writer) gather(batch []*step) []*step {
-	for len(batch) < mostSteps {
+// gather returns up to n steps that wait.
+func (w *writer) gather(n int) (waiting []*step) {
+	for len(waiting) < n {
 		select {
 		case s := <-w.steps:
-			batch = append(batch, s)
+			waiting = append(waiting, s)
 		default:
-			return batch
+			return waiting
 		}
 	}
-	return batch
+	return waiting
 }
 
 // begin begins a transaction for a batch, when no other process has one. It answers the steps that nobody waits for by
@@ -164,36 +162,63 @@ func (w *writer) drop(batch []*step) (kept []*step) {
 	return kept
 }
 
-// try runs a batch in the transaction that has begun, and commits it. With an error, nothing of it has happened, or will
-// be seen by anybody before it happens again.
-func (w *writer) try(batch []*step) error {
-	err := w.perform(batch)
+// try runs a batch in the transaction that has begun, and what comes meanwhile, up to most steps. It commits them, and
+// returns them. With an error, nothing has happened that anybody sees, but for ErrReplaced.
+func (w *writer) try(batch []*step, most int) ([]*step, error) {
+	batch, err := w.perform(batch, most)
 	if err == nil {
-		_, err = w.end.ExecContext(untouched)
+		err = w.finish(len(batch))
 	}
 	if err != nil {
 		_, _ = w.undo.ExecContext(untouched) // fails if SQLite has done it already
-		return err
+		return batch, err
 	}
-	return w.files.check()
+	return batch, w.files.check()
 }
 
-func (w *writer) perform(batch []*step) error {
-	adding := 0
-	for _, s := range batch {
-		if s.adds {
-			adding++
+// perform returns the steps that it has run, or was about to when it failed.
+func (w *writer) perform(batch []*step, most int) (performed []*step, err error) {
+	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
+		next = w.drop(next)
+		performed = append(performed, next...)
+		if err := w.prepare(next); err != nil {
+			return performed, err
+		}
+		for _, s := range next {
+			if err := s.run(&w.transaction); err != nil {
+				return performed, err
+			}
 		}
 	}
-	if err := w.prepare(adding); err != nil {
-		return err
+	return performed, nil
+}
+
+// more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
+// the callers whom the last one has answered: what they do next would else wait for two commits.
+func (w *writer) more(n, have int) []*step {
+	waiting := w.gather(n)
+	if len(waiting) > 0 || n <= 0 || have >= w.answered || w.patience < worthwhile {
+		return waiting
 	}
-	for _, s := range batch {
-		if err := s.run(&w.transaction); err != nil {
-			return err
-		}
+	began := time.Now()
+	defer func() { w.patience -= time.Since(began) }()
+	select {
+	case s := <-w.steps:
+		return append(w.gather(n-1), s)
+	case <-time.After(w.patience):
+		return nil
 	}
-	return nil
+}
+
+// worthwhile is how long a wait must be allowed to take: no timer is more precise.
+const worthwhile = 50 * time.Microsecond
+
+// finish commits the transaction.
+func (w *writer) finish(steps int) error {
+	began := time.Now()
+	_, err := w.end.ExecContext(untouched)
+	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
+	return err
 }
 
 // transaction is what a step may do. There is one at a time.
@@ -204,9 +229,15 @@ type transaction struct {
 	limit, used                                  int64 // bytes; no limit: 0
 }
 
-// prepare makes room for so many records: each deletes up to two that have expired. So the file is bounded by the
-// records that count, and nothing waits for the disk that would not wait anyway.
-func (tx *transaction) prepare(adding int) error {
+// prepare makes room for the records that steps add: for each, up to two are deleted that have expired. So the file is
+// bounded by the records that count, and nothing waits for the disk that would not wait anyway.
+func (tx *transaction) prepare(steps []*step) error {
+	adding := 0
+	for _, s := range steps {
+		if s.adds {
+			adding++
+		}
+	}
 	if adding > 0 {
 		if _, err := tx.sweep.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
 			return err
@@ -231,7 +262,7 @@ func (tx *transaction) read(digest []byte) (*row, error) {
 
 // put makes a record, or replaces the one with its digest.
 func (tx *transaction) put(digest []byte, r *row) error {
-	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response)) + overhead
+	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response.V)) + overhead
 	_, err := tx.insert.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
 		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
 	return err
