@@ -71,16 +71,16 @@ type jwtConfig struct {
 func (c *config) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("idempotency-proxy", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.StringVar(&c.upstream, "upstream", "", "`URL` of the service: http://host:port or https://host, with a path to put in front")
+	f.StringVar(&c.upstream, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
 
 	f.StringVar(&c.store, "store", "", "`URL` of the store: "+strings.Join(storeForms(), ", "))
 	f.StringVar(&c.storeFile, "store-file", "", "`file` with the URL of the store, if it holds a password")
 	f.BoolVar(&c.migrate, "migrate", false, "make or update the table in PostgreSQL at start")
 
-	f.StringVar(&c.userHeader, "user-header", "", "user: the request `header` that an authenticating proxy in front sets, and takes from clients")
+	f.StringVar(&c.userHeader, "user-header", "", "user: the `header` that an authenticating proxy in front sets")
 	c.trusted = prefixes{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-	f.Var(&c.trusted, "trusted-peers", "`networks` of the proxy in front; only from there -user-header and X-Forwarded-* count")
-	f.StringVar(&c.jwt.key, "jwt-key", "", "user: a claim of the bearer token; PEM `file` with the public key (RSA, ECDSA, Ed25519)")
+	f.Var(&c.trusted, "trusted-peers", "`networks` from which -user-header and X-Forwarded-* count: the proxy in front")
+	f.StringVar(&c.jwt.key, "jwt-key", "", "user: a claim of the bearer token; PEM `file` with the public key")
 	f.StringVar(&c.jwt.secret, "jwt-secret", "", "the same; `file` with the shared secret (HMAC), 32 bytes or more")
 	f.StringVar(&c.jwt.jwks, "jwt-jwks", "", "the same; JSON Web Key Set, an https `URL` or a file")
 	f.StringVar(&c.jwt.issuer, "jwt-issuer", "", "`iss` that tokens must have")
@@ -113,15 +113,15 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.preserveHost, "preserve-host", false, "send the client's Host to the service")
 	f.BoolVar(&c.forwardKey, "forward-key", false, "send the key to the service")
 	f.DurationVar(&c.upstreamDial, "upstream-dial-timeout", 5*time.Second, "bound on connecting, TLS included")
-	f.DurationVar(&c.upstreamHeader, "upstream-header-timeout", time.Minute, "bound on the wait for the header of an answer")
+	f.DurationVar(&c.upstreamHeader, "upstream-header-timeout", time.Minute, "bound on the wait for an answer to begin")
 	f.DurationVar(&c.upstreamTimeout, "upstream-timeout", 5*time.Minute, "bound on a guarded request as a whole")
-	f.DurationVar(&c.upstreamIdle, "upstream-idle", time.Second, "how long an idle connection is kept; less than the service keeps it")
+	f.DurationVar(&c.upstreamIdle, "upstream-idle", time.Second, "how long an idle connection is kept")
 
 	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
 	f.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` with the certificate, to serve TLS")
 	f.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&c.admin, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
-	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "how long running requests may take after SIGTERM")
+	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for running requests")
 	f.DurationVar(&c.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
@@ -201,7 +201,8 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	}
 	for name, d := range map[string]time.Duration{
 		"-ttl": c.ttl, "-lease": c.lease, "-shutdown-timeout": c.shutdownTimeout, "-upstream-timeout": c.upstreamTimeout,
-		"-upstream-dial-timeout": c.upstreamDial, "-upstream-header-timeout": c.upstreamHeader, "-upstream-idle": c.upstreamIdle,
+		"-upstream-dial-timeout": c.upstreamDial, "-upstream-header-timeout": c.upstreamHeader,
+		"-upstream-idle": c.upstreamIdle,
 	} {
 		if d <= 0 {
 			fault("%s must be positive", name)
@@ -212,7 +213,8 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 			fault("%s must be positive", name)
 		}
 	}
-	if _, err := newGuard(c, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, nil, nil); err != nil {
+	anyStore := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	if _, err := newGuard(c, anyStore, idempotency.SingleUser, nil, nil); err != nil {
 		faults = append(faults, err)
 	}
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -243,7 +245,8 @@ func (c *config) resolveStore(inEnv bool) (faults []error) {
 		return []error{fmt.Errorf("-store: want one of %s", strings.Join(storeForms(), ", "))}
 	}
 	if _, secret := parsed.User.Password(); (secret || parsed.Query().Has("password")) && !inEnv {
-		faults = append(faults, fmt.Errorf("-store has a password, which other users can see: use %s or -store-file", envName("store")))
+		seen := "-store has a password, which other users of the machine can see: use %s or -store-file"
+		faults = append(faults, fmt.Errorf(seen, envName("store")))
 	}
 	if c.migrate && !strings.HasPrefix(parsed.Scheme, "postgres") {
 		faults = append(faults, errors.New("-migrate is for postgres://"))
@@ -290,7 +293,9 @@ func (c *config) checkUser() (faults []error) {
 
 var (
 	fingerprints = map[string]idempotency.FingerprintFunc{
-		"raw": idempotency.FingerprintRaw, "json": idempotency.FingerprintJSON, "multipart": idempotency.FingerprintMultipart,
+		"raw":       idempotency.FingerprintRaw,
+		"json":      idempotency.FingerprintJSON,
+		"multipart": idempotency.FingerprintMultipart,
 	}
 	abandoned = map[string]idempotency.Abandoned{"refuse": idempotency.Refuse, reExecute: idempotency.ReExecute}
 )

@@ -36,9 +36,12 @@ func TestBadConfiguration(t *testing.T) {
 		return path
 	}
 	long := file("secret", strings.Repeat("s", 32))
+	public := file("public", "-----BEGIN PUBLIC KEY-----\n"+strings.Repeat("A", 64))
+	private := file("private", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
 	jwt := func(more ...string) []string {
-		return append([]string{"-upstream", "http://localhost:1", "-store", "memory:", "-jwt-issuer", "i", "-jwt-audience", "a"},
-			more...)
+		return append([]string{
+			"-upstream", "http://localhost:1", "-store", "memory:", "-jwt-issuer", "i", "-jwt-audience", "a",
+		}, more...)
 	}
 	one := func(more ...string) []string {
 		return append([]string{"-upstream", "http://localhost:1", "-all-callers-are-one-user"}, more...)
@@ -50,8 +53,8 @@ func TestBadConfiguration(t *testing.T) {
 		says   []string
 	}{
 		"nothing":              {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
-		"no user source":       {[]string{"-upstream", "http://localhost:1", "-store", "memory:"}, 2, []string{"want one of -user-header"}},
-		"two user sources":     {memory("-user-header", "X-User"), 2, []string{"-all-callers-are-one-user and -user-header"}},
+		"no user source":       {jwt(), 2, []string{"want one of -user-header"}},
+		"two user sources":     {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
 		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
 		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},
 		"no audience":          {jwt("-jwt-secret", long, "-jwt-audience", ""), 2, []string{"-jwt-any-audience"}},
@@ -59,9 +62,9 @@ func TestBadConfiguration(t *testing.T) {
 		"no claim":             {jwt("-jwt-secret", long, "-jwt-claim", ""), 2, []string{"-jwt-claim"}},
 		"negative leeway":      {jwt("-jwt-secret", long, "-jwt-leeway", "-1s"), 2, []string{"-jwt-leeway"}},
 		"short secret":         {jwt("-jwt-secret", file("short", "short")), 1, []string{"5 bytes are too few"}},
-		"public key as secret": {jwt("-jwt-secret", file("pem", "-----BEGIN PUBLIC KEY-----\n"+strings.Repeat("A", 64))), 1, []string{"belongs to -jwt-key"}},
+		"public key as secret": {jwt("-jwt-secret", public), 1, []string{"belongs to -jwt-key"}},
 		"no PEM":               {jwt("-jwt-key", long), 1, []string{"no PEM"}},
-		"a private key":        {jwt("-jwt-key", file("private", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")), 1, []string{"want a PUBLIC KEY"}},
+		"a private key":        {jwt("-jwt-key", private), 1, []string{"want a PUBLIC KEY"}},
 		"no such file":         {jwt("-jwt-key", dir+"/none"), 1, []string{"-jwt-key: open"}},
 		"no key set":           {jwt("-jwt-jwks", long), 1, []string{"-jwt-jwks"}},
 		"key set in the clear": {jwt("-jwt-jwks", "http://192.0.2.1/keys"), 1, []string{"want https"}},
@@ -70,10 +73,12 @@ func TestBadConfiguration(t *testing.T) {
 		"upstream with a user": {memory("-upstream", "http://u:p@localhost"), 2, []string{"-upstream: must have no user"}},
 		"another store":        {one("-store", "mysql://localhost"), 2, []string{"-store: want one of memory:"}},
 		"password seen by all": {one("-store", "redis://:topsecret@localhost"), 2, []string{"-store has a password"}},
-		"password in a query":  {one("-store", "postgres://localhost/?password=topsecret"), 2, []string{"-store has a password"}},
+		"password in a query":  {one("-store", "postgres://h/?password=topsecret"), 2, []string{"-store has a password"}},
 		"broken store URL":     {one("-store", "redis://u:topsecret@host:port%"), 2, []string{"-store: not a URL"}},
 		"store down":           {one("-store", "redis://127.0.0.1:1"), 1, []string{"-store", "refused"}},
 		"two stores":           {memory("-store-file", long), 2, []string{"-store and -store-file"}},
+		"no file":              {one("-store", "sqlite:"), 1, []string{"name of the file is missing"}},
+		"no directory":         {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
 		"migrate memory":       {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
 		"memory limit":         {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
 		"methods":              {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
@@ -82,10 +87,10 @@ func TestBadConfiguration(t *testing.T) {
 		"no lease":             {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
 		"fingerprint":          {memory("-fingerprint", "xml"), 2, []string{"-fingerprint: want raw"}},
 		"abandoned":            {memory("-abandoned", "maybe"), 2, []string{"-abandoned: want refuse"}},
-		"status":               {memory("-unknown-status", "502,abc"), 2, []string{"-unknown-status", `"abc" is not a status`}},
-		"networks":             {memory("-trusted-peers", "everyone"), 2, []string{"-trusted-peers", `"everyone" is not a network`}},
+		"status":               {memory("-unknown-status", "502,abc"), 2, []string{`"abc" is not a status`}},
+		"networks":             {memory("-trusted-peers", "everyone"), 2, []string{`"everyone" is not a network`}},
 		"half of TLS":          {memory("-tls-cert", long), 2, []string{"-tls-cert and -tls-key"}},
-		"no certificate":       {memory("-listen", "127.0.0.1:0", "-tls-cert", long, "-tls-key", long), 1, []string{"-tls-cert"}},
+		"no certificate":       {memory("-listen", "127.0.0.1:0", "-tls-cert", long, "-tls-key", long), 1, []string{"-tls"}},
 		"address":              {memory("-listen", "nonsense"), 1, []string{"nonsense"}},
 		"argument":             {memory("serve"), 2, []string{`unexpected argument "serve"`}},
 		"unknown flag":         {memory("-nonsense"), 2, []string{"-nonsense"}},

@@ -26,8 +26,8 @@ const (
 	turn    = time.Second // the proxies take turns, so that the load of the machine is the same for both
 )
 
-// TestCost reports what the proxy costs beside a bare httputil.ReverseProxy, in processor time and in throughput, for 16
-// workers whose requests are all executed. Only what they answer is checked: times depend on the machine.
+// TestCost reports what the proxy costs beside a bare httputil.ReverseProxy, in processor time and in throughput, for
+// 16 workers whose requests are all executed. Only what they answer is checked: times depend on the machine.
 //
 //	go test -run TestCost -v -seconds 60
 func TestCost(t *testing.T) {
@@ -64,8 +64,7 @@ func TestCost(t *testing.T) {
 func startBare(t *testing.T, upstream string) *exec.Cmd {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "bare")
-	said, err := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-o", program, "./internal/bare")...).CombinedOutput()
-	require.NoError(t, err, string(said))
+	buildProgram("./internal/bare", program)
 	return exec.Command(program, upstream)
 }
 
@@ -133,7 +132,8 @@ func (l *loaded) request(transport http.RoundTripper, body []byte) string {
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusCreated || len(answer) != len(body) || resp.Header.Get("Idempotent-Replayed") != "" {
+	replayed := resp.Header.Get("Idempotent-Replayed") != ""
+	if err != nil || resp.StatusCode != http.StatusCreated || len(answer) != len(body) || replayed {
 		return resp.Status + " " + string(answer)
 	}
 	l.requests.Add(1)

@@ -27,7 +27,9 @@ func TestOperationIsHandedOn(t *testing.T) {
 	})
 	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
 	forged := func(r *http.Request) {
-		for _, name := range []string{"Idempotency-Operation", "Idempotency-Attempt", "Idempotency_Operation", "idempotency_attempt"} {
+		for _, name := range []string{
+			"Idempotency-Operation", "Idempotency-Attempt", "Idempotency_Operation", "idempotency_attempt",
+		} {
 			r.Header[name] = []string{"forged"}
 		}
 	}
@@ -35,7 +37,8 @@ func TestOperationIsHandedOn(t *testing.T) {
 	first := upstream.last(t).Header
 	require.Equal(t, []string{"1"}, first["Idempotency-Attempt"])
 	require.Len(t, first.Get("Idempotency-Operation"), 36)
-	require.Equal(t, 201, p.post("/things", "x", as("alice"), keyed("k"), forged, with("Connection", "Idempotency-Operation")).status)
+	hop := with("Connection", "Idempotency-Operation")
+	require.Equal(t, 201, p.post("/things", "x", as("alice"), keyed("k"), forged, hop).status)
 	second := upstream.last(t).Header
 	require.Equal(t, []string{"2"}, second["Idempotency-Attempt"])
 	require.Equal(t, first["Idempotency-Operation"], second["Idempotency-Operation"])
@@ -64,7 +67,8 @@ func TestHeaders(t *testing.T) {
 	p := start(t, upstream.URL+"/base", append(asHeader, "-store", "memory:")...)
 	hop := func(r *http.Request) {
 		r.Header = http.Header{
-			"Connection": {"X-Hop, Te"}, "X-Hop": {"1"}, "Keep-Alive": {"timeout=5"}, "Te": {"gzip"}, "Upgrade": {"other"},
+			"Connection": {"X-Hop, Te"}, "X-Hop": {"1"}, "Keep-Alive": {"timeout=5"}, "Te": {"gzip"},
+			"Upgrade":             {"other"},
 			"Proxy-Authorization": {"Basic eDp5"}, "Proxy-Connection": {"keep-alive"}, "Expect": {"100-continue"},
 			"X-User": {"alice"}, "X-Kept": {"1", "2"}, "Cookie": {"a=b"}, "Authorization": {"Basic eDp5"},
 		}
@@ -86,7 +90,8 @@ func TestHeaders(t *testing.T) {
 	require.Equal(t, []string{"a=b"}, seen.Header["Cookie"])
 	require.Equal(t, []string{"Basic eDp5"}, seen.Header["Authorization"])
 	for _, name := range []string{
-		"Connection", "X-Hop", "Keep-Alive", "Te", "Upgrade", "Proxy-Authorization", "Proxy-Connection", "Expect", "Accept-Encoding",
+		"Connection", "X-Hop", "Keep-Alive", "Te", "Upgrade", "Proxy-Authorization", "Proxy-Connection", "Expect",
+		"Accept-Encoding",
 	} {
 		require.NotContains(t, seen.Header, name)
 	}
@@ -226,12 +231,74 @@ func await(t *testing.T, in *textproto.Reader, want string) {
 	}
 }
 
+// What comes before the answer to a guarded request is no part of it.
+func TestGuardedInformation(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		created(w, r)
+	})
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	for _, replayed := range []bool{false, true} {
+		got := p.post("/", "x", as("alice"), keyed("k"))
+		require.Equal(t, 201, got.status)
+		require.Equal(t, replayed, got.replayed)
+		require.Equal(t, "/things/1", got.header.Get("Location"))
+		require.NotContains(t, got.header, "Link")
+	}
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	_, _ = w.Write(body)
+}
+
+// Large bodies arrive whole, with a length and without.
+func TestLargeBodies(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, echo)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-max-body", "300000")...)
+	chunked := func(r *http.Request) { r.ContentLength = -1 }
+	for _, size := range []int{1, 2048, 2049, 4096, 300000} {
+		body := strings.Repeat("b", size)
+		for name, changes := range map[string][]request{"length": {}, "chunked": {chunked}} {
+			key := keyed(fmt.Sprintf("%s-%d", name, size))
+			for _, replayed := range []bool{false, true} {
+				got := p.post("/", body, append(changes, key, as("alice"))...)
+				require.Equal(t, 200, got.status, name)
+				require.Equal(t, replayed, got.replayed)
+				require.True(t, body == got.body, "%d bytes came of %d", len(got.body), size)
+			}
+		}
+	}
+	require.Equal(t, "body-too-large", p.post("/", strings.Repeat("b", 300001), as("alice"), keyed("k")).code())
+}
+
+// It is no tunnel.
+func TestConnect(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	conn, err := net.Dial("tcp", p.address())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n")
+	require.NoError(t, err)
+	line, err := textproto.NewReader(bufio.NewReader(conn)).ReadLine()
+	require.NoError(t, err)
+	require.Contains(t, line, "405")
+	require.Zero(t, upstream.count())
+}
+
 // A client that asks whether to send its body is told to, guarded or not.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
-	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(w, r.Body)
-	})
+	upstream := serve(t, echo)
 	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
 	for _, changes := range [][]request{{as("alice")}, {as("alice"), keyed("k")}} {
 		got := p.post("/", "the body", append(changes, with("Expect", "100-continue"))...)

@@ -38,8 +38,8 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 	return idempotency.New(store, user, opts)
 }
 
-// endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts apart
-// by Host or X-Forwarded-Host, and must not answer for one of them what it has answered for another.
+// endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts
+// apart by Host or X-Forwarded-Host, and must not answer for one of them what it has answered for another.
 func endpoint(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if strings.HasPrefix(r.RequestURI, "/") { // as it was sent

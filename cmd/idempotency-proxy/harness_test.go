@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,7 +26,7 @@ import (
 // patience bounds what is waited for. Nothing waits that long unless it is broken.
 const patience = 20 * time.Second
 
-// binary is the program, built once as it is for production (with the race detector, if this test has it).
+// binary is the program, built once; with the race detector if the test has it.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -34,15 +35,19 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "idempotency-proxy")
-	build := exec.Command("go", append(append([]string{"build"}, buildFlags...), "-o", binary, ".")...)
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		panic(err)
-	}
+	buildProgram(".", binary)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(dir)
 		os.Exit(code)
 	}))
+}
+
+func buildProgram(source, program string) {
+	build := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", program, source})...)
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		panic(err)
+	}
 }
 
 // process is a running proxy.
@@ -69,7 +74,8 @@ func start(t testing.TB, upstream string, args ...string) *process {
 func startAt(t testing.TB, listen, upstream string, args ...string) *process {
 	t.Helper()
 	p := &process{t: t, ended: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"-listen", listen, "-admin", "127.0.0.1:0", "-upstream", upstream}, args...)...)
+	all := append([]string{"-listen", listen, "-admin", "127.0.0.1:0", "-upstream", upstream}, args...)
+	p.cmd = exec.Command(binary, all...)
 	p.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
@@ -214,8 +220,8 @@ func (p *process) order(path, body, key string) net.Conn {
 	p.t.Helper()
 	conn, err := net.Dial("tcp", p.address())
 	require.NoError(p.t, err)
-	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nX-User: alice\r\nIdempotency-Key: %s\r\nContent-Length: %d\r\n\r\n%s",
-		path, p.address(), key, len(body), body)
+	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: %s\r\nX-User: alice\r\nIdempotency-Key: %s\r\n"+
+		"Content-Length: %d\r\n\r\n%s", path, p.address(), key, len(body), body)
 	require.NoError(p.t, err)
 	return conn
 }

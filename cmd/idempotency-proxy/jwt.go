@@ -108,7 +108,8 @@ func invalidToken(cause error) error {
 		Status: http.StatusUnauthorized,
 		Code:   "user-unknown",
 		Title:  "Access token not accepted",
-		Detail: "The bearer token is malformed, expired, or not meant for this service. Send the request again with its key and a valid token.",
+		Detail: "The bearer token is malformed, expired, or not meant for this service. " +
+			"Send the request again with its key and a valid token.",
 		Retry:  idempotency.RetrySameKey,
 		Header: http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}},
 		Err:    cause,

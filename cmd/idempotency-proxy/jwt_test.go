@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -42,7 +43,9 @@ func publicPEM(t testing.TB, key crypto.Signer) (file string) {
 func certificate(t testing.TB) (cert, key string) {
 	t.Helper()
 	signer := ecKey(t)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "proxy"}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "proxy"}, NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
 	require.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(signer)
@@ -66,7 +69,8 @@ func rsaKey(t testing.TB) *rsa.PrivateKey {
 
 // claims are those of a token for alice that is accepted, with changes.
 func claims(changes ...any) jwt.MapClaims {
-	c := jwt.MapClaims{"iss": "https://issuer", "aud": "payments", "sub": "alice", "exp": time.Now().Add(time.Hour).Unix()}
+	hence := time.Now().Add(time.Hour).Unix()
+	c := jwt.MapClaims{"iss": "https://issuer", "aud": "payments", "sub": "alice", "exp": hence}
 	for i := 0; i < len(changes); i += 2 {
 		if name := changes[i].(string); changes[i+1] == nil {
 			delete(c, name)
@@ -108,6 +112,7 @@ func TestTokens(t *testing.T) {
 	block, _ := pem.Decode(certPEM)
 	inCert, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	require.NoError(t, err)
+	pkcs1 := writePEM(t, "RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey))
 	for name, test := range map[string]struct {
 		args   []string
 		method jwt.SigningMethod
@@ -115,7 +120,7 @@ func TestTokens(t *testing.T) {
 	}{
 		"RSA":         {[]string{"-jwt-key", publicPEM(t, rsaKey)}, jwt.SigningMethodRS256, rsaKey},
 		"RSA-PSS":     {[]string{"-jwt-key", publicPEM(t, rsaKey)}, jwt.SigningMethodPS512, rsaKey},
-		"PKCS 1":      {[]string{"-jwt-key", writePEM(t, "RSA PUBLIC KEY", x509.MarshalPKCS1PublicKey(&rsaKey.PublicKey))}, jwt.SigningMethodRS384, rsaKey},
+		"PKCS 1":      {[]string{"-jwt-key", pkcs1}, jwt.SigningMethodRS384, rsaKey},
 		"ECDSA":       {[]string{"-jwt-key", publicPEM(t, ecKey)}, jwt.SigningMethodES256, ecKey},
 		"Ed25519":     {[]string{"-jwt-key", publicPEM(t, edKey)}, jwt.SigningMethodEdDSA, edKey},
 		"certificate": {[]string{"-jwt-key", cert}, jwt.SigningMethodES256, inCert},
@@ -124,7 +129,8 @@ func TestTokens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, upstream.URL, append(test.args, issuer...)...)
-			require.Equal(t, 201, p.post("/"+name, "x", keyed("k"), bearer(token(t, test.method, test.key, claims()))).status)
+			alice := bearer(token(t, test.method, test.key, claims()))
+			require.Equal(t, 201, p.post("/"+name, "x", keyed("k"), alice).status)
 			renewed := bearer(token(t, test.method, test.key, claims("jti", "2")))
 			require.True(t, p.post("/"+name, "x", keyed("k"), renewed).replayed)
 			bob := bearer(token(t, test.method, test.key, claims("sub", "bob")))
@@ -155,16 +161,17 @@ func TestForgedTokens(t *testing.T) {
 	part := strings.Split(good, ".")
 	require.Equal(t, 201, p.post("/", "x", keyed("k"), bearer(good)).status)
 
+	bobs := base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"bob"}`))
 	past, future := time.Now().Add(-time.Hour).Unix(), time.Now().Add(time.Hour).Unix()
 	for name, changes := range map[string][]request{
 		"none":               {},
 		"algorithm none":     {bearer(token(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, claims()))},
 		"public key as HMAC": {bearer(token(t, jwt.SigningMethodHS256, public, claims()))},
-		"trimmed as HMAC":    {bearer(token(t, jwt.SigningMethodHS256, []byte(strings.TrimSpace(string(public))), claims()))},
+		"trimmed as HMAC":    {bearer(token(t, jwt.SigningMethodHS256, bytes.TrimSpace(public), claims()))},
 		"key in the token":   {bearer(token(t, jwt.SigningMethodRS256, rsaKey(t), claims(), "jku", upstream.URL))},
 		"other key":          {bearer(token(t, jwt.SigningMethodRS256, rsaKey(t), claims()))},
 		"no signature":       {bearer(part[0] + "." + part[1] + ".")},
-		"other payload":      {bearer(part[0] + "." + base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"bob"}`)) + "." + part[2])},
+		"other payload":      {bearer(part[0] + "." + bobs + "." + part[2])},
 		"other issuer":       {bearer(rs(claims("iss", "https://mallory")))},
 		"no issuer":          {bearer(rs(claims("iss", nil)))},
 		"other audience":     {bearer(rs(claims("aud", "mail")))},
@@ -199,8 +206,8 @@ func TestIssuersShareNoUsers(t *testing.T) {
 	upstream := serve(t, created)
 	key := ecKey(t)
 	for _, name := range []string{"https://one", "https://two"} {
-		p := start(t, upstream.URL, "-store-file", redis, "-jwt-key", publicPEM(t, key), "-jwt-issuer", name, "-jwt-any-audience",
-			"-ignore-host")
+		p := start(t, upstream.URL, "-store-file", redis, "-ignore-host",
+			"-jwt-key", publicPEM(t, key), "-jwt-issuer", name, "-jwt-any-audience")
 		as := bearer(token(t, jwt.SigningMethodES256, key, claims("iss", name, "aud", nil)))
 		got := p.post("/", "x", keyed("k"), as)
 		require.Equal(t, 201, got.status, got)
@@ -208,8 +215,8 @@ func TestIssuersShareNoUsers(t *testing.T) {
 	}
 }
 
-// A key set comes from a file, or from a URL, where keys are found that were added later. A shared secret in it verifies
-// nothing.
+// A key set comes from a file, or from a URL, where keys are found that were added later. A shared secret in it
+// verifies nothing.
 func TestKeySet(t *testing.T) {
 	t.Parallel()
 	upstream := serve(t, created)
@@ -253,7 +260,9 @@ func keySet(keys ...map[string]string) []byte {
 func jwk(kid string, key *ecdsa.PrivateKey) map[string]string {
 	point, _ := key.PublicKey.Bytes()
 	encode := base64.RawURLEncoding.EncodeToString
-	return map[string]string{"kty": "EC", "crv": "P-256", "kid": kid, "alg": "ES256", "x": encode(point[1:33]), "y": encode(point[33:])}
+	return map[string]string{
+		"kty": "EC", "crv": "P-256", "kid": kid, "alg": "ES256", "x": encode(point[1:33]), "y": encode(point[33:]),
+	}
 }
 
 func jwkSecret(kid string, secret []byte) map[string]string {

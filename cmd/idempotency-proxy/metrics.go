@@ -31,7 +31,7 @@ func newMetrics() *metrics {
 		registry: registry,
 		outcomes: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "idempotency_proxy_request_seconds",
-			Help:    "Guarded requests by outcome; from the first question to the store to the answer, 0 if it was not asked.",
+			Help:    "Guarded requests by outcome: the time from the first question to the store to the answer.",
 			Buckets: buckets,
 		}, []string{"outcome"}),
 		work: auto.NewHistogram(prometheus.HistogramOpts{

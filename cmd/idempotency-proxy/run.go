@@ -62,8 +62,9 @@ func usage(stdout io.Writer) {
 	var c config
 	flags := c.flags()
 	flags.SetOutput(stdout)
-	fmt.Fprintf(stdout, "idempotency-proxy -upstream URL -store URL (-user-header NAME | -jwt-... | -all-callers-are-one-user)\n"+
-		"Each flag is also an environment variable: -max-body is %s.\n", envName("max-body"))
+	fmt.Fprintln(stdout, "idempotency-proxy -upstream URL -store URL "+
+		"(-user-header NAME | -jwt-key FILE | -jwt-secret FILE | -jwt-jwks URL | -all-callers-are-one-user)")
+	fmt.Fprintf(stdout, "Each flag is also an environment variable: -max-body is %s.\n", envName("max-body"))
 	flags.PrintDefaults()
 }
 

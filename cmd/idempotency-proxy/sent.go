@@ -62,9 +62,9 @@ func (s *sent) some() bool {
 	return s.earlier || s.conn != nil && (!s.conn.closed.Load() || s.conn.written.Load() != s.before)
 }
 
-// wasSent reports whether the service may have seen a part of the request. It has seen nothing if there was no connection
-// to it: its name is unknown, it refuses connections, or its certificate is not accepted. Nor has it if the connection
-// closed before a byte was written to it.
+// wasSent reports whether the service may have seen a part of the request. It has seen nothing if there was no
+// connection to it: its name is unknown, it refuses connections, or its certificate is not accepted. Nor has it if the
+// connection closed before a byte was written to it.
 func wasSent(ctx context.Context) bool {
 	s, ok := ctx.Value(sentKey{}).(*sent)
 	if !ok {

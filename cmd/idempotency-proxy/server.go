@@ -92,8 +92,8 @@ func (s *server) newHTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// listen has a server serve on an address in the background. An address or a certificate that cannot be used is an error
-// at once.
+// listen has a server serve on an address in the background. An address or a certificate that cannot be used is an
+// error at once.
 func (s *server) listen(server *http.Server, addr, cert, key, what string, failed chan<- error) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestStoreDown(t *testing.T) {
 	redis := servertest.Redis(t)
 	url := inFile(t, "redis://:"+servertest.RedisPassword()+"@"+redis.Addr())
 	upstream := serve(t, created)
-	closed := start(t, upstream.URL, append(asHeader, "-store-file", url)...)
+	closed := start(t, upstream.URL, append(asHeader, "-store-file", url, "-store-timeout", "1s")...)
 	require.Equal(t, 200, get(t, closed.admin+"/readyz").status)
 	require.Contains(t, closed.logged(), "unsafe setting of the store", "a server without appendonly")
 	redis.Close()
@@ -59,7 +59,7 @@ func TestStoreDown(t *testing.T) {
 	require.Equal(t, 200, get(t, closed.admin+"/healthz").status)
 	require.Zero(t, upstream.count())
 
-	open := start(t, upstream.URL, append(asHeader, "-store-file", url, "-fail-open")...)
+	open := start(t, upstream.URL, append(asHeader, "-store-file", url, "-store-timeout", "1s", "-fail-open")...)
 	require.Contains(t, open.logged(), "requests are not protected")
 	require.Equal(t, 201, open.post("/", "x", keyed("k"), as("alice")).status)
 	require.Contains(t, get(t, open.admin+"/metrics").body, `outcome="unprotected"`)

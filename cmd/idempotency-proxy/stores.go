@@ -10,6 +10,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
@@ -52,8 +53,11 @@ func storeForms() (forms []string) {
 	return forms
 }
 
-// openStore opens the store and checks it. What weakens its promise is logged, and the operator's to weigh. A store that
-// does not work is an error, unless the operator prefers no protection to no service.
+// checkTimeout bounds the check of the store.
+const checkTimeout = 30 * time.Second
+
+// openStore opens the store and checks it. What weakens its promise is logged, and the operator's to weigh. A store
+// that does not work is an error, unless the operator prefers no protection to no service.
 func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, error) {
 	store, err := stores[c.storeURL.Scheme].open(ctx, c)
 	if err != nil {
@@ -62,6 +66,8 @@ func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, erro
 	if store.check == nil {
 		return store, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
 	broken := weigh(store.check(ctx), log)
 	if broken == nil {
 		return store, nil
@@ -117,15 +123,23 @@ func openSQLite(_ context.Context, c *config) (*backing, error) {
 		return nil, err
 	}
 	file := cmp.Or(c.storeURL.Opaque, c.storeURL.Path) // sqlite:file or sqlite:/file
+	if file == "" {
+		return nil, errors.New("the name of the file is missing")
+	}
 	store, err := sqlitestore.Open(file, sqlitestore.Options{MaxBytes: limit})
 	if err != nil {
 		return nil, err
 	}
-	return &backing{Store: store, close: store.Close}, nil
+	return &backing{
+		Store: store,
+		check: store.Check,
+		ping:  func(ctx context.Context) error { return weigh(store.Check(ctx), slog.New(slog.DiscardHandler)) },
+		close: store.Close,
+	}, nil
 }
 
-// maxBytes returns the bound on all records that the URL of a store asks for: memory:?max-bytes=1000000000. Zero means the
-// default of the store.
+// maxBytes returns the bound on all records that the URL of a store asks for: memory:?max-bytes=1000000000. Zero means
+// the default of the store.
 func maxBytes(c *config) (n int64, err error) {
 	text := c.storeURL.Query().Get("max-bytes")
 	if text == "" {

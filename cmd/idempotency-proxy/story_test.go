@@ -94,8 +94,8 @@ var durable = map[string]func(testing.TB) string{
 	"sqlite": func(t testing.TB) string { return inFile(t, "sqlite:"+filepath.Join(t.TempDir(), "records.db")) },
 }
 
-// Alice's phone hangs up while her card is charged, and tries again, 50 times at once. The proxy in front of the service,
-// which is not written in Go, is killed and started again.
+// Alice's phone hangs up while her card is charged, and tries again, 50 times at once. The proxy in front of the
+// service, which is not written in Go, is killed and started again.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	for name, store := range durable {

@@ -51,8 +51,8 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) *upstream {
 	return u
 }
 
-// newTransport returns a transport of HTTP/1.1 that changes nothing of what it carries. It never sends a request twice by
-// itself, as that of HTTP/2 may.
+// newTransport returns a transport of HTTP/1.1 that changes nothing of what it carries. That of HTTP/2 may send a
+// request again by itself.
 func newTransport(c *config) *http.Transport {
 	dialer := &net.Dialer{Timeout: c.upstreamDial}
 	return &http.Transport{
@@ -75,6 +75,10 @@ func newTransport(c *config) *http.Transport {
 func (u *upstream) close() { u.proxy.Transport.(*http.Transport).CloseIdleConnections() }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		http.Error(w, "this is no tunnel", http.StatusMethodNotAllowed)
+		return
+	}
 	ctx := withSent(r.Context())
 	if _, guarded := idempotency.FromContext(ctx); guarded {
 		var cancel context.CancelFunc
@@ -103,8 +107,8 @@ func (u *upstream) brokenOff(ctx context.Context) {
 // clientLeft reports whether the client of an unguarded request has left. A guarded one goes on.
 func clientLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), context.Canceled) }
 
-// rewrite makes the request to the service of that of the client. ReverseProxy has taken away the fields of the hop, and
-// those that tell of the client.
+// rewrite makes the request to the service of that of the client. ReverseProxy has taken away the fields of the hop,
+// and those that tell of the client.
 func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(u.config.upstreamURL)
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was sent; nothing here reads it
@@ -131,8 +135,8 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 // smallBody is what fits into the buffer of a connection of net/http, beside a header.
 const smallBody = 2 << 10
 
-// joinBody has net/http send a small body in one packet with the header. It does so if it knows that the body is in memory,
-// and costs a tenth less of the processor time of a request.
+// joinBody has net/http send a small body in one packet with the header, as it does if it knows that the body is in
+// memory. That saves a tenth of the processor time of a request.
 func joinBody(out *http.Request) {
 	if out.ContentLength <= 0 || out.ContentLength > smallBody {
 		return
@@ -157,8 +161,9 @@ func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
 	}
 }
 
-// rewriteKeys takes the key of a guarded request away, unless the service is to get it. Else it gets it in small letters:
-// under the names that net/http knows, it would send a request without a body again when a connection breaks.
+// rewriteKeys takes the key of a guarded request away, unless the service is to get it. If it stays, its name is
+// written in small letters, which net/http does not recognise: it would send a request that has a key and no body again
+// when a connection breaks.
 func (u *upstream) rewriteKeys(header http.Header, guarded bool) {
 	for _, name := range u.keys {
 		values, ok := header[name]

@@ -1,6 +1,6 @@
-// Proxy guards a service that is not written in Go and knows nothing of keys: a script in Perl that charges a card for each
-// request. It builds and runs idempotency-proxy in front of it, with its records in a file. The proxy is killed while
-// Alice's card is being charged, and started again. It ends with the line
+// Proxy guards a service that is not written in Go and knows nothing of keys: a script in Perl that charges a card for
+// each request. It builds and runs idempotency-proxy in front of it, with its records in a file. The proxy is killed
+// while Alice's card is being charged, and started again. It ends with the line
 //
 //	51 requests of Alice's, 1 charge, 50 identical answers
 package main
@@ -141,7 +141,8 @@ func (s *service) line() (string, error) {
 // build builds the proxy, wherever in the repository this program was started.
 func build(ctx context.Context, dir string) (program string, err error) {
 	program = filepath.Join(dir, "idempotency-proxy")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "github.com/idempotency-go/idempotency/cmd/idempotency-proxy")
+	const source = "github.com/idempotency-go/idempotency/cmd/idempotency-proxy"
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, source)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
 	return program, cmd.Run()

@@ -1,5 +1,5 @@
-// Bare is the least that a reverse proxy costs: httputil.ReverseProxy alone, with the transport and the pool of buffers of
-// idempotency-proxy. The cost of idempotency-proxy is measured beside it.
+// Bare is the least that a reverse proxy costs: httputil.ReverseProxy alone, with the transport and the pool of buffers
+// of idempotency-proxy. The cost of idempotency-proxy is measured beside it.
 //
 //	bare URL
 package main
