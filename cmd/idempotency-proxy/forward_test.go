@@ -97,6 +97,17 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// A guarded request asks for no other protocol: an answer can be stored, a conversation cannot.
+func TestGuardedUpgrade(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	got := p.post("/", "x", as("alice"), keyed("k"), with("Connection", "Upgrade"), with("Upgrade", "other"))
+	require.Equal(t, 201, got.status)
+	require.NotContains(t, upstream.last(t).Header, "Upgrade")
+	require.NotContains(t, upstream.last(t).Header, "Connection")
+}
+
 // Only a proxy in front may tell of the client.
 func TestForwardedFor(t *testing.T) {
 	t.Parallel()
