@@ -89,18 +89,18 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is never stored.
+// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is not stored, and the
+// outcome is unknown, as after any panic.
 func (u *upstream) brokenOff(ctx context.Context) {
 	failure := recover()
 	if failure == nil {
 		return
 	}
+	kind := "broken-off"
 	if clientLeft(ctx) {
-		u.metrics.failed("client-left")
-	} else {
-		u.metrics.failed("broken-off")
-		idempotency.Decide(ctx, idempotency.Unknown)
+		kind = "client-left"
 	}
+	u.metrics.failed(kind)
 	panic(failure)
 }
 
