@@ -65,7 +65,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.ended != open { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.settle(ctx, "extend", func(tx *transaction) (standing, error) {
+	return c.settle(ctx, "extend", holds, func(tx *transaction) (standing, error) {
 		if renewed, err := renew(tx); renewed || err != nil {
 			return holds, err
 		}
@@ -102,7 +102,7 @@ func (c *claim) complete(ctx context.Context, resp idempotency.Response, ttl tim
 	if err != nil {
 		return err
 	}
-	return c.settle(ctx, "complete", func(tx *transaction) (standing, error) {
+	return c.settle(ctx, "complete", isComplete, func(tx *transaction) (standing, error) {
 		stored := whole
 		if !tx.hasRoom(len(whole)) {
 			stored = tombstone
@@ -122,7 +122,7 @@ func (c *claim) complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.end(lost, c.settle(ctx, "release", func(tx *transaction) (standing, error) {
+	return c.end(lost, c.settle(ctx, "release", isReleased, func(tx *transaction) (standing, error) {
 		now := tx.micros()
 		changed, err := change(tx.free, c.digest, c.token, now, after(now, ttl))
 		if changed || err != nil {
@@ -156,19 +156,23 @@ const (
 	restored                   // it was gone, and has been made again
 )
 
-// settle runs a step, and returns what the contract says for the standing that it finds.
-func (c *claim) settle(ctx context.Context, name string, run func(tx *transaction) (standing, error)) error {
+// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step has
+// taken effect before.
+func (c *claim) settle(
+	ctx context.Context, name string, repeated standing, run func(tx *transaction) (standing, error),
+) error {
 	var found standing
 	_, err := c.store.writer.do(ctx, false, func(tx *transaction) (err error) {
 		found, err = run(tx)
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return failure(name, err)
-	case found == holds, found == isComplete && name == "complete", found == isReleased && name == "release":
+	}
+	switch found {
+	case holds, repeated:
 		return nil
-	case found == restored:
+	case restored:
 		return idempotency.ErrRestored
 	default:
 		return idempotency.ErrClaimLost
