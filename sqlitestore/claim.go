@@ -76,7 +76,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	})
 }
 
-// Complete implements [idempotency.Claim]. An answer that the disk has no room for is stored with Omitted set.
+// Complete implements [idempotency.Claim]. An answer that there is no room for is stored with Omitted set.
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
