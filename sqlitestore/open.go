@@ -100,7 +100,7 @@ func makeTable(db *sql.DB) error {
 
 func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
-		transaction: transaction{now: s.opts.now, limit: s.opts.MaxBytes},
+		transaction: transaction{sql: new(statements), now: s.opts.now, limit: s.opts.MaxBytes},
 		steps:       make(chan *step), closed: s.closed, ended: make(chan struct{}),
 	}
 	if w.now == nil {
@@ -110,11 +110,7 @@ func (s *Store) newWriter() (*writer, error) {
 	if w.files, err = watch(s.path); err != nil {
 		return nil, err
 	}
-	w.conn, err = connect(s.writing, map[string]**sql.Stmt{
-		"BEGIN IMMEDIATE": &w.lock, "COMMIT": &w.end, "ROLLBACK": &w.undo, statement("read"): &w.get,
-		statement("put"): &w.insert, statement("extend"): &w.renew, statement("complete"): &w.settle,
-		statement("release"): &w.free, statement("trim"): &w.sweep, statement("used"): &w.use,
-	})
+	w.conn, err = connect(s.writing, w.sql.texts())
 	return w, err
 }
 
