@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -43,6 +44,8 @@ func create(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	creating.Lock()
+	defer creating.Unlock()
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case err == nil:
@@ -55,6 +58,9 @@ func create(path string) (string, error) {
 	}
 	return filepath.EvalSymlinks(path) // SQLite looks for the log beside the file itself
 }
+
+// creating keeps another Open of the process from the file until the one that has made it has closed it.
+var creating sync.Mutex
 
 func (s *Store) open() (err error) {
 	synchronous := "synchronous(" + s.opts.Synchronous.String() + ")"
