@@ -67,7 +67,7 @@ func (s *Store) open() (err error) {
 	if s.writing, err = sql.Open("sqlite", source(s.path, synchronous)); err != nil {
 		return err
 	}
-	if err := makeTable(s.writing); err != nil {
+	if err := patiently(func() error { return makeTable(s.writing) }); err != nil {
 		return err
 	}
 	writer, err := s.newWriter()
@@ -84,6 +84,16 @@ func (s *Store) open() (err error) {
 	}
 	s.readers = readers
 	return nil
+}
+
+// patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would wait for
+// each other, as when both switch to a write-ahead log.
+func patiently(do func() error) error {
+	for began := time.Now(); ; pause() {
+		if err := do(); !isBusy(err) || time.Since(began) > settleIn {
+			return err
+		}
+	}
 }
 
 // makeTable switches to a write-ahead log, and makes what is missing.
