@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -13,7 +14,7 @@ import (
 // starts. It returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
 //
 //   - "file system": one in memory, one that ends with its container, or one on another machine.
-//   - "synchronous" and "journal_mode", if a loss of power may forget what was acknowledged.
+//   - "synchronous", if a loss of power may forget what was acknowledged.
 //   - "permissions", if every user of the machine may read or write the file.
 //   - "free space", if the disk is nearly full, or has less than what MaxBytes still allows.
 //
@@ -29,29 +30,21 @@ func (s *Store) unsafe(setting, value, risk string) error {
 	return &idempotency.UnsafeSetting{Node: s.path, Setting: setting, Value: value, Risk: risk}
 }
 
-// checkWriting asks the connection that writes.
+// checkWriting asks the connection that writes. The journal mode cannot change while a store is open.
 func (s *Store) checkWriting(ctx context.Context) error {
-	var journal string
 	var synchronous int
 	_, err := s.writer.do(ctx, false, func(*transaction) error {
-		err := s.writer.conn.QueryRowContext(untouched, "PRAGMA journal_mode").Scan(&journal)
-		if err != nil {
-			return err
-		}
 		return s.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous)
 	})
 	if err != nil {
 		return failure("check", err)
 	}
-	const fullOrExtra = 2
-	if synchronous < fullOrExtra {
-		return s.unsafe("synchronous", [...]string{"OFF", "NORMAL"}[synchronous],
-			"a loss of power forgets the last records, and their operations run again")
+	levels := []string{"OFF", "NORMAL", "FULL", "EXTRA"}
+	if synchronous >= slices.Index(levels, Full.String()) {
+		return nil
 	}
-	if journal != "wal" {
-		return s.unsafe("journal_mode", journal, "those who read wait for those who write")
-	}
-	return nil
+	return s.unsafe("synchronous", levels[max(0, synchronous)],
+		"a loss of power forgets the last records, and their operations run again")
 }
 
 func (s *Store) checkPermissions() error {

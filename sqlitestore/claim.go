@@ -7,21 +7,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
-	store       *Store
-	digest      []byte
-	names       names
-	fingerprint idempotency.Fingerprint
-	token       []byte
-	operation   uuid.UUID
-	attempt     int64
-	created     int64
+	store  *Store
+	digest []byte
+	names  names
+	token  []byte
+	record idempotency.Record // as it was granted
 
 	mu    sync.Mutex // held while the record is settled or made again
 	ended ending
@@ -36,10 +31,11 @@ const (
 	lost // or released
 )
 
-// row returns the record of an attempt, without its lease and its end.
-func (c *claim) row(operation uuid.UUID, attempt, created int64) *row {
+// row returns what is stored of an attempt, without its lease and its end.
+func (c *claim) row(of idempotency.Record) *row {
 	return &row{
-		names: c.names, operation: operation[:], attempt: attempt, fingerprint: c.fingerprint[:], token: c.token, created: created,
+		names: c.names, operation: of.Operation[:], attempt: int64(of.Attempt), fingerprint: of.Fingerprint[:], token: c.token,
+		created: of.Created.UnixMicro(),
 	}
 }
 
@@ -50,7 +46,7 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	renew := func(tx *transaction) (bool, error) {
 		now := tx.micros()
-		return change(tx.renew, c.digest, c.token, now, after(now, lease))
+		return change(tx.sql.extend, c.digest, c.token, now, after(now, lease))
 	}
 	var renewed bool
 	_, err := c.store.writer.do(ctx, false, func(tx *transaction) (err error) {
@@ -65,7 +61,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.ended != open { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.settle(ctx, "extend", func(tx *transaction) (standing, error) {
+	return c.settle(ctx, "extend", holds, func(tx *transaction) (standing, error) {
 		if renewed, err := renew(tx); renewed || err != nil {
 			return holds, err
 		}
@@ -76,7 +72,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	})
 }
 
-// Complete implements [idempotency.Claim]. An answer that the disk has no room for is stored with Omitted set.
+// Complete implements [idempotency.Claim]. An answer that there is no room for is stored with Omitted set.
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,13 +98,13 @@ func (c *claim) complete(ctx context.Context, resp idempotency.Response, ttl tim
 	if err != nil {
 		return err
 	}
-	return c.settle(ctx, "complete", func(tx *transaction) (standing, error) {
+	return c.settle(ctx, "complete", isComplete, func(tx *transaction) (standing, error) {
 		stored := whole
 		if !tx.hasRoom(len(whole)) {
 			stored = tombstone
 		}
 		now := tx.micros()
-		changed, err := change(tx.settle, c.digest, c.token, now, after(now, ttl), stored)
+		changed, err := change(tx.sql.complete, c.digest, c.token, now, after(now, ttl), stored)
 		if changed || err != nil {
 			return holds, err
 		}
@@ -122,9 +118,9 @@ func (c *claim) complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.end(lost, c.settle(ctx, "release", func(tx *transaction) (standing, error) {
+	return c.end(lost, c.settle(ctx, "release", isReleased, func(tx *transaction) (standing, error) {
 		now := tx.micros()
-		changed, err := change(tx.free, c.digest, c.token, now, after(now, ttl))
+		changed, err := change(tx.sql.release, c.digest, c.token, now, after(now, ttl))
 		if changed || err != nil {
 			return holds, err
 		}
@@ -156,19 +152,23 @@ const (
 	restored                   // it was gone, and has been made again
 )
 
-// settle runs a step, and returns what the contract says for the standing that it finds.
-func (c *claim) settle(ctx context.Context, name string, run func(tx *transaction) (standing, error)) error {
+// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step has
+// taken effect before.
+func (c *claim) settle(
+	ctx context.Context, name string, repeated standing, run func(tx *transaction) (standing, error),
+) error {
 	var found standing
 	_, err := c.store.writer.do(ctx, false, func(tx *transaction) (err error) {
 		found, err = run(tx)
 		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return failure(name, err)
-	case found == holds, found == isComplete && name == "complete", found == isReleased && name == "release":
+	}
+	switch found {
+	case holds, repeated:
 		return nil
-	case found == restored:
+	case restored:
 		return idempotency.ErrRestored
 	default:
 		return idempotency.ErrClaimLost
@@ -201,7 +201,7 @@ func (c *claim) find(tx *transaction) (standing, error) {
 // findExpired returns how a record that has expired stands to a claim. One of a later attempt at the same operation is
 // left alone: no two attempts may have the same number.
 func (c *claim) findExpired(found *row) standing {
-	later := string(found.operation) == string(c.operation[:]) && found.attempt > c.attempt
+	later := string(found.operation) == string(c.record.Operation[:]) && found.attempt > int64(c.record.Attempt)
 	if later {
 		return foreign
 	}
@@ -214,7 +214,7 @@ func (c *claim) restore(tx *transaction, fill func(own *row, now int64)) (standi
 	if found != gone || err != nil {
 		return found, err
 	}
-	own := c.row(c.operation, c.attempt, c.created)
+	own := c.row(c.record)
 	fill(own, tx.micros())
 	return restored, tx.put(c.digest, own)
 }

@@ -48,7 +48,7 @@
 // # Failures
 //
 // A file that was deleted or replaced under the store is noticed in front of the next acknowledgement: [ErrReplaced]. A
-// full disk refuses new operations ([idempotency.ErrStoreFull]); an operation that runs stores its status without its
-// answer, if there is room for that. A row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither
+// full disk refuses new operations ([idempotency.ErrStoreFull]). An operation that runs stores its status without its
+// answer if there is room for that; if not, the middleware tries again until there is. What is stored is replayed. A row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither
 // replayed nor claimed, and stays until it expires. What SQLite finds damaged is an error, and nothing is claimed.
 package sqlitestore

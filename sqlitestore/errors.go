@@ -3,6 +3,7 @@ package sqlitestore
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -20,15 +21,7 @@ var ErrReplaced = errors.New("sqlitestore: the file was deleted or replaced")
 // hasCode reports whether err is one of SQLite's, with one of the primary codes.
 func hasCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
-	if !ok {
-		return false
-	}
-	for _, code := range codes {
-		if e.Code()&0xff == code {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(codes, e.Code()&0xff)
 }
 
 // isBusy reports whether another connection is in the way, so that nothing has happened.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
@@ -29,8 +30,28 @@ func TestExpiredRecordsGo(t *testing.T) {
 	require.Equal(t, 2*records, commits)
 
 	clock.step(2 * time.Hour) // a backlog is worked off by half as many claims
-	for i := range live {
+	const claims = live/2 + 1
+	for i := range claims {
 		begun(t, store, "new "+strconv.Itoa(i))
 	}
-	require.Equal(t, live, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
+	require.Equal(t, claims, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
+}
+
+// Whose successor has been forgotten does not come back: the attempt after it would have the number of the successor.
+func TestForgottenSuccessor(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
+	_, old := begun(t, store, "key")
+	clock.step(2 * request.Lease)
+	takeover := request
+	takeover.TakeOver = true
+	_, successor, err := store.Begin(t.Context(), keyOf("key"), takeover)
+	require.NoError(t, err)
+	require.NotNil(t, successor)
+	clock.step(2 * request.TTL)
+	require.ErrorIs(t, old.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
+	require.ErrorIs(t, old.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
+	require.ErrorIs(t, successor.Complete(t.Context(), answer, time.Hour), idempotency.ErrRestored)
+	requireReplay(t, store, "key")
 }

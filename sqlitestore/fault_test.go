@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -42,7 +43,7 @@ func TestStepsShareTransactions(t *testing.T) {
 		}
 		callers.Go(func() {
 			asked.Add(1)
-			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			assert.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 			answered.Add(1)
 		})
 	}
@@ -66,11 +67,11 @@ func TestFailuresAreAlone(t *testing.T) {
 			for i := range 64 {
 				claims.Go(func() {
 					if i%8 > 0 {
-						completed(t, store, strconv.Itoa(i))
+						assert.NoError(t, complete(store, strconv.Itoa(i)))
 						return
 					}
 					_, _, err := store.Begin(t.Context(), keyOf("refused "+strconv.Itoa(i)), request)
-					require.ErrorContains(t, err, "refused by a trigger")
+					assert.ErrorContains(t, err, "refused by a trigger")
 				})
 			}
 			claims.Wait()
@@ -126,6 +127,49 @@ func TestAnotherProcessWrites(t *testing.T) {
 	execute(t, other, "COMMIT")
 	require.NoError(t, <-finished)
 	requireFree(t, store, "new")
+}
+
+// A disk that does not answer is no store that is busy: FailOpen is for that. Answers are replayed meanwhile.
+func TestStuckDisk(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	completed(t, store, "completed")
+	stuck, proceed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	require.NoError(t, store.OnCommit(func() int32 {
+		once.Do(func() { close(stuck) })
+		<-proceed
+		return 0
+	}))
+	hasty, cancel := context.WithCancel(t.Context())
+	type result struct {
+		claim idempotency.Claim
+		err   error
+	}
+	results := make(chan result)
+	begin := func(key string) {
+		_, claim, err := store.Begin(hasty, keyOf(key), request)
+		results <- result{claim, err}
+	}
+	go begin("committing")
+	<-stuck
+	requireReplay(t, store, "completed")
+	cancel()
+	first := <-results
+	require.ErrorIs(t, first.err, context.Canceled)
+	require.NotErrorIs(t, first.err, idempotency.ErrStoreBusy)
+
+	hasty, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	go begin("waiting")
+	second := <-results
+	require.ErrorIs(t, second.err, context.DeadlineExceeded)
+	require.NotErrorIs(t, second.err, idempotency.ErrStoreBusy)
+	require.Nil(t, second.claim)
+
+	close(proceed)
+	require.NoError(t, first.claim.Release(t.Context(), time.Hour)) // it was granted
+	requireFree(t, store, "waiting")
 }
 
 // A full disk refuses new operations. Those that run end, if need be without their answer.

@@ -62,6 +62,19 @@ func TestTamperedRows(t *testing.T) {
 	}
 }
 
+// No answer has such a status: net/http would panic.
+func TestImpossibleStatus(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{-1, 1, 99, 100, 199, 1000} {
+		store := open(t, newPath(t), sqlitestore.Options{})
+		_, claim := begun(t, store, "key")
+		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: status}, time.Hour))
+		_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.Nil(t, claim)
+	}
+}
+
 // Times that no clock has are no reason to panic, nor to wait for ever.
 func TestTamperedTimes(t *testing.T) {
 	t.Parallel()

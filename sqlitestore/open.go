@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -43,6 +44,8 @@ func create(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	creating.Lock()
+	defer creating.Unlock()
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case err == nil:
@@ -56,12 +59,15 @@ func create(path string) (string, error) {
 	return filepath.EvalSymlinks(path) // SQLite looks for the log beside the file itself
 }
 
+// creating keeps another Open of the process from the file until the one that has made it has closed it.
+var creating sync.Mutex
+
 func (s *Store) open() (err error) {
 	synchronous := "synchronous(" + s.opts.Synchronous.String() + ")"
 	if s.writing, err = sql.Open("sqlite", source(s.path, synchronous)); err != nil {
 		return err
 	}
-	if err := makeTable(s.writing); err != nil {
+	if err := patiently(func() error { return makeTable(s.writing) }); err != nil {
 		return err
 	}
 	writer, err := s.newWriter()
@@ -78,6 +84,16 @@ func (s *Store) open() (err error) {
 	}
 	s.readers = readers
 	return nil
+}
+
+// patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would wait for
+// each other, as when both switch to a write-ahead log.
+func patiently(do func() error) error {
+	for began := time.Now(); ; pause() {
+		if err := do(); !isBusy(err) || time.Since(began) > settleIn {
+			return err
+		}
+	}
 }
 
 // makeTable switches to a write-ahead log, and makes what is missing.
@@ -100,7 +116,7 @@ func makeTable(db *sql.DB) error {
 
 func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
-		transaction: transaction{now: s.opts.now, limit: s.opts.MaxBytes},
+		transaction: transaction{sql: new(statements), now: s.opts.now, limit: s.opts.MaxBytes},
 		steps:       make(chan *step), closed: s.closed, ended: make(chan struct{}),
 	}
 	if w.now == nil {
@@ -110,11 +126,7 @@ func (s *Store) newWriter() (*writer, error) {
 	if w.files, err = watch(s.path); err != nil {
 		return nil, err
 	}
-	w.conn, err = connect(s.writing, map[string]**sql.Stmt{
-		"BEGIN IMMEDIATE": &w.lock, "COMMIT": &w.end, "ROLLBACK": &w.undo, statement("read"): &w.get,
-		statement("put"): &w.insert, statement("extend"): &w.renew, statement("complete"): &w.settle,
-		statement("release"): &w.free, statement("trim"): &w.sweep, statement("used"): &w.use,
-	})
+	w.conn, err = connect(s.writing, w.sql.texts())
 	return w, err
 }
 

@@ -96,12 +96,17 @@ func (r *row) claimable(request *idempotency.ClaimRequest, now int64) bool {
 	return !r.lease.Valid || request.TakeOver && r.lease.Int64 <= now
 }
 
-// record returns the record for others to see, or an error that wraps idempotency.ErrRecordInvalid.
-func (r *row) record(now int64) (idempotency.Record, error) {
-	rec := idempotency.Record{
+// attempted returns what check has looked at: operation, attempt, fingerprint and creation.
+func (r *row) attempted() idempotency.Record {
+	return idempotency.Record{
 		Operation: uuid.UUID(r.operation), Attempt: int(r.attempt), Fingerprint: idempotency.Fingerprint(r.fingerprint),
 		Created: time.UnixMicro(r.created),
 	}
+}
+
+// record returns the record for others to see, or an error that wraps idempotency.ErrRecordInvalid.
+func (r *row) record(now int64) (idempotency.Record, error) {
+	rec := r.attempted()
 	if r.lease.Valid {
 		rec.LeaseLeft = max(0, until(r.lease.Int64, now))
 	}

@@ -52,7 +52,7 @@ func (s *Store) Begin(
 	if isHeld, record, err := held(found, asked, &request, now); isHeld {
 		return record, nil, failure("claim", err)
 	}
-	c := &claim{store: s, digest: digest[:], names: asked, fingerprint: request.Fingerprint, token: make([]byte, 16)}
+	c := &claim{store: s, digest: digest[:], names: asked, token: make([]byte, 16)}
 	rand.Read(c.token) // never fails
 	return c.take(ctx, &request)
 }
@@ -75,20 +75,17 @@ func held(found *row, asked names, request *idempotency.ClaimRequest, now int64)
 
 // granted is what comes of the step that claims.
 type granted struct {
-	record    idempotency.Record
-	operation uuid.UUID
-	attempt   int64
-	created   int64
-	claimed   bool
-	err       error
+	record  idempotency.Record
+	claimed bool
+	err     error
 }
 
 // take claims the key, unless another attempt has it by now. Its claim comes with an error if the step may have taken
 // effect.
 func (c *claim) take(ctx context.Context, request *idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	g := new(granted)
+	var g granted
 	begun, err := c.store.writer.do(ctx, true, func(tx *transaction) (err error) {
-		*g, err = c.claimIn(tx, request)
+		g, err = c.claimIn(tx, request)
 		return err
 	})
 	switch {
@@ -99,12 +96,12 @@ func (c *claim) take(ctx context.Context, request *idempotency.ClaimRequest) (id
 	case !g.claimed:
 		return g.record, nil, failure("claim", g.err)
 	}
-	c.operation, c.attempt, c.created = g.operation, g.attempt, g.created
+	c.record = g.record
 	return g.record, c, nil
 }
 
 // claimIn claims the key in a transaction.
-func (c *claim) claimIn(tx *transaction, request *idempotency.ClaimRequest) (g granted, err error) {
+func (c *claim) claimIn(tx *transaction, request *idempotency.ClaimRequest) (granted, error) {
 	found, err := tx.read(c.digest)
 	if errors.Is(err, idempotency.ErrRecordInvalid) {
 		return granted{err: err}, nil
@@ -113,21 +110,21 @@ func (c *claim) claimIn(tx *transaction, request *idempotency.ClaimRequest) (g g
 		return granted{}, err
 	}
 	now := tx.micros()
-	isHeld, record, err := held(found, c.names, request, now)
-	if isHeld {
+	if isHeld, record, err := held(found, c.names, request, now); isHeld {
 		return granted{record: record, err: err}, nil
 	}
-	g = granted{operation: uuid.New(), attempt: 1, created: now, claimed: true}
-	if found != nil && !found.expired(now) {
-		g.operation, g.attempt, g.created = uuid.UUID(found.operation), found.attempt+1, found.created
-		g.record.Remaining = until(found.expires, now)
-	} else if tx.isFull() {
+	record := idempotency.Record{Operation: uuid.New(), Attempt: 1, Created: time.UnixMicro(now)}
+	switch {
+	case found != nil && !found.expired(now):
+		record = found.attempted()
+		record.Attempt++
+		record.Remaining = until(found.expires, now)
+	case tx.isFull():
 		return granted{err: idempotency.ErrStoreFull}, nil
 	}
-	g.record.Operation, g.record.Attempt, g.record.Created = g.operation, int(g.attempt), time.UnixMicro(g.created)
-	g.record.Fingerprint, g.record.LeaseLeft = request.Fingerprint, request.Lease
-	own := c.row(g.operation, g.attempt, g.created)
+	record.Fingerprint, record.LeaseLeft = request.Fingerprint, request.Lease
+	own := c.row(record)
 	own.lease = sql.NullInt64{Int64: after(now, request.Lease), Valid: true}
 	own.expires = after(now, max(request.TTL, request.Lease))
-	return g, tx.put(c.digest, own)
+	return granted{record: record, claimed: true}, tx.put(c.digest, own)
 }

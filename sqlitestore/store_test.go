@@ -4,9 +4,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -67,6 +70,28 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	kept, err := os.ReadFile(text)
 	require.NoError(t, err)
 	require.Equal(t, content, kept)
+}
+
+// Whoever opens a file first makes it.
+func TestOpenAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			store, err := sqlitestore.Open(path, sqlitestore.Options{})
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.NoError(t, complete(store, strconv.Itoa(i)))
+			assert.NoError(t, store.Close())
+		})
+	}
+	callers.Wait()
+	store := open(t, path, sqlitestore.Options{})
+	for i := range 8 {
+		requireReplay(t, store, strconv.Itoa(i))
+	}
 }
 
 // Names of files are no URLs, and a link leads to the file.

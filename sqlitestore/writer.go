@@ -138,7 +138,7 @@ func (w *writer) gather(n int) (waiting []*step) {
 func (w *writer) begin(batch []*step) ([]*step, error) {
 	defer w.waiting.Store(false)
 	for {
-		_, err := w.lock.ExecContext(untouched)
+		_, err := w.sql.begin.ExecContext(untouched)
 		if !isBusy(err) {
 			return batch, err
 		}
@@ -170,7 +170,7 @@ func (w *writer) try(batch []*step, most int) ([]*step, error) {
 		err = w.finish(len(batch))
 	}
 	if err != nil {
-		_, _ = w.undo.ExecContext(untouched) // fails if SQLite has done it already
+		_, _ = w.sql.rollback.ExecContext(untouched) // fails if SQLite has done it already
 		return batch, err
 	}
 	return batch, w.files.check()
@@ -216,17 +216,16 @@ const worthwhile = 50 * time.Microsecond
 // finish commits the transaction.
 func (w *writer) finish(steps int) error {
 	began := time.Now()
-	_, err := w.end.ExecContext(untouched)
+	_, err := w.sql.commit.ExecContext(untouched)
 	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
 	return err
 }
 
 // transaction is what a step may do. There is one at a time.
 type transaction struct {
-	now                                          func() time.Time
-	lock, end, undo                              *sql.Stmt
-	get, insert, renew, settle, free, sweep, use *sql.Stmt
-	limit, used                                  int64 // bytes; no limit: 0
+	sql         *statements
+	now         func() time.Time
+	limit, used int64 // bytes; no limit: 0
 }
 
 // prepare makes room for the records that steps add: for each, up to two are deleted that have expired. So the file is
@@ -239,21 +238,21 @@ func (tx *transaction) prepare(steps []*step) error {
 		}
 	}
 	if adding > 0 {
-		if _, err := tx.sweep.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
+		if _, err := tx.sql.trim.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
 			return err
 		}
 	}
 	if tx.limit == 0 {
 		return nil
 	}
-	return tx.use.QueryRowContext(untouched).Scan(&tx.used)
+	return tx.sql.used.QueryRowContext(untouched).Scan(&tx.used)
 }
 
 func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
 
 // read returns the record with a digest, or nil.
 func (tx *transaction) read(digest []byte) (*row, error) {
-	rows, err := tx.get.QueryContext(untouched, digest)
+	rows, err := tx.sql.read.QueryContext(untouched, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +262,7 @@ func (tx *transaction) read(digest []byte) (*row, error) {
 // put makes a record, or replaces the one with its digest.
 func (tx *transaction) put(digest []byte, r *row) error {
 	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response.V)) + overhead
-	_, err := tx.insert.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
+	_, err := tx.sql.put.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
 		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
 	return err
 }
