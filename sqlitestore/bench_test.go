@@ -1,0 +1,174 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/sqlitestore"
+)
+
+// BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
+// takes. The disk of the machine may be too fast for what its transactions wait for to show, so that some wait for a
+// millisecond more.
+func BenchmarkFirst(b *testing.B) {
+	for _, kind := range []struct {
+		name  string
+		opts  sqlitestore.Options
+		delay time.Duration
+	}{
+		{"full", sqlitestore.Options{}, 0},
+		{"full+1ms", sqlitestore.Options{}, time.Millisecond},
+		{"normal", sqlitestore.Options{Synchronous: sqlitestore.Normal}, 0},
+	} {
+		for _, workers := range []int{1, 16, 64} {
+			b.Run(fmt.Sprintf("%s/workers=%d", kind.name, workers), func(b *testing.B) {
+				store := open(b, filepath.Join(b.TempDir(), "a.db"), kind.opts)
+				if kind.delay > 0 {
+					require.NoError(b, store.OnCommit(func() int32 { time.Sleep(kind.delay); return 0 }))
+				}
+				disk := syncDelay(b)
+				measure(b, workers, func(int) {
+					if err := complete(store, uuid.NewString()); err != nil {
+						b.Error(err)
+					}
+				})
+				b.ReportMetric(float64(disk.Microseconds()), "fsync-µs")
+			})
+		}
+	}
+}
+
+// measure runs a step b.N times by several workers, and reports its rate and latencies.
+func measure(b *testing.B, workers int, step func(i int)) {
+	b.Helper()
+	took := make([]time.Duration, b.N)
+	var next atomic.Int64
+	var group sync.WaitGroup
+	b.ResetTimer()
+	for range workers {
+		group.Go(func() {
+			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+				began := time.Now()
+				step(i)
+				took[i-1] = time.Since(began)
+			}
+		})
+	}
+	group.Wait()
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
+}
+
+// syncDelay returns how long the disk takes to keep 4 KiB.
+func syncDelay(b *testing.B) time.Duration {
+	b.Helper()
+	file, err := os.Create(filepath.Join(b.TempDir(), "sync"))
+	require.NoError(b, err)
+	defer file.Close()
+	var all []time.Duration
+	for range 100 {
+		_, err := file.WriteAt(make([]byte, 4096), 0)
+		require.NoError(b, err)
+		began := time.Now()
+		require.NoError(b, file.Sync())
+		all = append(all, time.Since(began))
+	}
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+// BenchmarkReplay compares replays to a bare SELECT of an answer by primary key, on as many connections of the same
+// driver, in pairs of rounds.
+func BenchmarkReplay(b *testing.B) {
+	const records = 10_000
+	for _, workers := range []int{1, 16} {
+		b.Run("workers="+strconv.Itoa(workers), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "a.db")
+			store := open(b, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
+			keys := make([]idempotency.Key, records)
+			for i := range keys {
+				keys[i] = keyOf(uuid.NewString())
+			}
+			round(16, records, func(i int) {
+				if err := complete(store, keys[i].ID); err != nil {
+					b.Error(err)
+				}
+			})
+			bare := bareSelect(b, path)
+			ctx, cancel := context.WithTimeout(b.Context(), time.Hour) // as each step of the middleware has
+			defer cancel()
+			ours := func(i int) {
+				record, _, err := store.Begin(ctx, keys[i], request)
+				if err != nil || string(record.Response.Body) != string(answer.Body) {
+					b.Error("no replay:", err)
+				}
+			}
+			theirs := func(i int) {
+				digest := keys[i].Digest()
+				if err := bare(ctx, digest[:]); err != nil {
+					b.Error(err)
+				}
+			}
+			var ratios, rates []float64
+			for b.Loop() {
+				t, o := round(workers, records, theirs), round(workers, records, ours)
+				ratios = append(ratios, t.Seconds()/o.Seconds())
+				rates = append(rates, records/o.Seconds())
+			}
+			slices.Sort(ratios)
+			slices.Sort(rates)
+			b.ReportMetric(ratios[len(ratios)/2], "ratio")
+			b.ReportMetric(rates[len(rates)/2], "ops/s")
+			b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+		})
+	}
+}
+
+// bareSelect returns what reads an answer.
+func bareSelect(b *testing.B, path string) func(ctx context.Context, digest []byte) error {
+	b.Helper()
+	db, err := sql.Open("sqlite", "file:"+path)
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(4)
+	db.SetMaxIdleConns(4)
+	query, err := db.Prepare("SELECT response FROM idempotency_records WHERE digest = ?")
+	require.NoError(b, err)
+	return func(ctx context.Context, digest []byte) error {
+		var response []byte
+		return query.QueryRowContext(ctx, digest).Scan(&response)
+	}
+}
+
+// round runs a step n times by several workers.
+func round(workers, n int, step func(i int)) time.Duration {
+	var next atomic.Int64
+	var group sync.WaitGroup
+	began := time.Now()
+	for range workers {
+		group.Go(func() {
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				step(i - 1)
+			}
+		})
+	}
+	group.Wait()
+	return time.Since(began)
+}

@@ -1,0 +1,57 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/sqlitestore"
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]sqlitestore.Options{
+		"full": {}, "normal": {Synchronous: sqlitestore.Normal}, "bounded": {MaxBytes: 256 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := open(t, newPath(t), opts)
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+		})
+	}
+}
+
+func TestSealedStoreConforms(t *testing.T) {
+	t.Parallel()
+	sealed, err := idempotency.Seal(open(t, newPath(t), sqlitestore.Options{}), idempotency.SealOptions{
+		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+	})
+	require.NoError(t, err)
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
+}
+
+// Stores with the same file exclude each other as processes do: each has connections and a writer of its own.
+func TestStoresShareOneFile(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	stores := spread{stores: []idempotency.Store{
+		open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}),
+	}}
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return &stores })
+}
+
+// spread asks one store after the other.
+type spread struct {
+	stores []idempotency.Store
+	next   atomic.Int64
+}
+
+func (s *spread) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return s.stores[int(s.next.Add(1))%len(s.stores)].Begin(ctx, key, request)
+}

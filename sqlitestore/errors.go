@@ -1,0 +1,44 @@
+package sqlitestore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// ErrClosed says that the store has been closed.
+var ErrClosed = errors.New("sqlitestore: closed")
+
+// ErrReplaced says that the file, or one of those beside it, was deleted or replaced while the store had it open. Nothing
+// that is written would be found again. Close the store, and open it anew.
+var ErrReplaced = errors.New("sqlitestore: the file was deleted or replaced")
+
+// hasCode reports whether err is one of SQLite's, with one of the primary codes.
+func hasCode(err error, codes ...int) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && slices.Contains(codes, e.Code()&0xff)
+}
+
+// isBusy reports whether another connection is in the way, so that nothing has happened.
+func isBusy(err error) bool { return hasCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
+
+// isFull reports whether there is no room for what was to be written.
+func isFull(err error) bool { return hasCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG) }
+
+// failure returns the error of a step.
+func failure(step string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isFull(err):
+		err = fmt.Errorf("%w: %w", idempotency.ErrStoreFull, err)
+	case isBusy(err):
+		err = fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
+	}
+	return fmt.Errorf("sqlitestore: %s: %w", step, err)
+}

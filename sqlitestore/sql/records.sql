@@ -1,0 +1,15 @@
+-- The records. Times are in microseconds since 1970, by the clock of the machine.
+CREATE TABLE IF NOT EXISTS idempotency_records (
+    digest      BLOB    NOT NULL PRIMARY KEY, -- of user_id, endpoint and key
+    user_id     TEXT    NOT NULL,
+    endpoint    TEXT    NOT NULL,
+    key         TEXT    NOT NULL,
+    operation   BLOB    NOT NULL,             -- UUID, the same for all attempts
+    attempt     INTEGER NOT NULL,
+    fingerprint BLOB    NOT NULL,
+    token       BLOB    NOT NULL,             -- of the attempt that claimed the key last
+    created     INTEGER NOT NULL,
+    lease       INTEGER,                      -- when it lapses; null: nobody is running the operation
+    expires     INTEGER NOT NULL,
+    response    BLOB                          -- null: not completed
+) STRICT

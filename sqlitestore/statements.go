@@ -1,0 +1,34 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"embed"
+)
+
+//go:embed sql
+var files embed.FS
+
+// statement returns a file of the directory sql.
+func statement(file string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // a file that is not embedded
+	}
+	return string(text)
+}
+
+// statements are those of the connection that writes.
+type statements struct {
+	begin, commit, rollback                          *sql.Stmt
+	read, put, extend, complete, release, trim, used *sql.Stmt
+}
+
+// texts returns what each statement is prepared from.
+func (s *statements) texts() map[string]**sql.Stmt {
+	return map[string]**sql.Stmt{
+		"BEGIN IMMEDIATE": &s.begin, "COMMIT": &s.commit, "ROLLBACK": &s.rollback,
+		statement("read"): &s.read, statement("put"): &s.put, statement("extend"): &s.extend,
+		statement("complete"): &s.complete, statement("release"): &s.release, statement("trim"): &s.trim,
+		statement("used"): &s.used,
+	}
+}

@@ -1,0 +1,182 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/sqlitestore"
+)
+
+// What was acknowledged is there when the file is opened again.
+func TestRecordsSurviveRestart(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store, err := sqlitestore.Open(path, sqlitestore.Options{})
+	require.NoError(t, err)
+	completed(t, store, "completed")
+	running, _ := begun(t, store, "running")
+	_, released := begun(t, store, "released")
+	require.NoError(t, released.Release(t.Context(), time.Hour))
+	require.NoError(t, store.Close())
+
+	store = open(t, path, sqlitestore.Options{})
+	requireReplay(t, store, "completed")
+	record, claim, err := store.Begin(t.Context(), keyOf("running"), request)
+	require.NoError(t, err)
+	require.Nil(t, claim)
+	require.Equal(t, running.Operation, record.Operation)
+	require.Positive(t, record.LeaseLeft)
+	record, _ = begun(t, store, "released")
+	require.Equal(t, 2, record.Attempt)
+}
+
+func TestOpenReportsAllFaults(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	_, err := sqlitestore.Open(path, sqlitestore.Options{Synchronous: 7, MaxBytes: 5})
+	require.ErrorContains(t, err, "Synchronous 7")
+	require.ErrorContains(t, err, "MaxBytes is 5")
+	require.NoFileExists(t, path)
+}
+
+// What is no database is left as it is.
+func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	content := make([]byte, 8192)
+	copy(content, "not a database")
+	require.NoError(t, os.WriteFile(text, content, 0o600))
+	table := filepath.Join(dir, "table")
+	execute(t, foreign(t, table), "CREATE TABLE idempotency_records (id INTEGER PRIMARY KEY)")
+	for name, path := range map[string]string{
+		"empty": "", "memory": ":memory:", "directory": dir, "no directory": filepath.Join(dir, "none", "a.db"),
+		"NUL": filepath.Join(dir, "a\x00b"), "text": text, "table of somebody else": table,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := sqlitestore.Open(path, sqlitestore.Options{})
+			require.ErrorContains(t, err, "sqlitestore: ")
+		})
+	}
+	kept, err := os.ReadFile(text)
+	require.NoError(t, err)
+	require.Equal(t, content, kept)
+}
+
+// Whoever opens a file first makes it.
+func TestOpenAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			store, err := sqlitestore.Open(path, sqlitestore.Options{})
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.NoError(t, complete(store, strconv.Itoa(i)))
+			assert.NoError(t, store.Close())
+		})
+	}
+	callers.Wait()
+	store := open(t, path, sqlitestore.Options{})
+	for i := range 8 {
+		requireReplay(t, store, strconv.Itoa(i))
+	}
+}
+
+// Names of files are no URLs, and a link leads to the file.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"a b.db", "a?b=c&d", "a#b", "a%2Fb", "ä", "file:x"} {
+		path := filepath.Join(dir, name)
+		completed(t, open(t, path, sqlitestore.Options{}), name)
+		require.FileExists(t, path)
+		link := filepath.Join(t.TempDir(), "link")
+		require.NoError(t, os.Symlink(path, link))
+		requireReplay(t, open(t, link, sqlitestore.Options{}), name)
+	}
+}
+
+// The file is for its owner only, and so is the log, which has the answers too.
+func TestFilesAreOfTheOwner(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	completed(t, open(t, path, sqlitestore.Options{}), "key")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		is, err := os.Stat(path + suffix)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), is.Mode().Perm(), suffix)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	_, claim := begun(t, store, "claimed")
+	committing, proceed := make(chan struct{}), make(chan struct{})
+	require.NoError(t, store.OnCommit(func() int32 {
+		close(committing)
+		<-proceed
+		return 0
+	}))
+	finished, closed := make(chan error, 1), make(chan error, 1)
+	go func() { finished <- claim.Complete(context.Background(), answer, time.Hour) }()
+	<-committing
+	go func() { closed <- store.Close() }()
+	require.Eventually(t, func() bool {
+		_, _, err := store.Begin(t.Context(), keyOf("late"), request)
+		return err != nil
+	}, time.Minute, time.Millisecond)
+	_, _, err := store.Begin(t.Context(), keyOf("late"), request)
+	require.ErrorIs(t, err, sqlitestore.ErrClosed)
+	require.ErrorIs(t, claim.Extend(t.Context(), time.Minute), sqlitestore.ErrClosed)
+	select {
+	case <-closed:
+		t.Fatal("Close has not waited")
+	default:
+	}
+	close(proceed)
+	require.NoError(t, <-finished)
+	require.NoError(t, <-closed)
+	require.NoError(t, store.Close()) // again
+	require.NoFileExists(t, path+"-wal")
+	requireReplay(t, open(t, path, sqlitestore.Options{}), "claimed")
+}
+
+// A file may have tables of the service, too.
+func TestOtherTables(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	other := foreign(t, path)
+	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+	execute(t, other, "PRAGMA user_version = 12")
+	completed(t, open(t, path, sqlitestore.Options{}), "key")
+	execute(t, other, "INSERT INTO orders VALUES (1)")
+	require.Equal(t, 12, one[int](t, other, "PRAGMA user_version"))
+}
+
+// A repetition of what has taken effect succeeds, although the record has expired since.
+func TestRepetitionAfterExpiry(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
+	_, claim := begun(t, store, "key")
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	clock.step(2 * time.Hour)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireFree(t, store, "key")
+}
+
+var _ idempotency.Store = (*sqlitestore.Store)(nil)

@@ -1,0 +1,293 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// writer has the only connection of the process that writes. SQLite has no group commit: every transaction would wait for the
+// disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
+type writer struct {
+	transaction
+	conn   *connection
+	files  *watched
+	steps  chan *step
+	closed chan struct{} // closed when no more batches are to begin
+	ended  chan struct{} // closed when the last one has ended
+
+	answered int           // steps of the last transaction
+	patience time.Duration // that the next one has for as many, a tenth of what the commit took
+
+	batches atomic.Int64 // that have ended
+	waiting atomic.Bool  // for another process to end its transaction
+}
+
+// mostSteps of a transaction. The first of them waits for the last.
+const mostSteps = 256
+
+// step is a part of a transaction.
+type step struct {
+	ctx  context.Context
+	adds bool // a record, probably
+
+	// run does the step. An error is one of the database. It may run again after a transaction that was rolled back, and
+	// leaves what it finds out in variables of the caller.
+	run func(tx *transaction) error
+
+	err  error
+	over chan struct{} // closed when the step is committed, or has failed
+}
+
+// do runs a step, and returns when it is committed. If begun is false it has not run, and will not. If ctx ends in the
+// meantime, the step may or may not take effect.
+func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) error) (begun bool, err error) {
+	before := w.batches.Load()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	s := &step{ctx: ctx, adds: adds, run: run, over: make(chan struct{})}
+	select {
+	case w.steps <- s:
+	case <-ctx.Done():
+		return false, w.late(ctx, before)
+	case <-w.closed:
+		return false, ErrClosed
+	}
+	select {
+	case <-s.over:
+		return !errors.Is(s.err, errNotBegun), s.err
+	case <-ctx.Done():
+		return true, w.late(ctx, before)
+	}
+}
+
+// errNotBegun says that a step has not run.
+var errNotBegun = errors.New("its turn had not come")
+
+// late returns the error of a step whose context has ended: the store is busy if others were served since, or if another
+// process is.
+func (w *writer) late(ctx context.Context, before int64) error {
+	if w.batches.Load() != before || w.waiting.Load() {
+		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
+	}
+	return ctx.Err()
+}
+
+// run commits batches until the store is closed.
+func (w *writer) run() {
+	defer close(w.ended)
+	for {
+		select {
+		case s := <-w.steps:
+			w.commit([]*step{s})
+		case <-w.closed:
+			return
+		}
+	}
+}
+
+// commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets a
+// transaction of its own, so that none fails for another.
+func (w *writer) commit(batch []*step) {
+	batch, err := w.begin(batch)
+	if err == nil {
+		batch, err = w.try(batch, mostSteps)
+	}
+	if err == nil || len(batch) <= 1 || errors.Is(err, ErrReplaced) {
+		w.answer(batch, err)
+		return
+	}
+	for _, s := range batch {
+		alone, err := w.begin([]*step{s})
+		if err == nil {
+			alone, err = w.try(alone, 1)
+		}
+		w.answer(alone, err)
+	}
+}
+
+func (w *writer) answer(batch []*step, err error) {
+	w.batches.Add(1)
+	for _, s := range batch {
+		s.err = err
+		close(s.over)
+	}
+}
+
+// gather returns up to n steps that wait.
+func (w *writer) gather(n int) (waiting []*step) {
+	for len(waiting) < n {
+		select {
+		case s := <-w.steps:
+			waiting = append(waiting, s)
+		default:
+			return waiting
+		}
+	}
+	return waiting
+}
+
+// begin begins a transaction for a batch, when no other process has one. It answers the steps that nobody waits for by
+// then, and returns the others. If none is left, it has begun nothing.
+func (w *writer) begin(batch []*step) ([]*step, error) {
+	defer w.waiting.Store(false)
+	for {
+		_, err := w.sql.begin.ExecContext(untouched)
+		if !isBusy(err) {
+			return batch, err
+		}
+		w.waiting.Store(true)
+		if batch = w.drop(batch); len(batch) == 0 {
+			return nil, err
+		}
+		pause()
+	}
+}
+
+// drop answers the steps of a batch whose context has ended, and returns the others.
+func (w *writer) drop(batch []*step) (kept []*step) {
+	for _, s := range batch {
+		if err := s.ctx.Err(); err != nil {
+			w.answer([]*step{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return kept
+}
+
+// try runs a batch in the transaction that has begun, and what comes meanwhile, up to most steps. It commits them, and
+// returns them. With an error, nothing has happened that anybody sees, but for ErrReplaced.
+func (w *writer) try(batch []*step, most int) ([]*step, error) {
+	batch, err := w.perform(batch, most)
+	if err == nil {
+		err = w.finish(len(batch))
+	}
+	if err != nil {
+		_, _ = w.sql.rollback.ExecContext(untouched) // fails if SQLite has done it already
+		return batch, err
+	}
+	return batch, w.files.check()
+}
+
+// perform returns the steps that it has run, or was about to when it failed.
+func (w *writer) perform(batch []*step, most int) (performed []*step, err error) {
+	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
+		next = w.drop(next)
+		performed = append(performed, next...)
+		if err := w.prepare(next); err != nil {
+			return performed, err
+		}
+		for _, s := range next {
+			if err := s.run(&w.transaction); err != nil {
+				return performed, err
+			}
+		}
+	}
+	return performed, nil
+}
+
+// more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
+// the callers whom the last one has answered: what they do next would else wait for two commits.
+func (w *writer) more(n, have int) []*step {
+	waiting := w.gather(n)
+	if len(waiting) > 0 || n <= 0 || have >= w.answered || w.patience < worthwhile {
+		return waiting
+	}
+	began := time.Now()
+	defer func() { w.patience -= time.Since(began) }()
+	select {
+	case s := <-w.steps:
+		return append(w.gather(n-1), s)
+	case <-time.After(w.patience):
+		return nil
+	}
+}
+
+// worthwhile is how long a wait must be allowed to take: no timer is more precise.
+const worthwhile = 50 * time.Microsecond
+
+// finish commits the transaction.
+func (w *writer) finish(steps int) error {
+	began := time.Now()
+	_, err := w.sql.commit.ExecContext(untouched)
+	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
+	return err
+}
+
+// transaction is what a step may do. There is one at a time.
+type transaction struct {
+	sql         *statements
+	now         func() time.Time
+	limit, used int64 // bytes; no limit: 0
+}
+
+// prepare makes room for the records that steps add: for each, up to two are deleted that have expired. So the file is
+// bounded by the records that count, and nothing waits for the disk that would not wait anyway.
+func (tx *transaction) prepare(steps []*step) error {
+	adding := 0
+	for _, s := range steps {
+		if s.adds {
+			adding++
+		}
+	}
+	if adding > 0 {
+		if _, err := tx.sql.trim.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
+			return err
+		}
+	}
+	if tx.limit == 0 {
+		return nil
+	}
+	return tx.sql.used.QueryRowContext(untouched).Scan(&tx.used)
+}
+
+func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
+
+// read returns the record with a digest, or nil.
+func (tx *transaction) read(digest []byte) (*row, error) {
+	rows, err := tx.sql.read.QueryContext(untouched, digest)
+	if err != nil {
+		return nil, err
+	}
+	return read(rows)
+}
+
+// put makes a record, or replaces the one with its digest.
+func (tx *transaction) put(digest []byte, r *row) error {
+	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response.V)) + overhead
+	_, err := tx.sql.put.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
+		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
+	return err
+}
+
+// overhead estimates what a record takes beyond its names and its response.
+const overhead = 300
+
+// change runs a statement that changes a record, and reports whether it has.
+func change(stmt *sql.Stmt, args ...any) (bool, error) {
+	result, err := stmt.ExecContext(untouched, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// isFull reports whether there is no room for a new operation.
+func (tx *transaction) isFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
+
+// hasRoom reports whether there is room for an answer of n bytes, which is counted then.
+func (tx *transaction) hasRoom(n int) bool {
+	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
+		return false
+	}
+	tx.used += int64(n)
+	return true
+}
