@@ -53,9 +53,12 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written boo
 	c.Writer, c.Request = inner, r
 
 	c.Next()
-	if inner.answered(outer, len(c.Errors) > errs) {
+	switch {
+	case c.FullPath() == "" && inner.untouched(outer): // gin answers that there is no such route, or method
+		idempotency.Decide(r.Context(), idempotency.Release)
+	case inner.answered(outer, len(c.Errors) > errs):
 		inner.commit()
-	} else {
+	default:
 		inner.takeBack()
 		outer.WriteHeader(inner.status) // which gin only remembers
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/stretchr/testify/assert"
@@ -213,6 +214,15 @@ func TestWriter(t *testing.T) {
 			c.Header("X-Sum", "1")
 			c.String(http.StatusCreated, "charged")
 		},
+		"deadlines": func(c *gin.Context) {
+			control := http.NewResponseController(c.Writer)
+			assert.NoError(t, control.SetReadDeadline(time.Now().Add(time.Minute)))
+			assert.NoError(t, control.SetWriteDeadline(time.Now().Add(time.Minute)))
+			assert.NoError(t, control.EnableFullDuplex())
+			_, _, err := control.Hijack()
+			assert.ErrorIs(t, err, http.ErrNotSupported)
+			c.String(http.StatusCreated, "charged")
+		},
 		"an error after Flush": func(c *gin.Context) {
 			c.Status(http.StatusCreated)
 			c.Writer.Flush()
@@ -284,6 +294,37 @@ func TestHandleContext(t *testing.T) {
 		require.False(t, got.replayed)
 	}
 	require.Equal(t, 2, runs)
+}
+
+// What gin answers by itself if there is no route is left to it.
+func TestNoRoute(t *testing.T) {
+	t.Parallel()
+	for name, noRoute := range map[string]gin.HandlerFunc{
+		"no handler":      func(*gin.Context) {},
+		"the same status": func(c *gin.Context) { c.Status(http.StatusNotFound) },
+		"another status":  func(c *gin.Context) { c.Status(http.StatusGone) },
+		"an answer":       func(c *gin.Context) { c.JSON(http.StatusNotFound, gin.H{"error": "no route"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bare, guarded := gin.New(), gin.New()
+			guarded.Use(single(t))
+			for _, r := range []*gin.Engine{bare, guarded} {
+				r.HandleMethodNotAllowed = true
+				r.GET("/get", func(*gin.Context) {})
+				r.POST("/", func(*gin.Context) {})
+				r.NoRoute(noRoute)
+			}
+			sendBare, send := server(t, bare), server(t, guarded)
+			for path, key := range map[string]string{"/none": "k", "/get": "l"} {
+				want := sendBare(path, key, "")
+				require.Equal(t, want, send(path, key, ""))
+				retry := send(path, key, "")
+				retry.replayed = false
+				require.Equal(t, want, retry)
+			}
+		})
+	}
 }
 
 // The server removes the files of a form that it finds in its own request.

@@ -59,6 +59,11 @@ func (w *writer) answered(outer gin.ResponseWriter, withErrors bool) bool {
 	}
 }
 
+// untouched reports whether the handler has left the answer as it has found it.
+func (w *writer) untouched(outer gin.ResponseWriter) bool {
+	return !w.Written() && w.status == outer.Status()
+}
+
 // commit records status and header, unless they are recorded already.
 func (w *writer) commit() {
 	switch {
@@ -128,6 +133,9 @@ func (w *writer) Written() bool { return w.size != unwritten }
 
 // Hijack refuses: what goes over a hijacked connection cannot be stored.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
+
+// Unwrap is for [http.ResponseController].
+func (w *writer) Unwrap() http.ResponseWriter { return w.recorded }
 
 // CloseNotify tells of the end of the handler's context, which by default outlives the client: so does Context.Stream.
 func (w *writer) CloseNotify() <-chan bool {
