@@ -58,10 +58,15 @@ func New(app *fiber.App, runner *idempotency.Runner, account func(fiber.Ctx) str
 			return fiber.ErrUnauthorized
 		}
 		outside := c.Context()
+		if outside.Value(runner) == key { // the guard is mounted twice
+			return c.Next()
+		}
 		outer := fasthttp.AcquireResponse() // what middleware outside has set
 		defer fasthttp.ReleaseResponse(outer)
 		c.Response().CopyTo(outer)
-		work := func(ctx context.Context) (idempotency.Response, error) { return record(ctx, c, outer) }
+		work := func(ctx context.Context) (idempotency.Response, error) {
+			return record(context.WithValue(ctx, runner, key), c, outer)
+		}
 		resp, replayed, err := runner.Do(outside, key, payload(c), work)
 		if timedOut(c, outside) {
 			return outside.Err() // nil if the timeout middleware is inside, and has answered

@@ -377,6 +377,26 @@ func TestHeaderOfMiddlewareOutside(t *testing.T) {
 	}
 }
 
+func TestMountedTwice(t *testing.T) {
+	t.Parallel()
+	app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	once, err := guard.New(app, runner, user)
+	require.NoError(t, err)
+	s := &service{T: t, app: app}
+	app.Use(once).Post("/charges/:id", once, func(c fiber.Ctx) error {
+		s.runs.Add(1)
+		return created(c)
+	})
+	for range 2 {
+		resp, body := s.send("k", "a", nil)
+		require.Equal(t, http.StatusCreated, resp.StatusCode, body)
+	}
+	require.EqualValues(t, 1, s.runs.Load())
+}
+
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for verdict, runs := range map[idempotency.Verdict]int64{
