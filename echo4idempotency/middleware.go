@@ -29,16 +29,17 @@ import (
 func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
-			answered, outer, request := false, c.Response(), carrying(c)
+			guarded, answered, outer, request := false, false, c.Response(), carrying(c)
 			defer takeForm(c.Request(), request)
 			idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r == request { // it is not guarded
-					err = next(c)
-				} else {
+				if guarded = r != request; guarded {
 					answered, err = answer(c, next, w, r)
+				} else {
+					err = next(c)
 				}
 			})).ServeHTTP(outer, request)
-			if answered && err != nil {
+			refused := guarded && !answered && outer.Committed // because the claim was lost, say
+			if err != nil && (answered || refused) {
 				c.SetResponse(closed(outer))
 			}
 			return err

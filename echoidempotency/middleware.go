@@ -29,16 +29,17 @@ import (
 func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) (err error) {
-			answered, outer, request := false, c.Response(), carrying(c)
+			guarded, answered, outer, request := false, false, c.Response(), carrying(c)
 			defer takeForm(c.Request(), request)
 			idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r == request { // it is not guarded
-					err = next(c)
-				} else {
+				if guarded = r != request; guarded {
 					answered, err = answer(c, next, w, r)
+				} else {
+					err = next(c)
 				}
 			})).ServeHTTP(outer, request)
-			if answered && err != nil {
+			refused := guarded && !answered && committed(outer) // because the claim was lost, say
+			if err != nil && (answered || refused) {
 				c.SetResponse(closed{outer})
 			}
 			return err
@@ -76,6 +77,12 @@ func restore(c *echo.Context, response http.ResponseWriter, request *http.Reques
 // gaveUp reports whether err says no more than that the context has ended.
 func gaveUp(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+}
+
+// committed reports whether a response has begun.
+func committed(w http.ResponseWriter) bool {
+	response, err := echo.UnwrapResponse(w)
+	return err == nil && response.Committed
 }
 
 // closed is the response of a request that is answered, while its error goes on to outer middleware. An error handler

@@ -350,6 +350,7 @@ func TestClaimLost(t *testing.T) {
 	})
 	require.NoError(t, err)
 	e := newEcho()
+	e.HTTPErrorHandler = func(c *echo.Context, err error) { _ = c.String(http.StatusTeapot, err.Error()) }
 	e.POST("/", func(c *echo.Context) error {
 		ctx := c.Request().Context()
 		once.Do(func() { <-ctx.Done() })

@@ -26,7 +26,7 @@ import (
 // are written by the ErrorHandler of idem.
 func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		ran, written, request := false, false, carrying(c)
+		ran, written, left, request := false, false, false, carrying(c)
 		defer takeForm(c.Request, request)
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
@@ -34,6 +34,7 @@ func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 				c.Next()
 			} else {
 				written = answer(c, w, r)
+				left = !written && !c.Writer.Written()
 			}
 		})).ServeHTTP(prompt{c.Writer}, request)
 		switch {
@@ -41,6 +42,8 @@ func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 			c.Abort()
 		case written:
 			c.Writer.WriteHeaderNow()
+		case left && c.Writer.Written(): // by a refusal, because the claim was lost, say
+			c.Writer = closed{c.Writer}
 		}
 	}
 }

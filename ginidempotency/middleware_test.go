@@ -1,6 +1,7 @@
 package ginidempotency_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -385,3 +386,47 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 	})
 	require.Equal(t, http.StatusAccepted, server(t, r)("/", "", "").status)
 }
+
+// A claim that is lost is refused, and the refusal is the only answer: middleware that answers errors adds nothing.
+func TestClaimLost(t *testing.T) {
+	t.Parallel()
+	store := lossyStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	r := gin.New()
+	r.Use(func(c *gin.Context) {
+		c.Next()
+		assert.Equal(t, http.StatusConflict, c.Writer.Status())
+		c.JSON(http.StatusTeapot, gin.H{"error": c.Errors.String()})
+		_, _ = c.Writer.WriteString("more")
+	})
+	r.POST("/", ginidempotency.Middleware(idem), func(c *gin.Context) {
+		ctx := c.Request.Context()
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), idempotency.ErrClaimLost)
+		_ = c.Error(ctx.Err())
+	})
+	got := server(t, r)("/", "k", "")
+	require.Equal(t, http.StatusConflict, got.status, got.body)
+	require.Equal(t, "application/problem+json", got.header.Get("Content-Type"))
+	require.True(t, strings.HasSuffix(got.body, "}") && strings.Count(got.body, "{") == 1, got.body)
+}
+
+// lossyStore is a store whose claims are lost when they are renewed.
+type lossyStore struct{ idempotency.Store }
+
+func (s lossyStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = lossyClaim{claim}
+	}
+	return record, claim, err
+}
+
+type lossyClaim struct{ idempotency.Claim }
+
+func (lossyClaim) Extend(context.Context, time.Duration) error { return idempotency.ErrClaimLost }

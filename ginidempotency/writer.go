@@ -26,6 +26,17 @@ func (w prompt) WriteHeader(status int) {
 // Unwrap is for [http.ResponseController].
 func (w prompt) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// closed is the writer of a request that is refused after its handler has run. Middleware that makes answers of errors
+// would write a second answer after the refusal.
+type closed struct{ gin.ResponseWriter }
+
+func (closed) Write(p []byte) (int, error) { return len(p), nil }
+
+func (closed) WriteString(s string) (int, error) { return len(s), nil }
+
+// Unwrap is for [http.ResponseController].
+func (w closed) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // unwritten is the size that gin gives a response of which nothing is written.
 const unwritten = -1
 
