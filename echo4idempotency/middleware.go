@@ -17,6 +17,7 @@ package echo4idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -39,10 +40,15 @@ func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
 				}
 			})).ServeHTTP(outer, request)
 			refused := guarded && !answered && outer.Committed // because the claim was lost, say
-			if err != nil && (answered || refused) {
+			switch {
+			case err == nil || !answered && !refused:
+				return err
+			case inTimeout(outer.Writer):
+				return nil
+			default:
 				c.SetResponse(closed(outer))
+				return err
 			}
-			return err
 		}
 	}
 }
@@ -94,6 +100,21 @@ func (discard) WriteHeader(int) {}
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func (w discard) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// inTimeout reports whether w is that of an http.TimeoutHandler, or wraps it. The Timeout of echo, which is deprecated
+// and made of one, throws an answer away if an error comes after it.
+func inTimeout(w http.ResponseWriter) bool {
+	for {
+		if fmt.Sprintf("%T", w) == "*http.timeoutWriter" {
+			return true
+		}
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return false
+		}
+		w = outer.Unwrap()
+	}
+}
 
 type contextKey struct{}
 

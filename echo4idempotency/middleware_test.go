@@ -340,6 +340,29 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
+// The Timeout of echo, which is deprecated, sends an empty 200 for an answer after which an error comes.
+func TestDeprecatedTimeout(t *testing.T) {
+	t.Parallel()
+	//lint:ignore SA1019 services may still have it
+	timeout := middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: time.Minute})
+	for name, outer := range map[string][]echo.MiddlewareFunc{
+		"outside":                      {timeout},
+		"outside, and Gzip in between": {timeout, middleware.Gzip()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEcho()
+			e.Use(outer...)
+			e.POST("/", func(echo.Context) error { return echo.NewHTTPError(http.StatusPaymentRequired, "declined") },
+				guard(t, idempotency.SingleUser, idempotency.Options{}))
+			send := server(t, e)
+			first := send("/", "k", "")
+			require.Equal(t, http.StatusPaymentRequired, first.status)
+			requireReplay(t, first, send("/", "k", ""))
+		})
+	}
+}
+
 // A claim that is lost is refused, whatever the handler returns, and the refusal is the only answer.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
