@@ -47,7 +47,8 @@
 // Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
 // waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
 //
-// [grpc.SetSendCompressor] returns an error inside. It belongs into an interceptor outside.
+// [grpc.SetSendCompressor] and [grpc.ClientSupportedCompressors] return an error inside. They belong into an interceptor
+// outside.
 //
 // # Stopping
 //
