@@ -9,6 +9,9 @@
 // retry, and the Logger of idem is told. Mount middleware that answers errors inside of this one: then its answers are
 // stored and replayed, unless Options.Storable says that they mean "try again".
 //
+// The 404 or 405 that gin answers by itself is not stored either, and neither is an answer of Engine.HandleContext, which
+// goes past the recording: the handler runs again for a retry.
+//
 // Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
 // handler untouched.
 package ginidempotency
