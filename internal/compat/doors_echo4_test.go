@@ -151,6 +151,9 @@ func (d *echo4) layers() {
 	d.layer(timingOut, "middleware.ContextTimeout, return another error", runsAgain,
 		func(c echo.Context) error { return errors.Join(echo.ErrBadGateway, tooLate(c)) },
 		middleware.ContextTimeout(shortly))
+	//lint:ignore SA1019 services may still have it
+	timeout := middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: long})
+	d.layer(timingOut, "middleware.Timeout, deprecated, an error in time", replayed, d.declined, timeout)
 	d.layer(recovering, "middleware.Recover", runsAgain, d.crash, middleware.Recover())
 	handled := func(name string, handler echo.HTTPErrorHandler) {
 		d.add(errorHandler, name, replayed, echo4Layers{errors: handler}, ignore4(d.declined))
