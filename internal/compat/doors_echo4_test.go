@@ -153,7 +153,8 @@ func (d *echo4) layers() {
 		middleware.ContextTimeout(shortly))
 	//lint:ignore SA1019 services may still have it
 	timeout := middleware.TimeoutWithConfig(middleware.TimeoutConfig{Timeout: long})
-	d.layer(erring, "return echo.NewHTTPError(402, \"declined\"), deprecated middleware.Timeout", replayed, d.declined, timeout)
+	d.layer(erring, "return echo.NewHTTPError(402, \"declined\"), deprecated middleware.Timeout", replayed,
+		d.declined, timeout)
 	d.layer(recovering, "middleware.Recover", runsAgain, d.crash, middleware.Recover())
 	handled := func(name string, handler echo.HTTPErrorHandler) {
 		d.add(errorHandler, name, replayed, echo4Layers{errors: handler}, ignore4(d.declined))
