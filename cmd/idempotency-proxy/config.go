@@ -1,0 +1,386 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// envPrefix begins the name of the environment variable that each flag has.
+const envPrefix = "IDEMPOTENCY_PROXY_"
+
+// config is what the operator has set.
+type config struct {
+	listen, tlsCert, tlsKey string
+	admin                   string
+	shutdownTimeout         time.Duration
+	shutdownDelay           time.Duration
+	version                 bool
+
+	upstream            string
+	upstreamURL         *url.URL
+	upstreamDial        time.Duration
+	upstreamHeader      time.Duration
+	upstreamTimeout     time.Duration
+	upstreamIdle        time.Duration
+	preserveHost        bool
+	forwardKey          bool
+	unknownStatus       numbers
+	store, storeFile    string
+	storeURL            *url.URL
+	migrate             bool
+	userHeader          string
+	trusted             prefixes
+	oneUser             bool
+	jwt                 jwtConfig
+	keyHeaders, methods words
+	required            bool
+	fingerprint         string
+	fingerprintHeaders  words
+	ignoreHost          bool
+	abandoned           string
+	ttl, lease, wait    time.Duration
+	storeTimeout        time.Duration
+	maxBody, maxBodies  int64
+	maxResponse         int64
+	failOpen            bool
+	reuseStatus         int
+}
+
+// jwtConfig says how access tokens are verified. One of the first three names the key.
+type jwtConfig struct {
+	key, secret, jwks string
+	issuer, audience  string
+	anyAudience       bool
+	claim             string
+	leeway            time.Duration
+}
+
+// flags returns the flags that set c, with their defaults.
+func (c *config) flags() *flag.FlagSet {
+	f := flag.NewFlagSet("idempotency-proxy", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&c.upstream, "upstream", "", "`URL` of the service; a path in it goes in front of all paths")
+
+	f.StringVar(&c.store, "store", "", "`URL` of the store: "+strings.Join(storeForms(), ", "))
+	f.StringVar(&c.storeFile, "store-file", "", "`file` with the URL of the store, if it holds a password")
+	f.BoolVar(&c.migrate, "migrate", false, "make or update the table in PostgreSQL at start")
+
+	f.StringVar(&c.userHeader, "user-header", "", "user: the `header` that an authenticating proxy in front sets")
+	c.trusted = prefixes{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	f.Var(&c.trusted, "trusted-peers", "`networks` from which -user-header and X-Forwarded-* count: the proxy in front")
+	f.StringVar(&c.jwt.key, "jwt-key", "", "user: a claim of the bearer token; PEM `file` with the public key")
+	f.StringVar(&c.jwt.secret, "jwt-secret", "", "the same; `file` with the shared secret (HMAC), 32 bytes or more")
+	f.StringVar(&c.jwt.jwks, "jwt-jwks", "", "the same; JSON Web Key Set, an https `URL` or a file")
+	f.StringVar(&c.jwt.issuer, "jwt-issuer", "", "`iss` that tokens must have")
+	f.StringVar(&c.jwt.audience, "jwt-audience", "", "`aud` that tokens must have")
+	f.BoolVar(&c.jwt.anyAudience, "jwt-any-audience", false, "accept tokens for other services of the issuer, too")
+	f.StringVar(&c.jwt.claim, "jwt-claim", "sub", "`claim` that names the user")
+	f.DurationVar(&c.jwt.leeway, "jwt-leeway", 30*time.Second, "how far clocks may differ")
+	f.BoolVar(&c.oneUser, "all-callers-are-one-user", false, "user: none; whoever knows a key gets its answer")
+
+	c.keyHeaders, c.methods = words{"Idempotency-Key"}, words{"POST", "PATCH"}
+	f.Var(&c.keyHeaders, "key-headers", "`names` of the header with the key")
+	f.Var(&c.methods, "methods", "guarded `methods`")
+	f.BoolVar(&c.required, "required", false, "refuse guarded requests without a key")
+	f.StringVar(&c.fingerprint, "fingerprint", "raw", "what makes two bodies the same: raw, json or multipart")
+	f.Var(&c.fingerprintHeaders, "fingerprint-headers", "`names` of request headers that select what a request does")
+	f.BoolVar(&c.ignoreHost, "ignore-host", false, "the host is no part of a key: one service under several names")
+	f.StringVar(&c.abandoned, "abandoned", "refuse", "what a retry does after an unknown outcome: refuse or re-execute")
+	f.Var(&c.unknownStatus, "unknown-status", "`statuses` of the service that say nothing of the outcome")
+	c.unknownStatus = numbers{502, 504}
+	f.DurationVar(&c.ttl, "ttl", 24*time.Hour, "how long an answer is kept")
+	f.DurationVar(&c.lease, "lease", 30*time.Second, "how long a key stays blocked after the proxy dies")
+	f.DurationVar(&c.wait, "wait", 0, "how long a duplicate waits for the running attempt")
+	f.DurationVar(&c.storeTimeout, "store-timeout", 0, "bound on each step of the store; 0: 5s, or a third of -lease")
+	f.Int64Var(&c.maxBody, "max-body", 1<<20, "most `bytes` of the body of a guarded request")
+	f.Int64Var(&c.maxBodies, "max-bodies", 256<<20, "most `bytes` of all these bodies together; 0: no limit")
+	f.Int64Var(&c.maxResponse, "max-response", 1<<20, "most `bytes` of an answer that is stored")
+	f.BoolVar(&c.failOpen, "fail-open", false, "forward without protection while the store is down")
+	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal of a key that came with another request")
+
+	f.BoolVar(&c.preserveHost, "preserve-host", false, "send the client's Host to the service")
+	f.BoolVar(&c.forwardKey, "forward-key", false, "send the key to the service")
+	f.DurationVar(&c.upstreamDial, "upstream-dial-timeout", 5*time.Second, "bound on connecting, TLS included")
+	f.DurationVar(&c.upstreamHeader, "upstream-header-timeout", time.Minute, "bound on the wait for an answer to begin")
+	f.DurationVar(&c.upstreamTimeout, "upstream-timeout", 5*time.Minute, "bound on a guarded request as a whole")
+	f.DurationVar(&c.upstreamIdle, "upstream-idle", time.Second, "how long an idle connection is kept")
+
+	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
+	f.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` with the certificate, to serve TLS")
+	f.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` with its key")
+	f.StringVar(&c.admin, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
+	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for running requests")
+	f.DurationVar(&c.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready")
+	f.BoolVar(&c.version, "version", false, "print the version and exit")
+	return f
+}
+
+// envName returns the name of the environment variable of a flag.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// parse reads the environment, and then the arguments, which outrank it. The error reports every fault, or is
+// flag.ErrHelp.
+func parse(args []string, env func(string) (string, bool)) (c config, err error) {
+	flags := c.flags()
+	var faults []error
+	flags.VisitAll(func(f *flag.Flag) {
+		value, ok := env(envName(f.Name))
+		if !ok {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", envName(f.Name), err))
+		}
+	})
+	if err := flags.Parse(args); err != nil {
+		return c, errors.Join(append(faults, err)...)
+	}
+	if c.version {
+		return c, nil
+	}
+	if flags.NArg() > 0 {
+		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
+	}
+	_, inEnv := env(envName("store"))
+	faults = append(faults, c.resolve(inEnv)...)
+	return c, errors.Join(faults...)
+}
+
+// resolve checks what flags of their own cannot see.
+func (c *config) resolve(storeInEnv bool) (faults []error) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var err error
+	switch c.upstreamURL, err = url.Parse(c.upstream); {
+	case c.upstream == "":
+		fault("-upstream is missing: where is the service?")
+	case err != nil:
+		fault("-upstream: not a URL")
+	case c.upstreamURL.Scheme != "http" && c.upstreamURL.Scheme != "https", c.upstreamURL.Host == "":
+		fault("-upstream: want http://host:port or https://host:port")
+	case c.upstreamURL.User != nil, c.upstreamURL.RawQuery != "", c.upstreamURL.Fragment != "":
+		fault("-upstream: must have no user, query or fragment")
+	}
+	faults = append(faults, c.resolveStore(storeInEnv)...)
+	faults = append(faults, c.checkUser()...)
+	for _, method := range c.methods {
+		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method) {
+			fault("-methods: %s cannot be guarded", method) // net/http sends such requests again by itself
+		}
+	}
+	if _, ok := fingerprints[c.fingerprint]; !ok {
+		fault("-fingerprint: want raw, json or multipart")
+	}
+	if _, ok := abandoned[c.abandoned]; !ok {
+		fault("-abandoned: want refuse or re-execute")
+	}
+	if (c.tlsCert == "") != (c.tlsKey == "") {
+		fault("-tls-cert and -tls-key belong together")
+	}
+	if len(c.methods) == 0 {
+		fault("-methods: none is named")
+	}
+	if len(c.keyHeaders) == 0 {
+		fault("-key-headers: none is named")
+	}
+	if c.storeTimeout < 0 {
+		fault("-store-timeout must not be negative")
+	}
+	for name, d := range map[string]time.Duration{
+		"-ttl": c.ttl, "-lease": c.lease, "-shutdown-timeout": c.shutdownTimeout, "-upstream-timeout": c.upstreamTimeout,
+		"-upstream-dial-timeout": c.upstreamDial, "-upstream-header-timeout": c.upstreamHeader,
+		"-upstream-idle": c.upstreamIdle,
+	} {
+		if d <= 0 {
+			fault("%s must be positive", name)
+		}
+	}
+	for name, n := range map[string]int64{"-max-body": c.maxBody, "-max-response": c.maxResponse} {
+		if n <= 0 {
+			fault("%s must be positive", name)
+		}
+	}
+	anyStore := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	if _, err := newGuard(c, anyStore, idempotency.SingleUser, nil, nil); err != nil {
+		faults = append(faults, err)
+	}
+	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return faults
+}
+
+// resolveStore reads the URL of the store. A password must not stand in the arguments, which other users of the machine
+// can see.
+func (c *config) resolveStore(inEnv bool) (faults []error) {
+	if c.storeFile != "" {
+		if c.store != "" {
+			return []error{errors.New("-store and -store-file: want one of them")}
+		}
+		text, err := os.ReadFile(c.storeFile)
+		if err != nil {
+			return []error{fmt.Errorf("-store-file: %w", err)}
+		}
+		c.store, inEnv = strings.TrimSpace(string(text)), true
+	}
+	if c.store == "" {
+		return []error{fmt.Errorf("-store is missing: want one of %s", strings.Join(storeForms(), ", "))}
+	}
+	parsed, err := url.Parse(c.store)
+	if err != nil { // which would show the password
+		return []error{errors.New("-store: not a URL")}
+	}
+	if _, ok := stores[parsed.Scheme]; !ok {
+		return []error{fmt.Errorf("-store: want one of %s", strings.Join(storeForms(), ", "))}
+	}
+	if _, secret := parsed.User.Password(); (secret || parsed.Query().Has("password")) && !inEnv {
+		seen := "-store has a password, which other users of the machine can see: use %s or -store-file"
+		faults = append(faults, fmt.Errorf(seen, envName("store")))
+	}
+	if c.migrate && !strings.HasPrefix(parsed.Scheme, "postgres") {
+		faults = append(faults, errors.New("-migrate is for postgres://"))
+	}
+	c.storeURL = parsed
+	return faults
+}
+
+// checkUser makes sure that there is one way to tell users apart.
+func (c *config) checkUser() (faults []error) {
+	var sources []string
+	for name, set := range map[string]bool{
+		"-user-header": c.userHeader != "", "-all-callers-are-one-user": c.oneUser,
+		"-jwt-key": c.jwt.key != "", "-jwt-secret": c.jwt.secret != "", "-jwt-jwks": c.jwt.jwks != "",
+	} {
+		if set {
+			sources = append(sources, name)
+		}
+	}
+	slices.Sort(sources)
+	switch {
+	case len(sources) == 0:
+		return []error{errors.New("who sent a request? " +
+			"want one of -user-header, -jwt-key, -jwt-secret, -jwt-jwks, -all-callers-are-one-user")}
+	case len(sources) > 1:
+		return []error{fmt.Errorf("%s: want one of them", strings.Join(sources, " and "))}
+	case !strings.HasPrefix(sources[0], "-jwt"):
+		return nil
+	}
+	if c.jwt.issuer == "" {
+		faults = append(faults, errors.New("-jwt-issuer is missing: users of different issuers are different users"))
+	}
+	if (c.jwt.audience == "") != c.jwt.anyAudience {
+		faults = append(faults, errors.New("want one of -jwt-audience and -jwt-any-audience"))
+	}
+	if c.jwt.claim == "" {
+		faults = append(faults, errors.New("-jwt-claim must not be empty"))
+	}
+	if c.jwt.leeway < 0 {
+		faults = append(faults, errors.New("-jwt-leeway must not be negative"))
+	}
+	return faults
+}
+
+var (
+	fingerprints = map[string]idempotency.FingerprintFunc{
+		"raw":       idempotency.FingerprintRaw,
+		"json":      idempotency.FingerprintJSON,
+		"multipart": idempotency.FingerprintMultipart,
+	}
+	abandoned = map[string]idempotency.Abandoned{"refuse": idempotency.Refuse, reExecute: idempotency.ReExecute}
+)
+
+const reExecute = "re-execute"
+
+// words is a flag with several words, separated by commas.
+type words []string
+
+func (w *words) String() string { return strings.Join(*w, ",") }
+
+func (w *words) Set(text string) error {
+	*w = nil
+	for word := range strings.SplitSeq(text, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			*w = append(*w, word)
+		}
+	}
+	return nil
+}
+
+// numbers is a flag with several status codes.
+type numbers []int
+
+func (n *numbers) String() string {
+	var all words
+	for _, number := range *n {
+		all = append(all, strconv.Itoa(number))
+	}
+	return all.String()
+}
+
+func (n *numbers) Set(text string) error {
+	var all words
+	_ = all.Set(text)
+	*n = nil
+	for _, word := range all {
+		number, err := strconv.Atoi(word)
+		if err != nil || number < 400 || number > 599 {
+			return fmt.Errorf("%q is not a status from 400 to 599", word)
+		}
+		*n = append(*n, number)
+	}
+	return nil
+}
+
+// prefixes is a flag with several networks. An address stands for itself.
+type prefixes []netip.Prefix
+
+func (p *prefixes) String() string {
+	var all words
+	for _, prefix := range *p {
+		all = append(all, prefix.String())
+	}
+	return all.String()
+}
+
+func (p *prefixes) Set(text string) error {
+	var all words
+	_ = all.Set(text)
+	*p = nil
+	for _, word := range all {
+		prefix, err := netip.ParsePrefix(word)
+		if err != nil {
+			addr, err := netip.ParseAddr(word)
+			if err != nil {
+				return fmt.Errorf("%q is not a network such as 10.0.0.0/8", word)
+			}
+			prefix = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		*p = append(*p, prefix.Masked())
+	}
+	return nil
+}
+
+// contain reports whether the address of a peer, with its port, is in one of the networks.
+func (p prefixes) contain(peer string) bool {
+	host, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(addr) })
+}

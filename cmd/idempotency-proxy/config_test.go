@@ -1,0 +1,169 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// try runs the program with arguments that end it, and returns what it says.
+func try(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	_ = cmd.Run()
+	return cmd.ProcessState.ExitCode(), out.String(), complaints.String()
+}
+
+// A configuration that cannot work ends the program with one line that names the flag.
+func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	long := file("secret", strings.Repeat("s", 32))
+	public := file("public", "-----BEGIN PUBLIC KEY-----\n"+strings.Repeat("A", 64))
+	private := file("private", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+	jwt := func(more ...string) []string {
+		return append([]string{
+			"-upstream", "http://localhost:1", "-store", "memory:", "-jwt-issuer", "i", "-jwt-audience", "a",
+		}, more...)
+	}
+	one := func(more ...string) []string {
+		return append([]string{"-upstream", "http://localhost:1", "-all-callers-are-one-user"}, more...)
+	}
+	memory := func(more ...string) []string { return append(one("-store", "memory:"), more...) }
+	for name, test := range map[string]struct {
+		args   []string
+		status int
+		says   []string
+	}{
+		"nothing":              {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
+		"no user source":       {jwt(), 2, []string{"want one of -user-header"}},
+		"two user sources":     {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
+		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
+		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},
+		"no audience":          {jwt("-jwt-secret", long, "-jwt-audience", ""), 2, []string{"-jwt-any-audience"}},
+		"two audiences":        {jwt("-jwt-secret", long, "-jwt-any-audience"), 2, []string{"want one of -jwt-audience"}},
+		"no claim":             {jwt("-jwt-secret", long, "-jwt-claim", ""), 2, []string{"-jwt-claim"}},
+		"negative leeway":      {jwt("-jwt-secret", long, "-jwt-leeway", "-1s"), 2, []string{"-jwt-leeway"}},
+		"short secret":         {jwt("-jwt-secret", file("short", "short")), 1, []string{"5 bytes are too few"}},
+		"public key as secret": {jwt("-jwt-secret", public), 1, []string{"belongs to -jwt-key"}},
+		"no PEM":               {jwt("-jwt-key", long), 1, []string{"no PEM"}},
+		"a private key":        {jwt("-jwt-key", private), 1, []string{"want a PUBLIC KEY"}},
+		"no such file":         {jwt("-jwt-key", dir+"/none"), 1, []string{"-jwt-key: open"}},
+		"no key set":           {jwt("-jwt-jwks", long), 1, []string{"-jwt-jwks"}},
+		"key set in the clear": {jwt("-jwt-jwks", "http://192.0.2.1/keys"), 1, []string{"want https"}},
+		"key set not there":    {jwt("-jwt-jwks", "http://127.0.0.1:1/keys"), 1, []string{"-jwt-jwks", "refused"}},
+		"upstream":             {memory("-upstream", "localhost:1"), 2, []string{"-upstream: want http://"}},
+		"upstream with a user": {memory("-upstream", "http://u:p@localhost"), 2, []string{"-upstream: must have no user"}},
+		"another store":        {one("-store", "mysql://localhost"), 2, []string{"-store: want one of memory:"}},
+		"password seen by all": {one("-store", "redis://:topsecret@localhost"), 2, []string{"-store has a password"}},
+		"password in a query":  {one("-store", "postgres://h/?password=topsecret"), 2, []string{"-store has a password"}},
+		"broken store URL":     {one("-store", "redis://u:topsecret@host:port%"), 2, []string{"-store: not a URL"}},
+		"store down":           {one("-store", "redis://127.0.0.1:1"), 1, []string{"-store", "refused"}},
+		"two stores":           {memory("-store-file", long), 2, []string{"-store and -store-file"}},
+		"no file":              {one("-store", "sqlite:"), 1, []string{"name of the file is missing"}},
+		"no directory":         {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
+		"migrate memory":       {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
+		"memory limit":         {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
+		"methods":              {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
+		"no methods":           {memory("-methods", ","), 2, []string{"-methods"}},
+		"lease beyond TTL":     {memory("-ttl", "1s"), 2, []string{"TTL 1s is shorter than Lease"}},
+		"no lease":             {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
+		"fingerprint":          {memory("-fingerprint", "xml"), 2, []string{"-fingerprint: want raw"}},
+		"abandoned":            {memory("-abandoned", "maybe"), 2, []string{"-abandoned: want refuse"}},
+		"status":               {memory("-unknown-status", "502,abc"), 2, []string{`"abc" is not a status`}},
+		"networks":             {memory("-trusted-peers", "everyone"), 2, []string{`"everyone" is not a network`}},
+		"half of TLS":          {memory("-tls-cert", long), 2, []string{"-tls-cert and -tls-key"}},
+		"no certificate":       {memory("-listen", "127.0.0.1:0", "-tls-cert", long, "-tls-key", long), 1, []string{"-tls"}},
+		"address":              {memory("-listen", "nonsense"), 1, []string{"nonsense"}},
+		"argument":             {memory("serve"), 2, []string{`unexpected argument "serve"`}},
+		"unknown flag":         {memory("-nonsense"), 2, []string{"-nonsense"}},
+		"not a duration":       {memory("-ttl", "soon"), 2, []string{"-ttl"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, stdout, stderr := try(t, nil, test.args...)
+			require.Equal(t, test.status, status, stderr)
+			require.Empty(t, stdout)
+			lines := complaintsIn(stderr)
+			require.Len(t, lines, 1, stderr)
+			for _, says := range test.says {
+				require.Contains(t, lines[0], says)
+			}
+			require.NotContains(t, stderr, "topsecret")
+		})
+	}
+}
+
+// complaintsIn returns the lines that are no log.
+func complaintsIn(stderr string) (lines []string) {
+	for line := range strings.Lines(stderr) {
+		if !strings.HasPrefix(line, "{") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Each flag is also a variable. Its faults name it, and the flag outranks it.
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	status, _, stderr := try(t, []string{"IDEMPOTENCY_PROXY_TTL=soon", "IDEMPOTENCY_PROXY_STORE=memory:"})
+	require.Equal(t, 2, status)
+	require.Contains(t, stderr, "IDEMPOTENCY_PROXY_TTL")
+	require.NotContains(t, stderr, "-store")
+	status, _, stderr = try(t, []string{"IDEMPOTENCY_PROXY_METHODS=GET"}, "-methods", "PUT")
+	require.Equal(t, 2, status)
+	require.NotContains(t, stderr, "-methods")
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	t.Parallel()
+	status, stdout, stderr := try(t, nil, "-version")
+	require.Zero(t, status)
+	require.Contains(t, stdout, "go1.")
+	require.Empty(t, stderr)
+	status, stdout, stderr = try(t, nil, "-h")
+	require.Zero(t, status)
+	require.Contains(t, stdout, "-upstream")
+	require.Empty(t, stderr)
+}
+
+// The table in the README has each flag, in the order and with the default of the program.
+func TestReadmeHasEachFlag(t *testing.T) {
+	t.Parallel()
+	_, help, _ := try(t, nil, "-h")
+	flags := make(map[string]string)
+	for _, flag := range flagHelp.FindAllStringSubmatch(help, -1) {
+		flags[flag[1]] = strings.Trim(flag[3], `"`)
+	}
+	require.Greater(t, len(flags), 40)
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	documented := make(map[string]string)
+	for _, row := range tableRow.FindAllStringSubmatch(string(readme), -1) {
+		documented[row[1]] = strings.Trim(row[2], "`")
+	}
+	require.Equal(t, flags, documented)
+}
+
+var (
+	flagHelp = regexp.MustCompile(`(?m)^  -(\S+).*\n(.*?)(?:\(default (.*)\))?$`)
+	tableRow = regexp.MustCompile("(?m)^\\| `-([a-z0-9-]+)` \\| ([^|]*?) ?\\|")
+)

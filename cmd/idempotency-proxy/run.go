@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// The exit statuses, beside 0.
+const (
+	exitFailed        = 1
+	exitMisconfigured = 2
+)
+
+// run is the program. Whatever ends it early is told in one line.
+func run(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
+	c, err := parse(args, env)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		usage(stdout)
+		return 0
+	case err != nil:
+		complain(stderr, err)
+		return exitMisconfigured
+	case c.version:
+		fmt.Fprintln(stdout, version())
+		return 0
+	}
+	log := slog.New(slog.NewJSONHandler(stderr, nil))
+	slog.SetDefault(log)
+	redis.SetLogger(redisLogger{log})
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+
+	s, err := newServer(ctx, &c, log)
+	if err == nil {
+		err = s.serve(ctx)
+	}
+	if err != nil {
+		complain(stderr, err)
+		return exitFailed
+	}
+	return 0
+}
+
+// complain prints all that an error says in one line.
+func complain(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, "idempotency-proxy:", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+func usage(stdout io.Writer) {
+	var c config
+	flags := c.flags()
+	flags.SetOutput(stdout)
+	fmt.Fprintln(stdout, "idempotency-proxy -upstream URL -store URL "+
+		"(-user-header NAME | -jwt-key FILE | -jwt-secret FILE | -jwt-jwks URL | -all-callers-are-one-user)")
+	fmt.Fprintf(stdout, "Each flag is also an environment variable: -max-body is %s.\n", envName("max-body"))
+	flags.PrintDefaults()
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	version := info.Main.Version
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			version += " " + setting.Value
+		}
+	}
+	return version + " " + info.GoVersion
+}
+
+// redisLogger has the client of Redis log as everything else does.
+type redisLogger struct{ log *slog.Logger }
+
+func (l redisLogger) Printf(ctx context.Context, format string, args ...any) {
+	l.log.WarnContext(ctx, "redis: "+fmt.Sprintf(format, args...))
+}

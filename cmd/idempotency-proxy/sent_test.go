@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http/httptrace"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// This test is in package main so that "go test" runs the others anew when the program changes: they see only what they
+// build.
+func TestWasSent(t *testing.T) {
+	t.Parallel()
+	used := func(t *testing.T) *countingConn {
+		conn, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		t.Cleanup(func() { _, _ = conn.Close(), far.Close() })
+		c := &countingConn{Conn: conn}
+		_, err := c.Write([]byte("an earlier request"))
+		require.NoError(t, err)
+		return c
+	}
+	for name, test := range map[string]struct {
+		happens func(t *testing.T, gotConn func(*countingConn))
+		want    bool
+	}{
+		"no connection": {func(*testing.T, func(*countingConn)) {}, false},
+		"written": {func(t *testing.T, gotConn func(*countingConn)) {
+			c := used(t)
+			gotConn(c)
+			_, _ = c.Write([]byte("a part"))
+			_ = c.Close()
+		}, true},
+		"closed before it is written": {func(t *testing.T, gotConn func(*countingConn)) {
+			c := used(t)
+			gotConn(c)
+			_ = c.Close()
+			_, err := c.Write([]byte("a part"))
+			require.Error(t, err)
+		}, false},
+		"still open, so that it may be written yet": {func(t *testing.T, gotConn func(*countingConn)) {
+			gotConn(used(t))
+		}, true},
+		"written to the first of two": {func(t *testing.T, gotConn func(*countingConn)) {
+			first, second := used(t), used(t)
+			gotConn(first)
+			_, _ = first.Write([]byte("a part"))
+			_ = first.Close()
+			gotConn(second)
+			_ = second.Close()
+		}, true},
+		"written to none of two": {func(t *testing.T, gotConn func(*countingConn)) {
+			for range 2 {
+				c := used(t)
+				gotConn(c)
+				_ = c.Close()
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := withSent(context.Background())
+			test.happens(t, func(c *countingConn) {
+				httptrace.ContextClientTrace(ctx).GotConn(httptrace.GotConnInfo{Conn: c})
+			})
+			require.Equal(t, test.want, wasSent(ctx))
+		})
+	}
+	require.True(t, wasSent(context.Background()), "who does not know must not say no")
+}

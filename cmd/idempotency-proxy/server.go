@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// server is the proxy with all that it has opened.
+type server struct {
+	config   *config
+	log      *slog.Logger
+	metrics  *metrics
+	store    *backing
+	stopUser func()
+	guard    *idempotency.Middleware
+	upstream *upstream
+	admin    *admin
+	running  sync.WaitGroup // requests
+}
+
+func newServer(ctx context.Context, c *config, log *slog.Logger) (*server, error) {
+	user, stopUser, err := c.user()
+	if err != nil {
+		return nil, err
+	}
+	store, err := openStore(ctx, c, log)
+	if err != nil {
+		stopUser()
+		return nil, err
+	}
+	s := &server{config: c, log: log, metrics: newMetrics(), store: store, stopUser: stopUser}
+	if s.guard, err = newGuard(c, store.Store, user, s.metrics, log); err != nil {
+		stopUser()
+		return nil, errors.Join(err, store.shut())
+	}
+	s.upstream = newUpstream(c, s.metrics, log)
+	s.admin = &admin{store: store, metrics: s.metrics}
+	return s, nil
+}
+
+// serve serves until ctx ends, and then comes to an orderly end.
+func (s *server) serve(ctx context.Context) (err error) {
+	maintaining, stopMaintaining := context.WithCancel(context.Background())
+	var background sync.WaitGroup
+	if s.store.maintain != nil {
+		background.Go(func() { s.store.maintain(maintaining) })
+	}
+	defer func() {
+		stopMaintaining()
+		background.Wait()
+		s.stopUser()
+		s.upstream.close()
+		err = errors.Join(err, s.store.shut())
+	}()
+
+	failed := make(chan error, 2)
+	if s.config.admin != "" {
+		watched := s.newHTTP(s.admin.handler())
+		if err := s.listen(watched, s.config.admin, "", "", "admin", failed); err != nil {
+			return err
+		}
+		defer watched.Close()
+	}
+	public := s.newHTTP(s.counted(s.guard.Handler(s.upstream)))
+	if err := s.listen(public, s.config.listen, s.config.tlsCert, s.config.tlsKey, "serving", failed); err != nil {
+		return err
+	}
+	select {
+	case err = <-failed:
+		return errors.Join(err, public.Close())
+	case <-ctx.Done():
+		return s.shutdown(public)
+	}
+}
+
+func (s *server) newHTTP(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// listen has a server serve on an address in the background. An address or a certificate that cannot be used is an
+// error at once.
+func (s *server) listen(server *http.Server, addr, cert, key, what string, failed chan<- error) error {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	serve := server.Serve
+	if cert != "" {
+		if err := loadCertificate(server, cert, key); err != nil {
+			return errors.Join(fmt.Errorf("-tls-cert: %w", err), listener.Close())
+		}
+		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+	}
+	s.log.Info(what, "address", listener.Addr().String())
+	go func() {
+		if err := serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	}()
+	return nil
+}
+
+// counted counts the requests that are being answered. Those of HTTP/2 run on when their connection has gone, and
+// http.Server.Shutdown does not wait for them. One that may become another protocol has no end to wait for.
+func (s *server) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header["Upgrade"] == nil {
+			s.running.Add(1)
+			defer s.running.Done()
+		}
+		s.metrics.running.Inc()
+		defer s.metrics.running.Dec()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// shutdown waits for running requests, and for answers that the store has not taken yet.
+func (s *server) shutdown(public *http.Server) error {
+	s.log.Info("shutting down")
+	s.admin.stopping.Store(true)
+	time.Sleep(s.config.shutdownDelay)
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.shutdownTimeout)
+	defer cancel()
+	err := errors.Join(public.Shutdown(ctx), s.wait(ctx), s.guard.Shutdown(ctx))
+	if err != nil {
+		return errors.Join(fmt.Errorf("not all requests ended: %w", err), public.Close())
+	}
+	s.log.Info("shut down")
+	return nil
+}
+
+func (s *server) wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// loadCertificate has a server use a certificate.
+func loadCertificate(server *http.Server, cert, key string) error {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return err
+	}
+	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	return nil
+}

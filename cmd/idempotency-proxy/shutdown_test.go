@@ -1,0 +1,147 @@
+package main_test
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// held is a service that answers when the test lets it.
+func held(t *testing.T) (s *service, working, goOn chan struct{}) {
+	t.Helper()
+	working, goOn = make(chan struct{}, 8), make(chan struct{})
+	s = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		working <- struct{}{}
+		select {
+		case <-goOn:
+			created(w, r)
+		case <-r.Context().Done(): // the proxy was killed
+		}
+	})
+	return s, working, goOn
+}
+
+// A shutdown waits for what runs: the client gets its answer.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	upstream, working, goOn := held(t)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-delay", "300ms")...)
+	require.Equal(t, 200, get(t, p.admin+"/readyz").status)
+	first := make(chan answer)
+	go func() { first <- p.post("/", "x", keyed("k"), as("alice")) }()
+	<-working
+	p.terminate()
+	eventually(t, "it is not ready", func() bool { return get(t, p.admin+"/readyz").status == 503 })
+	eventually(t, "it accepts nothing", func() bool {
+		conn, err := net.Dial("tcp", p.address())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	require.Equal(t, 200, get(t, p.admin+"/healthz").status, "it is still at work")
+	close(goOn)
+	got := <-first
+	require.Equal(t, 201, got.status, got)
+	require.Zero(t, p.wait(), p.logged())
+	require.Contains(t, p.logged(), "shut down")
+}
+
+// It waits also for what runs though its client has left: the answer is in the store.
+func TestShutdownWithoutClient(t *testing.T) {
+	t.Parallel()
+	redis := newRedis(t)
+	upstream, working, goOn := held(t)
+	args := append(asHeader, "-store-file", redis, "-ignore-host")
+	p := start(t, upstream.URL, args...)
+	conn := p.order("/", "x", "k")
+	<-working
+	require.NoError(t, conn.Close())
+	p.terminate()
+	eventually(t, "it shuts down", func() bool { return strings.Contains(p.logged(), "shutting down") })
+	close(goOn)
+	require.Zero(t, p.wait(), p.logged())
+
+	got := start(t, upstream.URL, args...).post("/", "x", keyed("k"), as("alice"))
+	require.True(t, got.replayed, got)
+	require.Equal(t, 1, upstream.count())
+}
+
+// It does not wait forever, and a second signal ends it at once.
+func TestShutdownIsBounded(t *testing.T) {
+	t.Parallel()
+	upstream, working, goOn := held(t)
+	defer close(goOn)
+	for name, second := range map[string]bool{"time": false, "signal": true} {
+		timeout := "300ms"
+		if second {
+			timeout = "1h"
+		}
+		p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-timeout", timeout)...)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = p.post("/", "x", keyed(name), as("alice"))
+		}()
+		<-working
+		p.terminate()
+		eventually(t, "it shuts down", func() bool { return strings.Contains(p.logged(), "shutting down") })
+		if second {
+			p.terminate()
+			p.wait()
+			require.Equal(t, syscall.SIGTERM, p.cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
+		} else {
+			require.Equal(t, 1, p.wait())
+			require.Contains(t, p.logged(), "idempotency-proxy: not all requests ended")
+		}
+		<-ended
+	}
+}
+
+// Whoever watches learns outcomes, and no user or key.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	p.post("/", "x", keyed("secret-key"), as("alice"))
+	p.post("/", "x", keyed("secret-key"), as("alice"))
+	p.post("/", "other", keyed("secret-key"), as("alice"))
+	p.post("/", "x", keyed("secret-key"))
+	told := get(t, p.admin+"/metrics").body
+	for _, outcome := range []string{"executed", "replayed", "key-reused", "rejected"} {
+		require.Contains(t, told, `idempotency_proxy_request_seconds_count{outcome="`+outcome+`"} 1`)
+	}
+	require.Contains(t, told, "idempotency_proxy_upstream_seconds_count 1")
+	require.Contains(t, told, "idempotency_proxy_requests_running 0")
+	require.NotContains(t, told+p.logged(), "alice")
+	require.NotContains(t, told+p.logged(), "secret-key")
+	require.Equal(t, "made for ", get(t, p.url+"/metrics").body, "the public listener has only the service")
+}
+
+// The command that the Dockerfile runs builds a program that needs no libraries, nor anything else of an image.
+func TestStaticBinary(t *testing.T) {
+	t.Parallel()
+	dockerfile, err := os.ReadFile("Dockerfile")
+	require.NoError(t, err)
+	_, line, found := strings.Cut(string(dockerfile), "\nRUN ")
+	require.True(t, found)
+	line, _, _ = strings.Cut(line, "\n\n")
+	output := t.TempDir() + "/idempotency-proxy"
+	build := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(line, "-o /idempotency-proxy", "-o "+output, 1))
+	build.Dir = "../.." // what the Dockerfile copies
+	said, err := build.CombinedOutput()
+	require.NoError(t, err, string(said))
+	program, err := os.ReadFile(output)
+	require.NoError(t, err)
+	require.False(t, bytes.Contains(program, []byte("/ld-linux")), "it asks for a dynamic linker")
+	version, err := exec.CommandContext(t.Context(), output, "-version").Output()
+	require.NoError(t, err)
+	require.Contains(t, string(version), "go1.")
+}
