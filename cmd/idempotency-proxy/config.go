@@ -273,6 +273,8 @@ func (c *config) checkUser() (faults []error) {
 			"want one of -user-header, -jwt-key, -jwt-secret, -jwt-jwks, -all-callers-are-one-user")}
 	case len(sources) > 1:
 		return []error{fmt.Errorf("%s: want one of them", strings.Join(sources, " and "))}
+	case strings.ContainsFunc(c.userHeader, isNoLetter):
+		return []error{errors.New("-user-header: want letters, digits and hyphens")} // X_User and X-User are one
 	case !strings.HasPrefix(sources[0], "-jwt"):
 		return nil
 	}
@@ -289,6 +291,10 @@ func (c *config) checkUser() (faults []error) {
 		faults = append(faults, errors.New("-jwt-leeway must not be negative"))
 	}
 	return faults
+}
+
+func isNoLetter(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
 var (

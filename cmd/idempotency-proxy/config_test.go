@@ -47,6 +47,9 @@ func TestBadConfiguration(t *testing.T) {
 		return append([]string{"-upstream", "http://localhost:1", "-all-callers-are-one-user"}, more...)
 	}
 	memory := func(more ...string) []string { return append(one("-store", "memory:"), more...) }
+	header := func(name string) []string {
+		return []string{"-upstream", "http://localhost:1", "-store", "memory:", "-user-header", name}
+	}
 	for name, test := range map[string]struct {
 		args   []string
 		status int
@@ -55,6 +58,7 @@ func TestBadConfiguration(t *testing.T) {
 		"nothing":              {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
 		"no user source":       {jwt(), 2, []string{"want one of -user-header"}},
 		"two user sources":     {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
+		"underscore":           {header("X_User"), 2, []string{"-user-header: want letters"}},
 		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
 		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},
 		"no audience":          {jwt("-jwt-secret", long, "-jwt-audience", ""), 2, []string{"-jwt-any-audience"}},
