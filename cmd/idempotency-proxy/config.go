@@ -155,8 +155,8 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	if flags.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
-	_, inEnv := env(envName("store"))
-	faults = append(faults, c.resolve(inEnv)...)
+	fromEnv, _ := env(envName("store"))
+	faults = append(faults, c.resolve(c.store == fromEnv)...)
 	return c, errors.Join(faults...)
 }
 
@@ -179,6 +179,9 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	for _, method := range c.methods {
 		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method) {
 			fault("-methods: %s cannot be guarded", method) // net/http sends such requests again by itself
+		}
+		if method != strings.ToUpper(method) {
+			fault("-methods: %s is not in capital letters, as methods are", method)
 		}
 	}
 	if _, ok := fingerprints[c.fingerprint]; !ok {

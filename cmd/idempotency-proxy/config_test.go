@@ -86,6 +86,7 @@ func TestBadConfiguration(t *testing.T) {
 		"migrate memory":       {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
 		"memory limit":         {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
 		"methods":              {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
+		"small methods":        {memory("-methods", "post"), 2, []string{"capital letters"}},
 		"no methods":           {memory("-methods", ","), 2, []string{"-methods"}},
 		"lease beyond TTL":     {memory("-ttl", "1s"), 2, []string{"TTL 1s is shorter than Lease"}},
 		"no lease":             {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
@@ -132,6 +133,11 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, 2, status)
 	require.Contains(t, stderr, "IDEMPOTENCY_PROXY_TTL")
 	require.NotContains(t, stderr, "-store")
+	hidden := []string{"IDEMPOTENCY_PROXY_STORE=redis://:secret@127.0.0.1:1"}
+	_, _, stderr = try(t, hidden)
+	require.NotContains(t, stderr, "-store")
+	_, _, stderr = try(t, hidden, "-store", "redis://:topsecret@127.0.0.1:1")
+	require.Contains(t, stderr, "-store has a password")
 	status, _, stderr = try(t, []string{"IDEMPOTENCY_PROXY_METHODS=GET"}, "-methods", "PUT")
 	require.Equal(t, 2, status)
 	require.NotContains(t, stderr, "-methods")
