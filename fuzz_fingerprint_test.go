@@ -128,6 +128,7 @@ func FuzzFingerprintJSON(f *testing.F) {
 		f.Add(`[1]`, seed)
 		f.Add(seed, seed+" ")
 	}
+	f.Add("0", "-0 ")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		wantA, errA := canonicalJSON(a)
 		wantB, errB := canonicalJSON(b)
@@ -241,6 +242,9 @@ func canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
 
 // canonicalNumber keeps the digits of an integer. What has a fraction or an exponent is a 64-bit float.
 func canonicalNumber(text string) (string, error) {
+	if text == "-0" {
+		return "0", nil
+	}
 	if !strings.ContainsAny(text, ".eE") {
 		return text, nil
 	}

@@ -117,14 +117,10 @@ func hasKey(h http.Header, names []string) bool {
 func findKey(h http.Header, names []string) (string, error) {
 	key, from := "", ""
 	for _, name := range names {
-		values := h[name]
-		if len(values) == 0 {
+		id, err := keyIn(name, h[name])
+		if err == ErrKeyMissing {
 			continue
 		}
-		if len(values) > 1 {
-			return "", invalidKey("%s was sent %d times", name, len(values))
-		}
-		id, err := parseKey(values[0])
 		if err != nil {
 			return "", err
 		}
@@ -137,6 +133,29 @@ func findKey(h http.Header, names []string) (string, error) {
 		return "", ErrKeyMissing
 	}
 	return key, nil
+}
+
+// ParseKey returns the key in the values of the header Idempotency-Key, by the rules of [Middleware]: one value, bare or as
+// an RFC 9651 string, of 1 to 255 visible ASCII characters. It is for those who use a [Runner] behind another protocol. The
+// error is an [*Error] that wraps [ErrKeyMissing] if there is no value, or else [ErrKeyInvalid].
+func ParseKey(values []string) (string, error) {
+	id, err := keyIn("Idempotency-Key", values)
+	if err != nil {
+		return "", refusalFor(err)
+	}
+	return id, nil
+}
+
+// keyIn returns the key in the values of a field.
+func keyIn(name string, values []string) (string, error) {
+	switch len(values) {
+	case 0:
+		return "", ErrKeyMissing
+	case 1:
+		return parseKey(values[0])
+	default:
+		return "", invalidKey("%s was sent %d times", name, len(values))
+	}
 }
 
 // parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of

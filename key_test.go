@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -95,6 +96,31 @@ func TestKeyInvalidNamesTheReason(t *testing.T) {
 		require.Regexp(t, `^Nothing was executed\. .* Reason: .*[^.]\.$`, detail)
 		require.Contains(t, detail, row.reason, "%q", row.lines)
 		require.ErrorContains(t, svc.journal.last(t).Err, row.reason)
+	}
+}
+
+func TestParseKey(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		values []string
+		want   string
+		err    error
+		reason string
+	}{
+		{[]string{"abc"}, "abc", nil, ""},
+		{[]string{`"a\"b"`}, `a"b`, nil, ""},
+		{nil, "", idempotency.ErrKeyMissing, ""},
+		{[]string{""}, "", idempotency.ErrKeyInvalid, "empty"},
+		{[]string{"a,b"}, "", idempotency.ErrKeyInvalid, "in quotes"},
+		{[]string{"a", "a"}, "", idempotency.ErrKeyInvalid, "sent 2 times"},
+	} {
+		got, err := idempotency.ParseKey(tt.values)
+		require.Equal(t, tt.want, got)
+		require.ErrorIs(t, err, tt.err)
+		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
+			require.Equal(t, http.StatusBadRequest, refusal.Status)
+			require.Contains(t, refusal.Detail, tt.reason)
+		}
 	}
 }
 

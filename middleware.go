@@ -81,6 +81,11 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 // The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
 // without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim
 // was lost: then the request is refused with in-progress.
+//
+// The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside of one of them,
+// nothing is stored or written either, so that the framework can answer, and the Logger is told; with a transactional
+// store the request is refused with rolled-back. Use the adapters echoidempotency, echo4idempotency and
+// ginidempotency: inside of them, every way to answer is recorded.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -185,6 +190,7 @@ type exchange struct {
 	kept     Response // what is stored of it
 	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
 	silence  error    // why the context of a handler had ended that returned without an answer
+	unheard  bool     // the handler wrote nothing, and a framework answers later
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -299,12 +305,29 @@ func (e *exchange) execute() error {
 		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
 	case e.silence != nil: // outer middleware answers, as it would without a key
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
+		e.handOver()
+		return nil
+	case e.unheard && e.bound() && e.execution.operation.decided() == undecided:
+		return undone()
+	case e.unheard:
+		e.handOver()
 		return nil
 	default:
 		e.recorder.send()
 		return nil
 	}
 }
+
+// handOver lets a framework that answersLater answer, with the header as the handler has left it.
+func (e *exchange) handOver() {
+	if answersLater(e.w) {
+		e.recorder.setHeader()
+		e.writer.handOver()
+	}
+}
+
+// bound reports whether the effects of the handler are bound to the record.
+func (e *exchange) bound() bool { return e.execution.begun.claim != nil && !e.execution.leased() }
 
 // context returns the context of the handler. A client that leaves decides nothing about it, but a deadline of outer
 // middleware does.
@@ -324,9 +347,9 @@ func (e *exchange) context() (context.Context, context.CancelFunc) {
 func (e *exchange) record() {
 	rec := &e.recorder
 	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, newBuffer()
-	if e.execution.begun.claim == nil || e.execution.leased() {
+	if !e.bound() { // else not a byte may go out before the record is stored, however many there are
 		rec.stream, rec.owner = e.m.opts.Stream, e
-	} // else the effects are bound to the record: not a byte may go out before it is stored, however many there are
+	}
 	e.writer.outer, e.writer.rec = e.w, rec
 }
 
@@ -342,9 +365,10 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	if !wrote && !decided.ends() {
 		e.silence = context.Cause(ctx)
 	}
+	e.unheard = !wrote && e.silence == nil && answersLater(e.w)
 	e.answer = resp
 	e.answer.Trailer = e.m.unstored.strip(resp.Trailer)
-	if !complete || !e.canKeep(&e.answer) {
+	if !complete || e.unheard || !e.canKeep(&e.answer) {
 		e.answer.Body, e.answer.Omitted = nil, true
 	}
 	e.kept = e.answer
@@ -385,6 +409,8 @@ func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
 		return decided, errNotKept
 	case e.silence != nil:
 		return Unknown, errGaveUp
+	case e.unheard:
+		return Unknown, errAnsweredLater
 	case !complete:
 		return failed, errBroken
 	case e.m.opts.Storable(resp):

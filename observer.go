@@ -70,6 +70,8 @@ func (e *Event) logged() (slog.Level, bool) {
 	switch e.Outcome {
 	case OutcomeRejected:
 		return slog.LevelError, errors.Is(e.Err, ErrBodyConsumed) // a fault of the server, not of the client
+	case OutcomeReleased, OutcomeAbandoned:
+		return slog.LevelWarn, errors.Is(e.Err, errAnsweredLater) // so is this one
 	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:

@@ -256,3 +256,22 @@ func TestDoJSONReportsAResultOfAnotherType(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.True(t, replayed)
 }
+
+// Work learns what was decided in it.
+func TestDecided(t *testing.T) {
+	t.Parallel()
+	r, err := idempotency.NewRunner(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	_, _, err = r.Do(t.Context(), idempotency.Key{ID: "1"}, nil, func(ctx context.Context) (idempotency.Response, error) {
+		_, ok := idempotency.Decided(ctx)
+		require.False(t, ok)
+		idempotency.Decide(context.WithoutCancel(ctx), idempotency.Tombstone)
+		decided, ok := idempotency.Decided(ctx)
+		require.True(t, ok)
+		require.Equal(t, idempotency.Tombstone, decided)
+		return idempotency.Response{}, nil
+	})
+	require.NoError(t, err)
+	_, ok := idempotency.Decided(t.Context())
+	require.False(t, ok)
+}

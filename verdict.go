@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -68,6 +69,17 @@ func Decide(ctx context.Context, v Verdict) bool {
 	return true
 }
 
+// Decided returns what was said by [Decide] with ctx, or with a context made from it, and whether anything was. It is for
+// adapters that carry out handlers of other protocols as the work of [Runner.Do]: they return a response where a handler
+// has decided to keep a failure, and an error where it has decided nothing.
+func Decided(ctx context.Context) (v Verdict, ok bool) {
+	op := operationIn(ctx)
+	if op == nil || op.decided() == undecided {
+		return undecided, false
+	}
+	return op.decided(), true
+}
+
 // statusClientClosedRequest is what nginx, connect-go and grpc-gateway send if the client has cancelled its call.
 const statusClientClosedRequest = 499
 
@@ -77,7 +89,8 @@ const statusClientClosedRequest = 499
 //   - 409 with Retry-After, as another idempotent service answers while the first attempt is in progress;
 //   - an answer of gRPC or gRPC-Web whose status may pass: canceled, unknown, deadline_exceeded, resource_exhausted,
 //     aborted, unimplemented, internal, unavailable, data_loss, unauthenticated, none at all, or one that gRPC does not
-//     know. The status is read from the header, the trailer, or the trailer frame of gRPC-Web.
+//     know. The status is read from the header, the trailer, or the trailer frame of gRPC-Web;
+//   - a stream of Connect that ends with an error of such a code, or without the message that ends it.
 func DefaultStorable(resp *Response) bool {
 	switch resp.Status {
 	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests,
@@ -86,7 +99,40 @@ func DefaultStorable(resp *Response) bool {
 	case http.StatusConflict:
 		return resp.Header.Get("Retry-After") == ""
 	}
-	return resp.Status < 500 && !passingGRPC(resp)
+	return resp.Status < 500 && !passingGRPC(resp) && !passingConnect(resp)
+}
+
+// passingConnect reports whether resp is a stream of Connect that ended with an error that may pass. Its status is 200
+// whatever its end is.
+func passingConnect(resp *Response) bool {
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/connect+") {
+		return false
+	}
+	const end = 0x02
+	message, compressed, ended := endFrame(resp.Body, end)
+	if !ended {
+		return !resp.Omitted
+	}
+	if compressed {
+		var err error
+		if message, err = gunzip(message); err != nil {
+			return false // as statusUnreadable
+		}
+	}
+	var stream struct {
+		Error *struct{ Code string }
+	}
+	if err := json.Unmarshal(message, &stream); err != nil {
+		return true
+	}
+	if stream.Error == nil {
+		return false
+	}
+	switch stream.Error.Code {
+	case "invalid_argument", "not_found", "already_exists", "permission_denied", "failed_precondition", "out_of_range":
+		return false
+	}
+	return true
 }
 
 // passingGRPC reports whether resp is an answer of gRPC with a status that may pass.
@@ -128,22 +174,29 @@ func grpcStatus(resp *Response, media string) string {
 
 // grpcWebStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
 func grpcWebStatus(body []byte) string {
-	const head, trailer, compressed = 5, 0x80, 0x01 // the size of a frame's head; bits in its first byte
+	const trailer = 0x80
+	frame, compressed, _ := endFrame(body, trailer)
+	if compressed {
+		return compressedStatus(frame)
+	}
+	return fieldIn(frame, "grpc-status")
+}
+
+// endFrame returns the frame of an answer of gRPC-Web or Connect that has the bit end in its first byte.
+func endFrame(body []byte, end byte) (frame []byte, compressed, found bool) {
+	const head, compression = 5, 0x01 // the size of a frame's head; a bit in its first byte
 	for len(body) >= head {
-		frame := body[head:]
+		flags, frame := body[0], body[head:]
 		size := int64(binary.BigEndian.Uint32(body[1:head]))
 		if size > int64(len(frame)) {
-			return ""
+			return nil, false, false
 		}
-		switch body[0] {
-		case trailer:
-			return fieldIn(frame[:size], "grpc-status")
-		case trailer | compressed:
-			return compressedStatus(frame[:size])
+		if flags&^compression == end {
+			return frame[:size], flags&compression != 0, true
 		}
 		body = frame[size:]
 	}
-	return ""
+	return nil, false, false
 }
 
 // statusUnreadable stands for a status that is there, but compressed otherwise than by gzip.
@@ -151,16 +204,21 @@ const statusUnreadable = "unreadable"
 
 // compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it.
 func compressedStatus(frame []byte) string {
-	const most = 64 << 10
-	z, err := gzip.NewReader(bytes.NewReader(frame))
-	if err != nil {
-		return statusUnreadable
-	}
-	lines, err := io.ReadAll(io.LimitReader(z, most))
+	lines, err := gunzip(frame)
 	if err != nil {
 		return statusUnreadable
 	}
 	return fieldIn(lines, "grpc-status")
+}
+
+// gunzip decompresses the beginning of what is compressed by gzip.
+func gunzip(b []byte) ([]byte, error) {
+	const most = 64 << 10
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(z, most))
 }
 
 // fieldIn returns the value of a field in lines as HTTP/1 sends them.

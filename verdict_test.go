@@ -35,6 +35,32 @@ func gzippedText(s string) string {
 	return b.String()
 }
 
+func TestDefaultStorableUnderstandsStreamsOfConnect(t *testing.T) {
+	t.Parallel()
+	const final, passing = `{"error":{"code":"not_found"}}`, `{"error":{"code":"unavailable","message":"down"}}`
+	for name, test := range map[string]struct {
+		end    []byte
+		stored bool
+	}{
+		"ok":                  {frame(2, `{"metadata":{"a":["b"]}}`), true},
+		"final":               {frame(2, final), true},
+		"passing":             {frame(2, passing), false},
+		"final, compressed":   {frame(3, gzippedText(final)), true},
+		"passing, compressed": {frame(3, gzippedText(passing)), false},
+		"unknown compression": {frame(3, "?"), true},
+		"unknown code":        {frame(2, `{"error":{}}`), false},
+		"not JSON":            {frame(2, "?"), false},
+		"no end":              {nil, false},
+	} {
+		resp := idempotency.Response{
+			Status: 200, Header: "Content-Type: application/connect+proto\n", Body: slices.Concat(frame(0, "message"), test.end),
+		}
+		require.Equal(t, test.stored, idempotency.DefaultStorable(&resp), name)
+	}
+	large := idempotency.Response{Status: 200, Header: "Content-Type: application/connect+json\n", Omitted: true}
+	require.True(t, idempotency.DefaultStorable(&large))
+}
+
 func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 	t.Parallel()
 	carriers := map[string]func(code string) *idempotency.Response{

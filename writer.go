@@ -11,6 +11,9 @@ import (
 // writer is the http.ResponseWriter that a guarded handler writes to. A handler may leave goroutines behind that use it
 // for ever: it lets go of the recorder when the handler returns.
 //
+// Inside of a framework that answersLater, it leads to the writer of the framework once the handler has failed to answer:
+// the framework may answer by way of it.
+//
 // It has neither Unwrap nor ReadFrom, because both would let bytes pass by the record, and no Hijack.
 type writer struct {
 	outer http.ResponseWriter
@@ -19,12 +22,16 @@ type writer struct {
 	header http.Header // of the handler's own, as in http.TimeoutHandler; nil: it has not asked for it
 	before http.Header // what outer middleware had set when the handler asked for it
 	rec    *recorder   // nil: the handler has returned
+	open   bool        // to outer, because the handler has returned and the framework is to answer
 }
 
 // Header returns the header of the response, which begins with what outer middleware has set.
 func (w *writer) Header() http.Header {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.open {
+		return w.outer.Header()
+	}
 	if w.header == nil && w.rec != nil {
 		outer := w.outer.Header()
 		w.header = outer.Clone()
@@ -42,7 +49,10 @@ func (w *writer) Header() http.Header {
 func (w *writer) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.rec != nil {
+	switch {
+	case w.open:
+		w.outer.WriteHeader(status)
+	case w.rec != nil:
 		w.rec.writeHeader(status, w.header, w.before)
 	}
 }
@@ -56,7 +66,10 @@ func (w *writer) WriteString(s string) (int, error) { return write(w, s) }
 func write[T []byte | string](w *writer, p T) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.rec == nil {
+	switch {
+	case w.open:
+		return w.outer.Write([]byte(p))
+	case w.rec == nil:
 		return 0, http.ErrHandlerTimeout
 	}
 	w.rec.writeHeader(http.StatusOK, w.header, w.before) // unless there is one
@@ -67,7 +80,10 @@ func write[T []byte | string](w *writer, p T) (int, error) {
 func (w *writer) FlushError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.rec == nil {
+	switch {
+	case w.open:
+		return http.NewResponseController(w.outer).Flush()
+	case w.rec == nil:
 		return http.ErrHandlerTimeout
 	}
 	w.rec.writeHeader(http.StatusOK, w.header, w.before)
@@ -104,11 +120,19 @@ func (w *writer) finish() (resp Response, wrote, complete bool) {
 	return resp, wrote, complete
 }
 
-// close ends the recording of a handler that has not returned.
+// close ends the recording of a handler that has not returned: it has panicked, or has called runtime.Goexit.
 func (w *writer) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.open = w.open || w.rec != nil && answersLater(w.outer)
 	w.rec = nil
+}
+
+// handOver lets a framework answer.
+func (w *writer) handOver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = true
 }
 
 // bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer

@@ -43,6 +43,22 @@ func TestReadmeShowsTheQuickstart(t *testing.T) {
 	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
 }
 
+// The READMEs of the adapters show whole programs.
+func TestAdapterReadmesShowTheirExamples(t *testing.T) {
+	t.Parallel()
+	for example, adapter := range map[string]string{
+		"echo": "echoidempotency", "echo4": "echo4idempotency", "gin": "ginidempotency",
+	} {
+		source, err := os.ReadFile(filepath.Join(example, "main.go"))
+		require.NoError(t, err)
+		_, program, found := strings.Cut(string(source), "package main\n")
+		require.True(t, found)
+		readme, err := os.ReadFile(filepath.Join("..", adapter, "README.md"))
+		require.NoError(t, err)
+		require.Contains(t, string(readme), "```go\npackage main\n"+program+"```")
+	}
+}
+
 var (
 	date = regexp.MustCompile(`Date: .*`)
 	id   = regexp.MustCompile(`[A-Z2-7]{26}`)

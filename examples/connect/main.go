@@ -1,7 +1,8 @@
 // Connect guards a unary Connect RPC, whose handler is an http.Handler like any other. Its answers are replayed as they
-// were, its errors with their code, message and details included. It ends with the line
+// were, its errors with their code, message and details included. What the middleware refuses is an error of Connect
+// too: see package refusal. It ends with the line
 //
-//	calls: 5, executions: 3, charges: 1
+//	calls: 6, executions: 3, charges: 1
 package main
 
 import (
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/connect/refusal"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -33,7 +35,10 @@ const procedure = "/payments.v1.PaymentService/Charge"
 
 func main() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Required:     true,
+		ErrorHandler: refusal.Write, // refusals are errors of Connect, gRPC or gRPC-Web
+	})
 	demo.Check(err)
 	service := new(payments)
 	mux := http.NewServeMux()
@@ -54,6 +59,7 @@ func main() {
 	first, again := call("charge", "1", 4200), call("charge", "1", 4200)
 	refused, refusedAgain := call("refuse", "2", 990000), call("refuse", "2", 990000)
 	busy := call("busy", "3", 0)
+	reused := call("reuse", "1", 9900)
 
 	if first.receipt != "charge 1" || !again.replays(first) {
 		log.Fatal("this is broken: an answer is replayed")
@@ -61,9 +67,12 @@ func main() {
 	if refused.code != connect.CodeFailedPrecondition || len(refused.details) != 1 || !refusedAgain.replays(refused) {
 		log.Fatal("this is broken: an error is replayed as it was")
 	}
-	verdict := fmt.Sprintf("calls: 5, executions: %d, charges: %d", service.executions.Load(), service.charges.Load())
+	if reused.code != connect.CodeFailedPrecondition || reused.replayed {
+		log.Fatal("this is broken: a refusal is an error of Connect")
+	}
+	verdict := fmt.Sprintf("calls: 6, executions: %d, charges: %d", service.executions.Load(), service.charges.Load())
 	fmt.Println(verdict)
-	if verdict != "calls: 5, executions: 3, charges: 1" || busy.code != connect.CodeUnavailable {
+	if verdict != "calls: 6, executions: 3, charges: 1" || busy.code != connect.CodeUnavailable {
 		log.Fatal("this is broken")
 	}
 }

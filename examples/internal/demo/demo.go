@@ -43,23 +43,39 @@ func User(r *http.Request) (string, error) {
 type Shop struct{ charges atomic.Int64 }
 
 func (s *Shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.charges.Add(1)
-	id := rand.Text()
+	id := s.Charge()
 	w.Header().Set("Location", r.URL.Path+"/"+id)
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "charge %s", id)
 }
 
-// Visit serves handler and sends three requests with one key to each path that leads to the shop: the first, a retry,
-// and one that reuses the key for something else. It ends the program if an answer is not what it should be.
+// Charge charges a card and returns the ID of the charge.
+func (s *Shop) Charge() string {
+	s.charges.Add(1)
+	return rand.Text()
+}
+
+// Visit serves handler and visits it, see VisitServer.
 func (s *Shop) Visit(handler http.Handler, paths ...string) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	Check(err)
+	listener := Listen()
 	server := &http.Server{Handler: handler}
 	go server.Serve(listener)
+	s.VisitServer(listener.Addr(), paths...)
+	Check(server.Shutdown(context.Background()))
+}
 
+// Listen returns a listener for a server.
+func Listen() net.Listener {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	Check(err)
+	return listener
+}
+
+// VisitServer sends three requests with one key to each path that leads to the shop: the first, a retry,
+// and one that reuses the key for something else. It ends the program if an answer is not what it should be.
+func (s *Shop) VisitServer(addr net.Addr, paths ...string) {
 	for _, path := range paths {
-		url := "http://" + listener.Addr().String() + path
+		url := "http://" + addr.String() + path
 		key := rand.Text()
 		fmt.Println("POST", path)
 		first := send(url, key, "4200")
@@ -74,7 +90,6 @@ func (s *Shop) Visit(handler http.Handler, paths ...string) {
 		expect(reuse.status == http.StatusConflict && strings.Contains(reuse.body, "key-reused"), "a reuse is refused")
 	}
 	expect(s.charges.Load() == int64(len(paths)), "each operation is executed once")
-	Check(server.Shutdown(context.Background()))
 	fmt.Printf("operations: %d, requests: %d, charges: %d\n", len(paths), 3*len(paths), s.charges.Load())
 }
 

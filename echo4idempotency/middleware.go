@@ -1,0 +1,108 @@
+// Package echo4idempotency mounts the middleware of package idempotency in echo v4:
+//
+//	e.POST("/payments", createPayment, echo4idempotency.Middleware(idem))
+//
+// A guarded handler answers as it always does. An error that it returns goes to the HTTPErrorHandler of echo at once,
+// and what that writes is the handler's answer: stored and replayed, unless Options.Storable says that it means "try
+// again". The error also goes on to outer middleware, which may log it or roll back; what outer middleware writes then
+// comes too late. So middleware that turns errors into other errors belongs inside.
+//
+// If the context of the handler has ended, and the handler returns nothing but the error of its context, it has given
+// up: nothing is stored, and outer middleware such as ContextTimeout makes the answer of the error.
+//
+// Mount it inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes.
+// Requests without a key reach the handler untouched.
+package echo4idempotency
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Middleware returns a middleware of echo by which idem guards handlers. Refusals are written by the ErrorHandler of
+// idem, not by that of echo.
+func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) (err error) {
+			answered, outer, request := false, c.Response(), carrying(c)
+			idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r == request { // it is not guarded
+					err = next(c)
+				} else {
+					answered, err = answer(c, next, w, r)
+				}
+			})).ServeHTTP(outer, request)
+			if answered && err != nil {
+				c.SetResponse(closed(outer))
+			}
+			return err
+		}
+	}
+}
+
+// answer runs next, and the error handler of echo, with a response that is recorded. If they leave the answer to outer
+// middleware, answered is false.
+func answer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *http.Request) (answered bool, err error) {
+	defer restore(c, c.Response(), c.Request())
+	response := echo.NewResponse(w, c.Echo())
+	response.Status = http.StatusOK // as in a response that is not written yet
+	c.SetResponse(response)
+	c.SetRequest(r)
+
+	err = next(c)
+	switch {
+	case !response.Committed && gaveUp(r.Context(), err):
+		return false, err
+	case err != nil:
+		c.Error(err)
+	case !response.Committed:
+		w.WriteHeader(http.StatusOK) // as net/http does
+	}
+	return true, err
+}
+
+func restore(c echo.Context, response *echo.Response, request *http.Request) {
+	c.SetResponse(response)
+	c.SetRequest(request)
+}
+
+// gaveUp reports whether err says no more than that the context has ended.
+func gaveUp(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)))
+}
+
+// closed returns the response of a request that is answered, while its error goes on to outer middleware. An error
+// handler that does not look whether the response is committed would write a second answer after the first.
+func closed(response *echo.Response) *echo.Response {
+	answered := *response
+	answered.Writer = discard{response.Writer}
+	return &answered
+}
+
+type discard struct{ http.ResponseWriter }
+
+func (discard) WriteHeader(int) {}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func (w discard) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type contextKey struct{}
+
+// carrying returns the request of c with c in its context.
+func carrying(c echo.Context) *http.Request {
+	r := c.Request()
+	return r.WithContext(context.WithValue(r.Context(), contextKey{}, c))
+}
+
+// Context returns the echo.Context of a request that has come through Middleware, or nil. It is for the functions that
+// idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
+func Context(r *http.Request) echo.Context {
+	c, _ := r.Context().Value(contextKey{}).(echo.Context)
+	return c
+}

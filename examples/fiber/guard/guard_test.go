@@ -1,0 +1,408 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/cors"
+	"github.com/gofiber/fiber/v3/middleware/requestid"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/fiber/guard"
+)
+
+// service is an app whose handlers are guarded, and count their runs.
+type service struct {
+	*testing.T
+	app  *fiber.App
+	runs atomic.Int64
+}
+
+func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, outside ...any) *service {
+	t.Helper()
+	s := &service{T: t, app: fiber.New(fiber.Config{DisablePreParseMultipartForm: true})}
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	once, err := guard.New(s.app, runner, user)
+	require.NoError(t, err)
+	for _, middleware := range outside {
+		s.app.Use(middleware)
+	}
+	s.app.All("/charges/:id", once, func(c fiber.Ctx) error {
+		s.runs.Add(1)
+		return handler(c)
+	})
+	return s
+}
+
+// user reads a header in the way that uses the memory of headers that were read before again.
+func user(c fiber.Ctx) string {
+	users := c.Request().Header.PeekAll("User")
+	if len(users) == 0 {
+		return ""
+	}
+	return string(users[0])
+}
+
+func newStore() idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
+
+// send sends a request of alice's, with key unless it is empty, after edit has changed it.
+func (s *service) send(key, body string, edit func(*http.Request)) (*http.Response, string) {
+	s.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/charges/1?now", strings.NewReader(body))
+	r.Header.Set("User", "alice")
+	r.Header.Set("Content-Type", "text/plain")
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	if edit != nil {
+		edit(r)
+		r.RequestURI = r.URL.RequestURI()
+	}
+	resp, err := s.app.Test(r, fiber.TestConfig{})
+	require.NoError(s, err)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	return resp, string(answer)
+}
+
+// requireRefused checks that a request is refused with problem details.
+func (s *service) requireRefused(resp *http.Response, body string, status int, code string) {
+	s.Helper()
+	require.Equal(s, status, resp.StatusCode, body)
+	require.Equal(s, "application/problem+json", resp.Header.Get("Content-Type"))
+	require.Contains(s, body, "#"+code+`"`)
+	require.Empty(s, resp.Header.Get("Idempotent-Replayed"))
+}
+
+func created(c fiber.Ctx) error {
+	c.Location("/charges/1")
+	c.Append("Link", "</a>", "</b>")
+	c.Cookie(&fiber.Cookie{Name: "a", Value: "1"})
+	c.Cookie(&fiber.Cookie{Name: "b", Value: "2"})
+	return c.Status(fiber.StatusCreated).SendString("charged " + string(c.Body()))
+}
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	first, body := s.send("key", "4200", nil)
+	require.Equal(t, http.StatusCreated, first.StatusCode)
+	require.Equal(t, "charged 4200", body)
+	require.Len(t, first.Header["Set-Cookie"], 2)
+	for _, key := range []string{"key", `"key"`} { // bare, and in quotes
+		retry, again := s.send(key, "4200", nil)
+		require.Equal(t, body, again)
+		require.Equal(t, "true", retry.Header.Get("Idempotent-Replayed"))
+		retry.Header.Del("Idempotent-Replayed")
+		retry.Header.Set("Date", first.Header.Get("Date"))
+		require.Equal(t, first.Header, retry.Header)
+	}
+	require.EqualValues(t, 1, s.runs.Load())
+}
+
+// A record outlives the request from whose memory fasthttp has cut its key.
+func TestMemoryOfRequestsIsNotKept(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	for _, key := range []string{"first", "other", "third"} {
+		_, body := s.send(key, key, nil)
+		require.Equal(t, "charged "+key, body)
+	}
+	for _, key := range []string{"first", "other", "third"} {
+		_, body := s.send(key, key, nil)
+		require.Equal(t, "charged "+key, body)
+	}
+	require.EqualValues(t, 3, s.runs.Load())
+}
+
+// Users who send many requests at once, three with each key, get their own answers.
+func TestManyAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- s.app.Listener(listener, fiber.ListenConfig{DisableStartupMessage: true}) }()
+	url := "http://" + listener.Addr().String() + "/charges/1"
+	client := &http.Client{Transport: new(http.Transport)}
+	var clients errgroup.Group
+	const users, keys = 8, 40
+	for user := range users {
+		for key := range keys {
+			clients.Go(func() error {
+				amount := fmt.Sprint(user*keys + key)
+				return charge(client, url, fmt.Sprint("user ", user), fmt.Sprint(key), amount)
+			})
+		}
+	}
+	require.NoError(t, clients.Wait())
+	require.EqualValues(t, users*keys, s.runs.Load())
+	client.CloseIdleConnections() // the app waits for them
+	require.NoError(t, s.app.Shutdown())
+	require.NoError(t, <-ended)
+}
+
+// charge sends a request three times, and returns an error unless it gets the same answer of its own each time.
+func charge(client *http.Client, url, user, key, amount string) error {
+	for range 3 {
+		r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(amount))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("User", user)
+		r.Header.Set("Idempotency-Key", key)
+		resp, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || string(body) != "charged "+amount {
+			return fmt.Errorf("%s got %q for %s: %w", user, body, amount, err)
+		}
+	}
+	return nil
+}
+
+func TestRequestsThatAreOthers(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*http.Request){
+		"user":   func(r *http.Request) { r.Header.Set("User", "bob") },
+		"path":   func(r *http.Request) { r.URL.Path = "/charges/2" },
+		"method": func(r *http.Request) { r.Method = http.MethodPatch },
+		"no key": func(r *http.Request) { r.Header.Del("Idempotency-Key") },
+		"GET":    func(r *http.Request) { r.Method = http.MethodGet },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, newStore(), created)
+			s.send("key", "4200", nil)
+			resp, _ := s.send("key", "4200", edit)
+			require.Equal(t, http.StatusCreated, resp.StatusCode)
+			require.Empty(t, resp.Header.Get("Idempotent-Replayed"))
+			require.EqualValues(t, 2, s.runs.Load())
+		})
+	}
+}
+
+func TestKeyReused(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*http.Request){
+		"body":     func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("9900")) },
+		"query":    func(r *http.Request) { r.URL.RawQuery = "later" },
+		"media":    func(r *http.Request) { r.Header.Set("Content-Type", "text/html") },
+		"encoding": func(r *http.Request) { r.Header.Set("Content-Encoding", "identity") },
+		"query moved into the media type": func(r *http.Request) {
+			r.URL.RawQuery = "n"
+			r.Header.Set("Content-Type", "owtext/plain")
+		},
+		"query moved into the body": func(r *http.Request) {
+			r.URL.RawQuery = ""
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("now4200")), 7
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, newStore(), created)
+			s.send("key", "4200", nil)
+			resp, body := s.send("key", "4200", edit)
+			s.requireRefused(resp, body, http.StatusConflict, "key-reused")
+			require.Empty(t, resp.Header.Get("Location"))
+			require.EqualValues(t, 1, s.runs.Load())
+		})
+	}
+	t.Run("a charset makes no difference", func(t *testing.T) {
+		t.Parallel()
+		s := newService(t, newStore(), created)
+		s.send("key", "4200", nil)
+		resp, _ := s.send("key", "4200", func(r *http.Request) {
+			r.Header.Set("Content-Type", "Text/Plain; charset=utf-8")
+		})
+		require.Equal(t, "true", resp.Header.Get("Idempotent-Replayed"))
+	})
+}
+
+func TestKeyInvalid(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	for _, sent := range [][]string{
+		{"a", "a"}, {""}, {" "}, {"a b"}, {"a,b"}, {"a;b"}, {`a\b`}, {`a"b`},
+		{`"`}, {`""`}, {`"a`}, {`"a"b"`}, {"é"}, {strings.Repeat("a", 256)}, {`"a";x=1`},
+	} {
+		resp, body := s.send("", "4200", func(r *http.Request) { r.Header["Idempotency-Key"] = sent })
+		s.requireRefused(resp, body, http.StatusBadRequest, "key-invalid")
+	}
+	require.Zero(t, s.runs.Load())
+	for _, sent := range []string{strings.Repeat("a", 255), `"a,b;c"`, `"a\"b"`, "!#$%&'()*+-./:<=>?@[]^_`{|}~"} {
+		resp, _ := s.send(sent, "4200", nil)
+		require.Equal(t, http.StatusCreated, resp.StatusCode, sent)
+	}
+}
+
+func TestUserUnknown(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), created)
+	resp, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Del("User") })
+	require.Equal(t, http.StatusUnauthorized, resp.StatusCode)
+	require.Zero(t, s.runs.Load())
+}
+
+func TestInProgress(t *testing.T) {
+	t.Parallel()
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	s := newService(t, newStore(), func(c fiber.Ctx) error {
+		close(entered)
+		<-goOn
+		return created(c)
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.send("key", "4200", nil)
+	}()
+	<-entered
+	resp, body := s.send("key", "4200", nil)
+	s.requireRefused(resp, body, http.StatusConflict, "in-progress")
+	require.Equal(t, "1", resp.Header.Get("Retry-After"))
+	close(goOn)
+	<-done
+	require.EqualValues(t, 1, s.runs.Load())
+}
+
+func TestNotStorable(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), func(fiber.Ctx) error {
+		return fiber.NewError(fiber.StatusServiceUnavailable, "later")
+	})
+	for range 2 {
+		resp, body := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		require.Equal(t, "later", body)
+	}
+	require.EqualValues(t, 2, s.runs.Load())
+}
+
+// A stream that breaks off is no answer.
+func TestStreamBreaksOff(t *testing.T) {
+	t.Parallel()
+	s := newService(t, newStore(), func(c fiber.Ctx) error {
+		return c.SendStream(io.MultiReader(strings.NewReader("half of"), iotest.ErrReader(errors.New("broken off"))))
+	})
+	for range 2 {
+		resp, _ := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusInternalServerError, resp.StatusCode)
+	}
+	require.EqualValues(t, 2, s.runs.Load())
+}
+
+// overtaken is a store in which each attempt is overtaken by another one.
+type overtaken struct{ idempotency.Store }
+
+func (s overtaken) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	return record, lost{claim}, err
+}
+
+type lost struct{ idempotency.Claim }
+
+func (lost) Complete(context.Context, idempotency.Response, time.Duration) error {
+	return idempotency.ErrClaimLost
+}
+
+// Nothing is left of an answer that does not count.
+func TestClaimLost(t *testing.T) {
+	t.Parallel()
+	s := newService(t, overtaken{newStore()}, created)
+	resp, body := s.send("key", "4200", nil)
+	s.requireRefused(resp, body, http.StatusConflict, "in-progress")
+	require.Empty(t, resp.Header.Get("Location"))
+	require.Empty(t, resp.Header["Set-Cookie"])
+}
+
+type broken struct{ idempotency.Store }
+
+func (broken) Begin(
+	context.Context, idempotency.Key, idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return idempotency.Record{}, nil, errors.New("down")
+}
+
+func TestStoreDown(t *testing.T) {
+	t.Parallel()
+	s := newService(t, broken{}, created)
+	resp, body := s.send("key", "4200", nil)
+	s.requireRefused(resp, body, http.StatusServiceUnavailable, "store-unavailable")
+	require.Equal(t, "1", resp.Header.Get("Retry-After"))
+	require.Zero(t, s.runs.Load())
+}
+
+// What middleware outside sets is of today, and what the handler deletes of it stays deleted.
+func TestHeaderOfMiddlewareOutside(t *testing.T) {
+	t.Parallel()
+	secure := func(c fiber.Ctx) error {
+		c.Set("X-Frame-Options", "DENY")
+		return c.Next()
+	}
+	s := newService(t, newStore(), func(c fiber.Ctx) error {
+		c.Vary("Accept")
+		c.Response().Header.Del("X-Frame-Options")
+		return created(c)
+	}, requestid.New(), cors.New(cors.Config{AllowOrigins: []string{"https://a.example", "https://b.example"}}), secure)
+	first, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Set("Origin", "https://a.example") })
+	retry, _ := s.send("key", "4200", func(r *http.Request) { r.Header.Set("Origin", "https://b.example") })
+	require.Equal(t, "true", retry.Header.Get("Idempotent-Replayed"))
+	require.NotEqual(t, first.Header.Get("X-Request-Id"), retry.Header.Get("X-Request-Id"))
+	require.Equal(t, "https://b.example", retry.Header.Get("Access-Control-Allow-Origin"))
+	for _, resp := range []*http.Response{first, retry} {
+		require.Equal(t, "Origin, Accept", resp.Header.Get("Vary"))
+		require.Empty(t, resp.Header["X-Frame-Options"])
+	}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	for verdict, runs := range map[idempotency.Verdict]int64{
+		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Release: 2, idempotency.Unknown: 2,
+	} {
+		s := newService(t, newStore(), func(c fiber.Ctx) error {
+			if !idempotency.Decide(c.Context(), verdict) {
+				return errors.New("no operation")
+			}
+			return created(c)
+		})
+		first, _ := s.send("key", "4200", nil)
+		require.Equal(t, http.StatusCreated, first.StatusCode)
+		retry, body := s.send("key", "4200", nil)
+		if verdict == idempotency.Tombstone {
+			s.requireRefused(retry, body, http.StatusConflict, "not-replayable")
+		}
+		require.Equal(t, runs, s.runs.Load())
+	}
+}
+
+// An app that does not keep bodies as they were sent is refused.
+func TestNewRefusesApp(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []fiber.Config{{}, {DisablePreParseMultipartForm: true, StreamRequestBody: true}} {
+		_, err := guard.New(fiber.New(cfg), nil, nil)
+		require.ErrorContains(t, err, "DisablePreParseMultipartForm")
+	}
+}

@@ -1,0 +1,93 @@
+// Grpcgateway guards the routes of a grpc-gateway, with a gRPC service behind it that knows nothing of keys. It ends
+// with the line
+//
+//	operations: 1, requests: 3, charges: 1
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/grpcgateway/guard"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+// A service would have generated types and names. Well-known types do for one that needs no generator.
+type (
+	amount  = wrapperspb.Int64Value
+	receipt = wrapperspb.StringValue
+)
+
+const service, method = "payments.v1.PaymentService", "Charge"
+
+func main() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
+	demo.Check(err)
+	var shop demo.Shop
+	conn, stop := start(&shop)
+	defer stop()
+
+	// On all routes, behind the router.
+	gateway := runtime.NewServeMux(append(guard.Options(idem), runtime.WithForwardResponseOption(created))...)
+
+	demo.Check(register(gateway, conn))
+	shop.Visit(demo.Authenticate(gateway), "/payments") // authentication goes outside
+}
+
+// created says that a call has created something.
+func created(_ context.Context, w http.ResponseWriter, _ proto.Message) error {
+	w.WriteHeader(http.StatusCreated)
+	return nil
+}
+
+// register stands for the generated function that adds the routes of a service.
+func register(gateway *runtime.ServeMux, conn *grpc.ClientConn) error {
+	return gateway.HandlePath("POST", "/payments", func(w http.ResponseWriter, r *http.Request, _ map[string]string) {
+		inbound, outbound := runtime.MarshalerForRequest(gateway, r)
+		ctx, err := runtime.AnnotateContext(r.Context(), gateway, r, service+"/"+method)
+		in, out, md := new(amount), new(receipt), runtime.ServerMetadata{}
+		if err == nil {
+			err = inbound.NewDecoder(r.Body).Decode(in)
+		}
+		if err == nil {
+			header, trailer := grpc.Header(&md.HeaderMD), grpc.Trailer(&md.TrailerMD)
+			err = conn.Invoke(ctx, "/"+service+"/"+method, in, out, header, trailer)
+		}
+		ctx = runtime.NewServerMetadataContext(ctx, md)
+		if err != nil {
+			runtime.HTTPError(ctx, gateway, outbound, w, r, err)
+			return
+		}
+		runtime.ForwardResponseMessage(ctx, gateway, outbound, w, r, out, gateway.GetForwardResponseOptions()...)
+	})
+}
+
+// start starts the gRPC service, and returns a connection to it.
+func start(shop *demo.Shop) (conn *grpc.ClientConn, stop func()) {
+	server := grpc.NewServer()
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+		MethodName: method,
+		Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			if err := decode(new(amount)); err != nil {
+				return nil, err
+			}
+			return &receipt{Value: "charge " + shop.Charge()}, nil
+		},
+	}}}, nil)
+	listener := demo.Listen()
+	go server.Serve(listener)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	demo.Check(err)
+	return conn, func() {
+		demo.Check(conn.Close())
+		server.Stop()
+	}
+}

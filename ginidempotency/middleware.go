@@ -1,0 +1,78 @@
+// Package ginidempotency mounts the middleware of package idempotency in gin:
+//
+//	r.POST("/payments", ginidempotency.Middleware(idem), createPayment)
+//
+// A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
+//
+// An error that is attached by Context.Error, or by AbortWithError, and comes with neither a body nor a status below
+// 400, is no answer yet: middleware outside may make one of it. So nothing is stored, the handler runs again for a
+// retry, and the Logger of idem is told. Mount middleware that answers errors inside of this one: then its answers are
+// stored and replayed, unless Options.Storable says that they mean "try again".
+//
+// Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
+// handler untouched.
+package ginidempotency
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Middleware returns a middleware of gin by which idem guards the handlers that come after it in the chain. Refusals
+// are written by the ErrorHandler of idem.
+func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		ran, written, request := false, false, carrying(c)
+		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ran = true
+			if r == request { // it is not guarded
+				c.Next()
+			} else {
+				written = answer(c, w, r)
+			}
+		})).ServeHTTP(prompt{c.Writer}, request)
+		switch {
+		case !ran:
+			c.Abort()
+		case written:
+			c.Writer.WriteHeaderNow()
+		}
+	}
+}
+
+// answer runs the rest of the chain with a writer that is recorded. It reports whether the header is written.
+func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written bool) {
+	outer, errs := c.Writer, len(c.Errors)
+	defer restore(c, outer, c.Request)
+	inner := &writer{recorded: w, ctx: r.Context(), status: outer.Status(), size: unwritten}
+	c.Writer, c.Request = inner, r
+
+	c.Next()
+	if inner.answered(outer, len(c.Errors) > errs) {
+		inner.commit()
+	} else {
+		inner.takeBack()
+		outer.WriteHeader(inner.status) // which gin only remembers
+	}
+	return inner.Written()
+}
+
+func restore(c *gin.Context, w gin.ResponseWriter, r *http.Request) { c.Writer, c.Request = w, r }
+
+type contextKey struct{}
+
+// carrying returns the request of c with c in its context.
+func carrying(c *gin.Context) *http.Request {
+	return c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c))
+}
+
+// Context returns the gin.Context of a request that has come through Middleware, or nil. It is for the functions that
+// idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
+func Context(r *http.Request) *gin.Context {
+	c, _ := r.Context().Value(contextKey{}).(*gin.Context)
+	return c
+}

@@ -1,0 +1,57 @@
+// Package grpcidempotency makes unary methods of gRPC safe to repeat. When the same caller sends a call again, with the
+// same idempotency-key in its metadata, it gets the first answer again, and the handler does not run a second time.
+//
+//	guard, err := grpcidempotency.New(runner, user, grpcidempotency.Options{})
+//	...
+//	grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(authenticate, guard.Unary),
+//		grpc.ChainStreamInterceptor(guard.Stream),
+//	)
+//
+// It is the [idempotency.Runner] for gRPC. A key belongs to one caller ([UserFunc]) and one method. TTL, lease, waiting
+// duplicates, what happens after a crash, and the observer are options of the Runner.
+//
+// # The answer
+//
+// What the handler returns is stored first and sent afterwards: the message, or the error with its details, and the
+// header and trailer that it sets with [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer]. A replay is equal to
+// it, and has "idempotent-replayed: true" in its header. Its message has the Go type that is registered under its name.
+// If a new build of the service does not have that type, or the method returns another one by now, the replay is refused.
+//
+// OK and errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
+// operation may be tried again. The handler can say otherwise by [idempotency.Decide]. To an observer and to the store, the
+// status of an answer is the HTTP status of its code: 200, 404, 503. So a store such as that of pgxstore.NewTx commits the
+// effects of OK and rolls back those of an error.
+//
+// # Refusals
+//
+// A refusal has an [errdetails.ErrorInfo] in its details: the domain is [ErrorDomain], the reason is one of those below,
+// and "retry" in its metadata is "same-key", "new-key" or "never". If it makes sense to wait, it has an
+// [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, for which the retry policy of gRPC waits.
+//
+//	ABORTED              IN_PROGRESS
+//	FAILED_PRECONDITION  KEY_REUSED, OUTCOME_UNKNOWN, NOT_REPLAYABLE
+//	INVALID_ARGUMENT     KEY_MISSING, KEY_INVALID, BODY_INVALID
+//	UNAUTHENTICATED      USER_UNKNOWN
+//	RESOURCE_EXHAUSTED   QUOTA_EXCEEDED
+//	UNAVAILABLE          STORE_UNAVAILABLE, ROLLED_BACK
+//	INTERNAL             ROLLED_BACK (the database would refuse a retry too), MESSAGE_UNSUPPORTED
+//
+// # The context of the handler
+//
+// A client that leaves decides nothing: the handler goes on, and a repetition gets its answer. So neither the client's
+// cancellation nor its deadline reach the handler. Its context ends when the claim is lost, with the cause
+// [idempotency.ErrClaimLost], and when it has returned. Work that may take long needs a deadline of its own, in the
+// handler or in an interceptor inside of this one. Options.CancelWithClient ties the context to the call.
+//
+// Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
+// waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
+//
+// [grpc.SetSendCompressor] returns an error inside. It belongs into an interceptor outside.
+//
+// # Stopping
+//
+// [grpc.Server.GracefulStop] waits for all handlers, also for those whose clients have left. [grpc.Server.Stop] does so
+// only with [grpc.WaitForHandlers]; without it, handlers go on while the program ends, and their claims lapse as after a
+// crash. Call [idempotency.Runner.Shutdown] afterwards, and close the client of the store last.
+package grpcidempotency

@@ -1,0 +1,264 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// lateWriter is a writer of a framework that answers after its handlers have returned.
+type lateWriter struct {
+	http.ResponseWriter
+	written bool
+}
+
+func (w *lateWriter) Write(p []byte) (int, error) {
+	w.written = true
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *lateWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+type echoLike struct{ *lateWriter }
+
+func (echoLike) Before(func()) {}
+func (echoLike) After(func())  {}
+
+type ginLike struct{ *lateWriter }
+
+func (w ginLike) WriteHeaderNow() {}
+func (w ginLike) Written() bool   { return w.written }
+
+// wrappedWriter is what a middleware of a framework puts around its writer.
+type wrappedWriter struct{ http.ResponseWriter }
+
+func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// negroniLike is a writer that is none of a framework that answers late, although it has some of their methods.
+type negroniLike struct{ http.ResponseWriter }
+
+func (negroniLike) Before(func(http.ResponseWriter)) {}
+func (negroniLike) Written() bool                    { return false }
+
+// answeringLate is a framework that answers 402 after a handler that wrote nothing.
+func answeringLate(writer func(*lateWriter) http.ResponseWriter) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			late := &lateWriter{ResponseWriter: w}
+			next.ServeHTTP(writer(late), r)
+			if !late.written {
+				w.WriteHeader(http.StatusPaymentRequired)
+				_, _ = w.Write([]byte("declined"))
+			}
+		})
+	}
+}
+
+func asEcho(w *lateWriter) http.ResponseWriter { return echoLike{w} }
+
+func asGin(w *lateWriter) http.ResponseWriter { return ginLike{w} }
+
+func asWrapped(w *lateWriter) http.ResponseWriter { return wrappedWriter{wrappedWriter{echoLike{w}}} }
+
+// silent sets a field and returns.
+func silent(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Reason", "poor") }
+
+func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
+	t.Parallel()
+	for name, writer := range map[string]func(*lateWriter) http.ResponseWriter{
+		"echo": asEcho, "gin": asGin, "wrapped": asWrapped,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var logged bytes.Buffer
+			svc := setup{
+				outer: answeringLate(writer), opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
+			}.guard(t, silent)
+			bare := svc.call("", "")
+			require.Equal(t, http.StatusPaymentRequired, bare.status)
+			require.Equal(t, "poor", bare.header.Get("X-Reason"))
+			for range 2 {
+				require.Equal(t, bare, svc.call("k", ""))
+				require.ErrorContains(t, svc.journal.last(t).Err, "adapter")
+				require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+			}
+			require.EqualValues(t, 3, svc.runs.Load())
+			require.Zero(t, svc.store.completes.Load())
+			require.Equal(t, 2, bytes.Count(logged.Bytes(), []byte("level=WARN")), logged.String())
+		})
+	}
+}
+
+// A handler that writes to the writer of the framework writes past the middleware.
+func TestAnswerPastTheMiddlewareIsNotStored(t *testing.T) {
+	t.Parallel()
+	for name, writer := range map[string]func(*lateWriter) http.ResponseWriter{"echo": asEcho, "gin": asGin} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var outer http.ResponseWriter
+			svc := setup{outer: answeringLate(func(w *lateWriter) http.ResponseWriter {
+				outer = writer(w)
+				return outer
+			})}.guard(t, func(_ http.ResponseWriter, r *http.Request) { echo(outer, r) })
+			for range 2 {
+				got := svc.call("k", "b")
+				require.Equal(t, http.StatusCreated, got.status)
+				require.Equal(t, "b", got.body)
+			}
+			require.EqualValues(t, 2, svc.runs.Load())
+			require.Zero(t, svc.store.completes.Load())
+		})
+	}
+}
+
+func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
+	t.Parallel()
+	explicit := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }
+	asServer := func(w *lateWriter) http.ResponseWriter { return w.ResponseWriter }
+	asServerWrapped := func(w *lateWriter) http.ResponseWriter { return wrappedWriter{w.ResponseWriter} }
+	asNegroni := func(w *lateWriter) http.ResponseWriter { return negroniLike{w.ResponseWriter} }
+	for name, row := range map[string]struct {
+		writer  func(*lateWriter) http.ResponseWriter
+		handler http.HandlerFunc
+	}{
+		"net/http":           {asServer, silent},
+		"wrapped":            {asServerWrapped, silent},
+		"another framework":  {asNegroni, silent},
+		"echo, a status":     {asEcho, explicit},
+		"gin, a status":      {asGin, explicit},
+		"gin, an empty body": {asGin, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := setup{outer: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					next.ServeHTTP(row.writer(&lateWriter{ResponseWriter: w}), r)
+				})
+			}}.guard(t, row.handler)
+			first := svc.call("k", "")
+			require.Equal(t, http.StatusOK, first.status)
+			requireReplay(t, first, svc.call("k", ""))
+			require.EqualValues(t, 1, svc.runs.Load())
+		})
+	}
+}
+
+// Echo's WrapMiddleware leaves the writer of the handler in the context, so echo answers by way of it: also after a
+// panic, and after a timeout.
+func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
+	t.Parallel()
+	for name, handler := range map[string]http.HandlerFunc{
+		"silent": silent,
+		"panic":  func(http.ResponseWriter, *http.Request) { panic("crash") },
+		"late":   func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var inner http.ResponseWriter
+			svc := setup{outer: func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+					defer cancel()
+					func() {
+						defer func() { _ = recover() }()
+						next.ServeHTTP(echoLike{&lateWriter{ResponseWriter: w}}, r.WithContext(ctx))
+					}()
+					inner.Header().Set("Content-Type", "text/plain")
+					inner.WriteHeader(http.StatusPaymentRequired)
+					_, _ = io.WriteString(inner, "decl")
+					assert.NoError(t, http.NewResponseController(inner).Flush())
+					_, _ = inner.Write([]byte("ined"))
+				})
+			}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				inner = w
+				handler(w, r)
+			})
+			for range 2 {
+				got := svc.post("k", "")
+				require.Equal(t, http.StatusPaymentRequired, got.status)
+				require.Equal(t, "declined", got.body)
+				require.Equal(t, "text/plain", got.header.Get("Content-Type"))
+			}
+			require.EqualValues(t, 2, svc.runs.Load())
+			require.Zero(t, svc.store.completes.Load())
+		})
+	}
+}
+
+// What a handler has decided holds, although nobody knows its answer.
+func TestDecisionOfASilentHandler(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		verdict idempotency.Verdict
+		retry   int
+		runs    int64
+	}{
+		"keep":      {idempotency.Keep, http.StatusConflict, 1},
+		"tombstone": {idempotency.Tombstone, http.StatusConflict, 1},
+		"release":   {idempotency.Release, http.StatusPaymentRequired, 2},
+		"unknown":   {idempotency.Unknown, http.StatusPaymentRequired, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := setup{outer: answeringLate(asEcho)}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+				idempotency.Decide(r.Context(), row.verdict)
+			})
+			require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+			retry := svc.call("k", "")
+			require.Equal(t, row.retry, retry.status)
+			if row.runs == 1 {
+				requireProblem(t, retry, http.StatusConflict, "not-replayable")
+			}
+			require.Equal(t, row.runs, svc.runs.Load())
+		})
+	}
+}
+
+func TestSilentHandlerWithRefuse(t *testing.T) {
+	t.Parallel()
+	svc := setup{
+		outer: answeringLate(asEcho), opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
+	}.guard(t, silent)
+	require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+	require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.last(t).Outcome)
+	requireProblem(t, svc.call("k", ""), http.StatusConflict, "in-progress")
+	require.EqualValues(t, 1, svc.runs.Load())
+}
+
+// A framework must not answer that all is well if the effects of the handler were undone.
+func TestSilentHandlerInATransaction(t *testing.T) {
+	t.Parallel()
+	t.Run("undecided", func(t *testing.T) {
+		svc := setup{store: txStore{newSpyStore()}, outer: answeringLate(asEcho)}.guard(t, silent)
+		for range 2 {
+			got := svc.call("k", "")
+			require.Equal(t, http.StatusInternalServerError, got.status, got.body)
+			require.Contains(t, got.body, `"retry":"never"`)
+			require.Contains(t, got.body, "#rolled-back")
+			require.NotContains(t, got.header, "Retry-After")
+		}
+		require.EqualValues(t, 2, svc.runs.Load())
+	})
+	t.Run("released", func(t *testing.T) {
+		svc := setup{store: txStore{newSpyStore()}, outer: answeringLate(asEcho)}.guard(t,
+			func(_ http.ResponseWriter, r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) })
+		require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+	})
+	t.Run("nobody guards it", func(t *testing.T) {
+		store := newSpyStore()
+		store.onBegin = failing(always, idempotency.ErrUnavailable)
+		svc := setup{
+			store: store, outer: answeringLate(asEcho), opts: idempotency.Options{FailOpen: true},
+		}.guard(t, silent)
+		require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+	})
+}
