@@ -98,8 +98,8 @@ func (c *config) flags() *flag.FlagSet {
 	f.Var(&c.fingerprintHeaders, "fingerprint-headers", "`names` of request headers that select what a request does")
 	f.BoolVar(&c.ignoreHost, "ignore-host", false, "the host is no part of a key: one service under several names")
 	f.StringVar(&c.abandoned, "abandoned", "refuse", "what a retry does after an unknown outcome: refuse or re-execute")
-	f.Var(&c.unknownStatus, "unknown-status", "`statuses` of the service that say nothing of the outcome")
 	c.unknownStatus = numbers{502, 504}
+	f.Var(&c.unknownStatus, "unknown-status", "`statuses` of the service that say nothing of the outcome")
 	f.DurationVar(&c.ttl, "ttl", 24*time.Hour, "how long an answer is kept")
 	f.DurationVar(&c.lease, "lease", 30*time.Second, "how long a key stays blocked after the proxy dies")
 	f.DurationVar(&c.wait, "wait", 0, "how long a duplicate waits for the running attempt")
@@ -160,7 +160,7 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	return c, errors.Join(faults...)
 }
 
-// resolve checks what flags of their own cannot see.
+// resolve checks what a flag cannot check for itself.
 func (c *config) resolve(storeInEnv bool) (faults []error) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	var err error
