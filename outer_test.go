@@ -43,7 +43,7 @@ type wrappedWriter struct{ http.ResponseWriter }
 
 func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// negroniLike is a writer that is none of a framework that answers late, although it has some of their methods.
+// negroniLike has some of the methods of such writers, but its framework does not answer late.
 type negroniLike struct{ http.ResponseWriter }
 
 func (negroniLike) Before(func(http.ResponseWriter)) {}

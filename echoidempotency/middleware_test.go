@@ -45,7 +45,7 @@ type answer struct {
 	replayed bool
 }
 
-// server starts a service, and returns what sends requests to it, with key unless it is empty.
+// server starts a service, and returns a function that sends requests to it, with key unless it is empty.
 func server(t *testing.T, e *echo.Echo) func(path, key, body string) answer {
 	t.Helper()
 	s := httptest.NewServer(e)
@@ -68,7 +68,7 @@ func server(t *testing.T, e *echo.Echo) func(path, key, body string) answer {
 	}
 }
 
-// requireReplay checks that an answer is first once more.
+// requireReplay checks that an answer is a replay of first.
 func requireReplay(t *testing.T, first, a answer) {
 	t.Helper()
 	require.True(t, a.replayed, a)

@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-// Expired records go with the claims of others: the table is bounded by the records that count, and no transaction is made
-// for that.
+// Expired records go with the claims of others: the table is bounded by the records that count, and no transaction is
+// made for that.
 func TestExpiredRecordsGo(t *testing.T) {
 	t.Parallel()
 	clock, path := newClock(), newPath(t)
@@ -37,7 +37,7 @@ func TestExpiredRecordsGo(t *testing.T) {
 	require.Equal(t, claims, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
 }
 
-// Whose successor has been forgotten does not come back: the attempt after it would have the number of the successor.
+// An attempt whose successor is forgotten does not come back: the next attempt would have the successor's number.
 func TestForgottenSuccessor(t *testing.T) {
 	t.Parallel()
 	clock := newClock()

@@ -26,7 +26,8 @@ func (a *admin) handler() http.Handler {
 	return mux
 }
 
-// ready answers whether requests should come here. The service behind is not asked: each instance would stop at once.
+// ready answers whether requests should come here. The service behind is not asked: if it failed, no instance would be
+// ready.
 func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	if a.stopping.Load() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)

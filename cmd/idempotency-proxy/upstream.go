@@ -89,8 +89,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is not stored, and the
-// outcome is unknown, as after any panic.
+// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is not stored, and
+// the outcome is unknown, as after any panic.
 func (u *upstream) brokenOff(ctx context.Context) {
 	failure := recover()
 	if failure == nil {
@@ -107,7 +107,7 @@ func (u *upstream) brokenOff(ctx context.Context) {
 // clientLeft reports whether the client of an unguarded request has left. A guarded one goes on.
 func clientLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), context.Canceled) }
 
-// rewrite makes the request to the service of that of the client. ReverseProxy has taken away the fields of the hop,
+// rewrite makes the request to the service out of the client's. ReverseProxy has taken away the fields of the hop,
 // and those that tell of the client.
 func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(u.config.upstreamURL)
