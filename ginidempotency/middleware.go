@@ -9,8 +9,8 @@
 // retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware that answers errors inside of
 // this one: then its answers are stored and replayed, unless Options.Storable says that they mean "try again".
 //
-// The 404 or 405 that gin answers by itself is not stored either, and neither is an answer of Engine.HandleContext, which
-// goes past the recording: the handler runs again for a retry.
+// The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext goes past the recording, and
+// is treated like such an error.
 //
 // Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
 // handler untouched.
