@@ -152,8 +152,8 @@ const (
 	restored                   // it was gone, and has been made again
 )
 
-// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step has
-// taken effect before.
+// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step
+// has taken effect before.
 func (c *claim) settle(
 	ctx context.Context, name string, repeated standing, run func(tx *transaction) (standing, error),
 ) error {

@@ -24,8 +24,8 @@ func (c *clock) now() time.Time { return time.UnixMicro(c.micros.Load()) }
 
 func (c *clock) step(d time.Duration) { c.micros.Add(d.Microseconds()) }
 
-// A clock that is set forward lets leases lapse. The owner has its lease again with the next renewal, unless somebody was
-// faster.
+// A clock that is set forward lets leases lapse. The owner has its lease again with the next renewal, unless somebody
+// was faster.
 func TestClockSetForward(t *testing.T) {
 	t.Parallel()
 	clock := newClock()

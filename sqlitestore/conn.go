@@ -17,8 +17,8 @@ import (
 // the disk that a commit waits for.
 var untouched = context.Background()
 
-// settleIn is how long a connection waits for other processes while it is set up. Later on the store does that by itself,
-// because SQLite lets those wait longest that have waited longest.
+// settleIn is how long a connection waits for other processes while it is set up. Later on the store does that by
+// itself, because SQLite lets those wait longest that have waited longest.
 const settleIn = 10 * time.Second
 
 // source returns the name by which SQLite opens a file, with settings for each connection.
@@ -65,6 +65,6 @@ func (c *connection) Close() (err error) {
 	return errors.Join(err, c.Conn.Close())
 }
 
-// pause waits a moment before a connection that is in the way is tried again: at random, so that all processes that wait
-// have the same chance.
+// pause waits a moment before a connection that is in the way is tried again: at random, so that all processes that
+// wait have the same chance.
 func pause() { time.Sleep(50*time.Microsecond + rand.N(500*time.Microsecond)) }

@@ -14,8 +14,8 @@ import (
 // ErrClosed says that the store has been closed.
 var ErrClosed = errors.New("sqlitestore: closed")
 
-// ErrReplaced says that the file, or one of those beside it, was deleted or replaced while the store had it open. Nothing
-// that is written would be found again. Close the store, and open it anew.
+// ErrReplaced says that the file, or one of those beside it, was deleted or replaced while the store had it open.
+// Nothing that is written would be found again. Close the store, and open it anew.
 var ErrReplaced = errors.New("sqlitestore: the file was deleted or replaced")
 
 // hasCode reports whether err is one of SQLite's, with one of the primary codes.

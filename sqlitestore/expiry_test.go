@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-// Expired records go with the claims of others: the table is bounded by the records that count, and no transaction is made
-// for that.
+// Expired records go with the claims of others: the table is bounded by the records that count, and no transaction is
+// made for that.
 func TestExpiredRecordsGo(t *testing.T) {
 	t.Parallel()
 	clock, path := newClock(), newPath(t)

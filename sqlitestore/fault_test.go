@@ -101,8 +101,8 @@ func TestFailedCommit(t *testing.T) {
 	requireReplay(t, store, "claimed")
 }
 
-// While another process writes, answers are replayed. Claims wait for as long as they may, and are told that the store is
-// busy.
+// While another process writes, answers are replayed. Claims wait for as long as they may, and are told that the store
+// is busy.
 func TestAnotherProcessWrites(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)

@@ -8,14 +8,14 @@ import (
 
 const (
 	forgotten = "its records do not survive a restart, and their operations run again"
-	distant   = "its locks may not exclude other machines, nor may what was acknowledged be on a disk: keys may be claimed twice"
+	distant   = "its locks may exclude nobody, and what was acknowledged may be on no disk: keys may be claimed twice"
 )
 
 // fileSystems have a risk. The numbers are those of statfs(2).
 var fileSystems = map[uint32]fileSystem{
 	unix.TMPFS_MAGIC:           {name: "tmpfs", risk: "it is in memory: " + forgotten},
 	unix.RAMFS_MAGIC:           {name: "ramfs", risk: "it is in memory: " + forgotten},
-	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "it ends with its container, unless that is a volume: " + forgotten},
+	unix.OVERLAYFS_SUPER_MAGIC: {name: "overlayfs", risk: "it ends with its container: " + forgotten},
 	unix.NFS_SUPER_MAGIC:       {name: "nfs", risk: distant},
 	unix.SMB_SUPER_MAGIC:       {name: "smb", risk: distant},
 	unix.SMB2_SUPER_MAGIC:      {name: "smb2", risk: distant},

@@ -46,7 +46,8 @@ func TestTamperedRows(t *testing.T) {
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
 			other := foreign(t, path)
 			execute(t, other, "UPDATE idempotency_records SET "+tt.set+" WHERE key = '"+tt.of+"'")
-			dump := "SELECT group_concat(quote(digest) || quote(token) || quote(lease) || quote(response)) FROM idempotency_records"
+			dump := `SELECT group_concat(quote(digest) || quote(token) || quote(lease) || quote(response))
+				FROM idempotency_records`
 			before := one[string](t, other, dump)
 			for _, takeOver := range []bool{false, true} {
 				asked := request

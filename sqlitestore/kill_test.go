@@ -30,7 +30,10 @@ var deaths = flag.Int("deaths", 20, "how many processes TestProcessesAreKilled k
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	l := &ledger{answers: make(map[string]string), ended: make(map[string]bool), lost: make(map[string]bool), killed: make(map[string]bool)}
+	l := &ledger{
+		answers: make(map[string]string),
+		ended:   make(map[string]bool), lost: make(map[string]bool), killed: make(map[string]bool),
+	}
 	var seats sync.WaitGroup
 	for seat := range 2 {
 		seats.Go(func() {
@@ -49,6 +52,7 @@ func TestProcessesAreKilled(t *testing.T) {
 		require.NotNil(t, record.Response)
 		require.Equal(t, body, string(record.Response.Body))
 	}
+	require.NotEmpty(t, l.answers)
 	require.Empty(t, l.faults)
 	twice := l.requireExplained(t, path)
 	require.Equal(t, "ok", one[string](t, foreign(t, path), "PRAGMA integrity_check"))

@@ -14,8 +14,8 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// Open opens the store in the file at path. It makes the file, for its owner only, and the table in it if there is none. The
-// directory must exist. A database that holds other tables may be used too.
+// Open opens the store in the file at path. It makes the file, for its owner only, and the table in it if there is
+// none. The directory must exist. A database that holds other tables may be used too.
 //
 // [Store.Close] closes it. Several stores, also of several processes, may have the same file open.
 func Open(path string, opts Options) (*Store, error) {
@@ -34,8 +34,8 @@ func Open(path string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// create makes the file if there is none, and returns its full path. It never opens one that exists: to close that would
-// end the locks that another store of this process has on it (POSIX).
+// create makes the file if there is none, and returns its full path. It never opens one that exists: to close that
+// would end the locks that another store of this process has on it (POSIX).
 func create(path string) (string, error) {
 	if path == "" || path == ":memory:" {
 		return "", fmt.Errorf("%q is no file: a MemoryStore needs none", path)
@@ -86,8 +86,8 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would wait for
-// each other, as when both switch to a write-ahead log.
+// patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would
+// wait for each other, as when both switch to a write-ahead log.
 func patiently(do func() error) error {
 	for began := time.Now(); ; pause() {
 		if err := do(); !isBusy(err) || time.Since(began) > settleIn {
@@ -130,8 +130,8 @@ func (s *Store) newWriter() (*writer, error) {
 	return w, err
 }
 
-// disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last connection
-// to the file empties its log.
+// disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last
+// connection to the file empties its log.
 func (s *Store) disconnect() (err error) {
 	if s.readers != nil {
 		err = s.readers.close()

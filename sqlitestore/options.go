@@ -34,8 +34,8 @@ type Options struct {
 
 	// MaxBytes bounds the space that records take in the file. Above seven eighths of it, answers are stored with
 	// Omitted set; above fifteen sixteenths, new operations are refused with idempotency.ErrStoreFull. The rest is for
-	// operations that run by then. The log beside the file takes a few MiB more, and the file does not become smaller by
-	// itself. All processes should have the same value. Zero means no limit but the disk.
+	// operations that run by then. The log beside the file takes a few MiB more, and the file does not become smaller
+	// by itself. All processes should have the same value. Zero means no limit but the disk.
 	MaxBytes int64
 
 	now func() time.Time // nil: time.Now

@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Store keeps records in a file, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds as long
-// as its owner lives. It is safe for concurrent use, also by several processes of one machine.
+// Store keeps records in a file, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds as
+// long as its owner lives. It is safe for concurrent use, also by several processes of one machine.
 type Store struct {
 	path             string
 	opts             Options
@@ -82,7 +82,9 @@ type granted struct {
 
 // take claims the key, unless another attempt has it by now. Its claim comes with an error if the step may have taken
 // effect.
-func (c *claim) take(ctx context.Context, request *idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
+func (c *claim) take(
+	ctx context.Context, request *idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
 	var g granted
 	begun, err := c.store.writer.do(ctx, true, func(tx *transaction) (err error) {
 		g, err = c.claimIn(tx, request)

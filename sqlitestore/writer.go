@@ -11,8 +11,9 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// writer has the only connection of the process that writes. SQLite has no group commit: every transaction would wait for the
-// disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
+// writer has the only connection of the process that writes. SQLite has no group commit: every transaction would wait
+// for the disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is
+// committed.
 type writer struct {
 	transaction
 	conn   *connection
@@ -36,8 +37,8 @@ type step struct {
 	ctx  context.Context
 	adds bool // a record, probably
 
-	// run does the step. An error is one of the database. It may run again after a transaction that was rolled back, and
-	// leaves what it finds out in variables of the caller.
+	// run does the step. An error is one of the database. It may run again after a transaction that was rolled back,
+	// and leaves what it finds out in variables of the caller.
 	run func(tx *transaction) error
 
 	err  error
@@ -70,8 +71,8 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 // errNotBegun says that a step has not run.
 var errNotBegun = errors.New("its turn had not come")
 
-// late returns the error of a step whose context has ended: the store is busy if others were served since, or if another
-// process is.
+// late returns the error of a step whose context has ended: the store is busy if others were served since, or if
+// another process is.
 func (w *writer) late(ctx context.Context, before int64) error {
 	if w.batches.Load() != before || w.waiting.Load() {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
@@ -92,8 +93,8 @@ func (w *writer) run() {
 	}
 }
 
-// commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets a
-// transaction of its own, so that none fails for another.
+// commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets
+// a transaction of its own, so that none fails for another.
 func (w *writer) commit(batch []*step) {
 	batch, err := w.begin(batch)
 	if err == nil {

@@ -155,8 +155,8 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	if flags.NArg() > 0 {
 		faults = append(faults, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	}
-	_, inEnv := env(envName("store"))
-	faults = append(faults, c.resolve(inEnv)...)
+	fromEnv, _ := env(envName("store"))
+	faults = append(faults, c.resolve(c.store == fromEnv)...)
 	return c, errors.Join(faults...)
 }
 
@@ -179,6 +179,9 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	for _, method := range c.methods {
 		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method) {
 			fault("-methods: %s cannot be guarded", method) // net/http sends such requests again by itself
+		}
+		if method != strings.ToUpper(method) {
+			fault("-methods: %s is not in capital letters, as methods are", method)
 		}
 	}
 	if _, ok := fingerprints[c.fingerprint]; !ok {
@@ -273,6 +276,8 @@ func (c *config) checkUser() (faults []error) {
 			"want one of -user-header, -jwt-key, -jwt-secret, -jwt-jwks, -all-callers-are-one-user")}
 	case len(sources) > 1:
 		return []error{fmt.Errorf("%s: want one of them", strings.Join(sources, " and "))}
+	case strings.ContainsFunc(c.userHeader, isNoLetter):
+		return []error{errors.New("-user-header: want letters, digits and hyphens")} // X_User and X-User are one
 	case !strings.HasPrefix(sources[0], "-jwt"):
 		return nil
 	}
@@ -289,6 +294,10 @@ func (c *config) checkUser() (faults []error) {
 		faults = append(faults, errors.New("-jwt-leeway must not be negative"))
 	}
 	return faults
+}
+
+func isNoLetter(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
 var (

@@ -47,6 +47,9 @@ func TestBadConfiguration(t *testing.T) {
 		return append([]string{"-upstream", "http://localhost:1", "-all-callers-are-one-user"}, more...)
 	}
 	memory := func(more ...string) []string { return append(one("-store", "memory:"), more...) }
+	header := func(name string) []string {
+		return []string{"-upstream", "http://localhost:1", "-store", "memory:", "-user-header", name}
+	}
 	for name, test := range map[string]struct {
 		args   []string
 		status int
@@ -55,6 +58,7 @@ func TestBadConfiguration(t *testing.T) {
 		"nothing":              {nil, 2, []string{"-upstream is missing", "-store is missing", "who sent a request?"}},
 		"no user source":       {jwt(), 2, []string{"want one of -user-header"}},
 		"two user sources":     {memory("-user-header", "X-User"), 2, []string{"one-user and -user-header"}},
+		"underscore":           {header("X_User"), 2, []string{"-user-header: want letters"}},
 		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
 		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},
 		"no audience":          {jwt("-jwt-secret", long, "-jwt-audience", ""), 2, []string{"-jwt-any-audience"}},
@@ -82,6 +86,7 @@ func TestBadConfiguration(t *testing.T) {
 		"migrate memory":       {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
 		"memory limit":         {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
 		"methods":              {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
+		"small methods":        {memory("-methods", "post"), 2, []string{"capital letters"}},
 		"no methods":           {memory("-methods", ","), 2, []string{"-methods"}},
 		"lease beyond TTL":     {memory("-ttl", "1s"), 2, []string{"TTL 1s is shorter than Lease"}},
 		"no lease":             {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
@@ -128,6 +133,11 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, 2, status)
 	require.Contains(t, stderr, "IDEMPOTENCY_PROXY_TTL")
 	require.NotContains(t, stderr, "-store")
+	hidden := []string{"IDEMPOTENCY_PROXY_STORE=redis://:secret@127.0.0.1:1"}
+	_, _, stderr = try(t, hidden)
+	require.NotContains(t, stderr, "-store")
+	_, _, stderr = try(t, hidden, "-store", "redis://:topsecret@127.0.0.1:1")
+	require.Contains(t, stderr, "-store has a password")
 	status, _, stderr = try(t, []string{"IDEMPOTENCY_PROXY_METHODS=GET"}, "-methods", "PUT")
 	require.Equal(t, 2, status)
 	require.NotContains(t, stderr, "-methods")

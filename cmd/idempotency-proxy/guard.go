@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -29,13 +31,23 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 		Abandoned:          abandoned[c.abandoned],
 		StoreTimeout:       c.storeTimeout,
 		FailOpen:           c.failOpen,
-		Observer:           m.observe,
+		Observer:           observer(m, log),
 		Logger:             log,
 	}
 	if !c.ignoreHost {
 		opts.Endpoint = endpoint
 	}
 	return idempotency.New(store, user, opts)
+}
+
+// observer has outcomes counted. Why a user is unknown is logged, because the client is not told.
+func observer(m *metrics, log *slog.Logger) idempotency.Observer {
+	return func(ctx context.Context, e idempotency.Event) {
+		m.observe(e)
+		if errors.Is(e.Err, idempotency.ErrUserUnknown) {
+			log.InfoContext(ctx, "user unknown", "error", e.Err)
+		}
+	}
 }
 
 // endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts

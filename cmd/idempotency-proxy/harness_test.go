@@ -63,7 +63,7 @@ type process struct {
 }
 
 // asHeader are the flags of a proxy that is told the user by the proxy in front, which is the test.
-var asHeader = []string{"-user-header", "X-User"}
+var asHeader = slices.Clip([]string{"-user-header", "X-User"})
 
 // start runs the proxy in front of a service, until the test ends.
 func start(t testing.TB, upstream string, args ...string) *process {

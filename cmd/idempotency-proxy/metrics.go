@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"time"
 
@@ -51,8 +50,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// observe is an idempotency.Observer.
-func (m *metrics) observe(_ context.Context, e idempotency.Event) {
+// observe counts what became of a request.
+func (m *metrics) observe(e idempotency.Event) {
 	m.outcomes.WithLabelValues(string(e.Outcome)).Observe(e.Total.Seconds())
 	if e.Work > 0 {
 		m.work.Observe(e.Work.Seconds())

@@ -2,10 +2,13 @@ package main_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/tls"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,18 +61,62 @@ func TestShutdown(t *testing.T) {
 func TestShutdownWithoutClient(t *testing.T) {
 	t.Parallel()
 	redis := newRedis(t)
-	upstream, working, goOn := held(t)
-	args := append(asHeader, "-store-file", redis, "-ignore-host")
-	p := start(t, upstream.URL, args...)
-	conn := p.order("/", "x", "k")
-	<-working
-	require.NoError(t, conn.Close())
+	args := slices.Clip(append(asHeader, "-store-file", redis, "-ignore-host"))
+	t.Run("HTTP/1.1", func(t *testing.T) {
+		t.Parallel()
+		upstream, working, goOn := held(t)
+		p := start(t, upstream.URL, args...)
+		conn := p.order("/one", "x", "k")
+		<-working
+		require.NoError(t, conn.Close())
+		endsWith(t, p, upstream, goOn, "/one", args)
+	})
+	t.Run("HTTP/2", func(t *testing.T) {
+		t.Parallel()
+		upstream, working, goOn := held(t)
+		cert, key := certificate(t)
+		p := start(t, upstream.URL, append(args, "-tls-cert", cert, "-tls-key", key)...)
+		leave := p.orderHTTP2(t, "/two")
+		<-working
+		leave()
+		endsWith(t, p, upstream, goOn, "/two", args)
+	})
+}
+
+// orderHTTP2 sends a request of Alice's. Its connection is closed by leave.
+func (p *process) orderHTTP2(t *testing.T, path string) (leave func()) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", p.address(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	require.NoError(t, err)
+	transport := &http.Transport{
+		ForceAttemptHTTP2: true,
+		DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+	}
+	r, err := http.NewRequest("POST", "https://"+p.address()+path, strings.NewReader("x"))
+	require.NoError(t, err)
+	r.Header = http.Header{"X-User": {"alice"}, "Idempotency-Key": {"k"}}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if resp, err := transport.RoundTrip(r); err == nil {
+			_ = resp.Body.Close()
+		}
+	}()
+	return func() {
+		_ = conn.Close()
+		<-ended
+	}
+}
+
+// endsWith shuts a proxy down whose client has left, and sees that the next one has the answer.
+func endsWith(t *testing.T, p *process, upstream *service, goOn chan struct{}, path string, args []string) {
+	t.Helper()
 	p.terminate()
 	eventually(t, "it shuts down", func() bool { return strings.Contains(p.logged(), "shutting down") })
 	close(goOn)
 	require.Zero(t, p.wait(), p.logged())
 
-	got := start(t, upstream.URL, args...).post("/", "x", keyed("k"), as("alice"))
+	got := start(t, upstream.URL, args...).post(path, "x", keyed("k"), as("alice"))
 	require.True(t, got.replayed, got)
 	require.Equal(t, 1, upstream.count())
 }

@@ -89,8 +89,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	u.proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is not stored, and the
-// outcome is unknown, as after any panic.
+// brokenOff is deferred: ReverseProxy panics if an answer ends within its body. The half that came is not stored, and
+// the outcome is unknown, as after any panic.
 func (u *upstream) brokenOff(ctx context.Context) {
 	failure := recover()
 	if failure == nil {

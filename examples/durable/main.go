@@ -1,6 +1,6 @@
-// Durable charges a card in a service whose process is killed when it has stored the answer, and before anybody gets it.
-// The service is started again, with no other memory than a file, and the client tries again, 50 times at once. It needs
-// nothing else to run, and ends with the line
+// Durable charges a card in a service whose process is killed when it has stored the answer, and before anybody gets
+// it. The service is started again, with no other memory than a file, and the client tries again, 50 times at once. It
+// needs nothing else to run, and ends with the line
 //
 //	51 requests, 1 process killed, 1 charge, 50 identical answers
 package main

@@ -33,12 +33,29 @@ func main() {
 	demo.Check(err)
 	verdict, err := story(ctx, dir)
 	cancel()
+	ended.Wait()
 	_ = os.RemoveAll(dir)
 	demo.Check(err)
 	fmt.Println(verdict)
 	if verdict != "51 requests of Alice's, 1 charge, 50 identical answers" {
 		log.Fatal("this is broken")
 	}
+}
+
+// ended waits for the other programs.
+var ended sync.WaitGroup
+
+// launch starts another program, and returns a channel that is closed when it has ended.
+func launch(cmd *exec.Cmd) (<-chan struct{}, error) {
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	ended.Go(func() {
+		_ = cmd.Wait()
+		close(done)
+	})
+	return done, nil
 }
 
 // story tells what happens, and returns how it ends.
@@ -56,7 +73,7 @@ func story(ctx context.Context, dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	proxy := func() (*exec.Cmd, error) {
+	proxy := func() (kill func(), err error) {
 		return start(ctx, addr, program,
 			"-listen", addr,
 			"-upstream", "http://127.0.0.1:"+bank.port,
@@ -66,7 +83,7 @@ func story(ctx context.Context, dir string) (string, error) {
 			"-lease", "1s", "-wait", "20s")
 	}
 
-	first, err := proxy()
+	kill, err := proxy()
 	if err != nil {
 		return "", err
 	}
@@ -76,8 +93,7 @@ func story(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	fmt.Println("       the proxy is killed while her card is being charged, and started again")
-	_ = first.Process.Kill()
-	_ = first.Wait()
+	kill()
 	if _, err := proxy(); err != nil {
 		return "", err
 	}
@@ -118,7 +134,7 @@ func startService(ctx context.Context, dir, ledger string) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	if _, err := launch(cmd); err != nil {
 		return nil, err
 	}
 	s := &service{output: bufio.NewScanner(output)}
@@ -143,7 +159,6 @@ func build(ctx context.Context, dir string) (program string, err error) {
 	program = filepath.Join(dir, "idempotency-proxy")
 	const source = "github.com/idempotency-go/idempotency/cmd/idempotency-proxy"
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	cmd.Stderr = os.Stderr
 	return program, cmd.Run()
 }
@@ -157,14 +172,19 @@ func freeAddress() (string, error) {
 }
 
 // start starts a program, and returns when it listens.
-func start(ctx context.Context, addr, program string, args ...string) (*exec.Cmd, error) {
+func start(ctx context.Context, addr, program string, args ...string) (kill func(), err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	if err := cmd.Start(); err != nil {
+	done, err := launch(cmd)
+	if err != nil {
 		return nil, err
+	}
+	kill = func() {
+		_ = cmd.Process.Kill()
+		<-done
 	}
 	for range 1000 {
 		if conn, err := net.Dial("tcp", addr); err == nil {
-			return cmd, conn.Close()
+			return kill, conn.Close()
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
