@@ -134,6 +134,33 @@ func TestForwardedFor(t *testing.T) {
 	require.Equal(t, "inner.example", upstream.last(t).Host)
 }
 
+// A proxy in front may ask for one host, and say in X-Forwarded-Host which one its client asked for.
+func TestForwardedHostBelongsToTheKey(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	one := []string{"-all-callers-are-one-user", "-store", "memory:"}
+	trusting, wary := start(t, upstream.URL, one...), start(t, upstream.URL, append(one, "-trusted-peers", "10.0.0.1")...)
+	both := start(t, upstream.URL, append(one, "-preserve-host")...)
+	forwarded := func(host string) request { return with("X-Forwarded-Host", host) }
+	for name, test := range map[string]struct {
+		proxy    *process
+		changes  []request
+		replayed bool
+	}{
+		"the same":        {trusting, []request{forwarded("A.Example:443"), toHost("inner")}, true},
+		"by another way":  {trusting, []request{forwarded("a.example"), toHost("inner-2")}, true},
+		"not forwarded":   {trusting, []request{toHost("a.example")}, true},
+		"another":         {trusting, []request{forwarded("b.example"), toHost("inner")}, false},
+		"not trusted":     {wary, []request{forwarded("b.example"), toHost("inner")}, true},
+		"preserved":       {both, []request{forwarded("a.example"), toHost("inner")}, true},
+		"preserved other": {both, []request{forwarded("a.example"), toHost("inner-2")}, false},
+	} {
+		key := keyed(strings.ReplaceAll(name, " ", "-"))
+		require.False(t, test.proxy.post("/", "x", key, forwarded("a.example"), toHost("inner")).replayed, name)
+		require.Equal(t, test.replayed, test.proxy.post("/", "x", append(test.changes, key)...).replayed, name)
+	}
+}
+
 // A host is another service, unless the operator says that it is another name of the same.
 func TestHostBelongsToTheKey(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/idempotency-go/idempotency"
@@ -35,7 +36,7 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 		Logger:             log,
 	}
 	if !c.ignoreHost {
-		opts.Endpoint = endpoint
+		opts.Endpoint = c.endpoint
 	}
 	return idempotency.New(store, user, opts)
 }
@@ -51,20 +52,34 @@ func observer(m *metrics, log *slog.Logger) idempotency.Observer {
 }
 
 // endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts
-// apart by Host or X-Forwarded-Host, and must not answer for one of them what it has answered for another.
-func endpoint(r *http.Request) string {
+// apart, and must not answer for one of them what it has answered for another.
+func (c *config) endpoint(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if strings.HasPrefix(r.RequestURI, "/") { // as it was sent
 		path, _, _ = strings.Cut(r.RequestURI, "?")
 	}
-	return r.Method + " " + host(r) + path
+	return r.Method + " " + c.hosts(r) + path
 }
 
-// host returns the host of a request without the port that its scheme implies.
-func host(r *http.Request) string {
-	name, port, err := net.SplitHostPort(r.Host)
+// hosts returns the host that the service gets in X-Forwarded-Host: a proxy in front may have asked for another one than
+// its client. With -preserve-host, the service gets that one, too.
+func (c *config) hosts(r *http.Request) string {
+	forwarded := r.Header["X-Forwarded-Host"]
+	if len(forwarded) == 0 || !c.trusted.contain(r.RemoteAddr) {
+		return host(r.Host)
+	}
+	name := url.PathEscape(host(strings.Join(forwarded, ","))) // has no space and no slash, as a Host
+	if c.preserveHost {
+		name += " " + host(r.Host)
+	}
+	return name
+}
+
+// host returns a host without the port that its scheme implies.
+func host(hostport string) string {
+	name, port, err := net.SplitHostPort(hostport)
 	if err != nil || port != "80" && port != "443" {
-		name = r.Host
+		name = hostport
 	}
 	return strings.ToLower(name)
 }
