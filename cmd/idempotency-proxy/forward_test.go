@@ -29,6 +29,7 @@ func TestOperationIsHandedOn(t *testing.T) {
 	forged := func(r *http.Request) {
 		for _, name := range []string{
 			"Idempotency-Operation", "Idempotency-Attempt", "Idempotency_Operation", "idempotency_attempt",
+			"Idempotency.Operation", "IDEMPOTENCY~ATTEMPT",
 		} {
 			r.Header[name] = []string{"forged"}
 		}
@@ -115,6 +116,7 @@ func TestForwardedFor(t *testing.T) {
 	told := []request{
 		with("X-Forwarded-For", "192.0.2.7"), with("X-Forwarded-Host", "api.example"), with("X-Forwarded-Proto", "https"),
 		with("Forwarded", "for=192.0.2.7"), toHost("inner.example"),
+		with("X_Forwarded_For", "192.0.2.8"), with("X-Forwarded_Host", "b.example"), with("X.Forwarded.Proto", "ftp"),
 	}
 	one := []string{"-all-callers-are-one-user", "-store", "memory:"}
 	trusting := start(t, upstream.URL, one...)
@@ -131,6 +133,9 @@ func TestForwardedFor(t *testing.T) {
 	require.Equal(t, []string{"inner.example"}, seen["X-Forwarded-Host"])
 	require.Equal(t, []string{"http"}, seen["X-Forwarded-Proto"])
 	require.NotContains(t, seen, "Forwarded")
+	for _, name := range []string{"X_forwarded_for", "X-Forwarded_host", "X.forwarded.proto"} {
+		require.NotContains(t, seen, name)
+	}
 	require.Equal(t, "inner.example", upstream.last(t).Host)
 }
 
@@ -190,11 +195,12 @@ func TestForwardKey(t *testing.T) {
 	upstream := serve(t, created)
 	args := []string{"-all-callers-are-one-user", "-store", "memory:", "-key-headers", "Idempotency-Key,X-Request-Key"}
 	without, withKey := start(t, upstream.URL, args...), start(t, upstream.URL, append(args, "-forward-key")...)
-	both := []request{keyed("k"), with("X-Request-Key", "k")}
+	both := []request{keyed("k"), with("X-Request-Key", "k"), with("Idempotency_Key", "other")}
 	require.Equal(t, 201, without.post("/", "x", both...).status)
 	require.Empty(t, upstream.last(t).Header.Get("Idempotency-Key")+upstream.last(t).Header.Get("X-Request-Key"))
 	require.Equal(t, 201, withKey.post("/", "x", both...).status)
 	require.Equal(t, "kk", upstream.last(t).Header.Get("Idempotency-Key")+upstream.last(t).Header.Get("X-Request-Key"))
+	require.NotContains(t, upstream.last(t).Header, "Idempotency_key", "it may be taken for the key")
 	require.Equal(t, 201, without.post("/", "", keyed("k"), method("PUT")).status)
 	require.Equal(t, "k", upstream.last(t).Header.Get("Idempotency-Key"), "what is not guarded is not touched")
 }

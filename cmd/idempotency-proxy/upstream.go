@@ -40,6 +40,8 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) *upstream {
 	for _, name := range append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...) {
 		u.keys = append(u.keys, textproto.CanonicalMIMEHeaderKey(name))
 	}
+	slices.Sort(u.keys)
+	u.keys = slices.Compact(u.keys)
 	u.proxy = &httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
 		Transport:      newTransport(c),
@@ -149,6 +151,9 @@ func joinBody(out *http.Request) {
 
 // tellOfClient sets X-Forwarded-For, -Host and -Proto, and keeps what a proxy in front has said in them.
 func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
+	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		removeLike(r.Out.Header, name)
+	}
 	trusted := u.config.trusted.contain(r.In.RemoteAddr)
 	if trusted {
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // which SetXForwarded appends to
@@ -167,11 +172,12 @@ func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
 func (u *upstream) rewriteKeys(header http.Header, guarded bool) {
 	for _, name := range u.keys {
 		values, ok := header[name]
-		if !ok {
-			continue
+		if guarded {
+			removeLike(header, name)
+		} else {
+			delete(header, name)
 		}
-		delete(header, name)
-		if !guarded || u.config.forwardKey {
+		if ok && (!guarded || u.config.forwardKey) {
 			header[strings.ToLower(name)] = values
 		}
 	}
