@@ -322,6 +322,57 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
+// What is asked for is a path of the service. Other targets would reach the service as they are, past the path of
+// -upstream, and share one key.
+func TestTarget(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL+"/base", append(asHeader, "-store", "memory:")...)
+	for target, want := range map[string]int{
+		"x:http://internal.example/admin": 400, "x:admin": 400, "*": 400, "/%2A": 201, "http://other.example/y": 201,
+		"http://other.example": 201,
+	} {
+		resp := p.exchange(t, "POST "+target+" HTTP/1.1", "X-User: alice", "Idempotency-Key: k")
+		require.Equal(t, want, resp.StatusCode, target)
+	}
+	require.Equal(t, 3, upstream.count())
+}
+
+// exchange sends a request with the body x, line by line as it is given, on a connection of its own.
+func (p *process) exchange(t *testing.T, lines ...string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.address())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
+		strings.Join(lines, "\r\n"))
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+// Trailers of a request go no further: they could name another user, and no fingerprint has them.
+func TestTrailersOfRequests(t *testing.T) {
+	t.Parallel()
+	trailers := make(chan http.Header, 2)
+	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		trailers <- r.Trailer
+		created(w, r)
+	})
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	chunked := func(r *http.Request) {
+		r.ContentLength = -1
+		r.Trailer = http.Header{"X-User": {"bob"}}
+	}
+	for _, changes := range [][]request{{}, {keyed("k")}} {
+		require.Equal(t, 201, p.post("/", "x", append(changes, as("alice"), chunked)...).status)
+		require.Empty(t, <-trailers)
+	}
+}
+
 // It is no tunnel.
 func TestConnect(t *testing.T) {
 	t.Parallel()

@@ -77,10 +77,6 @@ func newTransport(c *config) *http.Transport {
 func (u *upstream) close() { u.proxy.Transport.(*http.Transport).CloseIdleConnections() }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect {
-		http.Error(w, "this is no tunnel", http.StatusMethodNotAllowed)
-		return
-	}
 	ctx := withSent(r.Context())
 	if _, guarded := idempotency.FromContext(ctx); guarded {
 		var cancel context.CancelFunc
@@ -121,6 +117,7 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	u.user.forward(r.In, r.Out.Header)
 	removeLike(r.Out.Header, operationHeader)
 	removeLike(r.Out.Header, attemptHeader)
+	r.Out.Trailer = nil // which may be discarded (RFC 9110, section 6.5.1), could name a user, and is in no fingerprint
 	operation, guarded := idempotency.FromContext(r.In.Context())
 	u.rewriteKeys(r.Out.Header, guarded)
 	if !guarded {
