@@ -14,6 +14,7 @@ const pingTimeout = 2 * time.Second
 // admin answers those who watch the proxy.
 type admin struct {
 	stopping atomic.Bool
+	failOpen bool
 	store    *backing
 	metrics  *metrics
 }
@@ -26,7 +27,8 @@ func (a *admin) handler() http.Handler {
 	return mux
 }
 
-// ready answers whether requests should come here. The service behind is not asked: each instance would stop at once.
+// ready answers whether requests should come here. The service behind is not asked: each instance would stop at once. Nor
+// is the store, if requests are forwarded without it.
 func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	if a.stopping.Load() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
@@ -34,7 +36,7 @@ func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
-	if a.store.ping != nil && a.store.ping(ctx) != nil {
+	if !a.failOpen && a.store.ping != nil && a.store.ping(ctx) != nil {
 		http.Error(w, "store not reached", http.StatusServiceUnavailable)
 		return
 	}

@@ -78,7 +78,7 @@ func (u *upstream) close() { u.proxy.Transport.(*http.Transport).CloseIdleConnec
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := withSent(r.Context())
-	if _, guarded := idempotency.FromContext(ctx); guarded {
+	if _, guarded := idempotency.FromContext(ctx); guarded || ctx.Done() == nil { // no client can end it
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, u.config.upstreamTimeout)
 		defer cancel()
