@@ -373,6 +373,49 @@ func TestTrailersOfRequests(t *testing.T) {
 	}
 }
 
+// The body of a guarded request must arrive in time, because it takes room from others until it is whole. A connection
+// on which it has, and a request that is not guarded, may take longer.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, echo)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-body-timeout", "300ms")...)
+	begin := func(fields string) (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", p.address())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nContent-Length: 2\r\n"+fields+"\r\nb")
+		require.NoError(t, err)
+		return conn, bufio.NewReader(conn)
+	}
+	slow, in := begin("Idempotency-Key: slow\r\n")
+	timely, timelyIn := begin("Idempotency-Key: timely\r\n")
+	unguarded, unguardedIn := begin("")
+	_, err := io.WriteString(timely, "b")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, timelyIn))
+	require.Equal(t, 400, answered(t, in))
+	_, err = in.ReadByte()
+	require.ErrorIs(t, err, io.EOF, "the connection is closed")
+	require.NoError(t, slow.Close())
+
+	_, err = io.WriteString(unguarded, "b")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, unguardedIn))
+	_, err = io.WriteString(timely, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, timelyIn))
+}
+
+// answered returns the status of the next answer on a connection.
+func answered(t *testing.T, in *bufio.Reader) int {
+	t.Helper()
+	resp, err := http.ReadResponse(in, nil)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode
+}
+
 // It is no tunnel.
 func TestConnect(t *testing.T) {
 	t.Parallel()

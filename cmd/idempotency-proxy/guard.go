@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -49,6 +52,39 @@ func observer(m *metrics, log *slog.Logger) idempotency.Observer {
 			log.InfoContext(ctx, "user unknown", "error", e.Err)
 		}
 	}
+}
+
+// inTime bounds how long the body of a guarded request may take to arrive. Until it is whole, it takes room from others.
+func (c *config) inTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := http.NewResponseController(w)
+		if r.Body != http.NoBody && c.guards(r) && conn.SetReadDeadline(time.Now().Add(c.bodyTimeout)) == nil {
+			r = r.WithContext(r.Context()) // net/http looks at the body of its own request
+			r.Body = &timelyBody{r.Body, conn}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// guards reports whether the middleware reads the body of a request.
+func (c *config) guards(r *http.Request) bool {
+	hasKey := func(name string) bool { return len(r.Header.Values(name)) > 0 }
+	return slices.Contains(c.methods, r.Method) && (c.required || slices.ContainsFunc(c.keyHeaders, hasKey))
+}
+
+// timelyBody is a body that must arrive before the deadline of its connection, which ends with it. The connection goes on
+// to be watched for the client that leaves.
+type timelyBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+func (b *timelyBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
 }
 
 // endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts

@@ -43,7 +43,7 @@ func newServer(ctx context.Context, c *config, log *slog.Logger) (*server, error
 		return nil, errors.Join(err, store.shut())
 	}
 	s.upstream = newUpstream(c, s.metrics, log)
-	s.admin = &admin{store: store, metrics: s.metrics}
+	s.admin = &admin{store: store, metrics: s.metrics, failOpen: c.failOpen}
 	return s, nil
 }
 
@@ -70,7 +70,7 @@ func (s *server) serve(ctx context.Context) (err error) {
 		}
 		defer watched.Close()
 	}
-	public := s.newHTTP(s.counted(forPaths(s.guard.Handler(s.upstream))))
+	public := s.newHTTP(s.counted(forPaths(s.config.inTime(s.guard.Handler(s.upstream)))))
 	if err := s.listen(public, s.config.listen, s.config.tlsCert, s.config.tlsKey, "serving", failed); err != nil {
 		return err
 	}
