@@ -72,8 +72,8 @@ func (c *config) guards(r *http.Request) bool {
 	return slices.Contains(c.methods, r.Method) && (c.required || slices.ContainsFunc(c.keyHeaders, hasKey))
 }
 
-// timelyBody is a body that must arrive before the deadline of its connection, which ends with it. The connection goes on
-// to be watched for the client that leaves.
+// timelyBody is a body that must arrive before the deadline of its connection. The deadline ends with it: net/http goes
+// on to read, to see whether the client leaves.
 type timelyBody struct {
 	io.ReadCloser
 	conn *http.ResponseController
@@ -97,8 +97,8 @@ func (c *config) endpoint(r *http.Request) string {
 	return r.Method + " " + c.hosts(r) + path
 }
 
-// hosts returns the host that the service gets in X-Forwarded-Host: a proxy in front may have asked for another one than
-// its client. With -preserve-host, the service gets that one, too.
+// hosts returns the host that the service gets in X-Forwarded-Host: a proxy in front may have asked for another one
+// than its client. With -preserve-host, the service gets that one, too.
 func (c *config) hosts(r *http.Request) string {
 	forwarded := r.Header["X-Forwarded-Host"]
 	if len(forwarded) == 0 || !c.trusted.contain(r.RemoteAddr) {

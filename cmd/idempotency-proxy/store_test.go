@@ -81,7 +81,8 @@ func TestUpstreamTimeoutWithoutProtection(t *testing.T) {
 	})
 	p := start(t, upstream.URL, append(asHeader, "-store", "redis://127.0.0.1:1", "-store-timeout", "100ms", "-fail-open",
 		"-upstream-timeout", "300ms")...)
-	p.post("/", "x", keyed("k"), as("alice"))
+	conn := p.order("/", "x", "k")
+	defer conn.Close()
 	select {
 	case <-ended:
 	case <-time.After(patience):
