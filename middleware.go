@@ -377,6 +377,9 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	}
 	e.execution.answered = &e.kept
 	verdict, cause := e.judge(&e.answer, complete)
+	if e.unheard && verdict != Keep {
+		return Response{}, verdict, cause
+	}
 	return e.kept, verdict, cause
 }
 

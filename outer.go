@@ -5,12 +5,12 @@ import (
 	"net/http"
 )
 
-// errAnsweredLater is why nothing is stored of a handler that wrote nothing inside of a framework that answersLater.
+// errAnsweredLater is why nothing is stored if a handler wrote nothing, and answersLater is true of its framework.
 var errAnsweredLater = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
 	"answers after it: mount the middleware by the framework's adapter, around whatever makes answers of errors")
 
-// undone is the refusal of such a request if the effects of its handler are bound to the record. They are undone, so
-// the framework must not answer that all is well. A retry would come to the same end.
+// undone is the refusal of a request whose handler wrote nothing inside of such a framework, if its effects are bound to
+// the record. They are undone, so the framework must not answer that all is well. A retry would come to the same end.
 func undone() *Error {
 	refusal := refuseAs(ErrRolledBack, errAnsweredLater)
 	refusal.Status, refusal.Retry, refusal.RetryAfter = http.StatusInternalServerError, RetryNever, 0
@@ -19,15 +19,15 @@ func undone() *Error {
 	return refusal
 }
 
-// What tells the writers of frameworks that answer after their handlers have returned.
+// The methods by which the writers of echo and gin are recognised. Both answer after their handlers have returned.
 type (
-	// echoWriter is that of echo, v4 and v5, which answers with the error that a handler has returned.
+	// echoWriter is the writer of echo v4 and v5. echo makes an answer of the error that a handler has returned.
 	echoWriter interface {
 		Before(func())
 		After(func())
 	}
 
-	// ginWriter is that of gin, which answers with the status that a handler has set.
+	// ginWriter is the writer of gin. gin answers with the status that a handler has set.
 	ginWriter interface {
 		WriteHeaderNow()
 		Written() bool

@@ -43,7 +43,7 @@ type wrappedWriter struct{ http.ResponseWriter }
 
 func (w wrappedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// negroniLike is a writer that is none of a framework that answers late, although it has some of their methods.
+// negroniLike has some of the methods of such writers, but its framework does not answer late.
 type negroniLike struct{ http.ResponseWriter }
 
 func (negroniLike) Before(func(http.ResponseWriter)) {}
@@ -90,6 +90,7 @@ func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
 				require.Equal(t, bare, svc.call("k", ""))
 				require.ErrorContains(t, svc.journal.last(t).Err, "adapter")
 				require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+				require.Zero(t, svc.journal.last(t).Status)
 			}
 			require.EqualValues(t, 3, svc.runs.Load())
 			require.Zero(t, svc.store.completes.Load())

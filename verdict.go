@@ -69,9 +69,9 @@ func Decide(ctx context.Context, v Verdict) bool {
 	return true
 }
 
-// Decided returns what was said by [Decide] with ctx, or with a context made from it, and whether anything was. It is for
-// adapters that carry out handlers of other protocols as the work of [Runner.Do]: they return a response where a handler
-// has decided to keep a failure, and an error where it has decided nothing.
+// Decided returns the verdict that [Decide] was last given with ctx, or with a context made from it. Without one, ok is
+// false. It is for adapters of other protocols, which run handlers as the work of [Runner.Do]. Such work returns a response
+// if a handler has decided to keep a failure, and an error if it has decided nothing.
 func Decided(ctx context.Context) (v Verdict, ok bool) {
 	op := operationIn(ctx)
 	if op == nil || op.decided() == undecided {

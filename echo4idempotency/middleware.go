@@ -30,6 +30,7 @@ func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			answered, outer, request := false, c.Response(), carrying(c)
+			defer takeForm(c.Request(), request)
 			idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r == request { // it is not guarded
 					err = next(c)
@@ -60,10 +61,11 @@ func answer(c echo.Context, next echo.HandlerFunc, w http.ResponseWriter, r *htt
 		return false, err
 	case err != nil:
 		c.Error(err)
+		return response.Committed, err
 	case !response.Committed:
 		w.WriteHeader(http.StatusOK) // as net/http does
 	}
-	return true, err
+	return true, nil
 }
 
 func restore(c echo.Context, response *echo.Response, request *http.Request) {
@@ -98,6 +100,13 @@ type contextKey struct{}
 func carrying(c echo.Context) *http.Request {
 	r := c.Request()
 	return r.WithContext(context.WithValue(r.Context(), contextKey{}, c))
+}
+
+// takeForm lets the server remove the files of a form that was parsed in a copy of its request.
+func takeForm(r, parsed *http.Request) {
+	if parsed.MultipartForm != nil {
+		r.MultipartForm = parsed.MultipartForm
+	}
 }
 
 // Context returns the echo.Context of a request that has come through Middleware, or nil. It is for the functions that

@@ -45,7 +45,7 @@ type answer struct {
 	replayed bool
 }
 
-// server starts a service, and returns what sends requests to it, with key unless it is empty.
+// server starts a service, and returns a function that sends requests to it, with key unless it is empty.
 func server(t *testing.T, e *echo.Echo) func(path, key, body string) answer {
 	t.Helper()
 	s := httptest.NewServer(e)
@@ -68,7 +68,7 @@ func server(t *testing.T, e *echo.Echo) func(path, key, body string) answer {
 	}
 }
 
-// requireReplay checks that an answer is first once more.
+// requireReplay checks that an answer is a replay of first.
 func requireReplay(t *testing.T, first, a answer) {
 	t.Helper()
 	require.True(t, a.replayed, a)
@@ -198,6 +198,30 @@ func TestNothingIsWrittenAfterTheAnswer(t *testing.T) {
 	require.Equal(t, first.body, retry.body)
 }
 
+// What the error handler of echo does not answer may be answered outside. It is not stored.
+func TestErrorThatEchoDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	e := newEcho()
+	e.HTTPErrorHandler = func(*echo.Context, error) {}
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			if err := next(c); err != nil {
+				return c.String(http.StatusPaymentRequired, err.Error())
+			}
+			return nil
+		}
+	})
+	runs := 0
+	e.POST("/", func(*echo.Context) error { runs++; return errors.New("declined") },
+		guard(t, idempotency.SingleUser, idempotency.Options{}))
+	send := server(t, e)
+	want := send("/", "", "")
+	require.Equal(t, "declined", want.body)
+	require.Equal(t, want, send("/", "k", ""))
+	require.Equal(t, want, send("/", "k", ""))
+	require.Equal(t, 3, runs)
+}
+
 func TestHooksOfOuterMiddleware(t *testing.T) {
 	t.Parallel()
 	e := newEcho()
@@ -269,6 +293,29 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 		return echo.ErrForbidden
 	}, guard(t, idempotency.SingleUser, idempotency.Options{}))
 	require.Equal(t, http.StatusForbidden, server(t, e)("/", "", "").status)
+}
+
+// The server removes the files of a form that it finds in its own request.
+func TestFormIsLeftToTheServer(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "k"} {
+		e := newEcho()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
+			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nfile\r\n--b--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		e.POST("/", func(c *echo.Context) error {
+			file, err := c.FormFile("f")
+			assert.NoError(t, err)
+			return c.String(http.StatusCreated, file.Filename)
+		}, guard(t, idempotency.SingleUser, idempotency.Options{}))
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Equal(t, http.StatusCreated, w.Code)
+		require.NotNil(t, r.MultipartForm)
+	}
 }
 
 func TestBodyLimit(t *testing.T) {

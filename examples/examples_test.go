@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -91,6 +92,7 @@ func documentation(t *testing.T, name string) string {
 func run(t *testing.T, name string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "run", "./"+name)
+	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
 	}

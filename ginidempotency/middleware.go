@@ -5,9 +5,9 @@
 // A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
 //
 // An error that is attached by Context.Error, or by AbortWithError, and comes with neither a body nor a status below
-// 400, is no answer yet: middleware outside may make one of it. So nothing is stored, the handler runs again for a
-// retry, and the Logger of idem is told. Mount middleware that answers errors inside of this one: then its answers are
-// stored and replayed, unless Options.Storable says that they mean "try again".
+// 400, is no answer yet: middleware outside may make one of it. So nothing is stored, and the Logger of idem is told. A
+// retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware that answers errors inside of
+// this one: then its answers are stored and replayed, unless Options.Storable says that they mean "try again".
 //
 // Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
 // handler untouched.
@@ -27,6 +27,7 @@ import (
 func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ran, written, request := false, false, carrying(c)
+		defer takeForm(c.Request, request)
 		idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			ran = true
 			if r == request { // it is not guarded
@@ -68,6 +69,13 @@ type contextKey struct{}
 // carrying returns the request of c with c in its context.
 func carrying(c *gin.Context) *http.Request {
 	return c.Request.WithContext(context.WithValue(c.Request.Context(), contextKey{}, c))
+}
+
+// takeForm lets the server remove the files of a form that was parsed in a copy of its request.
+func takeForm(r, parsed *http.Request) {
+	if parsed.MultipartForm != nil {
+		r.MultipartForm = parsed.MultipartForm
+	}
 }
 
 // Context returns the gin.Context of a request that has come through Middleware, or nil. It is for the functions that

@@ -44,7 +44,7 @@ type answer struct {
 	replayed bool
 }
 
-// server starts a service, and returns what sends requests to it, with key unless it is empty.
+// server starts a service, and returns a function that sends requests to it, with key unless it is empty.
 func server(t *testing.T, handler http.Handler) func(path, key, body string) answer {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -67,7 +67,7 @@ func server(t *testing.T, handler http.Handler) func(path, key, body string) ans
 	}
 }
 
-// requireReplay checks that an answer is first once more.
+// requireReplay checks that an answer is a replay of first.
 func requireReplay(t *testing.T, first, a answer) {
 	t.Helper()
 	require.True(t, a.replayed, a)
@@ -284,6 +284,29 @@ func TestHandleContext(t *testing.T) {
 		require.False(t, got.replayed)
 	}
 	require.Equal(t, 2, runs)
+}
+
+// The server removes the files of a form that it finds in its own request.
+func TestFormIsLeftToTheServer(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"", "k"} {
+		e := gin.New()
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
+			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nfile\r\n--b--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		e.POST("/", single(t), func(c *gin.Context) {
+			file, err := c.FormFile("f")
+			assert.NoError(t, err)
+			c.String(http.StatusCreated, file.Filename)
+		})
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Equal(t, http.StatusCreated, w.Code)
+		require.NotNil(t, r.MultipartForm)
+	}
 }
 
 func TestMounting(t *testing.T) {

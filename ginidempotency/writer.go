@@ -29,7 +29,7 @@ func (w prompt) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // unwritten is the size that gin gives a response of which nothing is written.
 const unwritten = -1
 
-// writer is the gin.ResponseWriter of a guarded handler. It does as that of gin does, onto a recorded one. But until
+// writer is the gin.ResponseWriter of a guarded handler. It behaves as gin's does, and writes to a recorded one. But until
 // there is a body, it holds back a header that is written: AbortWithError writes the header first, and only then says
 // that there is an error, which may be left to outer middleware.
 type writer struct {

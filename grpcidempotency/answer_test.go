@@ -135,7 +135,7 @@ func TestCodesAreThoseOfTheMiddleware(t *testing.T) {
 	}
 }
 
-// The handler knows best.
+// A verdict of the handler outranks Storable.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

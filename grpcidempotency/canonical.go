@@ -24,9 +24,9 @@ import (
 //   - A [anypb.Any] whose type is registered has the canonical encoding of its message, up to 16 levels deep.
 //   - Floating-point numbers are compared by their bits: 0 and -0 differ, and a NaN equals itself.
 //
-// What a build does not know stands as it was sent. If a field that only the newer build knows is a message itself, the two
-// builds agree if its fields were sent in the order of their numbers, which encoders do but for some with a oneof, and if
-// it has no map of two or more entries.
+// What a build does not know stands as it was sent. A field that only the newer build knows may be a message itself. For
+// such a field the two builds agree if its own fields were sent in the order of their numbers, and if it has no map of two
+// or more entries. Encoders keep that order, except that some do not for a oneof.
 func Canonical(m proto.Message) []byte {
 	var w reverseWriter
 	w.message(m.ProtoReflect(), mostEmbedded)

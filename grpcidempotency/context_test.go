@@ -114,7 +114,7 @@ func TestCancelWithClient(t *testing.T) {
 	}
 }
 
-// A call whose client has left before the handler begins is not executed, and may be.
+// A call whose client has left before the handler begins is not executed. Its repetition is executed.
 func TestClientHasLeft(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}

@@ -26,8 +26,8 @@
 // # Refusals
 //
 // A refusal has an [errdetails.ErrorInfo] in its details: the domain is [ErrorDomain], the reason is one of those below,
-// and "retry" in its metadata is "same-key", "new-key" or "never". If it makes sense to wait, it has an
-// [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, for which the retry policy of gRPC waits.
+// and "retry" in its metadata is "same-key", "new-key" or "never". If waiting helps, it has an
+// [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, which tells the retry policy of gRPC how long to wait.
 //
 //	ABORTED              IN_PROGRESS
 //	FAILED_PRECONDITION  KEY_REUSED, OUTCOME_UNKNOWN, NOT_REPLAYABLE
@@ -47,7 +47,7 @@
 // Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
 // waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
 //
-// [grpc.SetSendCompressor] returns an error inside. It belongs into an interceptor outside.
+// [grpc.SetSendCompressor] returns an error in a guarded handler. Call it in an interceptor outside.
 //
 // # Stopping
 //

@@ -24,7 +24,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// Characters of which a key must be sent in quotes, as a string of RFC 9651, section 3.3.3.
+// A key with one of these characters is sent in quotes, as a string of RFC 9651, section 3.3.3.
 const needQuotes = `",;\`
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

@@ -26,8 +26,8 @@ const ErrorDomain = "github.com/idempotency-go/idempotency"
 // pushbackKey is the trailer that tells the retry policy of a client how long to wait (gRPC proposal A6).
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// refuse returns the error for a call that is not answered by its handler. It is in the trailers only: a client that has
-// got a header does not retry.
+// refuse returns the error for a call that is not answered by its handler. It sets nothing but a trailer, because a client
+// that has got a header does not retry.
 func refuse(ctx context.Context, e *idempotency.Error) error {
 	refusal := status.New(codeOf(e), textOf(e))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{

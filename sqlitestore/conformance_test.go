@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// So it is with all options set, and sealed.
+// The store conforms with all options set and sealed, too.
 func TestSealedStoreConforms(t *testing.T) {
 	t.Parallel()
 	store := open(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal, MaxBytes: 256 << 20})

@@ -6,15 +6,15 @@
 //	defer store.Close() // when the server has shut down
 //	err = store.Check(ctx)
 //
-// A claim is a lease: what an owner has done that died is not known to the store, and Options.Abandoned decides, as
-// with Redis.
+// A claim is a lease. If an owner dies, the store does not know what it has done, and Options.Abandoned decides, as with
+// Redis.
 //
 // # One writer
 //
 // SQLite allows one transaction at a time, and makes each wait for the disk by itself. So a store has one connection
 // that writes, and all steps that wait for it share a transaction. They are answered when it is committed, and not
-// before. If it fails, each step gets a transaction of its own, so that none fails for another. What holds its key
-// already, such as an answer to be replayed, is read by other connections, which do not wait for the writer.
+// before. If it fails, each step gets a transaction of its own, so that none fails for another. A record that
+// holds its key already, such as one with an answer, is read by other connections, which do not wait for the writer.
 //
 // With [Full], what was acknowledged survives a loss of power. A first execution waits for the disk twice, a replay not
 // at all.
@@ -22,8 +22,8 @@
 // # Several processes
 //
 // Several processes of one machine may have the file open, as during a deployment. They take turns to write, without an
-// order, and try again every half a millisecond. A process that is killed leaves no lock. A step that waits until its
-// context ends returns [idempotency.ErrStoreBusy].
+// order, and try again about three times a millisecond. A process that is killed leaves no lock. A step that waits
+// until its context ends returns [idempotency.ErrStoreBusy].
 //
 // The file must be on a disk of the machine: locks of network file systems do not hold what is needed, and the log is
 // shared by memory. Nothing in the process may open and close the file by itself, not even to copy it: POSIX ends all
@@ -47,9 +47,9 @@
 //
 // # Failures
 //
-// A file that was deleted or replaced under the store is noticed in front of the next acknowledgement: [ErrReplaced]. A
+// A file that was deleted or replaced under the store is noticed before the next acknowledgement: [ErrReplaced]. A
 // full disk refuses new operations ([idempotency.ErrStoreFull]). An operation that runs stores its status without its
 // answer if there is room for that; if not, the middleware tries again until there is. What is stored is replayed. A
 // row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and stays
-// until it expires. What SQLite finds damaged is an error, and nothing is claimed.
+// until it expires. If SQLite finds the file damaged, the step returns an error.
 package sqlitestore

@@ -37,7 +37,7 @@ func TestExpiredRecordsGo(t *testing.T) {
 	require.Equal(t, claims, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
 }
 
-// Whose successor has been forgotten does not come back: the attempt after it would have the number of the successor.
+// An attempt whose successor is forgotten does not come back: the next attempt would have the successor's number.
 func TestForgottenSuccessor(t *testing.T) {
 	t.Parallel()
 	clock := newClock()

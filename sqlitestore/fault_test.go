@@ -129,7 +129,7 @@ func TestAnotherProcessWrites(t *testing.T) {
 	requireFree(t, store, "new")
 }
 
-// A disk that does not answer is no store that is busy: FailOpen is for that. Answers are replayed meanwhile.
+// If the disk does not answer, the store is down, not busy, so that FailOpen can help. Answers are replayed meanwhile.
 func TestStuckDisk(t *testing.T) {
 	t.Parallel()
 	store := open(t, newPath(t), sqlitestore.Options{})

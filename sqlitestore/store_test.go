@@ -48,7 +48,7 @@ func TestOpenReportsAllFaults(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-// What is no database is left as it is.
+// A file that is not a database is left as it is.
 func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -72,7 +72,7 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	require.Equal(t, content, kept)
 }
 
-// Whoever opens a file first makes it.
+// Several may open a file at once that does not exist yet: one of them makes it.
 func TestOpenAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -94,7 +94,7 @@ func TestOpenAtTheSameTime(t *testing.T) {
 	}
 }
 
-// Names of files are no URLs, and a link leads to the file.
+// The name of a file is not read as a URL, and a link leads to its file.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -27,8 +27,8 @@ func (a *admin) handler() http.Handler {
 	return mux
 }
 
-// ready answers whether requests should come here. The service behind is not asked: each instance would stop at once.
-// Nor is the store, if requests are forwarded without it.
+// ready answers whether requests should come here. The service behind is not asked: if it failed, no instance would be
+// ready. Nor is the store, if requests are forwarded without it.
 func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	if a.stopping.Load() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)

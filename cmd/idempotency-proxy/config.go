@@ -163,7 +163,7 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	return c, errors.Join(faults...)
 }
 
-// resolve checks what flags of their own cannot see.
+// resolve checks what a flag cannot check for itself.
 func (c *config) resolve(storeInEnv bool) (faults []error) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	var err error

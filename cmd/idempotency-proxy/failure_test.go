@@ -61,7 +61,7 @@ var atMostOnce = slices.Clip(append(asHeader, "-store", "memory:", "-lease", "1s
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// What was never sent may be tried again, and is.
+// A request of which nothing was sent may be tried again, and is.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")

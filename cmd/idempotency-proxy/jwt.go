@@ -71,8 +71,7 @@ func (c *jwtConfig) open() (_ idempotency.UserFunc, stop func(), err error) {
 	return t.user, stop, nil
 }
 
-// user is a UserFunc. The issuer is a part of the name, so that users of another one are others, in a store that two
-// proxies share.
+// user is a UserFunc. The issuer is a part of the name: two proxies with different issuers may share a store.
 func (t *tokens) user(r *http.Request) (string, error) {
 	token, err := bearer(r)
 	if err != nil {

@@ -145,7 +145,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// Whoever makes up or bends a token names nobody.
+// A forged or altered token names nobody.
 func TestForgedTokens(t *testing.T) {
 	t.Parallel()
 	upstream := serve(t, created)

@@ -21,7 +21,7 @@ const (
 	exitMisconfigured = 2
 )
 
-// run is the program. Whatever ends it early is told in one line.
+// run is the program. If it fails, it says why in one line.
 func run(args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
 	c, err := parse(args, env)
 	switch {

@@ -57,7 +57,7 @@ func TestShutdown(t *testing.T) {
 	require.Contains(t, p.logged(), "shut down")
 }
 
-// It waits also for what runs though its client has left: the answer is in the store.
+// It also waits for requests whose clients have left: the answer is in the store.
 func TestShutdownWithoutClient(t *testing.T) {
 	t.Parallel()
 	redis := newRedis(t)
@@ -152,7 +152,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	}
 }
 
-// Whoever watches learns outcomes, and no user or key.
+// Metrics and logs show outcomes, but no user and no key.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	upstream := serve(t, created)

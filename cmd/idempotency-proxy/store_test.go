@@ -47,7 +47,7 @@ func TestPostgres(t *testing.T) {
 	require.True(t, p.post("/", "x", keyed("k"), as("alice")).replayed)
 }
 
-// While the store is down nothing runs, or all runs without protection, as the operator prefers.
+// While the store is down, no guarded request runs. With -fail-open they run without protection.
 func TestStoreDown(t *testing.T) {
 	t.Parallel()
 	redis := servertest.Redis(t)

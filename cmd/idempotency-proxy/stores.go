@@ -57,7 +57,7 @@ func storeForms() (forms []string) {
 const checkTimeout = 30 * time.Second
 
 // openStore opens the store and checks it. What weakens its promise is logged, and the operator's to weigh. A store
-// that does not work is an error, unless the operator prefers no protection to no service.
+// that does not work is an error, unless the operator has set -fail-open.
 func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, error) {
 	store, err := stores[c.storeURL.Scheme].open(ctx, c)
 	if err != nil {

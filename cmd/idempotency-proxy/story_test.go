@@ -123,7 +123,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// The proxy is killed while the card is charged. The service is charged with finding out what came of it, or nobody is.
+// The proxy is killed while the card is being charged. With re-execute the service finds out what came of the charge;
+// with refuse a retry is told that nobody knows.
 func TestKilledWithinTheCharge(t *testing.T) {
 	t.Parallel()
 	for name, store := range durable {
@@ -160,8 +161,8 @@ func TestKilledWithinTheCharge(t *testing.T) {
 
 var charged = regexp.MustCompile(`^{"id":"\d+","status":"charged"}$`)
 
-// The service is killed while it charges the card. The proxy says that nobody knows what came of it, and before and
-// after that it is simply not there.
+// The service is killed while it charges the card: a retry is told that nobody knows what came of it. While the service
+// is down, requests do not reach it, and may be sent again.
 func TestServiceKilled(t *testing.T) {
 	t.Parallel()
 	service := open(t)

@@ -105,7 +105,7 @@ func (u *upstream) brokenOff(ctx context.Context) {
 // clientLeft reports whether the client of an unguarded request has left. A guarded one goes on.
 func clientLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), context.Canceled) }
 
-// rewrite makes the request to the service of that of the client. ReverseProxy has taken away the fields of the hop,
+// rewrite makes the request to the service out of the client's. ReverseProxy has taken away the fields of the hop,
 // and those that tell of the client.
 func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(u.config.upstreamURL)

@@ -41,7 +41,7 @@ func TestTrustedHeader(t *testing.T) {
 	require.NotContains(t, p.logged(), "alice")
 }
 
-// What a client writes on the wire as it likes: a folded line, and a name with a space behind it.
+// A client may write what net/http would not send: a folded line, or a name with a space behind it.
 func TestTrustedHeaderOnTheWire(t *testing.T) {
 	t.Parallel()
 	upstream := serve(t, created)

@@ -17,7 +17,7 @@ func serve(file, bank string) {
 	store, err := sqlitestore.Open(file, sqlitestore.Options{})
 	demo.Check(err)
 	if err := store.Check(context.Background()); err != nil {
-		log.Print(err) // a loss of power might forget records, say
+		log.Print(err) // such as: a loss of power may forget records
 	}
 	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
 	demo.Check(err)

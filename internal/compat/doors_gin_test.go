@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gin-contrib/gzip"
 	"github.com/gin-gonic/gin"
 	"github.com/gin-gonic/gin/render"
 
@@ -51,7 +52,7 @@ func (d *ginFramework) errors() {
 		_ = c.Error(errors.New("no log"))
 		c.Status(http.StatusAccepted)
 	})
-	d.way(erring, "c.BindJSON(&strings)", replayed, func(c *gin.Context) {
+	d.way(erring, "c.ShouldBindJSON(&strings); c.JSON(400, gin.H)", replayed, func(c *gin.Context) {
 		var into []string
 		if c.ShouldBindJSON(&into) != nil {
 			c.JSON(http.StatusBadRequest, gin.H{"error": "not strings"})
@@ -193,6 +194,18 @@ func (d *ginFramework) layers() {
 	d.add(errorHandler, "c.Error(err), middleware inside", replayed, inside, ignoreGin(failed))
 	d.add(errorHandler, "c.AbortWithError(402, err), middleware outside", runsAgain, outside, ignoreGin(aborted))
 	d.add(errorHandler, "c.AbortWithError(402, err), middleware inside", replayed, inside, ignoreGin(aborted))
+	compress := []gin.HandlerFunc{gzip.Gzip(gzip.DefaultCompression)}
+	for _, w := range []struct {
+		name string
+		do   gin.HandlerFunc
+	}{
+		{"c.JSON(201, charge)", d.json},
+		{"c.Status(204)", func(c *gin.Context) { c.Status(http.StatusNoContent) }},
+		{"c.AbortWithStatus(402)", func(c *gin.Context) { c.AbortWithStatus(http.StatusPaymentRequired) }},
+	} {
+		d.add(compressOut, "gin-contrib/gzip, "+w.name, replayed, ginLayers{outer: compress}, ignoreGin(w.do))
+		d.add(compressIn, "gin-contrib/gzip, "+w.name, replayed, ginLayers{inner: compress}, ignoreGin(w.do))
+	}
 }
 
 // ginErrors answers the errors of a chain, as the documentation of gin shows it.

@@ -1,5 +1,5 @@
 // Package guard makes handlers of fiber safe to retry. It is a recipe on [idempotency.Runner]: copy it, and change what
-// your service does otherwise.
+// your service does differently.
 //
 // Mount it inside authentication and on the routes that need it. The error handler of the app runs within the
 // recording, so what is kept is what the client gets. It is kept whole, in memory: a stream is sent once it has come to

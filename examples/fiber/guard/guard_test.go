@@ -49,7 +49,7 @@ func newService(t *testing.T, store idempotency.Store, handler fiber.Handler, ou
 	return s
 }
 
-// user reads a header in the way that uses the memory of headers that were read before again.
+// user reads a header by a method whose result lies in memory that fasthttp uses again.
 func user(c fiber.Ctx) string {
 	users := c.Request().Header.PeekAll("User")
 	if len(users) == 0 {
@@ -116,7 +116,7 @@ func TestReplay(t *testing.T) {
 	require.EqualValues(t, 1, s.runs.Load())
 }
 
-// A record outlives the request from whose memory fasthttp has cut its key.
+// A record keeps its key when fasthttp uses the memory of the request again.
 func TestMemoryOfRequestsIsNotKept(t *testing.T) {
 	t.Parallel()
 	s := newService(t, newStore(), created)
@@ -354,7 +354,7 @@ func TestStoreDown(t *testing.T) {
 	require.Zero(t, s.runs.Load())
 }
 
-// What middleware outside sets is of today, and what the handler deletes of it stays deleted.
+// A replay has what middleware outside sets for it, without the fields that the handler has deleted.
 func TestHeaderOfMiddlewareOutside(t *testing.T) {
 	t.Parallel()
 	secure := func(c fiber.Ctx) error {

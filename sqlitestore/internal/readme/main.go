@@ -23,7 +23,7 @@ func main() {
 		log.Fatal(err)
 	}
 	if err := store.Check(ctx); err != nil {
-		log.Print(err) // in memory, in a network, readable by all, nearly full?
+		log.Print(err) // such as: the file is in memory, or readable by all users
 	}
 	idem, err := idempotency.New(store, user, idempotency.Options{})
 	if err != nil {
