@@ -14,6 +14,7 @@ const pingTimeout = 2 * time.Second
 // admin answers those who watch the proxy.
 type admin struct {
 	stopping atomic.Bool
+	failOpen bool
 	store    *backing
 	metrics  *metrics
 }
@@ -27,7 +28,7 @@ func (a *admin) handler() http.Handler {
 }
 
 // ready answers whether requests should come here. The service behind is not asked: if it failed, no instance would be
-// ready.
+// ready. Nor is the store, if requests are forwarded without it.
 func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	if a.stopping.Load() {
 		http.Error(w, "shutting down", http.StatusServiceUnavailable)
@@ -35,7 +36,7 @@ func (a *admin) ready(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
-	if a.store.ping != nil && a.store.ping(ctx) != nil {
+	if !a.failOpen && a.store.ping != nil && a.store.ping(ctx) != nil {
 		http.Error(w, "store not reached", http.StatusServiceUnavailable)
 		return
 	}

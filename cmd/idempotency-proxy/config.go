@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/textproto"
 	"net/url"
 	"os"
 	"slices"
@@ -52,6 +53,7 @@ type config struct {
 	abandoned           string
 	ttl, lease, wait    time.Duration
 	storeTimeout        time.Duration
+	bodyTimeout         time.Duration
 	maxBody, maxBodies  int64
 	maxResponse         int64
 	failOpen            bool
@@ -107,6 +109,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.Int64Var(&c.maxBody, "max-body", 1<<20, "most `bytes` of the body of a guarded request")
 	f.Int64Var(&c.maxBodies, "max-bodies", 256<<20, "most `bytes` of all these bodies together; 0: no limit")
 	f.Int64Var(&c.maxResponse, "max-response", 1<<20, "most `bytes` of an answer that is stored")
+	f.DurationVar(&c.bodyTimeout, "body-timeout", time.Minute, "bound on the arrival of the body of a guarded request")
 	f.BoolVar(&c.failOpen, "fail-open", false, "forward without protection while the store is down")
 	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal of a key that came with another request")
 
@@ -205,7 +208,7 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	for name, d := range map[string]time.Duration{
 		"-ttl": c.ttl, "-lease": c.lease, "-shutdown-timeout": c.shutdownTimeout, "-upstream-timeout": c.upstreamTimeout,
 		"-upstream-dial-timeout": c.upstreamDial, "-upstream-header-timeout": c.upstreamHeader,
-		"-upstream-idle": c.upstreamIdle,
+		"-upstream-idle": c.upstreamIdle, "-body-timeout": c.bodyTimeout,
 	} {
 		if d <= 0 {
 			fault("%s must be positive", name)
@@ -278,6 +281,8 @@ func (c *config) checkUser() (faults []error) {
 		return []error{fmt.Errorf("%s: want one of them", strings.Join(sources, " and "))}
 	case strings.ContainsFunc(c.userHeader, isNoLetter):
 		return []error{errors.New("-user-header: want letters, digits and hyphens")} // X_User and X-User are one
+	case c.userHeader != "":
+		return c.checkUserHeader()
 	case !strings.HasPrefix(sources[0], "-jwt"):
 		return nil
 	}
@@ -294,6 +299,30 @@ func (c *config) checkUser() (faults []error) {
 		faults = append(faults, errors.New("-jwt-leeway must not be negative"))
 	}
 	return faults
+}
+
+// checkUserHeader makes sure that the header can name a user, and that somebody may set it.
+func (c *config) checkUserHeader() (faults []error) {
+	name := textproto.CanonicalMIMEHeaderKey(c.userHeader)
+	if slices.Contains(otherHeaders, name) || strings.HasPrefix(name, "Content-") {
+		faults = append(faults, fmt.Errorf("-user-header: %s has a meaning of its own", name))
+	}
+	for _, key := range c.keyHeaders {
+		if alike(key, name) {
+			faults = append(faults, fmt.Errorf("-user-header: %s has the key", name))
+		}
+	}
+	if len(c.trusted) == 0 {
+		faults = append(faults, errors.New("-trusted-peers: none is named, so nobody could set -user-header"))
+	}
+	return faults
+}
+
+// otherHeaders name no user: they belong to HTTP, to the hop, or to this proxy.
+var otherHeaders = []string{
+	"Authorization", "Connection", "Cookie", "Expect", "Forwarded", "Host", "Keep-Alive", "Proxy-Authorization",
+	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", operationHeader, attemptHeader,
 }
 
 func isNoLetter(c rune) bool {

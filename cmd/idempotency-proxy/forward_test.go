@@ -29,6 +29,7 @@ func TestOperationIsHandedOn(t *testing.T) {
 	forged := func(r *http.Request) {
 		for _, name := range []string{
 			"Idempotency-Operation", "Idempotency-Attempt", "Idempotency_Operation", "idempotency_attempt",
+			"Idempotency.Operation", "IDEMPOTENCY~ATTEMPT",
 		} {
 			r.Header[name] = []string{"forged"}
 		}
@@ -115,6 +116,7 @@ func TestForwardedFor(t *testing.T) {
 	told := []request{
 		with("X-Forwarded-For", "192.0.2.7"), with("X-Forwarded-Host", "api.example"), with("X-Forwarded-Proto", "https"),
 		with("Forwarded", "for=192.0.2.7"), toHost("inner.example"),
+		with("X_Forwarded_For", "192.0.2.8"), with("X-Forwarded_Host", "b.example"), with("X.Forwarded.Proto", "ftp"),
 	}
 	one := []string{"-all-callers-are-one-user", "-store", "memory:"}
 	trusting := start(t, upstream.URL, one...)
@@ -131,7 +133,37 @@ func TestForwardedFor(t *testing.T) {
 	require.Equal(t, []string{"inner.example"}, seen["X-Forwarded-Host"])
 	require.Equal(t, []string{"http"}, seen["X-Forwarded-Proto"])
 	require.NotContains(t, seen, "Forwarded")
+	for _, name := range []string{"X_forwarded_for", "X-Forwarded_host", "X.forwarded.proto"} {
+		require.NotContains(t, seen, name)
+	}
 	require.Equal(t, "inner.example", upstream.last(t).Host)
+}
+
+// A proxy in front may ask for one host, and say in X-Forwarded-Host which one its client asked for.
+func TestForwardedHostBelongsToTheKey(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	one := []string{"-all-callers-are-one-user", "-store", "memory:"}
+	trusting, wary := start(t, upstream.URL, one...), start(t, upstream.URL, append(one, "-trusted-peers", "10.0.0.1")...)
+	both := start(t, upstream.URL, append(one, "-preserve-host")...)
+	forwarded := func(host string) request { return with("X-Forwarded-Host", host) }
+	for name, test := range map[string]struct {
+		proxy    *process
+		changes  []request
+		replayed bool
+	}{
+		"the same":        {trusting, []request{forwarded("A.Example:443"), toHost("inner")}, true},
+		"by another way":  {trusting, []request{forwarded("a.example"), toHost("inner-2")}, true},
+		"not forwarded":   {trusting, []request{toHost("a.example")}, true},
+		"another":         {trusting, []request{forwarded("b.example"), toHost("inner")}, false},
+		"not trusted":     {wary, []request{forwarded("b.example"), toHost("inner")}, true},
+		"preserved":       {both, []request{forwarded("a.example"), toHost("inner")}, true},
+		"preserved other": {both, []request{forwarded("a.example"), toHost("inner-2")}, false},
+	} {
+		key := keyed(strings.ReplaceAll(name, " ", "-"))
+		require.False(t, test.proxy.post("/", "x", key, forwarded("a.example"), toHost("inner")).replayed, name)
+		require.Equal(t, test.replayed, test.proxy.post("/", "x", append(test.changes, key)...).replayed, name)
+	}
 }
 
 // A host is another service, unless the operator says that it is another name of the same.
@@ -163,11 +195,12 @@ func TestForwardKey(t *testing.T) {
 	upstream := serve(t, created)
 	args := []string{"-all-callers-are-one-user", "-store", "memory:", "-key-headers", "Idempotency-Key,X-Request-Key"}
 	without, withKey := start(t, upstream.URL, args...), start(t, upstream.URL, append(args, "-forward-key")...)
-	both := []request{keyed("k"), with("X-Request-Key", "k")}
+	both := []request{keyed("k"), with("X-Request-Key", "k"), with("Idempotency_Key", "other")}
 	require.Equal(t, 201, without.post("/", "x", both...).status)
 	require.Empty(t, upstream.last(t).Header.Get("Idempotency-Key")+upstream.last(t).Header.Get("X-Request-Key"))
 	require.Equal(t, 201, withKey.post("/", "x", both...).status)
 	require.Equal(t, "kk", upstream.last(t).Header.Get("Idempotency-Key")+upstream.last(t).Header.Get("X-Request-Key"))
+	require.NotContains(t, upstream.last(t).Header, "Idempotency_key", "it may be taken for the key")
 	require.Equal(t, 201, without.post("/", "", keyed("k"), method("PUT")).status)
 	require.Equal(t, "k", upstream.last(t).Header.Get("Idempotency-Key"), "what is not guarded is not touched")
 }
@@ -287,6 +320,100 @@ func TestLargeBodies(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is asked for is a path of the service. Other targets would reach the service as they are, past the path of
+// -upstream, and share one key.
+func TestTarget(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL+"/base", append(asHeader, "-store", "memory:")...)
+	for target, want := range map[string]int{
+		"x:http://internal.example/admin": 400, "x:admin": 400, "*": 400, "/%2A": 201, "http://other.example/y": 201,
+		"http://other.example": 201,
+	} {
+		resp := p.exchange(t, "POST "+target+" HTTP/1.1", "X-User: alice", "Idempotency-Key: k")
+		require.Equal(t, want, resp.StatusCode, target)
+	}
+	require.Equal(t, 3, upstream.count())
+}
+
+// exchange sends a request with the body x, line by line as it is given, on a connection of its own.
+func (p *process) exchange(t *testing.T, lines ...string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", p.address())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx",
+		strings.Join(lines, "\r\n"))
+	require.NoError(t, err)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp
+}
+
+// Trailers of a request go no further: they could name another user, and no fingerprint has them.
+func TestTrailersOfRequests(t *testing.T) {
+	t.Parallel()
+	trailers := make(chan http.Header, 2)
+	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		trailers <- r.Trailer
+		created(w, r)
+	})
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	chunked := func(r *http.Request) {
+		r.ContentLength = -1
+		r.Trailer = http.Header{"X-User": {"bob"}}
+	}
+	for _, changes := range [][]request{{}, {keyed("k")}} {
+		require.Equal(t, 201, p.post("/", "x", append(changes, as("alice"), chunked)...).status)
+		require.Empty(t, <-trailers)
+	}
+}
+
+// The body of a guarded request must arrive in time, because it takes room from others until it is whole. A connection
+// on which it has, and a request that is not guarded, may take longer.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, echo)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-body-timeout", "300ms")...)
+	begin := func(fields string) (net.Conn, *bufio.Reader) {
+		conn, err := net.Dial("tcp", p.address())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nContent-Length: 2\r\n"+fields+"\r\nb")
+		require.NoError(t, err)
+		return conn, bufio.NewReader(conn)
+	}
+	slow, in := begin("Idempotency-Key: slow\r\n")
+	timely, timelyIn := begin("Idempotency-Key: timely\r\n")
+	unguarded, unguardedIn := begin("")
+	_, err := io.WriteString(timely, "b")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, timelyIn))
+	require.Equal(t, 400, answered(t, in))
+	_, err = in.ReadByte()
+	require.ErrorIs(t, err, io.EOF, "the connection is closed")
+	require.NoError(t, slow.Close())
+
+	_, err = io.WriteString(unguarded, "b")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, unguardedIn))
+	_, err = io.WriteString(timely, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	require.Equal(t, 200, answered(t, timelyIn))
+}
+
+// answered returns the status of the next answer on a connection.
+func answered(t *testing.T, in *bufio.Reader) int {
+	t.Helper()
+	resp, err := http.ReadResponse(in, nil)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode
 }
 
 // It is no tunnel.

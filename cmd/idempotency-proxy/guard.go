@@ -3,10 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -35,7 +39,7 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 		Logger:             log,
 	}
 	if !c.ignoreHost {
-		opts.Endpoint = endpoint
+		opts.Endpoint = c.endpoint
 	}
 	return idempotency.New(store, user, opts)
 }
@@ -50,21 +54,68 @@ func observer(m *metrics, log *slog.Logger) idempotency.Observer {
 	}
 }
 
+// inTime bounds how long the body of a guarded request may take to arrive. Until it is whole, it takes room from others.
+func (c *config) inTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn := http.NewResponseController(w)
+		if r.Body != http.NoBody && c.guards(r) && conn.SetReadDeadline(time.Now().Add(c.bodyTimeout)) == nil {
+			r = r.WithContext(r.Context()) // net/http looks at the body of its own request
+			r.Body = &timelyBody{r.Body, conn}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// guards reports whether the middleware reads the body of a request.
+func (c *config) guards(r *http.Request) bool {
+	hasKey := func(name string) bool { return len(r.Header.Values(name)) > 0 }
+	return slices.Contains(c.methods, r.Method) && (c.required || slices.ContainsFunc(c.keyHeaders, hasKey))
+}
+
+// timelyBody is a body that must arrive before the deadline of its connection. The deadline ends with it: net/http goes
+// on to read, to see whether the client leaves.
+type timelyBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+func (b *timelyBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
 // endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts
-// apart by Host or X-Forwarded-Host, and must not answer for one of them what it has answered for another.
-func endpoint(r *http.Request) string {
+// apart, and must not answer for one of them what it has answered for another.
+func (c *config) endpoint(r *http.Request) string {
 	path := r.URL.EscapedPath()
 	if strings.HasPrefix(r.RequestURI, "/") { // as it was sent
 		path, _, _ = strings.Cut(r.RequestURI, "?")
 	}
-	return r.Method + " " + host(r) + path
+	return r.Method + " " + c.hosts(r) + path
 }
 
-// host returns the host of a request without the port that its scheme implies.
-func host(r *http.Request) string {
-	name, port, err := net.SplitHostPort(r.Host)
+// hosts returns the host that the service gets in X-Forwarded-Host: a proxy in front may have asked for another one
+// than its client. With -preserve-host, the service gets that one, too.
+func (c *config) hosts(r *http.Request) string {
+	forwarded := r.Header["X-Forwarded-Host"]
+	if len(forwarded) == 0 || !c.trusted.contain(r.RemoteAddr) {
+		return host(r.Host)
+	}
+	name := url.PathEscape(host(strings.Join(forwarded, ","))) // has no space and no slash, as a Host
+	if c.preserveHost {
+		name += " " + host(r.Host)
+	}
+	return name
+}
+
+// host returns a host without the port that its scheme implies.
+func host(hostport string) string {
+	name, port, err := net.SplitHostPort(hostport)
 	if err != nil || port != "80" && port != "443" {
-		name = r.Host
+		name = hostport
 	}
 	return strings.ToLower(name)
 }

@@ -78,8 +78,12 @@ func (t *tokens) user(r *http.Request) (string, error) {
 		return "", err
 	}
 	claims := make(jwt.MapClaims)
-	if _, err := t.parser.ParseWithClaims(token, claims, t.key); err != nil {
+	parsed, err := t.parser.ParseWithClaims(token, claims, t.key)
+	if err != nil {
 		return "", invalidToken(err)
+	}
+	if _, critical := parsed.Header["crit"]; critical { // an extension must be refused by who does not know it (RFC 7515)
+		return "", invalidToken(errors.New("the token has an extension that must be understood"))
 	}
 	name, ok := claims[t.claim].(string)
 	if !ok || name == "" {
@@ -190,14 +194,14 @@ func keySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 		}
-		return set.Keyfunc, setMethods, nil
+		return publicKeys(ctx, set)
 	}
-	if from.Scheme == "http" && !isLoopback(from.Hostname()) {
-		return nil, nil, errors.New("-jwt-jwks: want https, because whoever changes the keys can name any user")
+	if err := checkSecure(from); err != nil {
+		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 	}
 	strict := false
 	set, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{source}, keyfunc.Override{
-		Client:                    &http.Client{Timeout: 10 * time.Second},
+		Client:                    &http.Client{Timeout: 10 * time.Second, CheckRedirect: checkRedirect},
 		HTTPTimeout:               10 * time.Second,
 		RateLimitWaitMax:          time.Second,
 		NoErrorReturnFirstHTTPReq: &strict,
@@ -208,7 +212,36 @@ func keySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
 	}
-	return set.Keyfunc, setMethods, nil
+	return publicKeys(ctx, set)
+}
+
+// publicKeys returns the keys of a set, if there is one that can verify a token.
+func publicKeys(ctx context.Context, set keyfunc.Keyfunc) (jwt.Keyfunc, []string, error) {
+	all, err := set.VerificationKeySet(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
+	}
+	for _, key := range all.Keys {
+		if _, shared := key.([]byte); !shared {
+			return set.Keyfunc, setMethods, nil
+		}
+	}
+	return nil, nil, errors.New("-jwt-jwks: no public key in the set")
+}
+
+// checkSecure refuses a URL that is read in the clear.
+func checkSecure(from *url.URL) error {
+	if from.Scheme != "https" && !isLoopback(from.Hostname()) {
+		return errors.New("want https, because whoever changes the keys can name any user")
+	}
+	return nil
+}
+
+func checkRedirect(r *http.Request, earlier []*http.Request) error {
+	if len(earlier) > 5 {
+		return errors.New("too many redirects")
+	}
+	return checkSecure(r.URL)
 }
 
 func isLoopback(host string) bool {

@@ -169,6 +169,7 @@ func TestForgedTokens(t *testing.T) {
 		"public key as HMAC": {bearer(token(t, jwt.SigningMethodHS256, public, claims()))},
 		"trimmed as HMAC":    {bearer(token(t, jwt.SigningMethodHS256, bytes.TrimSpace(public), claims()))},
 		"key in the token":   {bearer(token(t, jwt.SigningMethodRS256, rsaKey(t), claims(), "jku", upstream.URL))},
+		"unknown extension":  {bearer(rs(claims(), "crit", "b64"))},
 		"other key":          {bearer(token(t, jwt.SigningMethodRS256, rsaKey(t), claims()))},
 		"no signature":       {bearer(part[0] + "." + part[1] + ".")},
 		"other payload":      {bearer(part[0] + "." + bobs + "." + part[2])},
@@ -249,6 +250,22 @@ func TestKeySet(t *testing.T) {
 			current <- rotated
 			require.True(t, accepted(jwt.SigningMethodES256, added, "added"))
 		}
+	}
+}
+
+// Keys that are read in the clear, or that verify nothing, are no keys.
+func TestKeySetIsRefused(t *testing.T) {
+	t.Parallel()
+	inTheClear := httptest.NewServer(http.RedirectHandler("http://192.0.2.1/keys", http.StatusFound))
+	t.Cleanup(inTheClear.Close)
+	shared := keySet(jwkSecret("shared", []byte(strings.Repeat("s", 32))))
+	for source, says := range map[string]string{
+		inTheClear.URL: "want https", inFile(t, "{}"): "no public key", inFile(t, string(shared)): "no public key",
+	} {
+		args := append([]string{"-upstream", "http://127.0.0.1:1", "-listen", "127.0.0.1:0", "-jwt-jwks", source}, issuer...)
+		status, _, stderr := try(t, nil, args...)
+		require.Equal(t, 1, status, stderr)
+		require.Contains(t, stderr, says)
 	}
 }
 

@@ -43,7 +43,7 @@ func newServer(ctx context.Context, c *config, log *slog.Logger) (*server, error
 		return nil, errors.Join(err, store.shut())
 	}
 	s.upstream = newUpstream(c, s.metrics, log)
-	s.admin = &admin{store: store, metrics: s.metrics}
+	s.admin = &admin{store: store, metrics: s.metrics, failOpen: c.failOpen}
 	return s, nil
 }
 
@@ -70,7 +70,7 @@ func (s *server) serve(ctx context.Context) (err error) {
 		}
 		defer watched.Close()
 	}
-	public := s.newHTTP(s.counted(s.guard.Handler(s.upstream)))
+	public := s.newHTTP(s.counted(forPaths(s.config.inTime(s.guard.Handler(s.upstream)))))
 	if err := s.listen(public, s.config.listen, s.config.tlsCert, s.config.tlsKey, "serving", failed); err != nil {
 		return err
 	}
@@ -126,6 +126,21 @@ func (s *server) counted(next http.Handler) http.Handler {
 		s.metrics.running.Inc()
 		defer s.metrics.running.Dec()
 		next.ServeHTTP(w, r)
+	})
+}
+
+// forPaths refuses requests that do not ask for a path. It is no tunnel; and net/http would send another target to the
+// service as it is: "POST x:http://host/ HTTP/1.1" asks for http://host/.
+func forPaths(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodConnect:
+			http.Error(w, "this is no tunnel", http.StatusMethodNotAllowed)
+		case r.URL.Opaque != "", r.RequestURI == "*":
+			http.Error(w, "the target is no path", http.StatusBadRequest)
+		default:
+			next.ServeHTTP(w, r)
+		}
 	})
 }
 

@@ -1,9 +1,12 @@
 package main_test
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -63,4 +66,26 @@ func TestStoreDown(t *testing.T) {
 	require.Contains(t, open.logged(), "requests are not protected")
 	require.Equal(t, 201, open.post("/", "x", keyed("k"), as("alice")).status)
 	require.Contains(t, get(t, open.admin+"/metrics").body, `outcome="unprotected"`)
+	require.Equal(t, 200, get(t, open.admin+"/readyz").status, "else no request would come to be forwarded")
+}
+
+// A request that is forwarded without protection is bounded as a guarded one is. Its client cannot end it.
+func TestUpstreamTimeoutWithoutProtection(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	upstream := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "half")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // the proxy has given up
+		close(ended)
+	})
+	p := start(t, upstream.URL, append(asHeader, "-store", "redis://127.0.0.1:1", "-store-timeout", "100ms", "-fail-open",
+		"-upstream-timeout", "300ms")...)
+	conn := p.order("/", "x", "k")
+	defer conn.Close()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the request goes on:\n" + p.logged())
+	}
 }

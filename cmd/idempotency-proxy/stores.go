@@ -110,6 +110,9 @@ func openMemory(_ context.Context, c *config) (*backing, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.storeURL.Opaque+c.storeURL.Host+c.storeURL.Path != "" {
+		return nil, errors.New("want memory: with nothing behind it")
+	}
 	opts := idempotency.MemoryOptions{MaxBytes: limit}
 	if c.oneUser {
 		opts.MaxUserBytes = cmp.Or(limit, math.MaxInt64) // all of it
@@ -121,6 +124,9 @@ func openSQLite(_ context.Context, c *config) (*backing, error) {
 	limit, err := maxBytes(c)
 	if err != nil {
 		return nil, err
+	}
+	if c.storeURL.Host != "" || c.storeURL.Fragment != "" { // sqlite://dir/file would be /file
+		return nil, errors.New("want sqlite:file or sqlite:/directory/file")
 	}
 	file := cmp.Or(c.storeURL.Opaque, c.storeURL.Path) // sqlite:file or sqlite:/file
 	if file == "" {
@@ -141,7 +147,13 @@ func openSQLite(_ context.Context, c *config) (*backing, error) {
 // maxBytes returns the bound on all records that the URL of a store asks for: memory:?max-bytes=1000000000. Zero means
 // the default of the store.
 func maxBytes(c *config) (n int64, err error) {
-	text := c.storeURL.Query().Get("max-bytes")
+	query := c.storeURL.Query()
+	for name := range query {
+		if name != "max-bytes" {
+			return 0, fmt.Errorf("parameter %q is unknown", name)
+		}
+	}
+	text := query.Get("max-bytes")
 	if text == "" {
 		return 0, nil
 	}

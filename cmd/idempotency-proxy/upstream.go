@@ -40,6 +40,8 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) *upstream {
 	for _, name := range append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...) {
 		u.keys = append(u.keys, textproto.CanonicalMIMEHeaderKey(name))
 	}
+	slices.Sort(u.keys)
+	u.keys = slices.Compact(u.keys)
 	u.proxy = &httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
 		Transport:      newTransport(c),
@@ -75,12 +77,8 @@ func newTransport(c *config) *http.Transport {
 func (u *upstream) close() { u.proxy.Transport.(*http.Transport).CloseIdleConnections() }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect {
-		http.Error(w, "this is no tunnel", http.StatusMethodNotAllowed)
-		return
-	}
 	ctx := withSent(r.Context())
-	if _, guarded := idempotency.FromContext(ctx); guarded {
+	if _, guarded := idempotency.FromContext(ctx); guarded || ctx.Done() == nil { // no client can end it
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, u.config.upstreamTimeout)
 		defer cancel()
@@ -119,6 +117,7 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	u.user.forward(r.In, r.Out.Header)
 	removeLike(r.Out.Header, operationHeader)
 	removeLike(r.Out.Header, attemptHeader)
+	r.Out.Trailer = nil // which may be discarded (RFC 9110, section 6.5.1), could name a user, and is in no fingerprint
 	operation, guarded := idempotency.FromContext(r.In.Context())
 	u.rewriteKeys(r.Out.Header, guarded)
 	if !guarded {
@@ -149,6 +148,9 @@ func joinBody(out *http.Request) {
 
 // tellOfClient sets X-Forwarded-For, -Host and -Proto, and keeps what a proxy in front has said in them.
 func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
+	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		removeLike(r.Out.Header, name)
+	}
 	trusted := u.config.trusted.contain(r.In.RemoteAddr)
 	if trusted {
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // which SetXForwarded appends to
@@ -167,11 +169,12 @@ func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
 func (u *upstream) rewriteKeys(header http.Header, guarded bool) {
 	for _, name := range u.keys {
 		values, ok := header[name]
-		if !ok {
-			continue
+		if guarded {
+			removeLike(header, name)
+		} else {
+			delete(header, name)
 		}
-		delete(header, name)
-		if !guarded || u.config.forwardKey {
+		if ok && (!guarded || u.config.forwardKey) {
 			header[strings.ToLower(name)] = values
 		}
 	}
