@@ -235,7 +235,15 @@ func requestPath(r *http.Request) string {
 		return path
 	}
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil { // the absolute form, as proxies send it
-		return u.EscapedPath()
+		return pathOf(u)
 	}
-	return r.URL.EscapedPath()
+	return pathOf(r.URL)
+}
+
+// pathOf returns the escaped path of a URL. One like mailto:somebody has none, but what stands for it.
+func pathOf(u *url.URL) string {
+	if u.Opaque != "" {
+		return u.Scheme + ":" + u.Opaque
+	}
+	return u.EscapedPath()
 }

@@ -282,6 +282,8 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 		"":                             "POST /rewritten", // a request that came from no server
 		"no target":                    "POST /rewritten",
 		"http://[fe80::1%25en0]:1/pay": "POST /pay",
+		"x:a?q=1":                      "POST x:a", // no path, but it names something
+		"*":                            "POST *",
 	} {
 		var endpoint string
 		svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
