@@ -67,6 +67,9 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written boo
 	default:
 		inner.takeBack()
 		outer.WriteHeader(inner.status) // which gin only remembers
+		if _, decided := idempotency.Decided(r.Context()); !decided && inner.status >= http.StatusBadRequest {
+			idempotency.Decide(r.Context(), idempotency.Unknown) // a refusal, and no fault of the server to be logged
+		}
 	}
 	return inner.Written()
 }

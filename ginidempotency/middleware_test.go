@@ -33,6 +33,28 @@ func guard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) gi
 	return ginidempotency.Middleware(idem)
 }
 
+// A client that sends no JSON is no reason for a warning. A handler that attaches an error and leaves the status at 200 is.
+func TestWarnings(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{"/bind": "", "/error": "wrote nothing"} {
+		var log strings.Builder
+		idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+			idempotency.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NoError(t, err)
+		e := gin.New()
+		e.Use(ginidempotency.Middleware(idem))
+		e.POST("/bind", func(c *gin.Context) { _ = c.BindJSON(&struct{ Amount int }{}) })
+		e.POST("/error", func(c *gin.Context) { _ = c.Error(errors.New("declined")) })
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("no JSON"))
+		r.Header.Set("Idempotency-Key", "1")
+		e.ServeHTTP(w, r)
+		require.Equal(t, map[string]int{"/bind": http.StatusBadRequest, "/error": http.StatusOK}[path], w.Code)
+		require.Contains(t, log.String(), want)
+		require.Equal(t, want == "", log.Len() == 0, log.String())
+	}
+}
+
 func single(t *testing.T) gin.HandlerFunc {
 	t.Helper()
 	return guard(t, idempotency.SingleUser, idempotency.Options{})
