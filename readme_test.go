@@ -66,7 +66,7 @@ func TestReadmeListsEveryOption(t *testing.T) {
 func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
-	for _, folder := range []string{".", "examples", "idempotencytest", "internal/*", "internal/proof/*", "pgxstore"} {
+	for _, folder := range []string{".", "cmd/idempotency-proxy", "examples", "idempotencytest", "internal/*", "internal/proof/*", "pgxstore"} {
 		files, err := filepath.Glob(folder + "/*_test.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
