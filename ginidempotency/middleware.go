@@ -5,9 +5,10 @@
 // A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
 //
 // An error that is attached by Context.Error, or by AbortWithError, and comes with neither a body nor a status below
-// 400, is no answer yet: middleware outside may make one of it. So nothing is stored, and the Logger of idem is told. A
-// retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware that answers errors inside of
-// this one: then its answers are stored and replayed, unless Options.Storable says that they mean "try again".
+// 400, is no answer yet: middleware outside may make one of it. So nothing is stored. The Logger of idem is told if no
+// status was set either. A retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware that
+// answers errors inside of this one: then its answers are stored and replayed, unless Options.Storable says that they mean
+// "try again".
 //
 // The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext goes past the recording, and
 // is treated like such an error.
