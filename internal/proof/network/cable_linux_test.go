@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -146,14 +147,24 @@ func enterNamespace(addr string) (*namespace, error) {
 	return &namespace{tun, name}, nil
 }
 
-// do runs f on a thread in the namespace.
+// do runs f on a thread in the namespace. It fails once the namespace is closed: a pool dials on after its Close.
 func (n *namespace) do(f func()) (err error) {
 	inThread(func() {
-		if err = unix.Setns(int(n.name.Fd()), unix.CLONE_NEWNET); err == nil {
+		if err = n.enter(); err == nil {
 			f()
 		}
 	})
 	return err
+}
+
+func (n *namespace) enter() error {
+	name, err := n.name.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var refused error
+	err = name.Control(func(fd uintptr) { refused = unix.Setns(int(fd), unix.CLONE_NEWNET) })
+	return errors.Join(err, refused)
 }
 
 func (n *namespace) close() {
