@@ -146,7 +146,8 @@ func (x *execution) complete(resp Response) (refusal error) {
 // tryComplete is complete, but leaves the claim as it is if the store fails.
 func (x *execution) tryComplete(resp Response) (refusal error) {
 	err := x.persist(resp, x.runner.opts.StoreTimeout)
-	if !settles(err) && !x.leased() { // the effects are bound to the record, of which nobody knows
+	if !x.leased() && (!settles(err) || errors.Is(err, ErrRecordInvalid)) {
+		// The effects are bound to the record, of which nobody knows.
 		err = fmt.Errorf("%w: %w", ErrRolledBack, err)
 	}
 	x.settled = settles(err)

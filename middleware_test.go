@@ -709,20 +709,25 @@ func (s txStore) Begin(
 func TestNothingOfARolledBackAnswerIsSent(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 10_000} {
-		store := newSpyStore()
-		store.onComplete = failing(1, fmt.Errorf("%w: serialization failure", idempotency.ErrRolledBack))
-		svc := setup{store: txStore{store}, opts: idempotency.Options{MaxResponse: 5000, Stream: true}}.serve(t,
-			func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Location", "/payments/1")
-				_, _ = io.WriteString(w, strings.Repeat("x", size))
-				assert.NoError(t, http.NewResponseController(w).Flush())
-			})
-		got := svc.post("k", "b")
-		requireProblem(t, got, http.StatusServiceUnavailable, "rolled-back")
-		require.NotContains(t, got.header, "Location")
-		require.Equal(t, idempotency.OutcomeRolledBack, svc.journal.last(t).Outcome)
-		require.Zero(t, store.releases.Load())
-		require.Zero(t, store.extends.Load())
+		for _, cause := range []error{
+			fmt.Errorf("%w: serialization failure", idempotency.ErrRolledBack),
+			fmt.Errorf("%w: the response", idempotency.ErrRecordInvalid),
+		} {
+			store := newSpyStore()
+			store.onComplete = failing(1, cause)
+			svc := setup{store: txStore{store}, opts: idempotency.Options{MaxResponse: 5000, Stream: true}}.serve(t,
+				func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Location", "/payments/1")
+					_, _ = io.WriteString(w, strings.Repeat("x", size))
+					assert.NoError(t, http.NewResponseController(w).Flush())
+				})
+			got := svc.post("k", "b")
+			requireProblem(t, got, http.StatusServiceUnavailable, "rolled-back")
+			require.NotContains(t, got.header, "Location")
+			require.Equal(t, idempotency.OutcomeRolledBack, svc.journal.last(t).Outcome)
+			require.Zero(t, store.releases.Load())
+			require.Zero(t, store.extends.Load())
+		}
 	}
 }
 
