@@ -46,12 +46,32 @@ func Psql(addr string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// MariaClient returns a command that runs the client that came with the server. It finds the password in its
+// environment.
+func MariaClient(addr string, args ...string) *exec.Cmd {
+	host, port, _ := net.SplitHostPort(addr)
+	own := []string{"--no-defaults", "--skip-column-names", "--batch", "--host=" + host, "--port=" + port, "--user=root"}
+	cmd := exec.Command("mariadb", append(own, args...)...)
+	cmd.Env = append(os.Environ(), "MYSQL_PWD="+mariaPassword)
+	return cmd
+}
+
+// MariaPassword is that of all MariaDB servers.
+var MariaPassword = mariaPassword
+
 // PostgresPassword is that of all databases.
 var PostgresPassword = postgresPassword
 
 // SecretFile returns the name of the file that holds it.
 func SecretFile() string {
 	inst, _ := ownInstallation()
+	names, _ := filepath.Glob(filepath.Join(filepath.Dir(inst.template), "secret*"))
+	return strings.Join(names, " ")
+}
+
+// MariaFile returns the name of the file that made the users of all MariaDB servers.
+func MariaFile() string {
+	inst, _ := ownMariaDB()
 	names, _ := filepath.Glob(filepath.Join(filepath.Dir(inst.template), "secret*"))
 	return strings.Join(names, " ")
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// own starts two servers, pauses one of them, prints their directory and their processes, and waits to be killed.
+// own starts three servers, pauses one of them, prints their directory and their processes, and waits to be killed.
 func own() error {
 	s, err := servertest.StartRedis()
 	if err != nil {
@@ -33,10 +34,14 @@ func own() error {
 	if err != nil {
 		return err
 	}
+	m, err := servertest.StartMariaDB()
+	if err != nil {
+		return err
+	}
 	if err := db.Pause(); err != nil {
 		return err
 	}
-	fmt.Println(filepath.Dir(db.Dir()), append(db.Processes(), s.Processes()...))
+	fmt.Println(filepath.Dir(db.Dir()), slices.Concat(db.Processes(), m.Processes(), s.Processes()))
 	select {}
 }
 
@@ -44,6 +49,7 @@ func TestServersEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	servertest.Redis(t) // skips this test, too
 	servertest.Postgres(t)
+	servertest.MariaDB(t)
 	test, err := os.Executable()
 	check(t, err)
 	owner := exec.Command(test)
@@ -55,8 +61,8 @@ func TestServersEndWithTheirProcess(t *testing.T) {
 	check(t, err)
 	dir, list, ok := strings.Cut(strings.TrimSpace(line), " [")
 	processes := strings.Fields(strings.TrimSuffix(list, "]"))
-	if !ok || len(processes) < 4 {
-		t.Fatalf("got %q, want a directory and the processes of Redis and PostgreSQL", line)
+	if !ok || len(processes) < 5 {
+		t.Fatalf("got %q, want a directory and the processes of Redis, MariaDB and PostgreSQL", line)
 	}
 	for _, process := range processes {
 		if ended(process) {

@@ -16,11 +16,12 @@ import (
 // Everybody can read the arguments of a process. Who takes over a server is not root then.
 func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
 	t.Parallel()
-	s, db := servertest.Redis(t), servertest.Postgres(t)
+	s, db, m := servertest.Redis(t), servertest.Postgres(t), servertest.MariaDB(t)
 	expectNoPassword(t, strings.Join(s.Args(), " "))
 	expectNoPassword(t, strings.Join(db.Args(), " "))
+	expectNoPassword(t, strings.Join(m.Args(), " "))
 	standby := servertest.Replica(t, db.Addr())
-	for _, process := range slices.Concat(s.Processes(), db.Processes(), standby.Processes()) {
+	for _, process := range slices.Concat(s.Processes(), db.Processes(), m.Processes(), standby.Processes()) {
 		dir := fmt.Sprintf("/proc/%d", process)
 		info, err := os.Stat(dir)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +41,7 @@ func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
 
 func expectNoPassword(t *testing.T, arguments string) {
 	t.Helper()
-	for _, password := range []string{servertest.RedisPassword(), servertest.PostgresPassword} {
+	for _, password := range []string{servertest.RedisPassword(), servertest.PostgresPassword, servertest.MariaPassword} {
 		if strings.Contains(arguments, password) {
 			t.Errorf("the password is in %q", arguments)
 		}

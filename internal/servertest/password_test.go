@@ -4,6 +4,7 @@ package servertest_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,15 +59,41 @@ func TestPostgresRefusesWhoHasNoPassword(t *testing.T) {
 	}
 }
 
+func TestMariaDBRefusesWhoHasNoPassword(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	none := func(user string) *exec.Cmd {
+		cmd := maria(m.Addr(), "--user="+user, "-e", "SELECT 1")
+		cmd.Env = slices.DeleteFunc(cmd.Env, func(v string) bool { return strings.HasPrefix(v, "MYSQL_PWD=") })
+		return cmd
+	}
+	socket := none("root")
+	socket.Args = append(socket.Args, "--protocol=socket", "--socket="+filepath.Join(m.Dir(), "socket"))
+	wrong := none("root")
+	wrong.Env = append(wrong.Env, "MYSQL_PWD=guess")
+	for _, cmd := range []*exec.Cmd{none("root"), none("mysql"), none("mariadb.sys"), none(""), socket, wrong} {
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "Access denied") &&
+			!strings.Contains(string(out), "is not allowed to connect") {
+			t.Errorf("got %q (%v), want a refusal", out, err)
+		}
+	}
+	if got := ask(t, m, "SELECT group_concat(User, '@', Host ORDER BY User) FROM mysql.global_priv"); got !=
+		"mariadb.sys@localhost,root@127.0.0.1" {
+		t.Errorf("got users %s", got)
+	}
+}
+
 func TestFilesArePrivate(t *testing.T) {
 	t.Parallel()
 	s := servertest.Redis(t)
 	db := servertest.Postgres(t)
-	for _, dir := range []string{s.Dir(), db.Dir()} {
+	m := servertest.MariaDB(t)
+	for _, dir := range []string{s.Dir(), db.Dir(), m.Dir()} {
 		expectMode(t, dir, 0o700)
 	}
 	expectMode(t, filepath.Dir(s.Dir()), 0o711)
 	expectMode(t, servertest.SecretFile(), 0o600)
+	expectMode(t, servertest.MariaFile(), 0o600)
 }
 
 func expectMode(t *testing.T, name string, want os.FileMode) {

@@ -27,9 +27,7 @@ var postgresPassword = rand.Text()
 // Unless they say otherwise fsync is off: only a crash of the machine could tell the difference. The error wraps
 // [exec.ErrNotFound] if there is no PostgreSQL on this machine.
 func StartPostgres(settings ...string) (*Database, error) {
-	return startPostgres(settings, func(inst installation, data string) error {
-		return run(inst.command("cp", "-Rp", inst.template, data))
-	})
+	return startPostgres(settings, installation.copyTemplate)
 }
 
 // startPostgres starts a server whose files fill makes in the directory data.
@@ -50,12 +48,7 @@ func startPostgres(settings []string, fill func(inst installation, data string) 
 		}
 		return inst.command(filepath.Join(inst.bin, "postgres"), args...)
 	}}}
-	err = fill(inst, dataDir(dir))
-	if err == nil {
-		err = db.start()
-	}
-	if err != nil {
-		db.Close()
+	if err := db.startWith(func() error { return fill(inst, dataDir(dir)) }); err != nil {
 		return nil, err
 	}
 	return db, nil
@@ -106,9 +99,9 @@ func (db *Database) Psql(database, script string) error {
 
 func dataDir(dir string) string { return filepath.Join(dir, "data") }
 
-// installation is the PostgreSQL of this machine.
+// installation is the PostgreSQL or the MariaDB of this machine.
 type installation struct {
-	bin      string              // the directory of its programs
+	bin      string              // the directory of the server's program
 	owner    *syscall.Credential // who runs it; nil: who runs this process
 	template string              // the files of a server that was never started
 }
@@ -152,6 +145,11 @@ func writeSecret(dir, secret string, owner *syscall.Credential) (string, error) 
 	}
 	_, err = f.WriteString(secret)
 	return f.Name(), err
+}
+
+// copyTemplate makes the directory data.
+func (inst installation) copyTemplate(data string) error {
+	return run(inst.command("cp", "-Rp", inst.template, data))
 }
 
 // command makes a command that runs as the owner. Its messages are in English.

@@ -1,10 +1,11 @@
 //go:build unix
 
-// Package servertest starts private Redis and PostgreSQL servers for tests and examples, and puts a [Proxy] between
-// them and their clients that breaks connections at chosen messages.
+// Package servertest starts private Redis, PostgreSQL and MariaDB servers for tests and examples, and puts a [Proxy]
+// between them and their clients that breaks connections at chosen messages.
 //
 // The servers listen on loopback only and ask for a password that only this process knows. If it is root's, they run as
-// the users "redis" and "postgres". Nobody else can open the temporary directories in which they keep their files.
+// the users "redis", "postgres" and "mysql". Nobody else can open the temporary directories in which they keep their
+// files.
 //
 // A server that nobody closes ends with the process that started it, and the directories go then at the latest, even if
 // that process is killed. (Only Linux ends the servers of a killed process; elsewhere they have to be closed.)
@@ -36,7 +37,7 @@ type Server struct {
 // Addr returns the host and port of the server. They do not change.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Crash ends the server without any chance to save something: Redis by SIGKILL, PostgreSQL by an immediate shutdown.
+// Crash ends the server without any chance to save something: PostgreSQL by an immediate shutdown, others by SIGKILL.
 // When it returns, all processes of the server are gone.
 func (s *Server) Crash() { s.end(s.abort) }
 
@@ -103,6 +104,18 @@ func (s *Server) start() (err error) {
 		if err = s.Restart(); err == nil {
 			return nil
 		}
+	}
+	return err
+}
+
+// startWith starts the server when fill has made its files. If either fails, nothing is left of it.
+func (s *Server) startWith(fill func() error) error {
+	err := fill()
+	if err == nil {
+		err = s.start()
+	}
+	if err != nil {
+		s.Close()
 	}
 	return err
 }

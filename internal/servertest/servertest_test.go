@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -168,6 +169,62 @@ func TestPostgresIsSilentDuringAPause(t *testing.T) {
 	check(t, session.Wait())
 }
 
+func TestMariaDBSurvivesStopAndCrash(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	dsn := m.DSN()
+	ask(t, m, "CREATE TABLE done (id int)")
+	for i, end := range []func(){m.Stop, m.Crash} {
+		ask(t, m, fmt.Sprintf("INSERT INTO done VALUES (%d)", i))
+		processes := m.Processes()
+		end()
+		expectGone(t, processes)
+		if out, err := maria(m.Addr(), "-e", "SELECT 1").CombinedOutput(); err == nil {
+			t.Errorf("got %s from a server that does not run", out)
+		}
+		check(t, m.Restart())
+	}
+	got := ask(t, m, "SELECT group_concat(id ORDER BY id SEPARATOR ' ') FROM done")
+	if got != "0 1" || m.DSN() != dsn {
+		t.Errorf("got rows %q at %s, want %q at %s", got, m.DSN(), "0 1", dsn)
+	}
+}
+
+func TestMariaDBTakesSettings(t *testing.T) {
+	t.Parallel()
+	const settings = "SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@bind_address"
+	for want, m := range map[string]*servertest.Maria{
+		"2\t0\t127.0.0.1": servertest.MariaDB(t),
+		"1\t1\t127.0.0.1": servertest.MariaDB(t, "innodb_flush_log_at_trx_commit=1", "log_bin=on"),
+	} {
+		if got := ask(t, m, settings); got != want {
+			t.Errorf("got settings %q, want %q", got, want)
+		}
+	}
+}
+
+func TestMariaDBIsSilentDuringAPause(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	check(t, m.Pause())
+	newcomer := maria(m.Addr(), "-e", "SELECT 3")
+	var out strings.Builder
+	newcomer.Stdout = &out
+	check(t, newcomer.Start())
+	ended := make(chan error)
+	go func() { ended <- newcomer.Wait() }()
+	select {
+	case err := <-ended:
+		t.Fatalf("the client has ended during the pause: %v", err)
+	case <-time.After(while):
+	}
+	m.Resume()
+	check(t, <-ended)
+	if got := strings.TrimSpace(out.String()); got != "3" {
+		t.Errorf("got %q after the pause, want 3", got)
+	}
+}
+
 func TestStandbyRefusesToWrite(t *testing.T) {
 	t.Parallel()
 	db := servertest.Postgres(t)
@@ -208,12 +265,14 @@ func TestStartTellsWhatTheServerSaid(t *testing.T) {
 	t.Parallel()
 	_, redis := servertest.StartRedis("--nonsense", "1")
 	_, postgres := servertest.StartPostgres("nonsense=1")
+	_, mariadb := servertest.StartMariaDB("nonsense=1")
 	for _, tt := range []struct {
 		err  error
 		want string
 	}{
 		{redis, "FATAL CONFIG FILE ERROR"},
 		{postgres, "unrecognized configuration parameter"},
+		{mariadb, "unknown variable 'nonsense=1'"},
 	} {
 		if errors.Is(tt.err, exec.ErrNotFound) {
 			servertest.Require(t, tt.err)
@@ -226,6 +285,7 @@ func TestStartTellsWhatTheServerSaid(t *testing.T) {
 
 func TestClosedServersLeaveNothing(t *testing.T) {
 	servertest.Postgres(t).Close() // makes what all servers of this process share
+	servertest.MariaDB(t).Close()
 	before := runtime.NumGoroutine()
 
 	db, err := servertest.StartPostgres()
@@ -233,17 +293,20 @@ func TestClosedServersLeaveNothing(t *testing.T) {
 	s, err := servertest.StartRedis()
 	servertest.Require(t, err)
 	redis(t, s, "SET k v")
+	m, err := servertest.StartMariaDB()
+	check(t, err)
 	check(t, db.Pause())
-	processes := append(db.Processes(), s.Processes()...)
-	if len(processes) < 4 {
-		t.Errorf("got processes %v, want those of Redis and several of PostgreSQL", processes)
+	processes := slices.Concat(db.Processes(), m.Processes(), s.Processes())
+	if len(processes) < 5 {
+		t.Errorf("got processes %v, want those of Redis and MariaDB, and several of PostgreSQL", processes)
 	}
 	db.Close()
+	m.Close()
 	s.Close()
 	s.Close() // does no harm
 
 	expectGone(t, processes)
-	for _, dir := range []string{db.Dir(), s.Dir()} {
+	for _, dir := range []string{db.Dir(), m.Dir(), s.Dir()} {
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
 			t.Errorf("%s is still there", dir)
 		}
@@ -304,6 +367,17 @@ func psql(addr string, args ...string) *exec.Cmd {
 func query(t *testing.T, db *servertest.Database, sql string) string {
 	t.Helper()
 	out, err := psql(db.Addr(), "-c", sql).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", sql, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func maria(addr string, args ...string) *exec.Cmd { return servertest.MariaClient(addr, args...) }
+
+func ask(t *testing.T, m *servertest.Maria, sql string) string {
+	t.Helper()
+	out, err := maria(m.Addr(), "-e", sql, "test").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v: %s", sql, err, out)
 	}
