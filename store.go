@@ -7,15 +7,27 @@ import (
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
 //
-// A Store is safe for concurrent use. An error means that the backend failed, or did not answer in time; the step may
-// have taken effect nevertheless. A key that somebody else holds is a result, never an error. A Store does not retain
-// the body of a [Response] that it is given, because the caller uses its buffer again. Neither side modifies anything
-// else that goes in or out.
+// A Store is safe for concurrent use. Claims to different keys are held at the same time, two at least: Begin does
+// not wait for the end of a claim. The context of a step may end when the step has returned. A claim, and a
+// transaction that belongs to it, outlives the context of Begin.
 //
-// A Store whose claims are transactions, of which the effects of the handler are a part, has a method "Transactional()
-// bool" that returns true. Its handlers never run without a claim, not even with FailOpen.
+// An error means that the backend failed, or did not answer in time; the step may have taken effect nevertheless. It
+// need not wrap [ErrUnavailable], for which the caller takes every error that wraps no other sentinel of this
+// package. A key that somebody else holds is a result, never an error. A Store does not retain the body of a
+// [Response] that it is given, because the caller uses its buffer again. Neither side modifies anything else that
+// goes in or out.
 //
-// Package idempotencytest checks an implementation against this contract.
+// A record that has outlived its TTL is forgotten, whether or not it is still stored. A claim that was not settled may
+// find its own token in it, because nobody else has claimed the key. It does what it does without any record: Extend
+// and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
+//
+// A Store whose claims are transactions, of which the effects of the handler are a part, has a method
+// "Transactional() bool" that returns true. Its handlers never run without a claim, not even with FailOpen. In the
+// record of a claim, and of an attempt that runs, NoLease is set and LeaseLeft is zero. What else it cannot see of
+// somebody else's attempt that runs is zero: Operation, Attempt, Fingerprint and Created.
+//
+// [Key.Digest] makes a key of fixed size, and [Response.MarshalBinary] the stored form of a response. Package
+// idempotencytest checks an implementation against this contract.
 type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
@@ -30,6 +42,9 @@ type Store interface {
 	//     record: the same operation, the next attempt.
 	//
 	// A completed record is never claimed.
+	//
+	// Created of the record is when attempt 1 began, by the clock of the store or of the process. All records of an
+	// operation agree on it within 10 milliseconds.
 	//
 	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
 	// reported as [ErrRecordInvalid] and left alone. So is one that was made for another key. A store that has reached
@@ -52,8 +67,8 @@ type Claim interface {
 	Context(ctx context.Context) context.Context
 
 	// Extend lets the lease run for lease from now, and the record live at least as long. It also revives a lease that
-	// has lapsed, unless somebody else has claimed the key. The Extend of a transactional Store is called every second while
-	// the handler runs, and says whether the transaction goes on.
+	// has lapsed, unless somebody else has claimed the key. The Extend of a transactional Store is called every second
+	// while the handler runs, and says whether the transaction goes on.
 	//
 	//   - [ErrClaimLost]: somebody else has claimed the key, or may because the transaction has ended; or the claim was
 	//     settled.
@@ -62,11 +77,17 @@ type Claim interface {
 
 	// Complete stores the response of the operation for ttl from now, and ends the claim.
 	//
+	// With a status below 400, a transactional Store makes the effects of the attempt permanent in the same step. With any
+	// other it undoes them and stores the response all the same, unless the handler has asked the Store to keep them. The
+	// transaction ends even if Complete fails, because the caller may not call Release then; what the handler tries to do
+	// in it afterwards fails.
+	//
 	//   - [ErrClaimLost]: somebody else has claimed the key since, and their record is untouched; or the claim was
 	//     released. A store may forget a release when its record has expired, and then store the response all the same.
 	//   - [ErrRestored]: the response is stored, but the store had forgotten the claim in the meantime.
 	//   - [ErrRolledBack]: from a transactional store. The effects of the attempt were undone with the record, or it is
-	//     not known whether they were committed. The response must not be sent.
+	//     not known whether they were committed. The response must not be sent. An error of such a store that wraps no
+	//     sentinel of this package means the same.
 	//
 	// A store that has no room for the body may store the response with Omitted set instead. A response that fails again
 	// and again, while Extend succeeds, is also offered with Omitted set; whichever is stored first counts.

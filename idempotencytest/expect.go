@@ -86,6 +86,8 @@ func (t *trial) runsAs(seen, own answer) {
 	case t.kind == leased:
 		t.describes(seen, own)
 		t.leaseRuns(seen, own)
+	case seen.LeaseLeft != 0:
+		t.failf("the record of an attempt without a lease says that %v are left", seen.LeaseLeft)
 	case seen.Operation != uuid.Nil && seen.Operation != own.Operation:
 		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
 	case seen.Fingerprint != idempotency.Fingerprint{}:
@@ -125,11 +127,11 @@ func (t *trial) replays(own answer, resp idempotency.Response) {
 
 // isResponse checks that a record has the response of own.
 func (t *trial) isResponse(seen, own answer, resp idempotency.Response) {
-	t.describes(seen, own)
-	switch {
-	case seen.Response == nil:
+	if seen.Response == nil {
 		t.failf("the record has no response: %s", show(seen))
-	case seen.LeaseLeft != 0 || seen.NoLease:
+	}
+	t.describes(seen, own)
+	if seen.LeaseLeft != 0 || seen.NoLease {
 		t.failf("the record of a completed operation has a lease of %v left, or none: %t", seen.LeaseLeft, seen.NoLease)
 	}
 	if diff := difference(*seen.Response, resp); diff != "" {

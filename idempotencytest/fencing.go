@@ -38,7 +38,7 @@ var fencingCases = []testCase{{
 			begun := make(chan struct{})
 			go func() {
 				defer close(begun)
-				successor, failed = t.ask(takingOver(request))
+				successor, failed = t.ask(t.ctx, takingOver(request))
 			}()
 			lost := old.claim.Complete(t.ctx, receipt("at the last moment"), long)
 			<-begun

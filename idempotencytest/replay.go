@@ -62,6 +62,24 @@ func replayCases() []testCase {
 		})
 	}
 	return append(cases, testCase{
+		name: "concurrent replays",
+		rule: "Of any number of concurrent callers of a completed key, each gets its response.",
+		check: func(t *trial) {
+			own, elsewhere := t.claim(request), t.at(freshKey())
+			t.complete(own, sample())
+			other := elsewhere.claim(request)
+			elsewhere.complete(other, receipt("of another key"))
+			for range 8 {
+				for i, seen := range t.crowd(request, t.key, elsewhere.key) {
+					if i%2 == 0 {
+						t.isResponse(seen, own, sample())
+					} else {
+						t.isResponse(seen, other, receipt("of another key"))
+					}
+				}
+			}
+		},
+	}, testCase{
 		name: "response/omitted",
 		rule: "A response whose body was not kept is known as such, with its status.",
 		check: func(t *trial) {

@@ -13,14 +13,22 @@
 //     then zero.
 //
 // All other rules hold for both.
+//
+// [Run] is for every store. It knows the store by its interface, and so nothing of the effects of a handler. [RunTx] is
+// for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of them.
+//
+// A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -28,26 +36,71 @@ import (
 // Run tests the stores that newStore returns, each rule of the contract in a subtest with a store of its own. The
 // subtests run in parallel; Run returns when all have ended.
 //
-// The stores may share a database, as every subtest uses keys of its own. A store needs room for 4 MiB. If its claims
-// hold connections, it needs a pool of at least four for itself: two claims are held at once at most, while 64
-// callers ask for their keys.
+// The stores may share a database, as every subtest uses keys of its own. A store needs room for 4 MiB. It must be
+// able to hold two claims at once: one that begins a transaction in Begin, in a database that permits one at a time,
+// cannot. If its claims hold connections, it needs a pool of at least four for itself: two claims are held at once
+// at most, while 64 callers ask for their keys.
 //
-// No rule is reported as broken because a machine is slow. Only a store that does not answer for minutes fails for it.
+// No rule is reported as broken because a machine is slow. Only a store fails for it that does not answer for half a
+// minute.
 func Run(t *testing.T, newStore func(*testing.T) idempotency.Store) {
-	kind, err := kindOf(t.Context(), newStore(t))
+	kind, err := probe(t.Context(), newStore(t))
 	if err != nil {
-		t.Fatalf("first claim: %v", err)
+		t.Fatal(err)
 	}
-	t.Run(kind.String(), func(t *testing.T) { // a group, to wait for its parallel subtests
-		for _, c := range casesFor(kind) {
+	runAll(t, kind.String(), casesFor(kind), func(t *testing.T) subject {
+		return subject{store: newStore(t), kind: kind}
+	})
+}
+
+// RunTx tests what the transactional stores that newStore returns do with the effects of handlers, each rule in a
+// subtest with a store of its own, as [Run] does. It does not repeat the rules of Run, which the stores must keep, too.
+//
+// The function effect does the work of a handler: it makes one change in the transaction that the store offers in
+// ctx, which is that of [idempotency.Claim].Context or derived from it. An example is a new row in a table without a
+// key. The change has a name of 36 characters, and the same one may be made again. If it cannot be made, or if ctx
+// offers no transaction, effect returns an error.
+//
+// The function count tells how many changes of that name are committed. It asks outside of any transaction, and does
+// not wait for those that go on.
+//
+// The stores may share one database, which is also that of effect and count. A store needs what it needs for Run,
+// which is enough for count, too. The database may let one transaction with changes wait for the end of another, as
+// SQLite does, which permits one at a time: no goroutine begins a second attempt with effects, or completes one,
+// while it has effects in a first one. But the database must not refuse one of two transactions whose changes differ
+// in their names.
+func RunTx(
+	t *testing.T, newStore func(*testing.T) idempotency.Store,
+	effect func(ctx context.Context, name string) error, count func(ctx context.Context, name string) (int, error),
+) {
+	tested := func(t *testing.T) subject {
+		return subject{store: newStore(t), kind: transactional, effect: effect, count: count}
+	}
+	if err := probeTx(t.Context(), tested(t)); err != nil {
+		t.Fatal(err)
+	}
+	runAll(t, "effects", effectCases, tested)
+}
+
+func runAll(t *testing.T, group string, cases []testCase, newSubject func(*testing.T) subject) {
+	t.Run(group, func(t *testing.T) { // to wait for its parallel subtests
+		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				if err := c.run(t.Context(), newStore(t), kind); err != nil {
+				if err := c.run(t.Context(), newSubject(t)); err != nil {
 					t.Errorf("%v\nrule: %s", err, c.rule)
 				}
 			})
 		}
 	})
+}
+
+// subject is what is tested.
+type subject struct {
+	store  idempotency.Store
+	kind   kind
+	effect func(ctx context.Context, name string) error // nil but for RunTx, as count
+	count  func(ctx context.Context, name string) (int, error)
 }
 
 // testCase checks one rule of the contract.
@@ -70,24 +123,67 @@ func (k kind) String() string {
 	return [...]string{"any", "leased", "transactional"}[k]
 }
 
-// kindOf tells the kind of a store by a claim.
-func kindOf(ctx context.Context, store idempotency.Store) (kind, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+// probe tells the kind of a store by a claim, and whether it can hold two.
+func probe(ctx context.Context, store idempotency.Store) (kind, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	record, claim, err := store.Begin(ctx, freshKey(), request)
+	record, first, err := tryClaim(ctx, store)
 	if err != nil {
-		if claim != nil {
-			_ = claim.Release(ctx, long)
-		}
-		return 0, err
+		return 0, fmt.Errorf("first claim: %w", err)
 	}
-	if claim == nil {
-		return 0, errors.New("a fresh key was not claimed")
+	defer release(ctx, first)
+	_, second, err := tryClaim(ctx, store)
+	if err != nil {
+		return 0, fmt.Errorf("claim of a second key while the first is held: %w", err)
 	}
+	defer release(ctx, second)
 	if record.NoLease {
-		return transactional, claim.Release(ctx, long)
+		return transactional, nil
 	}
-	return leased, claim.Release(ctx, long)
+	return leased, nil
+}
+
+// tryClaim claims a fresh key.
+func tryClaim(ctx context.Context, store idempotency.Store) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := store.Begin(ctx, freshKey(), request)
+	if err == nil && claim == nil {
+		err = errors.New("a fresh key was not claimed")
+	}
+	if err != nil && claim != nil {
+		release(ctx, claim)
+	}
+	return record, claim, err
+}
+
+// release gives back what the store holds for a claim.
+func release(ctx context.Context, claim idempotency.Claim) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	_ = claim.Release(ctx, long) // the checks show what becomes of it
+}
+
+// probeTx tells whether a store is a transactional one, and whether the functions for its effects are such.
+func probeTx(ctx context.Context, tested subject) error {
+	kind, err := probe(ctx, tested.store)
+	if err != nil {
+		return err
+	}
+	tx, ok := tested.store.(interface{ Transactional() bool })
+	switch {
+	case kind != transactional:
+		return errors.New("the store is not transactional: the record of its claim lacks NoLease")
+	case !ok || !tx.Transactional():
+		return errors.New("the store has no method Transactional that returns true")
+	}
+	name := uuid.NewString()
+	if tested.effect(ctx, name) == nil {
+		return errors.New("effect succeeded in a context without a transaction")
+	}
+	n, err := tested.count(ctx, name)
+	if err != nil || n != 0 {
+		return fmt.Errorf("count of what was never made: %d, error %v", n, err)
+	}
+	return nil
 }
 
 func casesFor(kind kind) []testCase {
@@ -96,10 +192,10 @@ func casesFor(kind kind) []testCase {
 }
 
 // run returns what broke the rule, or nil.
-func (c testCase) run(ctx context.Context, store idempotency.Store, kind kind) error {
+func (c testCase) run(ctx context.Context, tested subject) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	t := &trial{&session{ctx: ctx, store: store, kind: kind}, freshKey()}
+	t := &trial{&session{ctx: ctx, subject: tested}, freshKey()}
 	ended := make(chan error, 1)
 	go func() {
 		defer func() { ended <- t.err }()

@@ -2,11 +2,13 @@ package idempotencytest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,15 +21,18 @@ func TestMemoryStore(t *testing.T) {
 }
 
 func TestTransactionalStore(t *testing.T) {
-	Run(t, func(t *testing.T) idempotency.Store {
-		store := newTransactions("")
+	ledger := newLedger()
+	newStore := func(t *testing.T) idempotency.Store {
+		store := ledger.newStore("")
 		t.Cleanup(func() {
 			if n := len(store.conns); n > 0 {
 				t.Errorf("%d claims are left behind", n)
 			}
 		})
 		return store
-	})
+	}
+	Run(t, newStore)
+	RunTx(t, newStore, act, ledger.count)
 }
 
 // seal returns a store that tells nobody the fingerprint of another request.
@@ -47,10 +52,7 @@ func newMemoryStore(*testing.T) idempotency.Store {
 
 // TestBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
 func TestBugs(t *testing.T) {
-	unproven := make(map[string]bool)
-	for _, c := range slices.Concat(casesFor(leased), casesFor(transactional)) {
-		unproven[c.name] = true
-	}
+	unproven := names(slices.Concat(casesFor(leased), casesFor(transactional)))
 	try := func(bug, caughtBy string, newStore func() idempotency.Store) {
 		delete(unproven, caughtBy)
 		t.Run(bug, func(t *testing.T) {
@@ -82,6 +84,36 @@ func TestBugs(t *testing.T) {
 	}
 }
 
+// TestEffectBugs shows the same of RunTx.
+func TestEffectBugs(t *testing.T) {
+	unproven := names(effectCases)
+	for caughtBy, bugs := range effectBugs {
+		delete(unproven, caughtBy)
+		for _, bug := range bugs {
+			t.Run(bug, func(t *testing.T) {
+				t.Parallel()
+				newStore := func(l *ledger) idempotency.Store { return l.newStore(bug) }
+				err := effectViolations(t, newStore, caughtBy)[caughtBy]
+				if err == nil {
+					t.Errorf("not caught by %q", caughtBy)
+				}
+				t.Log(err)
+			})
+		}
+	}
+	for name := range unproven {
+		t.Errorf("there is no bug for %q to catch", name)
+	}
+}
+
+func names(cases []testCase) map[string]bool {
+	all := make(map[string]bool)
+	for _, c := range cases {
+		all[c.name] = true
+	}
+	return all
+}
+
 // TestNoFalseAlarms shows that correct stores pass although they answer late, be it before or after they have acted.
 func TestNoFalseAlarms(t *testing.T) {
 	for name, newStore := range map[string]func() idempotency.Store{
@@ -103,12 +135,36 @@ func TestNoFalseAlarms(t *testing.T) {
 	}
 }
 
+// TestNoFalseAlarmsOfEffects shows the same of RunTx, also for a store in which a transaction with effects waits for
+// another one.
+func TestNoFalseAlarmsOfEffects(t *testing.T) {
+	for name, newStore := range map[string]func(*ledger) idempotency.Store{
+		"transactional": func(l *ledger) idempotency.Store { return l.newStore("") },
+		"one writer":    func(l *ledger) idempotency.Store { return l.newStore("").oneWriter() },
+		"unsure":        func(l *ledger) idempotency.Store { return unsure{l.newStore("")} },
+		"sealed":        func(l *ledger) idempotency.Store { return seal(t, l.newStore("")) },
+		"cached": func(l *ledger) idempotency.Store {
+			return idempotency.NewCache(l.newStore(""), idempotency.CacheOptions{})
+		},
+	} {
+		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
+			t.Run(name+" "+delay.String(), func(t *testing.T) {
+				t.Parallel()
+				late := func(l *ledger) idempotency.Store { return slow{newStore(l), delay} }
+				for name, err := range effectViolations(t, late) {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	}
+}
+
 // TestHangingStore shows that a check ends although the store does not, whatever its context says.
 func TestHangingStore(t *testing.T) {
 	err := inBubble(t, func(ctx context.Context) error {
 		store := hanging{make(chan struct{})}
 		defer close(store.end)
-		return claimCases[0].run(ctx, store, leased)
+		return claimCases[0].run(ctx, subject{store: store, kind: leased})
 	})
 	if err == nil || !strings.Contains(err.Error(), "has not returned") {
 		t.Errorf("the check of a store that hangs returned %v", err)
@@ -124,7 +180,101 @@ func (s hanging) Begin(
 	return idempotency.Record{}, nil, context.DeadlineExceeded
 }
 
-// TestRunFails shows that Run fails the test of a broken store, and says which rule it breaks.
+// TestOneClaimAtATime shows that a store that holds one claim at a time fails soon, and for what it says itself.
+func TestOneClaimAtATime(t *testing.T) {
+	newStore := func() idempotency.Store { return exclusive{newReference(""), make(chan struct{}, 1)} }
+	for name, try := range map[string]struct {
+		names string
+		check func(context.Context) error
+	}{
+		"Run": {"claim of a second key while the first is held: database is locked", func(ctx context.Context) error {
+			_, err := probe(ctx, newStore())
+			return err
+		}},
+		"case": {"Begin: database is locked", func(ctx context.Context) error {
+			return named(claimCases, "concurrent claims").run(ctx, subject{store: newStore(), kind: leased})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := inBubble(t, func(ctx context.Context) error {
+				began := time.Now()
+				err := try.check(ctx)
+				if took := time.Since(began); took > patience {
+					t.Errorf("it took %v", took)
+				}
+				return err
+			})
+			if err == nil || err.Error() != try.names {
+				t.Errorf("the error is %v, not %q", err, try.names)
+			}
+		})
+	}
+}
+
+func named(cases []testCase, name string) testCase {
+	return cases[slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })]
+}
+
+// exclusive is a store that holds one claim at a time. Whoever else begins waits until its context ends.
+type exclusive struct {
+	idempotency.Store
+	lock chan struct{}
+}
+
+func (s exclusive) Begin(
+	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	if acquire(ctx, s.lock) != nil {
+		return idempotency.Record{}, nil, errors.New("database is locked")
+	}
+	record, claim, err := s.Store.Begin(ctx, key, a)
+	if claim == nil {
+		<-s.lock
+		return record, nil, err
+	}
+	return record, &exclusiveClaim{Claim: claim, store: s}, err
+}
+
+type exclusiveClaim struct {
+	idempotency.Claim
+	store exclusive
+	once  sync.Once
+}
+
+func (c *exclusiveClaim) end() { c.once.Do(func() { <-c.store.lock }) }
+
+func (c *exclusiveClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	defer c.end()
+	return c.Claim.Complete(ctx, resp, ttl)
+}
+
+func (c *exclusiveClaim) Release(ctx context.Context, ttl time.Duration) error {
+	defer c.end()
+	return c.Claim.Release(ctx, ttl)
+}
+
+// TestRunTxIsForTransactionalStores shows that RunTx says so of other stores, and of functions that are not for
+// effects.
+func TestRunTxIsForTransactionalStores(t *testing.T) {
+	ledger := newLedger()
+	store := ledger.newStore("")
+	free := func(_ context.Context, name string) error { ledger.add(1, name); return nil }
+	always := func(context.Context, string) (int, error) { return 1, nil }
+	for want, tested := range map[string]subject{
+		"":                             {store: store, effect: act, count: ledger.count},
+		"lacks NoLease":                {store: newReference(""), effect: act, count: ledger.count},
+		"has no method Transactional":  {store: struct{ idempotency.Store }{store}, effect: act, count: ledger.count},
+		"without a transaction":        {store: store, effect: free, count: ledger.count},
+		"count of what was never made": {store: store, effect: act, count: always},
+	} {
+		err := probeTx(t.Context(), tested)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("the error is %v, not %q", err, want)
+		}
+	}
+}
+
+// TestRunFails shows that Run and RunTx fail the test of a broken store, and say which rule it breaks.
 func TestRunFails(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenStore$")
 	cmd.Env = append(os.Environ(), "IDEMPOTENCYTEST_BROKEN=1")
@@ -136,6 +286,9 @@ func TestRunFails(t *testing.T) {
 		"FAIL: TestBrokenStore/leased/second_response",
 		"the response is not what was completed",
 		"rule: A response that was completed stays, even if its owner completes with another one.",
+		"FAIL: TestBrokenStore/effects/released_effect",
+		"1 effects are committed, not 0",
+		"rule: Release undoes the effects of the attempt, and the next attempt begins without them.",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
@@ -147,26 +300,40 @@ func TestRunFails(t *testing.T) {
 func TestBrokenStore(t *testing.T) {
 	if os.Getenv("IDEMPOTENCYTEST_BROKEN") != "" {
 		Run(t, func(*testing.T) idempotency.Store { return newReference("last response wins") })
+		ledger := newLedger()
+		RunTx(t, func(*testing.T) idempotency.Store { return ledger.newStore("release commits") }, act, ledger.count)
 	}
 }
 
-// violations returns by their names the cases that a store fails, of those that are named or of all. Each runs in a
-// bubble, where waiting takes no time.
+// violations returns by their names the cases that a store fails, of those that are named or of all.
 func violations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
 	var kind kind
 	err := inBubble(t, func(ctx context.Context) (err error) {
-		kind, err = kindOf(ctx, newStore())
+		kind, err = probe(ctx, newStore())
 		return err
 	})
 	if err != nil {
 		return map[string]error{"first claim": err}
 	}
+	return failures(t, casesFor(kind), func() subject { return subject{store: newStore(), kind: kind} }, names)
+}
+
+// effectViolations returns by their names the cases of RunTx that a store fails, of those that are named or of all.
+func effectViolations(t *testing.T, newStore func(*ledger) idempotency.Store, names ...string) map[string]error {
+	return failures(t, effectCases, func() subject {
+		ledger := newLedger()
+		return subject{store: newStore(ledger), kind: transactional, effect: act, count: ledger.count}
+	}, names)
+}
+
+// failures runs the cases that are named, or all. Each runs in a bubble, where waiting takes no time.
+func failures(t *testing.T, cases []testCase, newSubject func() subject, names []string) map[string]error {
 	failed := make(map[string]error)
-	for _, c := range casesFor(kind) {
+	for _, c := range cases {
 		if len(names) > 0 && !slices.Contains(names, c.name) {
 			continue
 		}
-		if err := inBubble(t, func(ctx context.Context) error { return c.run(ctx, newStore(), kind) }); err != nil {
+		if err := inBubble(t, func(ctx context.Context) error { return c.run(ctx, newSubject()) }); err != nil {
 			failed[c.name] = err
 		}
 	}

@@ -17,7 +17,7 @@ const (
 	short    = 80 * time.Millisecond // ends while a check waits for it
 	long     = 10 * time.Minute      // outlives every check
 	timeout  = 2 * time.Minute       // for a check
-	patience = 30 * time.Second      // for what must happen after short
+	patience = 30 * time.Second      // for what must happen after short, or while claims are held
 	grace    = 5 * time.Second       // for settling the claims of a check
 	rounds   = 32                    // of two steps at once, for them to meet in every order
 
@@ -47,9 +47,8 @@ func freshKey() idempotency.Key {
 
 // session is a check under way.
 type session struct {
+	subject
 	ctx    context.Context
-	store  idempotency.Store
-	kind   kind
 	claims []idempotency.Claim // all that were granted
 	err    error               // what broke the rule
 }
@@ -87,9 +86,9 @@ type answer struct {
 	asked, answered time.Time
 }
 
-func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
+func (t *trial) ask(ctx context.Context, a idempotency.ClaimRequest) (answer, error) {
 	asked := time.Now()
-	record, claim, err := t.store.Begin(t.ctx, t.key, a)
+	record, claim, err := t.store.Begin(ctx, t.key, a)
 	if err != nil && claim != nil {
 		_ = claim.Release(t.ctx, long) // it may not have been granted
 		claim = nil
@@ -98,12 +97,17 @@ func (t *trial) ask(a idempotency.ClaimRequest) (answer, error) {
 }
 
 func (t *trial) begin(a idempotency.ClaimRequest) answer {
-	got, err := t.ask(a)
+	got, err := t.ask(t.ctx, a)
 	t.succeeds("Begin", err)
+	t.keep(got)
+	return got
+}
+
+// keep notes a claim, to be given back at the end of the check.
+func (t *trial) keep(got answer) {
 	if got.claim != nil {
 		t.claims = append(t.claims, got.claim)
 	}
-	return got
 }
 
 // claim begins an attempt that must be granted.
@@ -124,6 +128,8 @@ func (t *trial) claim(a idempotency.ClaimRequest) answer {
 		t.failf("the claim is not %v, unlike the first one in this store", t.kind)
 	case t.kind == leased:
 		t.leaseRuns(own, own)
+	case own.LeaseLeft != 0:
+		t.failf("the claim has no lease, of which %v are left", own.LeaseLeft)
 	}
 	return own
 }
@@ -145,31 +151,44 @@ func (t *trial) next(own answer, a idempotency.ClaimRequest) answer {
 	return next
 }
 
-// race lets a crowd begin at once on each of the keys, one caller of which must be granted the claim.
-func (t *trial) race(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
-	const callers = 32
+// callers is how many ask for a key at once.
+const callers = 32
+
+// crowd lets callers begin at once on each of the keys. The answer at i is for the key at i modulo the number of keys.
+func (t *trial) crowd(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
+	ctx, cancel := context.WithTimeout(t.ctx, patience)
+	defer cancel()
 	answers, errs := make([]answer, callers*len(keys)), make([]error, callers*len(keys))
 	start := make(chan struct{})
 	var crowd sync.WaitGroup
 	for i := range answers {
 		crowd.Go(func() {
 			<-start
-			answers[i], errs[i] = t.at(keys[i%len(keys)]).ask(a)
+			answers[i], errs[i] = t.at(keys[i%len(keys)]).ask(ctx, a)
 		})
 	}
 	close(start)
 	crowd.Wait()
+	for _, got := range answers {
+		t.keep(got)
+	}
+	for _, err := range errs {
+		t.succeeds("Begin", err)
+	}
+	return answers
+}
 
+// race lets a crowd begin, one caller of which must be granted the claim to each of the keys.
+func (t *trial) race(a idempotency.ClaimRequest, keys ...idempotency.Key) []answer {
+	answers := t.crowd(a, keys...)
 	winners, granted := make([]answer, len(keys)), make([]int, len(keys))
 	for i, got := range answers {
 		if got.claim != nil {
-			t.claims = append(t.claims, got.claim)
 			winners[i%len(keys)] = got
 			granted[i%len(keys)]++
 		}
 	}
 	for i, got := range answers {
-		t.succeeds("Begin", errs[i])
 		if n := granted[i%len(keys)]; n != 1 {
 			t.failf("%d of %d concurrent calls were granted the claim", n, callers)
 		}
@@ -262,6 +281,16 @@ func (t *trial) whileExtending(own answer, round int, end func() error) (extende
 	steps[1-round%2]()
 	other.Wait()
 	return extended, ended
+}
+
+// soon runs check, whose steps must not take long.
+func (t *trial) soon(check func()) {
+	whole := t.ctx
+	ctx, cancel := context.WithTimeout(whole, patience)
+	defer cancel()
+	t.ctx = ctx
+	check()
+	t.ctx = whole
 }
 
 // until waits for an event.
