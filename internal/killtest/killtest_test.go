@@ -1,0 +1,200 @@
+package killtest_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
+)
+
+// child is the variable with what a process of these tests does.
+const child = "KILLTEST_CHILD"
+
+func TestMain(m *testing.M) {
+	switch what, effects, _ := strings.Cut(os.Getenv(child), " "); what {
+	case "alone":
+		killtest.Live(func() (killtest.Work, error) {
+			return killtest.Execute(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), effects)
+		})
+	case "same":
+		killtest.Live(func() (killtest.Work, error) {
+			return func(key idempotency.Key) error {
+				killtest.SayAnswered(key, []byte("answer"))
+				time.Sleep(time.Millisecond)
+				return nil
+			}, nil
+		})
+	case "fails":
+		killtest.Live(func() (killtest.Work, error) { return nil, errors.New("first\nsecond") })
+	case "ends":
+		os.Exit(3)
+	default:
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// Processes that share nothing answer the same keys, and execute what was acknowledged.
+func TestStoreThatIsNotShared(t *testing.T) {
+	t.Parallel()
+	effects := filepath.Join(t.TempDir(), "effects")
+	said := killtest.NewOperations()
+	err := killUntil(said, "alone "+effects, func(err error) bool { return err != nil })
+	require.ErrorContains(t, err, "has two answers")
+
+	_, err = said.Explain(t.Context(), idempotency.NewMemoryStore(idempotency.MemoryOptions{}), effects)
+	require.ErrorContains(t, err, "was acknowledged and repeated")
+	require.ErrorContains(t, err, "its record is lost")
+}
+
+func TestFaultsOfProcesses(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, child, fault string }{
+		{"cannot start", "fails", "a process has said: failed first second"},
+		{"ends by itself", "ends", "a process has ended by itself: exit status 3"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			err := killUntil(killtest.NewTransfers(), test.child, func(err error) bool { return err != nil })
+			require.ErrorContains(t, err, test.fault)
+		})
+	}
+}
+
+func TestProcessesThatAgree(t *testing.T) {
+	t.Parallel()
+	said := killtest.NewTransfers()
+	err := killUntil(said, "same", func(error) bool { return said.Acknowledged() > 0 })
+	require.NoError(t, err)
+	require.NotZero(t, said.Acknowledged())
+}
+
+// killUntil kills processes, some of which may not have started yet, until something is there.
+func killUntil(said killtest.Witness, what string, isThere func(error) bool) (err error) {
+	for end := time.Now().Add(time.Minute); !isThere(err) && time.Now().Before(end); {
+		err = errors.Join(err, killtest.KillAll(3, said, child+"="+what))
+	}
+	return err
+}
+
+func TestLinesThatNobodySays(t *testing.T) {
+	t.Parallel()
+	lines := []string{"", "answered", "answered key", "answered key a b", "ended", "lost", "overtaken", "panic: x y"}
+	for _, line := range lines {
+		for _, said := range []killtest.Witness{killtest.NewOperations(), killtest.NewTransfers()} {
+			require.EqualError(t, said.Hears(line+"\n"), "a process has said: "+line)
+		}
+	}
+}
+
+func TestOperationsAreExplained(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name     string
+		said     string // lines
+		effects  string // words
+		repeated int
+		fault    string // empty: all is explained
+	}{
+		{"once", "ended 0/a/1,answered a A", "0/a/1", 0, ""},
+		{"again after a death", "ended 1/a/2,answered a A", "0/a/1 1/a/2", 1, ""},
+		{"again after a loss", "lost 9/a/1,ended 1/a/2,answered a A", "9/a/1 1/a/2", 0, ""},
+		{"nobody has heard of b", "answered a A", "0/a/1 0/b/1", 0, ""},
+		{"again without a cause", "answered a A", "9/a/1 1/a/2", 1,
+			"9/a/1 was repeated without a cause: [9/a/1 1/a/2]"},
+		{"again after its end", "ended 0/a/1,answered a A", "0/a/1 1/a/2", 1,
+			"0/a/1 was acknowledged and repeated: [0/a/1 1/a/2]"},
+		{"not executed", "answered a A", "0/b/1", 0, "a was answered and not executed"},
+		{"another answer", "answered a B", "0/a/1", 0, "a has the answer A in the store, and not B"},
+		{"forgotten", "answered c C", "0/c/1", 0, "c is claimed again: its record is lost"},
+		{"runs", "answered running C", "0/running/1", 0, "running has no answer in the store"},
+		{"nothing", "ended 0/a/1", "0/a/1", 0, "no process has acknowledged anything"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			said := killtest.NewOperations()
+			for line := range strings.SplitSeq(test.said, ",") {
+				require.NoError(t, said.Hears(line+"\n"))
+			}
+			said.Buries("0")
+			said.Buries("1")
+			effects := filepath.Join(t.TempDir(), "effects")
+			text := strings.ReplaceAll(test.effects, " ", "\n") + "\n"
+			require.NoError(t, os.WriteFile(effects, []byte(text), 0o600))
+			repeated, err := said.Explain(t.Context(), newStore(t), effects)
+			requireFault(t, err, test.fault)
+			require.Equal(t, test.repeated, repeated)
+		})
+	}
+}
+
+// The effects of all processes are in a file.
+func TestEffectsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	said := killtest.NewOperations()
+	_, err := said.Explain(t.Context(), newStore(t), filepath.Join(t.TempDir(), "effects"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestTransfersAreExplained(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		made  map[string][]string
+		fault string // empty: all is explained
+	}{
+		{"once", map[string][]string{"a": {"A"}}, ""},
+		{"and one that nobody was told", map[string][]string{"a": {"A"}, "b": {"B"}}, ""},
+		{"lost", map[string][]string{"b": {"B"}}, "a was answered and not made"},
+		{"twice", map[string][]string{"a": {"A"}, "b": {"B", "B"}}, "b was made 2 times: [B B]"},
+		{"by another attempt", map[string][]string{"a": {"X"}}, "a has the answer A in the store, and not X"},
+		{"without a record", map[string][]string{"a": {"A"}, "c": {"C"}}, "c is claimed again: its record is lost"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			said := killtest.NewTransfers()
+			require.NoError(t, said.Hears("overtaken X\n"))
+			require.NoError(t, said.Hears("answered a A\n"))
+			require.Equal(t, 1, said.Overtaken())
+			requireFault(t, said.Explain(t.Context(), newStore(t), test.made), test.fault)
+		})
+	}
+	err := killtest.NewTransfers().Explain(t.Context(), newStore(t), nil)
+	require.EqualError(t, err, "no process has acknowledged anything")
+}
+
+// newStore returns one in which a has the answer A, b has B, and an attempt of running runs.
+func newStore(t *testing.T) idempotency.Store {
+	t.Helper()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	request := idempotency.ClaimRequest{Fingerprint: killtest.Request.Fingerprint, Lease: time.Hour, TTL: time.Hour}
+	for id, answer := range map[string]string{"a": "A", "b": "B", "running": ""} {
+		key := idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}
+		_, claim, err := store.Begin(t.Context(), key, request)
+		require.NoError(t, err)
+		if answer != "" {
+			resp := idempotency.Response{Status: 201, Body: []byte(answer)}
+			require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
+		}
+	}
+	return store
+}
+
+func requireFault(t *testing.T, err error, fault string) {
+	t.Helper()
+	if fault == "" {
+		require.NoError(t, err)
+		return
+	}
+	require.EqualError(t, err, fault)
+}

@@ -1,0 +1,146 @@
+package killtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Execute returns the work of a process with a store of leases. The effect of an operation is one write at the end of
+// the file effects, which all processes share. It may be executed again after a death.
+func Execute(store idempotency.Store, effects string) (Work, error) {
+	file, err := os.OpenFile(effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return func(key idempotency.Key) error { return execute(store, file, key) }, nil
+}
+
+func execute(store idempotency.Store, effects io.Writer, key idempotency.Key) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	record, claim, err := store.Begin(ctx, key, Request)
+	if err != nil {
+		return err
+	}
+	if claim == nil {
+		if record.Response != nil {
+			SayAnswered(key, record.Response.Body)
+		}
+		return nil
+	}
+	attempt := fmt.Sprintf("%s/%s/%d", os.Getenv(nameVariable), key.ID, record.Attempt)
+	if _, err := io.WriteString(effects, attempt+"\n"); err != nil {
+		return err
+	}
+	resp := idempotency.Response{Status: 201, Body: []byte(rand.Text())}
+	err = claim.Complete(ctx, resp, time.Hour)
+	if errors.Is(err, idempotency.ErrClaimLost) {
+		fmt.Println("lost", attempt)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Printf("ended %s\nanswered %s %s\n", attempt, key.ID, resp.Body) // one write: a death does not part them
+	return nil
+}
+
+// Operations is the [Witness] of processes that [Execute]. An attempt is a process, a key and a number.
+type Operations struct {
+	answers answers
+	ended   map[string]bool // attempts that were acknowledged
+	lost    map[string]bool // attempts that were told so, because they took longer than their lease
+	killed  map[string]bool // processes
+}
+
+// NewOperations returns one that has heard nothing.
+func NewOperations() *Operations {
+	return &Operations{
+		answers: make(answers),
+		ended:   make(map[string]bool), lost: make(map[string]bool), killed: make(map[string]bool),
+	}
+}
+
+// Buries implements [Witness].
+func (o *Operations) Buries(process string) { o.killed[process] = true }
+
+// Hears implements [Witness].
+func (o *Operations) Hears(line string) error {
+	words, err := parse(line, map[string]int{"answered": 3, "ended": 2, "lost": 2})
+	if err != nil {
+		return err
+	}
+	switch words[0] {
+	case "answered":
+		return o.answers.hears(words[1], words[2])
+	case "ended":
+		o.ended[words[1]] = true
+	case "lost":
+		o.lost[words[1]] = true
+	}
+	return nil
+}
+
+// Acknowledged returns how many operations were.
+func (o *Operations) Acknowledged() int { return len(o.answers) }
+
+// Explain returns how many effects were repeated because of a death. It returns an error if one was repeated for
+// another reason than a death or the loss of its claim, if one was repeated that was acknowledged, and if the store has
+// forgotten what was acknowledged.
+func (o *Operations) Explain(ctx context.Context, store idempotency.Store, effects string) (repeated int, err error) {
+	attempts, err := readAttempts(effects)
+	faults := []error{err, o.answers.requireSome()}
+	for key, answer := range o.answers {
+		faults = append(faults, requireReplay(ctx, store, key, answer))
+		if len(attempts[key]) == 0 {
+			faults = append(faults, fmt.Errorf("%s was answered and not executed", key))
+		}
+	}
+	for _, all := range attempts {
+		for _, attempt := range all[:len(all)-1] {
+			if err := o.explain(attempt); err != nil {
+				faults = append(faults, fmt.Errorf("%w: %v", err, all))
+			}
+			if !o.lost[attempt] {
+				repeated++
+			}
+		}
+	}
+	return repeated, errors.Join(faults...)
+}
+
+// explain returns an error if an attempt should not have been repeated.
+func (o *Operations) explain(attempt string) error {
+	process, _, _ := strings.Cut(attempt, "/")
+	switch {
+	case o.ended[attempt]:
+		return fmt.Errorf("%s was acknowledged and repeated", attempt)
+	case !o.killed[process] && !o.lost[attempt]:
+		return fmt.Errorf("%s was repeated without a cause", attempt)
+	}
+	return nil
+}
+
+// readAttempts returns the attempts that have taken effect by key, in order.
+func readAttempts(effects string) (map[string][]string, error) {
+	text, err := os.ReadFile(effects)
+	if err != nil {
+		return nil, err
+	}
+	attempts := make(map[string][]string)
+	for line := range strings.Lines(string(text)) {
+		attempt := strings.TrimSpace(line)
+		_, rest, _ := strings.Cut(attempt, "/")
+		key, _, _ := strings.Cut(rest, "/")
+		attempts[key] = append(attempts[key], attempt)
+	}
+	return attempts, nil
+}

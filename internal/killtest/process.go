@@ -1,0 +1,87 @@
+package killtest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Witness is told what the processes say before they are killed. One goroutine at a time calls it.
+type Witness interface {
+	// Hears takes a line, and returns an error if it says what should not have happened.
+	Hears(line string) error
+	// Buries takes the name of a process that was killed and says no more.
+	Buries(process string)
+}
+
+// nameVariable has the name of a process.
+const nameVariable = "KILLTEST_PROCESS"
+
+// KillAll starts n processes with env, two at a time, and kills each after some time, which now and then is shorter
+// than its start takes. It returns what should not have happened.
+func KillAll(n int, by Witness, env ...string) error {
+	var mu sync.Mutex
+	var faults []error
+	var seats sync.WaitGroup
+	for seat := range 2 {
+		seats.Go(func() {
+			for life := seat; life < n; life += 2 {
+				name := strconv.Itoa(life)
+				err := liveAndDie(slices.Concat(env, []string{nameVariable + "=" + name}), func(line string) {
+					mu.Lock()
+					defer mu.Unlock()
+					faults = append(faults, by.Hears(line))
+				})
+				mu.Lock()
+				by.Buries(name)
+				faults = append(faults, err)
+				mu.Unlock()
+			}
+		})
+	}
+	seats.Wait()
+	return errors.Join(faults...)
+}
+
+// liveAndDie starts a process and kills it. It returns an error if the process has ended by itself.
+func liveAndDie(env []string, hears func(line string)) error {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
+	if _, err := cmd.StdinPipe(); err != nil { // ends with this process
+		return err
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	death := time.AfterFunc(rand.N(600*time.Millisecond), func() { _ = cmd.Process.Kill() })
+	defer death.Stop()
+	listen(output, hears)
+	_ = cmd.Wait()
+	if how := cmd.ProcessState.String(); how != "signal: killed" {
+		return fmt.Errorf("a process has ended by itself: %s", how)
+	}
+	return nil
+}
+
+// listen tells what a process says. The last line may be cut, and is not told.
+func listen(output io.Reader, hears func(line string)) {
+	for reader := bufio.NewReader(output); ; {
+		line, err := reader.ReadString('\n')
+		if err != nil {
+			return
+		}
+		hears(line)
+	}
+}

@@ -1,0 +1,32 @@
+package sqlstore
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+)
+
+// Janitor calls maintain at once and then every interval, a tenth more or less, until ctx ends. Zero is five minutes. A
+// turn that takes longer than the interval, and than a minute, is given up. Each failure is given to failed, or logged
+// if that is nil.
+func Janitor(ctx context.Context, interval time.Duration, maintain func(context.Context) error, failed func(error)) {
+	if interval <= 0 {
+		interval = 5 * time.Minute
+	}
+	if failed == nil {
+		failed = func(err error) { slog.ErrorContext(ctx, err.Error()) }
+	}
+	for {
+		turn, end := context.WithTimeout(ctx, max(interval, time.Minute)) // a server may fall silent
+		if err := maintain(turn); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+		end()
+		select {
+		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package sqlstore
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Leases is a store whose claims are leases.
+type Leases interface {
+	// Do runs a step, and returns when it has taken effect. If begun is false it has had none, and will have none. If
+	// ctx ends in the meantime, it may or may not have one. The step may run again after an error.
+	Do(ctx context.Context, adds bool, run func(Steps) error) (begun bool, err error)
+
+	// Failure returns the error of a step for the caller of the store.
+	Failure(step string, err error) error
+}
+
+// Steps read and change records, each by one statement. Those that change a record report whether they have. Extend,
+// Complete and Release change one that its token holds: that has a lease, no response, and has not expired.
+type Steps interface {
+	// Read returns the record with a digest. It need not have been found.
+	Read(digest []byte) (*Row, error)
+
+	// Put makes a record of own, or replaces what Read has seen. It does not if there is another one by now. Zero is no
+	// lease.
+	Put(digest []byte, seen, own *Row, lease, ttl time.Duration) (bool, error)
+
+	// Extend lets the lease run for lease from now, and the record live at least as long.
+	Extend(digest, token []byte, lease time.Duration) (bool, error)
+
+	// Complete stores a response for ttl from now, and ends the lease.
+	Complete(digest, token, response []byte, ttl time.Duration) (bool, error)
+
+	// Release ends the lease, and keeps the record for ttl from now.
+	Release(digest, token []byte, ttl time.Duration) (bool, error)
+
+	// IsFull reports whether there is no room for a new operation.
+	IsFull() bool
+
+	// HasRoom reports whether there is room for a response of n bytes.
+	HasRoom(n int) bool
+}
+
+// lease implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
+type lease struct {
+	store  Leases
+	digest []byte
+	names  Names
+	token  []byte
+	record idempotency.Record // as it was granted
+
+	mu    sync.Mutex // held while the record is settled or made again
+	ended ending
+}
+
+// ending says how a claim has ended.
+type ending int
+
+const (
+	open ending = iota
+	completed
+	lost // or released
+)
+
+// Claim claims a key, as Begin of [idempotency.Store] has it. The claim comes with an error if the step may have taken
+// effect.
+func Claim(
+	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	digest := key.Digest()
+	l := &lease{store: store, digest: digest[:], names: NamesOf(key), token: make([]byte, 16)}
+	rand.Read(l.token) // never fails
+	var g granted
+	begun, err := store.Do(ctx, true, func(steps Steps) (err error) {
+		g, err = l.claim(steps, request)
+		return err
+	})
+	switch {
+	case err != nil && begun:
+		return idempotency.Record{}, l, store.Failure("claim", err)
+	case err != nil:
+		return idempotency.Record{}, nil, store.Failure("claim", err)
+	case !g.claimed:
+		return g.record, nil, store.Failure("claim", g.err)
+	}
+	l.record = g.record
+	return g.record, l, nil
+}
+
+// granted is what comes of the step that claims.
+type granted struct {
+	record  idempotency.Record
+	claimed bool
+	err     error
+}
+
+// claim claims the key, unless another attempt has it by now.
+func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, error) {
+	for {
+		seen, err := steps.Read(l.digest)
+		if errors.Is(err, idempotency.ErrRecordInvalid) {
+			return granted{err: err}, nil
+		}
+		if err != nil {
+			return granted{}, err
+		}
+		if isHeld, record, err := seen.Held(l.names, request); isHeld {
+			own := string(seen.Token) == string(l.token) // put by an earlier run, which was not answered
+			return granted{record: record, claimed: own && err == nil, err: err}, nil
+		}
+		if !seen.Counts() && steps.IsFull() {
+			return granted{err: idempotency.ErrStoreFull}, nil
+		}
+		record := seen.Next(request)
+		record.LeaseLeft = request.Lease
+		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), request.Lease, max(request.TTL, request.Lease))
+		if put || err != nil {
+			return granted{record: record, claimed: put}, err
+		}
+	}
+}
+
+// Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
+func (l *lease) Context(ctx context.Context) context.Context { return ctx }
+
+// Extend implements [idempotency.Claim].
+func (l *lease) Extend(ctx context.Context, d time.Duration) error {
+	var renewed bool
+	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
+		renewed, err = steps.Extend(l.digest, l.token, d)
+		return err
+	})
+	if renewed || err != nil {
+		return l.store.Failure("extend", err)
+	}
+	l.mu.Lock() // Complete or Release may be under way
+	defer l.mu.Unlock()
+	if l.ended != open { // nobody would renew or settle the record if it were made again
+		return idempotency.ErrClaimLost
+	}
+	return l.settle(ctx, "extend", holds, func(steps Steps) (standing, error) {
+		return l.change(steps,
+			func() (bool, error) { return steps.Extend(l.digest, l.token, d) },
+			func(seen *Row) (bool, error) {
+				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), d, d)
+			})
+	})
+}
+
+// Complete implements [idempotency.Claim]. An answer that there is no room for is stored with Omitted set.
+func (l *lease) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch l.ended {
+	case completed:
+		return nil // this is a repetition, even if the record has expired since
+	case lost:
+		return idempotency.ErrClaimLost
+	}
+	err := l.complete(ctx, resp, ttl)
+	if errors.Is(err, idempotency.ErrStoreFull) && !resp.Omitted {
+		err = l.complete(ctx, idempotency.Response{Status: resp.Status, Omitted: true}, ttl)
+	}
+	return l.end(completed, err)
+}
+
+func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	whole, tombstone, err := Stored(resp)
+	if err != nil {
+		return err
+	}
+	return l.settle(ctx, "complete", isComplete, func(steps Steps) (standing, error) {
+		stored := whole
+		if !steps.HasRoom(len(whole)) {
+			stored = tombstone
+		}
+		return l.change(steps,
+			func() (bool, error) { return steps.Complete(l.digest, l.token, stored, ttl) },
+			func(seen *Row) (bool, error) {
+				own := NewRow(l.names, l.token, l.record)
+				own.Response = sql.Null[[]byte]{V: stored, Valid: true}
+				return steps.Put(l.digest, seen, own, 0, ttl)
+			})
+	})
+}
+
+// Release implements [idempotency.Claim].
+func (l *lease) Release(ctx context.Context, ttl time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end(lost, l.settle(ctx, "release", isReleased, func(steps Steps) (standing, error) {
+		release := func() (bool, error) { return steps.Release(l.digest, l.token, ttl) }
+		return l.change(steps, release, nil)
+	}))
+}
+
+// end notes that the claim has ended, if err says so.
+func (l *lease) end(how ending, err error) error {
+	switch {
+	case l.ended == completed:
+	case err == nil || errors.Is(err, idempotency.ErrRestored):
+		l.ended = how
+	case errors.Is(err, idempotency.ErrClaimLost):
+		l.ended = lost
+	}
+	return err
+}
+
+// standing says how a record stands to a claim.
+type standing int
+
+const (
+	foreign    standing = iota // another attempt has the key, or had it since
+	holds                      // it is as the step wants it
+	running                    // under this claim
+	isReleased                 // by this claim
+	isComplete                 // by this claim
+	gone                       // nobody has the key
+	restored                   // it was gone, and has been made again
+)
+
+// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step
+// has taken effect before.
+func (l *lease) settle(
+	ctx context.Context, name string, repeated standing, run func(steps Steps) (standing, error),
+) error {
+	var found standing
+	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
+		found, err = run(steps)
+		return err
+	})
+	if err != nil {
+		return l.store.Failure(name, err)
+	}
+	switch found {
+	case holds, repeated:
+		return nil
+	case restored:
+		return idempotency.ErrRestored
+	default:
+		return idempotency.ErrClaimLost
+	}
+}
+
+// change changes the record by do. If nobody has the key, restore makes the record again, unless it is nil.
+func (l *lease) change(
+	steps Steps, do func() (bool, error), restore func(seen *Row) (bool, error),
+) (standing, error) {
+	for {
+		if changed, err := do(); changed || err != nil {
+			return holds, err
+		}
+		seen, found, err := l.find(steps)
+		switch {
+		case err != nil:
+			return found, err
+		case found == running:
+			continue // Extend has made it again in the meantime
+		case found != gone || restore == nil:
+			return found, nil
+		}
+		if put, err := restore(seen); put || err != nil {
+			return restored, err
+		}
+	}
+}
+
+// find returns how the record stands to a claim that could not change it.
+func (l *lease) find(steps Steps) (*Row, standing, error) {
+	seen, err := steps.Read(l.digest)
+	if errors.Is(err, idempotency.ErrRecordInvalid) {
+		return nil, foreign, nil
+	}
+	if err != nil {
+		return nil, foreign, err
+	}
+	return seen, l.standing(seen), nil
+}
+
+func (l *lease) standing(seen *Row) standing {
+	switch {
+	case !seen.Found:
+		return gone
+	case !seen.Counts():
+		return l.expired(seen)
+	case string(seen.Token) != string(l.token):
+		return foreign
+	case seen.Response.Valid:
+		return isComplete
+	case !seen.Lease.Valid:
+		return isReleased
+	default:
+		return running
+	}
+}
+
+// expired returns how a record that has expired stands to a claim. One of a later attempt at the same operation is left
+// alone: no two attempts may have the same number.
+func (l *lease) expired(seen *Row) standing {
+	later := string(seen.Operation) == string(l.record.Operation[:]) && seen.Attempt > int64(l.record.Attempt)
+	if later {
+		return foreign
+	}
+	return gone
+}

@@ -1,0 +1,187 @@
+package sqlstore
+
+import (
+	"bytes"
+	"database/sql"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Names are user, endpoint and key, as people read them in the database. They show whose record it is.
+type Names [3]string
+
+// NamesOf returns the names of a key.
+func NamesOf(key idempotency.Key) Names {
+	return Names{printable(key.User), printable(key.Endpoint), printable(key.ID)}
+}
+
+// printable returns s as text. The digest tells keys apart that become the same.
+func printable(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// Row is a record as it is stored, and the time when it was read. Anybody who can write to the database may have
+// written it. Times are in microseconds since 1970.
+type Row struct {
+	Found bool  // false: there is no record, and only Now counts
+	Now   int64 // when it was read, by the clock of the store
+
+	Names       Names
+	Operation   []byte
+	Attempt     int64
+	Fingerprint []byte
+	Token       []byte // of the attempt that claimed the key last
+	Created     int64
+	Lease       sql.NullInt64 // when it lapses; not valid: nobody is running the operation
+	Expires     int64
+	Response    sql.Null[[]byte] // not valid: not completed
+}
+
+// NewRow returns what is stored of an attempt, without its lease and its end.
+func NewRow(names Names, token []byte, of idempotency.Record) *Row {
+	return &Row{
+		Names: names, Operation: of.Operation[:], Attempt: int64(of.Attempt), Fingerprint: of.Fingerprint[:], Token: token,
+		Created: of.Created.UnixMicro(),
+	}
+}
+
+// Columns returns where to scan what is stored to, in the order of the fields.
+func (r *Row) Columns() []any {
+	return []any{&r.Names[0], &r.Names[1], &r.Names[2], &r.Operation, &r.Attempt, &r.Fingerprint, &r.Token, &r.Created,
+		&r.Lease, &r.Expires, &r.Response}
+}
+
+// Stored returns what is stored of a response, and what is stored where there is no room for that.
+func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
+	if whole, err = resp.MarshalBinary(); err != nil {
+		return nil, nil, err
+	}
+	omitted, err = idempotency.Response{Status: resp.Status, Omitted: true}.MarshalBinary()
+	return whole, omitted, err
+}
+
+// Counts reports whether there is a record that has not expired.
+func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now }
+
+// Held reports whether the record holds its key against a request, and how others see it then. The error wraps
+// idempotency.ErrRecordInvalid.
+func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempotency.Record, error) {
+	if !r.Counts() {
+		return false, idempotency.Record{}, nil
+	}
+	if err := r.check(asked, request.Fingerprint); err != nil {
+		return true, idempotency.Record{}, err
+	}
+	if r.claimable(request) {
+		return false, idempotency.Record{}, nil
+	}
+	record, err := r.record()
+	return true, record, err
+}
+
+// check returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the record for the key.
+func (r *Row) check(asked Names, by idempotency.Fingerprint) error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
+	}
+	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
+	switch {
+	case r.Names != asked:
+		return invalid("made for another key")
+	case len(r.Operation) != len(uuid.UUID{}):
+		return invalid("operation of %d bytes", len(r.Operation))
+	case len(r.Fingerprint) != len(by):
+		return invalid("fingerprint of %d bytes", len(r.Fingerprint))
+	case bytes.Equal(r.Fingerprint, none[:]) && by != none:
+		return invalid("no fingerprint")
+	case r.Attempt < 1 || r.Attempt >= math.MaxInt32:
+		return invalid("attempt %d", r.Attempt)
+	case r.Lease.Valid && r.Response.Valid:
+		return invalid("completed, with a lease")
+	case r.Lease.Valid && r.Lease.Int64 > r.Now && until(r.Lease.Int64, r.Now) == math.MaxInt64:
+		return invalid("lease without end")
+	}
+	return nil
+}
+
+// claimable reports whether an attempt may claim the key of a record that has not expired.
+func (r *Row) claimable(request *idempotency.ClaimRequest) bool {
+	if r.Response.Valid || !bytes.Equal(r.Fingerprint, request.Fingerprint[:]) {
+		return false
+	}
+	return !r.Lease.Valid || request.TakeOver && r.Lease.Int64 <= r.Now
+}
+
+// Next returns the record of the attempt that claims the key, without a lease. The row does not hold the key.
+func (r *Row) Next(request *idempotency.ClaimRequest) idempotency.Record {
+	record := idempotency.Record{Operation: uuid.New(), Created: time.UnixMicro(r.Now)}
+	if r.Counts() {
+		record = r.attempted()
+		record.Remaining = until(r.Expires, r.Now)
+	}
+	record.Attempt++
+	record.Fingerprint = request.Fingerprint
+	return record
+}
+
+// attempted returns what check has looked at: operation, attempt, fingerprint and creation.
+func (r *Row) attempted() idempotency.Record {
+	return idempotency.Record{
+		Operation: uuid.UUID(r.Operation), Attempt: int(r.Attempt), Fingerprint: idempotency.Fingerprint(r.Fingerprint),
+		Created: time.UnixMicro(r.Created),
+	}
+}
+
+// record returns the record for others to see, or an error that wraps idempotency.ErrRecordInvalid.
+func (r *Row) record() (idempotency.Record, error) {
+	rec := r.attempted()
+	if r.Lease.Valid {
+		rec.LeaseLeft = max(0, until(r.Lease.Int64, r.Now))
+	}
+	if !r.Response.Valid {
+		return rec, nil
+	}
+	var resp idempotency.Response
+	if err := resp.UnmarshalBinary(r.Response.V); err != nil {
+		return idempotency.Record{}, err
+	}
+	if !possible(resp.Status) {
+		return idempotency.Record{}, fmt.Errorf("%w: status %d", idempotency.ErrRecordInvalid, resp.Status)
+	}
+	rec.Response, rec.Remaining = &resp, until(r.Expires, r.Now)
+	return rec, nil
+}
+
+// possible reports whether an operation may have been completed with a status. Zero is that of work without HTTP.
+func possible(status int) bool {
+	return status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999
+}
+
+// until returns the time from now to then, which are in microseconds, or the longest that there is.
+func until(then, now int64) time.Duration {
+	const most = math.MaxInt64 / int64(time.Microsecond)
+	left := then - now
+	switch {
+	case then > now && (left < 0 || left > most):
+		return math.MaxInt64
+	case then < now && (left > 0 || left < -most):
+		return math.MinInt64
+	}
+	return time.Duration(left) * time.Microsecond
+}
+
+// Micros returns d in whole microseconds, and never less than d.
+func Micros(d time.Duration) int64 {
+	micros := int64(d / time.Microsecond)
+	if d%time.Microsecond > 0 {
+		micros++
+	}
+	return micros
+}
