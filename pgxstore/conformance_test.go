@@ -1,6 +1,8 @@
 package pgxstore_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -61,6 +63,58 @@ func TestTxStoreConformance(t *testing.T) {
 		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	})
 }
+
+func TestTxStoreConformanceOfEffects(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		opts   pgxstore.Options
+		effect func(ctx context.Context, sql, name string) error
+	}{
+		"pgx":             {pgxstore.Options{}, actByPgx},
+		"database/sql":    {pgxstore.Options{}, actBySQL},
+		"repeatable read": {pgxstore.Options{Isolation: pgx.RepeatableRead}, actByPgx},
+		"serializable":    {pgxstore.Options{Isolation: pgx.Serializable}, actByPgx},
+		"partitions":      {pgxstore.Options{PartitionDays: 3}, actByPgx},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t))
+			observer := newPool(t, serverURL(t), func(config *pgxpool.Config) { config.MaxConns = 2 })
+			opts := newTable(t, pool, test.opts)
+			effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
+			execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
+			effect := func(ctx context.Context, name string) error {
+				return test.effect(ctx, "INSERT INTO "+effects+" VALUES ($1)", name)
+			}
+			count := func(ctx context.Context, name string) (n int, err error) {
+				err = observer.QueryRow(ctx, "SELECT count(*) FROM "+effects+" WHERE name = $1", name).Scan(&n)
+				return n, err
+			}
+			store := pgxstore.NewTx(pool, opts)
+			idempotencytest.RunTx(t, func(*testing.T) idempotency.Store { return store }, effect, count)
+		})
+	}
+}
+
+func actByPgx(ctx context.Context, sql, name string) error {
+	tx, ok := pgxstore.Tx(ctx)
+	if !ok {
+		return errNoTx
+	}
+	_, err := tx.Exec(ctx, sql, name)
+	return err
+}
+
+func actBySQL(ctx context.Context, sql, name string) error {
+	tx, ok := pgxstore.SQLTx(ctx)
+	if !ok {
+		return errNoTx
+	}
+	_, err := tx.ExecContext(ctx, sql, name)
+	return err
+}
+
+var errNoTx = errors.New("no transaction in this context")
 
 func TestSealedStoresConform(t *testing.T) {
 	t.Parallel()

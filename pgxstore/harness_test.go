@@ -18,7 +18,7 @@ import (
 
 // server is the PostgreSQL that all tests share which do not break it. It ends with this process.
 var server = sync.OnceValues(func() (*servertest.Database, error) {
-	return servertest.StartPostgres("max_connections=300")
+	return servertest.StartPostgres("max_connections=800")
 })
 
 func serverURL(t testing.TB) string {

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // Maintain removes the records that have expired. On a table with partitions it also creates the partitions of the coming
@@ -52,24 +52,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 //
 // It may run on every instance. A turn that takes longer than the interval, and than a minute, is given up. Each failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
-	if interval <= 0 {
-		interval = 5 * time.Minute
-	}
-	if failed == nil {
-		failed = func(err error) { slog.ErrorContext(ctx, err.Error()) }
-	}
-	for {
-		turn, end := context.WithTimeout(ctx, max(interval, time.Minute)) // a server may fall silent
-		if err := t.Maintain(turn); err != nil && ctx.Err() == nil {
-			failed(err)
-		}
-		end()
-		select {
-		case <-time.After(interval - interval/10 + rand.N(interval/5+1)):
-		case <-ctx.Done():
-			return
-		}
-	}
+	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }
 
 // Advisory locks call the turns to create partitions and to remove records after the table that the search path finds.

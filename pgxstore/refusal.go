@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // KeepEffects commits what the handler does in its transaction together with its answer, also if the status of the answer
@@ -40,7 +41,7 @@ func (c *txClaim) startOver(ctx context.Context) error {
 	}
 	if conn.PgConn().TxStatus() == 'E' { // then nothing but a rollback can be prepared
 		if err := rollback(ctx, conn); err != nil {
-			return rolledBack(err)
+			return sqlstore.RolledBack(err)
 		}
 	}
 	seen, began, ended := v.row.token, v.began, v.began
@@ -54,9 +55,9 @@ func (c *txClaim) startOver(ctx context.Context) error {
 	err := conn.SendBatch(ctx, &batch).Close()
 	switch {
 	case err != nil:
-		return rolledBack(err)
+		return sqlstore.RolledBack(err)
 	case !isSame(began, ended):
-		return rolledBack(errEnded) // the handler has committed its transaction and begun another one
+		return sqlstore.RolledBack(errEnded) // the handler has committed its transaction and begun another one
 	case !v.free() || v.found && v.row.token != seen:
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, errOvertaken)
 	}
@@ -71,9 +72,9 @@ func (c *txClaim) judgeEnd(conn *pgx.Conn) error {
 	status := conn.PgConn().TxStatus()
 	switch {
 	case status == 'I' && !c.tx.undoneByHandler.Load():
-		return rolledBack(errEnded) // it may have been committed
+		return sqlstore.RolledBack(errEnded) // it may have been committed
 	case c.tx.passing.Load() && (status != 'T' || c.tx.undone.Load()):
-		return rolledBack(errPassing)
+		return sqlstore.RolledBack(errPassing)
 	}
 	return nil
 }

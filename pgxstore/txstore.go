@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database: the claim is a
@@ -326,11 +326,11 @@ func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl t
 func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	if !c.tx.end() {
 		c.visit.hangUp()
-		return rolledBack(errBusy)
+		return sqlstore.RolledBack(errBusy)
 	}
 	err := c.store.mayKeep(ttl)
 	if err != nil {
-		err = rolledBack(err)
+		err = sqlstore.RolledBack(err)
 	} else {
 		err = c.prepare(ctx, resp)
 	}
@@ -347,11 +347,11 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
 	case c.store.isWithoutDay(err):
 		c.store.withoutDay.Store(true)
-		return rolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
+		return sqlstore.RolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
 	case isRefused(err) && c.store.isFinal(err):
-		return rejected(err)
+		return sqlstore.Rejected(err)
 	case isRefused(err):
-		return rolledBack(err)
+		return sqlstore.RolledBack(err)
 	}
 	return c.resolve(ctx, err)
 }
@@ -362,7 +362,7 @@ func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error 
 	case c.refuses(resp):
 		return hasten(ctx, c.visit.conn.Conn(), func() error { return c.startOver(ctx) })
 	case c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T':
-		return rolledBack(errEnded)
+		return sqlstore.RolledBack(errEnded)
 	}
 	return nil
 }
@@ -404,25 +404,11 @@ func (c *txClaim) resolve(ctx context.Context, cause error) error {
 		case v.found && !v.expired && (!c.visit.found || v.row.token != c.visit.row.token):
 			return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause)
 		case v.locked:
-			return rolledBack(cause)
+			return sqlstore.RolledBack(cause)
 		}
 		pause(ctx, 20*time.Millisecond)
 	}
-	return rolledBack(fmt.Errorf("in doubt: %w", cause))
-}
-
-func rolledBack(cause error) error {
-	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, cause)
-}
-
-// rejected is the refusal of a transaction that the server would refuse again: the client must not repeat it for ever.
-func rejected(cause error) error {
-	return &idempotency.Error{
-		Status: http.StatusInternalServerError, Code: "rolled-back", Retry: idempotency.RetryNever,
-		Title:  "The request cannot take effect",
-		Detail: "Its effects were undone, because the database refuses them. A retry would be refused, too.",
-		Err:    rolledBack(cause),
-	}
+	return sqlstore.RolledBack(fmt.Errorf("in doubt: %w", cause))
 }
 
 // isFinal reports whether the server would refuse the same transaction again: because of the data, a constraint, the code of
