@@ -20,35 +20,95 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
+// disks are what a first execution waits for. The disk of the machine may be too fast for what its transactions wait
+// for to show, so that some wait for a millisecond more.
+var disks = []struct {
+	name  string
+	opts  sqlitestore.Options
+	delay time.Duration
+}{
+	{"full", sqlitestore.Options{}, 0},
+	{"full+1ms", sqlitestore.Options{}, time.Millisecond},
+	{"normal", sqlitestore.Options{Synchronous: sqlitestore.Normal}, 0},
+}
+
 // BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
-// takes. The disk of the machine may be too fast for what its transactions wait for to show, so that some wait for a
-// millisecond more.
+// takes.
 func BenchmarkFirst(b *testing.B) {
-	for _, kind := range []struct {
-		name  string
-		opts  sqlitestore.Options
-		delay time.Duration
-	}{
-		{"full", sqlitestore.Options{}, 0},
-		{"full+1ms", sqlitestore.Options{}, time.Millisecond},
-		{"normal", sqlitestore.Options{Synchronous: sqlitestore.Normal}, 0},
-	} {
+	for _, disk := range disks {
 		for _, workers := range []int{1, 16, 64} {
-			b.Run(fmt.Sprintf("%s/workers=%d", kind.name, workers), func(b *testing.B) {
-				store := open(b, filepath.Join(b.TempDir(), "a.db"), kind.opts)
-				if kind.delay > 0 {
-					require.NoError(b, store.OnCommit(func() int32 { time.Sleep(kind.delay); return 0 }))
-				}
-				disk := syncDelay(b)
+			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
+				store := open(b, filepath.Join(b.TempDir(), "a.db"), disk.opts)
+				delay(b, store, disk.delay)
 				measure(b, workers, func(int) {
 					if err := complete(store, uuid.NewString()); err != nil {
 						b.Error(err)
 					}
 				})
-				b.ReportMetric(float64(disk.Microseconds()), "fsync-µs")
 			})
 		}
 	}
+}
+
+// BenchmarkFirstTx runs first executions of handlers that insert a row in their transactions.
+func BenchmarkFirstTx(b *testing.B) {
+	for _, disk := range disks {
+		for _, workers := range []int{1, 16, 64} {
+			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
+				store, _ := openOrders(b, disk.opts)
+				delay(b, store, disk.delay)
+				measure(b, workers, func(int) {
+					if err := ordering(store, func() {}, func() {}); err != nil {
+						b.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkOrder compares handlers that call another system, which takes 10 ms, before they use their transaction and
+// after it.
+func BenchmarkOrder(b *testing.B) {
+	call := func() { time.Sleep(10 * time.Millisecond) }
+	for name, calls := range map[string][2]func(){"last": {call, func() {}}, "first": {func() {}, call}} {
+		b.Run("transaction="+name, func(b *testing.B) {
+			store, _ := openOrders(b, sqlitestore.Options{})
+			measure(b, 16, func(int) {
+				if err := ordering(store, calls[0], calls[1]); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// ordering executes an operation with an effect.
+func ordering(store *sqlitestore.TxStore, before, after func()) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // as each request has
+	defer cancel()
+	_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), request)
+	if err != nil {
+		return err
+	}
+	ctx = claim.Context(ctx)
+	before()
+	tx, _ := sqlitestore.Tx(ctx)
+	if _, err := tx.ExecContext(ctx, "INSERT INTO orders (item) VALUES (?)", "tea"); err != nil {
+		return err
+	}
+	after()
+	return claim.Complete(ctx, answer, time.Hour)
+}
+
+// delay has commits take longer, and reports how long the disk takes.
+func delay(b *testing.B, store interface{ OnCommit(func() int32) error }, d time.Duration) {
+	b.Helper()
+	if d > 0 {
+		require.NoError(b, store.OnCommit(func() int32 { time.Sleep(d); return 0 }))
+	}
+	disk := syncDelay(b)
+	b.Cleanup(func() { b.ReportMetric(float64(disk.Microseconds()), "fsync-µs") })
 }
 
 // measure runs a step b.N times by several workers, and reports its rate and latencies.
@@ -97,48 +157,57 @@ func syncDelay(b *testing.B) time.Duration {
 // BenchmarkReplay compares replays to a bare SELECT of an answer by primary key, on as many connections of the same
 // driver, in pairs of rounds.
 func BenchmarkReplay(b *testing.B) {
-	const records = 10_000
-	for _, workers := range []int{1, 16} {
-		b.Run("workers="+strconv.Itoa(workers), func(b *testing.B) {
-			path := filepath.Join(b.TempDir(), "a.db")
-			store := open(b, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
-			keys := make([]idempotency.Key, records)
-			for i := range keys {
-				keys[i] = keyOf(uuid.NewString())
-			}
-			round(16, records, func(i int) {
-				if err := complete(store, keys[i].ID); err != nil {
-					b.Error(err)
-				}
+	normal := sqlitestore.Options{Synchronous: sqlitestore.Normal}
+	for kind, newStore := range map[string]func(path string) idempotency.Store{
+		"leased":        func(path string) idempotency.Store { return open(b, path, normal) },
+		"transactional": func(path string) idempotency.Store { return openTx(b, path, normal) },
+	} {
+		for _, workers := range []int{1, 16} {
+			b.Run(kind+"/workers="+strconv.Itoa(workers), func(b *testing.B) {
+				path := filepath.Join(b.TempDir(), "a.db")
+				compareReplays(b, workers, path, newStore(path))
 			})
-			bare := bareSelect(b, path)
-			ctx, cancel := context.WithTimeout(b.Context(), time.Hour) // as each step of the middleware has
-			defer cancel()
-			ours := func(i int) {
-				record, _, err := store.Begin(ctx, keys[i], request)
-				if err != nil || string(record.Response.Body) != string(answer.Body) {
-					b.Error("no replay:", err)
-				}
-			}
-			theirs := func(i int) {
-				digest := keys[i].Digest()
-				if err := bare(ctx, digest[:]); err != nil {
-					b.Error(err)
-				}
-			}
-			var ratios, rates []float64
-			for b.Loop() {
-				t, o := round(workers, records, theirs), round(workers, records, ours)
-				ratios = append(ratios, t.Seconds()/o.Seconds())
-				rates = append(rates, records/o.Seconds())
-			}
-			slices.Sort(ratios)
-			slices.Sort(rates)
-			b.ReportMetric(ratios[len(ratios)/2], "ratio")
-			b.ReportMetric(rates[len(rates)/2], "ops/s")
-			b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
-		})
+		}
 	}
+}
+
+func compareReplays(b *testing.B, workers int, path string, store idempotency.Store) {
+	const records = 10_000
+	keys := make([]idempotency.Key, records)
+	for i := range keys {
+		keys[i] = keyOf(uuid.NewString())
+	}
+	round(16, records, func(i int) {
+		if err := complete(store, keys[i].ID); err != nil {
+			b.Error(err)
+		}
+	})
+	bare := bareSelect(b, path)
+	ctx, cancel := context.WithTimeout(b.Context(), time.Hour) // as each step of the middleware has
+	defer cancel()
+	ours := func(i int) {
+		record, _, err := store.Begin(ctx, keys[i], request)
+		if err != nil || string(record.Response.Body) != string(answer.Body) {
+			b.Error("no replay:", err)
+		}
+	}
+	theirs := func(i int) {
+		digest := keys[i].Digest()
+		if err := bare(ctx, digest[:]); err != nil {
+			b.Error(err)
+		}
+	}
+	var ratios, rates []float64
+	for b.Loop() {
+		t, o := round(workers, records, theirs), round(workers, records, ours)
+		ratios = append(ratios, t.Seconds()/o.Seconds())
+		rates = append(rates, records/o.Seconds())
+	}
+	slices.Sort(ratios)
+	slices.Sort(rates)
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
+	b.ReportMetric(rates[len(rates)/2], "ops/s")
+	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
 }
 
 // bareSelect returns what reads an answer.

@@ -20,21 +20,21 @@ import (
 //
 // Any other error says that the store does not work: the file is damaged, read-only or gone, say. File systems and free
 // space are known on Linux only. The error that Check returns has a method Unwrap() []error.
-func (s *Store) Check(ctx context.Context) error {
-	findings := []error{s.checkWriting(ctx)}
-	findings = append(findings, s.checkFileSystem()...)
-	return errors.Join(append(findings, s.checkPermissions())...)
+func (f *file) Check(ctx context.Context) error {
+	findings := []error{f.checkWriting(ctx)}
+	findings = append(findings, f.checkFileSystem()...)
+	return errors.Join(append(findings, f.checkPermissions())...)
 }
 
-func (s *Store) unsafe(setting, value, risk string) error {
-	return &idempotency.UnsafeSetting{Node: s.path, Setting: setting, Value: value, Risk: risk}
+func (f *file) unsafe(setting, value, risk string) error {
+	return &idempotency.UnsafeSetting{Node: f.path, Setting: setting, Value: value, Risk: risk}
 }
 
 // checkWriting asks the connection that writes. The journal mode cannot change while a store is open.
-func (s *Store) checkWriting(ctx context.Context) error {
+func (f *file) checkWriting(ctx context.Context) error {
 	var synchronous int
-	_, err := s.writer.do(ctx, false, func(*transaction) error {
-		return s.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous)
+	_, err := f.writer.do(ctx, false, func(*transaction) error {
+		return f.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous)
 	})
 	if err != nil {
 		return failure("check", err)
@@ -43,17 +43,17 @@ func (s *Store) checkWriting(ctx context.Context) error {
 	if synchronous >= slices.Index(levels, Full.String()) {
 		return nil
 	}
-	return s.unsafe("synchronous", levels[max(0, synchronous)],
+	return f.unsafe("synchronous", levels[max(0, synchronous)],
 		"a loss of power forgets the last records, and their operations run again")
 }
 
-func (s *Store) checkPermissions() error {
-	is, err := os.Stat(s.path)
+func (f *file) checkPermissions() error {
+	is, err := os.Stat(f.path)
 	if err != nil {
 		return fmt.Errorf("sqlitestore: check: %w", err)
 	}
 	if mode := is.Mode().Perm(); mode&0o006 != 0 {
-		return s.unsafe("permissions", mode.String(), "every user of the machine may read or change the answers in it")
+		return f.unsafe("permissions", mode.String(), "every user of the machine may read or change the answers in it")
 	}
 	return nil
 }
@@ -61,23 +61,23 @@ func (s *Store) checkPermissions() error {
 // leastFree is enough for the log to grow to its usual size, and for a service to be warned.
 const leastFree = 64 << 20
 
-func (s *Store) checkFileSystem() (findings []error) {
-	is, err := fileSystemOf(s.path)
+func (f *file) checkFileSystem() (findings []error) {
+	is, err := fileSystemOf(f.path)
 	if err != nil {
 		return []error{fmt.Errorf("sqlitestore: check: %w", err)}
 	}
 	if is.risk != "" {
-		findings = append(findings, s.unsafe("file system", is.name, is.risk))
+		findings = append(findings, f.unsafe("file system", is.name, is.risk))
 	}
 	if is.name == "" {
 		return findings // not known here
 	}
-	file, err := os.Stat(s.path)
+	file, err := os.Stat(f.path)
 	if err != nil {
 		return append(findings, fmt.Errorf("sqlitestore: check: %w", err))
 	}
-	if needed := max(leastFree, s.opts.MaxBytes-file.Size()); is.free < needed {
-		findings = append(findings, s.unsafe("free space", fmt.Sprintf("%d bytes, less than %d", is.free, needed),
+	if needed := max(leastFree, f.opts.MaxBytes-file.Size()); is.free < needed {
+		findings = append(findings, f.unsafe("free space", fmt.Sprintf("%d bytes, less than %d", is.free, needed),
 			"a full disk refuses new operations, and cannot keep the answers of those that run"))
 	}
 	return findings

@@ -30,8 +30,6 @@ func TestClockSetForward(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
 	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	takeover := request
-	takeover.TakeOver = true
 	_, renewed := begun(t, store, "renewed")
 	_, overtaken := begun(t, store, "overtaken")
 	clock.step(2 * request.Lease)

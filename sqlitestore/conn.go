@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,15 +23,18 @@ var untouched = context.Background()
 // itself, because SQLite lets those wait longest that have waited longest.
 const settleIn = 10 * time.Second
 
-// source returns the name by which SQLite opens a file, with settings for each connection.
-func source(path string, pragmas ...string) string {
+// source returns the name by which SQLite opens a file, with parameters and further settings for each connection.
+func source(path string, parameters url.Values, pragmas ...string) string {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path // a volume of Windows
 	}
-	pragmas = append(pragmas, "busy_timeout("+strconv.FormatInt(settleIn.Milliseconds(), 10)+")",
+	query := url.Values{}
+	maps.Copy(query, parameters)
+	query["_pragma"] = append(slices.Concat(query["_pragma"], pragmas),
+		"busy_timeout("+strconv.FormatInt(settleIn.Milliseconds(), 10)+")",
 		"fullfsync(1)", "checkpoint_fullfsync(1)") // what macOS needs for the disk to be waited for
-	name := url.URL{Scheme: "file", Path: path, RawQuery: url.Values{"_pragma": pragmas}.Encode()}
+	name := url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}
 	return name.String()
 }
 

@@ -44,8 +44,6 @@ func TestForgottenSuccessor(t *testing.T) {
 	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
 	_, old := begun(t, store, "key")
 	clock.step(2 * request.Lease)
-	takeover := request
-	takeover.TakeOver = true
 	_, successor, err := store.Begin(t.Context(), keyOf("key"), takeover)
 	require.NoError(t, err)
 	require.NotNil(t, successor)

@@ -21,6 +21,14 @@ func TestMain(m *testing.M) {
 		live(path)
 		return
 	}
+	if path := os.Getenv(onePath); path != "" {
+		executeOne(path)
+		return
+	}
+	if path := os.Getenv(clerkPath); path != "" {
+		clerk(path)
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -70,8 +78,11 @@ func keyOf(id string) idempotency.Key {
 }
 
 var (
-	request = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
-	answer  = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
+	request  = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1, 2, 3}, Lease: time.Minute, TTL: time.Hour}
+	takeover = idempotency.ClaimRequest{
+		Fingerprint: request.Fingerprint, Lease: request.Lease, TTL: request.TTL, TakeOver: true,
+	}
+	answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}
 )
 
 // begun claims a key.

@@ -3,7 +3,12 @@ package sqlitestore
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // Synchronous says what an acknowledged step survives.
@@ -27,7 +32,7 @@ func (s Synchronous) String() string {
 	return "FULL"
 }
 
-// Options are the settings of a [Store]. The zero value of each field is its default.
+// Options are the settings of a store. The zero value of each field is its default.
 type Options struct {
 	// Synchronous says whether records survive a loss of power. Zero is [Full].
 	Synchronous Synchronous
@@ -37,6 +42,11 @@ type Options struct {
 	// operations that run by then. The log beside the file takes a few MiB more, and the file does not become smaller
 	// by itself. All processes should have the same value. Zero means no limit but the disk.
 	MaxBytes int64
+
+	// Parameters are what the driver knows for the connection that handlers use ([Tx]), as they are in the name of a
+	// data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those that the service opens the file
+	// with. Settings that are the store's are refused, such as the journal mode. For [OpenTx] only.
+	Parameters string
 
 	now func() time.Time // nil: time.Now
 }
@@ -54,5 +64,38 @@ func (o Options) validate() error {
 	if o.MaxBytes < 0 || o.MaxBytes > 0 && o.MaxBytes < leastBytes {
 		fault("MaxBytes is %d, less than %d", o.MaxBytes, leastBytes)
 	}
+	if _, err := o.parameters(); err != nil {
+		fault("Parameters: %w", err)
+	}
 	return errors.Join(faults...)
 }
+
+// parameters returns Parameters, or an error that names all that are the store's to set.
+func (o Options) parameters() (url.Values, error) {
+	given, err := url.ParseQuery(o.Parameters)
+	if err != nil {
+		return nil, err
+	}
+	var faults []error
+	for name := range given {
+		if !slices.Contains(ofHandlers, name) {
+			faults = append(faults, fmt.Errorf("%s is not for the handlers to set", name))
+		}
+	}
+	for _, pragma := range given["_pragma"] {
+		words := sqlstore.Words(pragma, 1)
+		if len(words) == 0 || slices.Contains(ofStores, words[0]) || strings.ContainsAny(pragma, ";.") {
+			faults = append(faults, fmt.Errorf("the PRAGMA %s is not for the handlers to set", pragma))
+		}
+	}
+	return given, errors.Join(faults...)
+}
+
+// ofHandlers are the parameters of the driver that change nothing for the store.
+var ofHandlers = []string{"_pragma", "_foreign_keys", "_fk", "_time_format", "_time_integer_format", "_timezone",
+	"_inttotime", "_texttotime", "_dqs", "_txlock"}
+
+// ofStores are the settings that the store depends on.
+var ofStores = []string{"journal_mode", "synchronous", "locking_mode", "query_only", "busy_timeout", "fullfsync",
+	"checkpoint_fullfsync", "wal_autocheckpoint", "writable_schema", "ignore_check_constraints", "read_uncommitted", "journal_size_limit",
+	"max_page_count", "schema_version", "wal_checkpoint", "auto_vacuum", "temp_store_directory"}

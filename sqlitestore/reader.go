@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // readers are connections that read records. They neither wait for the writer nor keep it waiting.
@@ -16,8 +17,8 @@ type readers struct {
 }
 
 type reader struct {
-	conn *connection
-	read *sql.Stmt
+	conn       *connection
+	read, used *sql.Stmt
 }
 
 // newReaders returns n connections of db.
@@ -26,7 +27,8 @@ func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	for range n {
 		r := new(reader)
 		var err error
-		if r.conn, err = connect(db, map[string]**sql.Stmt{statement("read"): &r.read}); err != nil {
+		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("used"): &r.used}
+		if r.conn, err = connect(db, texts); err != nil {
 			for range len(rs.idle) {
 				err = errors.Join(err, (<-rs.idle).conn.Close())
 			}
@@ -37,23 +39,35 @@ func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	return rs, nil
 }
 
-// read returns the record with a digest, or nil.
-func (rs *readers) read(ctx context.Context, digest []byte) (*row, error) {
+// read returns the record with a digest. It need not have been found.
+func (rs *readers) read(ctx context.Context, digest []byte) (seen *sqlstore.Row, err error) {
+	err = rs.do(ctx, func(r *reader) error {
+		rows, err := r.read.QueryContext(untouched, digest)
+		if err == nil {
+			seen, err = read(rows)
+		}
+		return err
+	})
+	return seen, err
+}
+
+// used returns how many bytes of the file are in use.
+func (rs *readers) used(ctx context.Context) (used int64, err error) {
+	err = rs.do(ctx, func(r *reader) error { return r.used.QueryRowContext(untouched).Scan(&used) })
+	return used, err
+}
+
+// do reads by a connection that is idle.
+func (rs *readers) do(ctx context.Context, read func(r *reader) error) error {
 	r, err := rs.take(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { rs.idle <- r }()
 	for {
-		rows, err := r.read.QueryContext(untouched, digest)
-		if err == nil {
-			var found *row
-			if found, err = read(rows); err == nil {
-				return found, nil
-			}
-		}
+		err := read(r)
 		if !isBusy(err) || ctx.Err() != nil { // busy: another process repairs what a death has left
-			return nil, err
+			return err
 		}
 		pause()
 	}
@@ -84,4 +98,22 @@ func (rs *readers) close() (err error) {
 		err = errors.Join(err, (<-rs.idle).conn.Close())
 	}
 	return err
+}
+
+// read returns the record that a query finds.
+func read(rows *sql.Rows) (seen *sqlstore.Row, err error) {
+	defer func() {
+		if closed := rows.Close(); err == nil {
+			err = closed
+		}
+	}()
+	seen = new(sqlstore.Row)
+	if !rows.Next() {
+		return seen, rows.Err()
+	}
+	if err := rows.Scan(seen.Columns()...); err != nil {
+		return nil, fmt.Errorf("%w: %w", idempotency.ErrRecordInvalid, err)
+	}
+	seen.Found = true
+	return seen, nil
 }

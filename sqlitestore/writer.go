@@ -11,22 +11,27 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// writer has the only connection of the process that writes. SQLite has no group commit: every transaction would wait
-// for the disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is
-// committed.
+// writer has the only connection of the store that writes. SQLite has no group commit: every transaction would wait for
+// the disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
+// In between, handlers have the connection to themselves, one at a time.
 type writer struct {
 	transaction
-	conn   *connection
+	db     *sql.DB
+	lends  bool
+	conn   *connection // nil: the last one was given up
+	guard  *guard      // of conn, if it is lent
 	files  *watched
 	steps  chan *step
-	closed chan struct{} // closed when no more batches are to begin
-	ended  chan struct{} // closed when the last one has ended
+	loans  chan *loan
+	closed chan struct{} // closed when nothing more is to begin
+	ended  chan struct{} // closed when the last batch or loan has ended
 
 	answered int           // steps of the last transaction
 	patience time.Duration // that the next one has for as many, a tenth of what the commit took
 
-	batches atomic.Int64 // that have ended
+	served  atomic.Int64 // batches and loans that have ended
 	waiting atomic.Bool  // for another process to end its transaction
+	lent    atomic.Bool  // to a handler
 }
 
 // mostSteps of a transaction. The first of them waits for the last.
@@ -48,7 +53,7 @@ type step struct {
 // do runs a step, and returns when it is committed. If begun is false it has not run, and will not. If ctx ends in the
 // meantime, the step may or may not take effect.
 func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) error) (begun bool, err error) {
-	before := w.batches.Load()
+	before := w.served.Load()
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -72,21 +77,23 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 var errNotBegun = errors.New("its turn had not come")
 
 // late returns the error of a step whose context has ended: the store is busy if others were served since, or if
-// another process is.
+// a handler or another process has its turn.
 func (w *writer) late(ctx context.Context, before int64) error {
-	if w.batches.Load() != before || w.waiting.Load() {
+	if w.served.Load() != before || w.waiting.Load() || w.lent.Load() {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
 	}
 	return ctx.Err()
 }
 
-// run commits batches until the store is closed.
+// run commits batches, and lends the connection, until the store is closed. Where both wait, chance decides.
 func (w *writer) run() {
 	defer close(w.ended)
 	for {
 		select {
 		case s := <-w.steps:
 			w.commit([]*step{s})
+		case l := <-w.loans:
+			w.lend(l)
 		case <-w.closed:
 			return
 		}
@@ -114,7 +121,7 @@ func (w *writer) commit(batch []*step) {
 }
 
 func (w *writer) answer(batch []*step, err error) {
-	w.batches.Add(1)
+	w.served.Add(1)
 	for _, s := range batch {
 		s.err = err
 		close(s.over)
@@ -134,18 +141,30 @@ func (w *writer) gather(n int) (waiting []*step) {
 	return waiting
 }
 
-// begin begins a transaction for a batch, when no other process has one. It answers the steps that nobody waits for by
-// then, and returns the others. If none is left, it has begun nothing.
+// begin begins a transaction for a batch. It answers the steps that nobody waits for by then, and returns the others.
+// If none is left, it has begun nothing.
 func (w *writer) begin(batch []*step) ([]*step, error) {
+	err := w.seize(func() bool {
+		batch = w.drop(batch)
+		return len(batch) > 0
+	})
+	return batch, err
+}
+
+// seize begins a transaction when no other process has one, while somebody wants it.
+func (w *writer) seize(isWanted func() bool) error {
+	if err := w.reconnect(); err != nil {
+		return err
+	}
 	defer w.waiting.Store(false)
 	for {
 		_, err := w.sql.begin.ExecContext(untouched)
 		if !isBusy(err) {
-			return batch, err
+			return err
 		}
 		w.waiting.Store(true)
-		if batch = w.drop(batch); len(batch) == 0 {
-			return nil, err
+		if !isWanted() {
+			return err
 		}
 		pause()
 	}
@@ -182,7 +201,7 @@ func (w *writer) perform(batch []*step, most int) (performed []*step, err error)
 	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
 		next = w.drop(next)
 		performed = append(performed, next...)
-		if err := w.prepare(next); err != nil {
+		if err := w.prepare(adding(next)); err != nil {
 			return performed, err
 		}
 		for _, s := range next {
@@ -192,6 +211,16 @@ func (w *writer) perform(batch []*step, most int) (performed []*step, err error)
 		}
 	}
 	return performed, nil
+}
+
+// adding returns how many steps add a record, probably.
+func adding(steps []*step) (n int) {
+	for _, s := range steps {
+		if s.adds {
+			n++
+		}
+	}
+	return n
 }
 
 // more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
@@ -220,75 +249,4 @@ func (w *writer) finish(steps int) error {
 	_, err := w.sql.commit.ExecContext(untouched)
 	w.patience, w.answered = min(time.Since(began)/10, time.Millisecond), steps
 	return err
-}
-
-// transaction is what a step may do. There is one at a time.
-type transaction struct {
-	sql         *statements
-	now         func() time.Time
-	limit, used int64 // bytes; no limit: 0
-}
-
-// prepare makes room for the records that steps add: for each, up to two are deleted that have expired. So the file is
-// bounded by the records that count, and nothing waits for the disk that would not wait anyway.
-func (tx *transaction) prepare(steps []*step) error {
-	adding := 0
-	for _, s := range steps {
-		if s.adds {
-			adding++
-		}
-	}
-	if adding > 0 {
-		if _, err := tx.sql.trim.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
-			return err
-		}
-	}
-	if tx.limit == 0 {
-		return nil
-	}
-	return tx.sql.used.QueryRowContext(untouched).Scan(&tx.used)
-}
-
-func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
-
-// read returns the record with a digest, or nil.
-func (tx *transaction) read(digest []byte) (*row, error) {
-	rows, err := tx.sql.read.QueryContext(untouched, digest)
-	if err != nil {
-		return nil, err
-	}
-	return read(rows)
-}
-
-// put makes a record, or replaces the one with its digest.
-func (tx *transaction) put(digest []byte, r *row) error {
-	tx.used += int64(len(r.names[0])+len(r.names[1])+len(r.names[2])+len(r.response.V)) + overhead
-	_, err := tx.sql.put.ExecContext(untouched, digest, r.names[0], r.names[1], r.names[2], r.operation, r.attempt,
-		r.fingerprint, r.token, r.created, r.lease, r.expires, r.response)
-	return err
-}
-
-// overhead estimates what a record takes beyond its names and its response.
-const overhead = 300
-
-// change runs a statement that changes a record, and reports whether it has.
-func change(stmt *sql.Stmt, args ...any) (bool, error) {
-	result, err := stmt.ExecContext(untouched, args...)
-	if err != nil {
-		return false, err
-	}
-	n, err := result.RowsAffected()
-	return n > 0, err
-}
-
-// isFull reports whether there is no room for a new operation.
-func (tx *transaction) isFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
-
-// hasRoom reports whether there is room for an answer of n bytes, which is counted then.
-func (tx *transaction) hasRoom(n int) bool {
-	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
-		return false
-	}
-	tx.used += int64(n)
-	return true
 }

@@ -2,4 +2,4 @@
 --
 --   ?1 digest
 SELECT user_id, endpoint, key, operation, attempt, fingerprint, token, created, lease, expires, response
-FROM idempotency_records WHERE digest = ?1
+FROM main.idempotency_records WHERE digest = ?1

@@ -1,0 +1,92 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"modernc.org/sqlite"
+)
+
+// guard sees to it that a handler that has the connection can neither commit nor leave anything behind on it. SQLite
+// asks it about each statement that is prepared, also about those behind another one in the same string.
+type guard struct {
+	lent   atomic.Bool // statements are those of a handler
+	ended  atomic.Bool // SQLite has rolled back the transaction, as after some errors
+	marked atomic.Bool // the connection has something that outlasts the transaction
+}
+
+func (g *guard) watch(conn *sql.Conn) error {
+	return conn.Raw(func(driven any) error {
+		hooks, isHooked := driven.(sqlite.HookRegisterer)
+		statements, isAsked := driven.(sqlite.AuthorizerRegisterer)
+		if !isHooked || !isAsked {
+			return fmt.Errorf("the driver %T has no hooks", driven)
+		}
+		hooks.RegisterCommitHook(g.onCommit)
+		hooks.RegisterRollbackHook(g.onRollback)
+		return statements.RegisterAuthorizer(g.authorize)
+	})
+}
+
+// lend gives the connection to a handler, in a transaction that has begun.
+func (g *guard) lend() {
+	g.ended.Store(false)
+	g.lent.Store(true)
+}
+
+// onCommit refuses what would be committed by a handler: what it does when SQLite has rolled back its transaction.
+func (g *guard) onCommit() int32 {
+	if g.lent.Load() {
+		return 1
+	}
+	return 0
+}
+
+func (g *guard) onRollback() { g.ended.Store(true) }
+
+func (g *guard) authorize(
+	action sqlite.AuthorizerActionCode, first, second, database, _ string,
+) sqlite.AuthorizerReturnCode {
+	if !g.lent.Load() {
+		return sqlite.AuthorizerOK
+	}
+	if database == "temp" {
+		g.marked.Store(true)
+	}
+	switch action {
+	case sqlite.AuthTransaction, sqlite.AuthAttach, sqlite.AuthDetach:
+		return sqlite.AuthorizerDeny
+	case sqlite.AuthInsert, sqlite.AuthUpdate, sqlite.AuthDelete, sqlite.AuthDropTable:
+		if isRecords(first) {
+			return sqlite.AuthorizerDeny
+		}
+	case sqlite.AuthAlterTable, sqlite.AuthCreateTrigger, sqlite.AuthCreateIndex:
+		if isRecords(second) {
+			return sqlite.AuthorizerDeny
+		}
+	case sqlite.AuthPragma:
+		if passing[strings.ToLower(first)] {
+			break
+		}
+		if second != "" {
+			return sqlite.AuthorizerDeny
+		}
+		g.marked.Store(true) // it reads, or has the argument ''
+	}
+	if g.ended.Load() {
+		return sqlite.AuthorizerDeny
+	}
+	return sqlite.AuthorizerOK
+}
+
+// isRecords reports whether a table is that of the records, which the store alone changes.
+func isRecords(table string) bool { return strings.EqualFold(table, "idempotency_records") }
+
+// passing are the PRAGMAs that may have an argument: they read, or end with the transaction, or are a part of it.
+var passing = map[string]bool{
+	"application_id": true, "defer_foreign_keys": true, "foreign_key_check": true, "foreign_key_list": true,
+	"index_info": true, "index_list": true, "index_xinfo": true, "integrity_check": true, "quick_check": true,
+	"table_info": true, "table_list": true, "table_xinfo": true, "user_version": true,
+}

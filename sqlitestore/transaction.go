@@ -1,0 +1,103 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+)
+
+// transaction is what a step may do. There is one at a time.
+type transaction struct {
+	sql         *statements
+	now         func() time.Time
+	limit, used int64 // bytes; no limit: 0
+}
+
+// prepare makes room for records that are added: for each, up to two are deleted that have expired. So the file is
+// bounded by the records that count, and nothing waits for the disk that would not wait anyway.
+func (tx *transaction) prepare(adding int) error {
+	if adding > 0 {
+		if _, err := tx.sql.trim.ExecContext(untouched, tx.micros(), 2*adding); err != nil {
+			return err
+		}
+	}
+	if tx.limit == 0 {
+		return nil
+	}
+	return tx.sql.used.QueryRowContext(untouched).Scan(&tx.used)
+}
+
+func (tx *transaction) micros() int64 { return tx.now().UnixMicro() }
+
+// Read implements [sqlstore.Steps].
+func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
+	rows, err := tx.sql.read.QueryContext(untouched, digest)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := read(rows)
+	if err == nil {
+		seen.Now = tx.micros()
+	}
+	return seen, err
+}
+
+// Put implements [sqlstore.Steps]. Nobody else writes in the meantime.
+func (tx *transaction) Put(digest []byte, _, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+	tx.used += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + overhead
+	now := tx.micros()
+	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
+	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Operation,
+		own.Attempt, own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response)
+	if err == nil && !put {
+		err = errNotPut // the effects of a handler must not be committed without it
+	}
+	return put, err
+}
+
+var errNotPut = errors.New("a trigger has kept the record from being stored")
+
+// Extend implements [sqlstore.Steps].
+func (tx *transaction) Extend(digest, token []byte, lease time.Duration) (bool, error) {
+	now := tx.micros()
+	return change(tx.sql.extend, digest, token, now, now+sqlstore.Micros(lease))
+}
+
+// Complete implements [sqlstore.Steps].
+func (tx *transaction) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
+	now := tx.micros()
+	return change(tx.sql.complete, digest, token, now, now+sqlstore.Micros(ttl), response)
+}
+
+// Release implements [sqlstore.Steps].
+func (tx *transaction) Release(digest, token []byte, ttl time.Duration) (bool, error) {
+	now := tx.micros()
+	return change(tx.sql.release, digest, token, now, now+sqlstore.Micros(ttl))
+}
+
+// overhead estimates what a record takes beyond its names and its response.
+const overhead = 300
+
+// change runs a statement that changes a record, and reports whether it has.
+func change(stmt *sql.Stmt, args ...any) (bool, error) {
+	result, err := stmt.ExecContext(untouched, args...)
+	if err != nil {
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, err
+}
+
+// IsFull implements [sqlstore.Steps].
+func (tx *transaction) IsFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
+
+// HasRoom implements [sqlstore.Steps]. It counts the answer if there is room.
+func (tx *transaction) HasRoom(n int) bool {
+	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
+		return false
+	}
+	tx.used += int64(n)
+	return true
+}

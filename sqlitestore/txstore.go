@@ -1,0 +1,59 @@
+package sqlitestore
+
+import (
+	"context"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+)
+
+// TxStore keeps records in a file, for handlers whose effects are in the same file: they make them in the transaction
+// that [Tx] returns, and its commit makes effects and record permanent together. Exactly once, whatever breaks. An
+// answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for concurrent use.
+//
+// A claim has no lease. It ends with the process.
+type TxStore struct {
+	*file
+	running running
+}
+
+var _ idempotency.Store = (*TxStore)(nil)
+
+// OpenTx opens the store in the file at path, which is that of the service: the handlers change its tables. Otherwise
+// it is as [Open].
+func OpenTx(path string, opts Options) (*TxStore, error) {
+	f, err := openFile(path, opts, true)
+	if err != nil {
+		return nil, err
+	}
+	return &TxStore{file: f, running: running{keys: make(map[string]bool)}}, nil
+}
+
+// Transactional tells idempotency.New that no handler may run without its transaction.
+func (s *TxStore) Transactional() bool { return true }
+
+// Begin implements [idempotency.Store]. It begins no transaction. That another attempt of this store runs is all that
+// it knows of that; one of another process shows when it is committed.
+func (s *TxStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	a := newAttempt(s, key, request)
+	// Before it enters, or replays at the same time would take each other for attempts that run.
+	if isHeld, record, err := a.look(ctx); isHeld || err != nil {
+		return record, nil, failure("claim", err)
+	}
+	if !s.running.enter(a.digest) {
+		return idempotency.Record{NoLease: true}, nil, nil
+	}
+	// And again, as another attempt may have ended in between.
+	isHeld, record, err := a.look(ctx)
+	if err == nil && !isHeld {
+		err = a.seekRoom(ctx)
+	}
+	if isHeld || err != nil {
+		s.running.leave(a.digest)
+		return record, nil, failure("claim", err)
+	}
+	a.own()
+	return a.record, sqlstore.NewTxClaim(dialect, a), nil
+}
