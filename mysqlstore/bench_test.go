@@ -1,0 +1,124 @@
+package mysqlstore_test
+
+import (
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// BenchmarkFirst runs first executions, a claim and a completion each, and reports how many a second, and how long one
+// takes. The server waits for the disk in the one kind, and leaves that to the system in the other.
+func BenchmarkFirst(b *testing.B) {
+	for _, flush := range []string{"1", "2"} {
+		m := servertest.MariaDB(b, "innodb_flush_log_at_trx_commit="+flush, "innodb_buffer_pool_size=128M",
+			"innodb_log_file_size=96M")
+		for _, workers := range []int{1, 16, 64} {
+			b.Run(fmt.Sprintf("flush=%s/workers=%d", flush, workers), func(b *testing.B) {
+				db := crowdedPool(b, m, workers)
+				store, _ := newStore(b, db)
+				warm(b, store, workers)
+				measure(b, workers, func(int) {
+					if err := complete(store, uuid.NewString()); err != nil {
+						b.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkReplay compares replays to a bare SELECT of an answer by primary key.
+func BenchmarkReplay(b *testing.B) {
+	m := servertest.MariaDB(b, "innodb_buffer_pool_size=128M")
+	for _, workers := range []int{1, 16} {
+		const records = 1000
+		db := crowdedPool(b, m, workers)
+		store, table := newStore(b, db)
+		warm(b, store, workers)
+		keys := make([]string, records)
+		for i := range keys {
+			keys[i] = uuid.NewString()
+			completed(b, store, keys[i])
+		}
+		b.Run("replay/workers="+strconv.Itoa(workers), func(b *testing.B) {
+			measure(b, workers, func(i int) {
+				record, _, err := store.Begin(b.Context(), keyOf(keys[i%records]), request)
+				if err != nil || string(record.Response.Body) != string(answer.Body) {
+					b.Error("no replay:", err)
+				}
+			})
+		})
+		b.Run("bare/workers="+strconv.Itoa(workers), func(b *testing.B) {
+			query, err := db.Prepare("SELECT response FROM " + table + " WHERE digest = ?")
+			require.NoError(b, err)
+			measure(b, workers, func(i int) {
+				digest := keyOf(keys[i%records]).Digest()
+				var response []byte
+				if err := query.QueryRowContext(b.Context(), digest[:]).Scan(&response); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// crowdedPool has a connection for each worker.
+func crowdedPool(b *testing.B, m *servertest.Maria, workers int) *sql.DB {
+	b.Helper()
+	db := pool(b, m.DSN())
+	db.SetMaxOpenConns(workers)
+	db.SetMaxIdleConns(workers)
+	return db
+}
+
+// warm makes the connections, and prepares the statements on them.
+func warm(b *testing.B, store idempotency.Store, workers int) {
+	b.Helper()
+	var group sync.WaitGroup
+	for worker := range workers {
+		group.Go(func() {
+			for i := range 20 {
+				if err := complete(store, fmt.Sprint("warm ", worker, i)); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// measure runs a step b.N times by several workers, and reports its rate and latencies.
+func measure(b *testing.B, workers int, step func(i int)) {
+	b.Helper()
+	took := make([]time.Duration, b.N)
+	var next atomic.Int64
+	var group sync.WaitGroup
+	b.ResetTimer()
+	for range workers {
+		group.Go(func() {
+			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
+				began := time.Now()
+				step(i)
+				took[i-1] = time.Since(began)
+			}
+		})
+	}
+	group.Wait()
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "max-µs")
+}

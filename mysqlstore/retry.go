@@ -1,0 +1,90 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// tries is how often a step is begun while connections break.
+const tries = 4
+
+// retry repeats a step that may be repeated: while others are in the way until ctx ends, and a few times if its
+// connection breaks. Its error wraps [idempotency.ErrStoreBusy] if it was others who have kept it until ctx ended.
+func (t *Table) retry(ctx context.Context, step func() error) error {
+	crowded := t.isCrowded()
+	var conflict error
+	for n, broken := 0, 0; ; n++ {
+		err := step()
+		switch {
+		case err == nil:
+			return nil
+		case isConflict(err):
+			conflict = err
+		case isBroken(err) && broken < tries-1:
+			broken++
+		case ctx.Err() == nil:
+			return err
+		}
+		if pause(ctx, growing(n)) {
+			continue
+		}
+		if conflict != nil || crowded && isLate(err) && t.isCrowded() {
+			return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, errors.Join(ctx.Err(), err))
+		}
+		return err
+	}
+}
+
+// isCrowded reports whether all connections of the pool are in use.
+func (t *Table) isCrowded() bool {
+	stats := t.db.Stats()
+	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
+}
+
+// growing returns a pause that doubles each time, from a millisecond up to a tenth of a second, less up to a half at
+// random.
+func growing(times int) time.Duration {
+	d := min(time.Millisecond<<min(times, 10), 100*time.Millisecond)
+	return d/2 + rand.N(d/2)
+}
+
+// pause reports whether ctx has not ended by then.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// dropReadOnly closes the idle connections to a server that takes no writes, for the pool to make new ones: after a
+// failover they lead to another server. One caller at a time does so, because it takes many connections.
+func (t *Table) dropReadOnly(ctx context.Context) {
+	if !t.dropping.TryLock() {
+		return
+	}
+	defer t.dropping.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for range max(1, t.db.Stats().Idle) {
+		conn, err := t.db.Conn(ctx)
+		if err != nil {
+			return
+		}
+		defer conn.Close() // and not before the others were looked at; it does nothing if the connection was dropped
+		var readOnly bool
+		err = conn.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly)
+		if err == nil && readOnly {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+)
+
+// Migration is a step from one version of the schema to the next.
+type Migration struct {
+	Version int
+	SQL     string // one statement
+	Down    string // undoes SQL, and deletes all records
+}
+
+// Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. They do
+// not check opts: what is wrong with them is an error of [Migrate], of [Table.Check] and of the Begin of a store.
+func Migrations(opts Options) []Migration {
+	return []Migration{{1, opts.statement("0001_records"), opts.statement("0001_down")}}
+}
+
+// Migrate makes the table unless it exists. Many may call it at once, and again at each start. The user needs CREATE on
+// the table.
+func Migrate(ctx context.Context, db *sql.DB, opts Options) error {
+	t := NewTable(db, opts)
+	if t.faults != nil {
+		return t.faults
+	}
+	for _, m := range Migrations(opts) {
+		err := t.retry(ctx, func() error {
+			_, err := db.ExecContext(ctx, m.SQL)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("mysqlstore: migrate: version %d: %w", m.Version, err)
+		}
+	}
+	return nil
+}

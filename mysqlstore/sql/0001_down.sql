@@ -1,0 +1,2 @@
+-- Deletes all records.
+DROP TABLE IF EXISTS {records}

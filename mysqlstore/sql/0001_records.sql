@@ -1,0 +1,17 @@
+-- The records. Times are in microseconds since 1970, by the clock of the server.
+CREATE TABLE IF NOT EXISTS {records} (
+    digest      BINARY(32) NOT NULL COMMENT 'of user_id, endpoint and key',
+    user_id     TEXT       NOT NULL,
+    endpoint    TEXT       NOT NULL,
+    `key`       TEXT       NOT NULL,
+    operation   BINARY(16) NOT NULL COMMENT 'UUID, the same for all attempts',
+    attempt     INT        NOT NULL,
+    fingerprint BINARY(32) NOT NULL,
+    token       BINARY(16) NOT NULL COMMENT 'of the attempt that claimed the key last',
+    created     BIGINT     NOT NULL,
+    lease       BIGINT              COMMENT 'when it lapses; null: nobody is running the operation',
+    expires     BIGINT     NOT NULL,
+    response    LONGBLOB            COMMENT 'null: not completed',
+    PRIMARY KEY (digest),
+    KEY expires (expires)
+) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin COMMENT = 'idempotency records, version 1'

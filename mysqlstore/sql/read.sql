@@ -1,0 +1,7 @@
+-- The time, what the server takes at most in one statement, and the record of a key, whether or not it has expired. It
+-- returns one row, also if there is no record.
+--
+--   digest
+SELECT {now}, @@max_allowed_packet, digest IS NOT NULL,
+    user_id, endpoint, `key`, operation, attempt, fingerprint, token, created, lease, expires, response
+FROM (SELECT 1) one LEFT JOIN {records} ON digest = ?

@@ -1,0 +1,5 @@
+-- Lets another attempt have the key of an attempt that holds its record.
+--
+--   how long the record is kept, digest, token
+UPDATE {records} FORCE INDEX (PRIMARY) SET lease = NULL, expires = {now} + ?
+WHERE digest = ? AND token = ? AND lease IS NOT NULL AND response IS NULL AND expires > {now}

@@ -1,0 +1,57 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"strings"
+	"sync"
+)
+
+//go:embed sql
+var files embed.FS
+
+// read returns a file of the directory sql without the comments in front of it.
+func read(file string) string {
+	text, err := files.ReadFile("sql/" + file + ".sql")
+	if err != nil {
+		panic(err) // a file that is not embedded
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "--") {
+			b.WriteString(line)
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// statement returns a file of the directory sql for the table.
+func (o Options) statement(file string) string {
+	digests := strings.Repeat("?, ", deleteBatch-1) + "?"
+	return strings.NewReplacer("{records}", o.name(), "{now}", read("now"), "{digests}", digests).Replace(read(file))
+}
+
+// prepared are statements that were prepared. A statement that is not takes two round trips, unless the driver
+// interpolates parameters. Package database/sql prepares them on each connection when they are first used there.
+type prepared struct {
+	db    *sql.DB
+	opts  Options
+	stmts sync.Map // *sql.Stmt by file
+}
+
+// get returns a statement. Two goroutines may prepare it at once, so that none waits for another one's connection.
+func (p *prepared) get(ctx context.Context, file string) (*sql.Stmt, error) {
+	if stmt, ok := p.stmts.Load(file); ok {
+		return stmt.(*sql.Stmt), nil
+	}
+	stmt, err := p.db.PrepareContext(ctx, p.opts.statement(file))
+	if err != nil {
+		return nil, err
+	}
+	first, loaded := p.stmts.LoadOrStore(file, stmt)
+	if loaded {
+		_ = stmt.Close()
+	}
+	return first.(*sql.Stmt), nil
+}

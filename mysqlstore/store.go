@@ -1,0 +1,146 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+)
+
+// Store keeps records in MySQL or MariaDB, for handlers whose effects are elsewhere. A claim is a lease: exactly once
+// holds as long as its owner lives. Every step is decided by the statement that makes it, and time is that of the
+// server. It is safe for concurrent use.
+type Store struct {
+	*Table
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// New returns a store on db, which stays the caller's to close. The table is made by [Migrate]. It prepares its
+// statements when it first needs them, and keeps them until db is closed.
+func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
+
+// Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
+// the key, the second one recognises its own token. If no answer comes, it returns the claim beside the error.
+func (s *Store) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	if s.faults != nil {
+		return idempotency.Record{}, nil, s.faults
+	}
+	return sqlstore.Claim(ctx, leases{s.Table}, key, &request)
+}
+
+// leases are what package sqlstore makes claims by.
+type leases struct{ *Table }
+
+// Do implements [sqlstore.Leases].
+func (l leases) Do(ctx context.Context, _ bool, run func(sqlstore.Steps) error) (begun bool, err error) {
+	s := &steps{Table: l.Table, ctx: ctx}
+	err = l.retry(ctx, func() error {
+		err := run(s)
+		if refusesWrites(err) {
+			l.dropReadOnly(ctx)
+		}
+		return err
+	})
+	return err == nil || s.changed, err
+}
+
+// Failure implements [sqlstore.Leases].
+func (leases) Failure(step string, err error) error { return failure(step, err) }
+
+// steps are the statements of a step.
+type steps struct {
+	*Table
+	ctx     context.Context
+	changed bool // a statement has changed a record, or may have because it was not answered
+}
+
+// Read implements [sqlstore.Steps].
+func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
+	stmt, err := s.statements.get(s.ctx, "read")
+	if err != nil {
+		return nil, err
+	}
+	rows, err := stmt.QueryContext(s.ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	row, largest, err := scan(rows)
+	if err == nil {
+		s.largest.Store(largest)
+	}
+	return row, err
+}
+
+// Put implements [sqlstore.Steps].
+func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+	names := own.Names
+	args := []any{names[0], names[1], names[2], own.Operation, own.Attempt, own.Fingerprint, own.Token, own.Created,
+		length(lease), sqlstore.Micros(ttl), own.Response}
+	if seen.Found {
+		return s.change("replace", append(args, digest, seen.Token, seen.Lease, seen.Expires, !seen.Response.Valid)...)
+	}
+	began := time.Now()
+	put, err := s.change("insert", append([]any{digest}, args...)...)
+	if isDuplicate(err) {
+		return false, nil
+	}
+	if put && lease > 0 && time.Since(began) > lease/10 {
+		// The times are from before it waited. If another attempt has taken the key over since, it is as if it were not put.
+		return s.Extend(digest, own.Token, lease)
+	}
+	return put, err
+}
+
+// Extend implements [sqlstore.Steps].
+func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
+	micros := sqlstore.Micros(lease)
+	return s.change("extend", micros, micros, digest, token)
+}
+
+// Complete implements [sqlstore.Steps].
+func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
+	return s.change("complete", sqlstore.Micros(ttl), response, digest, token)
+}
+
+// Release implements [sqlstore.Steps].
+func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
+	return s.change("release", sqlstore.Micros(ttl), digest, token)
+}
+
+// IsFull implements [sqlstore.Steps]. The server says so itself.
+func (s *steps) IsFull() bool { return false }
+
+// HasRoom implements [sqlstore.Steps]. The server closes the connection on which it is sent too much.
+func (s *steps) HasRoom(n int) bool { return int64(n)+besides <= s.largest.Load() }
+
+// besides is more than what a statement that stores a response has beside it.
+const besides = 8 << 10
+
+// length returns how long a lease is, or null.
+func length(lease time.Duration) sql.NullInt64 {
+	return sql.NullInt64{Int64: sqlstore.Micros(lease), Valid: lease > 0}
+}
+
+// change runs a statement that changes a record, and reports whether it has.
+func (s *steps) change(file string, args ...any) (bool, error) {
+	if err := s.ctx.Err(); err != nil {
+		return false, err
+	}
+	stmt, err := s.statements.get(s.ctx, file)
+	if err != nil {
+		return false, err
+	}
+	result, err := stmt.ExecContext(s.ctx, args...)
+	if err != nil {
+		s.changed = s.changed || !isAnswer(err)
+		return false, err
+	}
+	n, err := result.RowsAffected()
+	s.changed = s.changed || n > 0
+	return n > 0, err
+}

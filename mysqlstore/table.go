@@ -1,0 +1,24 @@
+package mysqlstore
+
+import (
+	"database/sql"
+	"sync"
+	"sync/atomic"
+)
+
+// Table is the table that a store keeps its records in, and what is to be done about it from time to time. A store has
+// its methods; for a job that does nothing else there is [NewTable]. It is safe for concurrent use, also by many
+// processes.
+type Table struct {
+	db         *sql.DB
+	opts       Options
+	faults     error // of opts
+	statements prepared
+	largest    atomic.Int64 // packet that the server takes, in bytes
+	dropping   sync.Mutex   // held while connections to a read-only server are closed
+}
+
+// NewTable returns the table that stores with the same options use.
+func NewTable(db *sql.DB, opts Options) *Table {
+	return &Table{db: db, opts: opts, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
+}
