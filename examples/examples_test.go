@@ -96,6 +96,9 @@ func run(t *testing.T, name string) string {
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
 	}
+	if strings.Contains(documentation(t, name), "MYSQL_DSN") {
+		cmd.Env = append(cmd.Environ(), "MYSQL_DSN="+servertest.MariaDB(t).DSN())
+	}
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	output, err := cmd.Output()

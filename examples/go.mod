@@ -8,6 +8,7 @@ require (
 	github.com/danielgtaylor/huma/v2 v2.37.2
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
+	github.com/go-sql-driver/mysql v1.10.1
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/google/uuid v1.6.0
 	github.com/gorilla/mux v1.8.1
@@ -18,9 +19,11 @@ require (
 	github.com/idempotency-go/idempotency/echoidempotency v0.0.0
 	github.com/idempotency-go/idempotency/ginidempotency v0.0.0
 	github.com/idempotency-go/idempotency/grpcidempotency v0.0.0
+	github.com/idempotency-go/idempotency/mysqlstore v0.0.0
 	github.com/idempotency-go/idempotency/pgxstore v0.0.0
 	github.com/idempotency-go/idempotency/sqlitestore v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
 	github.com/redis/go-redis/v9 v9.23.0
@@ -32,11 +35,14 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261005182115-fad411399dd8
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
+	gorm.io/driver/mysql v1.6.0
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/gorm v1.31.2
+	modernc.org/sqlite v1.61.1
 )
 
 require (
+	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/andybalholm/brotli v1.2.0 // indirect
 	github.com/bytedance/gopkg v0.1.3 // indirect
 	github.com/bytedance/sonic v1.15.0 // indirect
@@ -101,7 +107,6 @@ require (
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
-	modernc.org/sqlite v1.61.1 // indirect
 )
 
 replace github.com/idempotency-go/idempotency => ../
@@ -113,6 +118,8 @@ replace github.com/idempotency-go/idempotency/echoidempotency => ../echoidempote
 replace github.com/idempotency-go/idempotency/ginidempotency => ../ginidempotency
 
 replace github.com/idempotency-go/idempotency/grpcidempotency => ../grpcidempotency
+
+replace github.com/idempotency-go/idempotency/mysqlstore => ../mysqlstore
 
 replace github.com/idempotency-go/idempotency/pgxstore => ../pgxstore
 

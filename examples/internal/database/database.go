@@ -1,5 +1,5 @@
-// Package database gives an example a place of its own in PostgreSQL: a schema in the database at DATABASE_URL or, if
-// that is not set, in a private server.
+// Package database gives an example a place of its own: a schema of the PostgreSQL at DATABASE_URL, or a database of the
+// MySQL at MYSQL_DSN. If the variable is not set, the server is a private one.
 package database
 
 import (
