@@ -11,6 +11,7 @@
 //
 //	go run ./benchmark/cmd/report          # all of it, into docs/benchmarks/README.md
 //	go run ./benchmark/cmd/report -quick   # a first impression, printed only
+//	go run ./benchmark/cmd/durable         # the stores on a disk, into docs/benchmarks/durable.md
 //
 // The race detector changes what is allocated, so the test of the limits is not built under -race.
 package benchmark
