@@ -2,6 +2,8 @@ package idempotency_test
 
 import (
 	"go/format"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,7 +68,11 @@ func TestReadmeListsEveryOption(t *testing.T) {
 func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
-	for _, folder := range []string{".", "cmd/idempotency-proxy", "examples", "idempotencytest", "internal/*", "internal/proof/*", "pgxstore"} {
+	folders := []string{
+		".", "cmd/idempotency-proxy", "examples", "idempotencytest", "internal/*", "internal/proof/*", "mysqlstore", "pgxstore",
+		"sqlitestore",
+	}
+	for _, folder := range folders {
 		files, err := filepath.Glob(folder + "/*_test.go")
 		require.NoError(t, err)
 		require.NotEmpty(t, files)
@@ -81,6 +87,85 @@ func TestPagesNameTests(t *testing.T) {
 			require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
 		}
 	}
+}
+
+// Each block of code in the tutorial stands in the file that is named above it.
+func TestStoreTutorialShowsTheCode(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/store.md")
+	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:go|sql)\n(.*?)```\n").FindAllStringSubmatch(page, -1)
+	require.NotEmpty(t, shown)
+	require.Equal(t, strings.Count(page, "\n```")/2, len(shown), "a block names no file")
+	for _, block := range shown {
+		require.Equal(t, block[1], block[2])
+		require.Contains(t, "\n"+read(t, block[1])+"\n", "\n"+block[3], block[1])
+	}
+}
+
+// What is in italics in the tutorial are cases of the conformance suite.
+func TestStoreTutorialNamesCases(t *testing.T) {
+	t.Parallel()
+	var suite strings.Builder
+	files, err := filepath.Glob("idempotencytest/*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		suite.WriteString(read(t, file))
+	}
+	names := regexp.MustCompile(`[ (]\*([A-Za-z][^*\n]*)\*[ ,.)]`).FindAllStringSubmatch(read(t, "docs/store.md"), -1)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Contains(t, suite.String(), `name: "`+name[1]+`"`)
+	}
+}
+
+// The files that the tutorial has copied into another module can be built there.
+func TestStoreTutorialCopiesWhatCanBeBuilt(t *testing.T) {
+	t.Parallel()
+	files := []string{"internal/sqlstore/row.go", "internal/sqlstore/lease.go"}
+	for _, file := range files {
+		require.Contains(t, read(t, "docs/store.md"), "(../"+file+")")
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, imported := range parsed.Imports {
+			require.NotContains(t, imported.Path.Value, "internal")
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"vet"}, files...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// Links of the pages lead to files that are there, and to their headings.
+func TestPagesLinkToWhatIsThere(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	for _, page := range append(pages, "README.md") {
+		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(read(t, page), -1)
+		for _, link := range links {
+			path, heading, _ := strings.Cut(link[1], "#")
+			file := page
+			if path != "" {
+				file = filepath.Join(filepath.Dir(page), path)
+			}
+			_, err := os.Stat(file)
+			require.NoError(t, err, page)
+			if heading != "" {
+				require.Contains(t, anchors(read(t, file)), heading, page)
+			}
+		}
+	}
+}
+
+// anchors returns what links can lead to within a page.
+func anchors(page string) (names []string) {
+	for _, name := range regexp.MustCompile(`<a name="(.*?)"`).FindAllStringSubmatch(page, -1) {
+		names = append(names, name[1])
+	}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
 }
 
 func read(t *testing.T, file string) string {
