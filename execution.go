@@ -18,7 +18,9 @@ type execution struct {
 	begun       beginResult
 	unprotected error     // why there is no claim
 	asked       time.Time // zero if nobody is to be told of the duration
+	claimed     time.Duration
 	waited      time.Duration
+	fromCache   bool
 	caller      caller // nil in a Runner
 
 	operation operationContext
@@ -110,7 +112,7 @@ func (x *execution) overdue() bool {
 func (x *execution) giveUp() error {
 	err := x.release(x.untouched(), ErrClaimLost) // with Refuse too, it may be tried again
 	refusal := refusalFor(cmp.Or(err, ErrClaimLost))
-	x.event = Event{Outcome: OutcomeClaimLost, Err: refusal}
+	x.event.Outcome, x.event.Err = OutcomeClaimLost, refusal
 	return refusal
 }
 
@@ -145,13 +147,18 @@ func (x *execution) complete(resp Response) (refusal error) {
 
 // tryComplete is complete, but leaves the claim as it is if the store fails.
 func (x *execution) tryComplete(resp Response) (refusal error) {
+	began := x.runner.events.now()
 	err := x.persist(resp, x.runner.opts.StoreTimeout)
+	x.event.Completion = x.runner.events.since(began)
 	if !x.leased() && (!settles(err) || errors.Is(err, ErrRecordInvalid)) {
 		// The effects are bound to the record, of which nobody knows.
 		err = fmt.Errorf("%w: %w", ErrRolledBack, err)
 	}
 	x.settled = settles(err)
 	x.judgeCompletion(err)
+	if stored(err) {
+		x.event.keeps(&resp)
+	}
 	if x.settled {
 		x.renewer.stop()
 	}
@@ -166,6 +173,9 @@ func settles(err error) bool {
 	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) ||
 		errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid)
 }
+
+// stored reports whether Complete has stored the response.
+func stored(err error) bool { return err == nil || errors.Is(err, ErrRestored) }
 
 // judgeCompletion sets the event to what Complete has said.
 func (x *execution) judgeCompletion(err error) {
@@ -208,7 +218,7 @@ func (x *execution) persist(resp Response, within time.Duration) error {
 func (x *execution) completeOnce(resp Response, most time.Duration) error {
 	ctx, cancel := x.step(most)
 	defer cancel()
-	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
+	return x.begun.claim.Complete(ctx, resp.withNote(x.operation.note.Load()), x.runner.opts.TTL)
 }
 
 // persistLater is persist until the response would have expired. A store may work and never take the response, which is too
@@ -244,17 +254,27 @@ func (x *execution) completeLater(resp Response) {
 	resp = resp.Clone() // its body is in a buffer that serves the next request
 	// The request goes on, and reports what is known now.
 	later := x.inBackground()
-	later.asked, later.event = x.asked, x.event
+	later.asked, later.claimed, later.event = x.asked, x.claimed, x.event
+	later.operation.note.Store(x.operation.note.Load())
+	told := x.detached()
 	room.run(func(context.Context) {
 		defer x.renewer.stop()
+		began := later.runner.events.now()
 		if refusal, err := later.persistLater(resp, &x.renewer); settles(err) {
+			later.event.Completion += later.runner.events.since(began)
 			later.judgeCompletion(err)
 			later.event.Err = cmp.Or(later.event.Err, refusal)
+			switch {
+			case refusal != nil:
+				later.event.Omitted = true
+			case stored(err):
+				later.event.keeps(&resp)
+			}
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}
 			if later.event.Outcome != OutcomeUnrecorded { // which is known
-				later.report(later.request)
+				later.report(told)
 			}
 			later.runner.wake(later.key)
 		}
@@ -318,7 +338,9 @@ func (x *execution) untouched() time.Duration {
 func (x *execution) release(ttl time.Duration, cause error) (refusal error) {
 	x.settled = true
 	x.renewer.stop()
+	began := x.runner.events.now()
 	err := x.releaseOnce(ttl)
+	x.event.Completion = x.runner.events.since(began)
 	x.event.Outcome, x.event.Err = OutcomeReleased, cause
 	if err != nil {
 		x.event.Err = errors.Join(err, cause)
@@ -371,6 +393,10 @@ func (x *execution) settle() {
 func (x *execution) report(ctx context.Context) {
 	e := &x.event
 	e.Key, e.Operation, e.Attempt = x.key, x.begun.record.Operation, x.begun.record.Attempt
-	e.Total, e.Waited = x.runner.events.since(x.asked), x.waited
+	e.Began, e.Claim, e.Waited, e.Total = x.asked, x.claimed, x.waited, x.runner.events.since(x.asked)
+	e.FromCache = x.fromCache
+	if note := x.operation.note.Load(); note != nil {
+		e.Note = *note
+	}
 	x.runner.events.report(ctx, e)
 }

@@ -53,17 +53,44 @@ type Event struct {
 	// Status is that of the handler's answer; zero if there is none, as after a panic.
 	Status int
 
-	// Total is the time from the first question to the store to the event. Waited is the part of it that the request
-	// waited for another attempt, and Work the part that the handler ran. All are zero if the request was rejected.
-	Total, Waited, Work time.Duration
+	// Began is when the store was first asked. It is zero if the request was rejected.
+	Began time.Time
+
+	// Total is the time from Began to the event. Of it, Claim is what the store took to answer the first question, Waited
+	// what the request waited for another attempt, Work what the handler ran, and Completion what the store took to settle
+	// the claim, with repetitions. What did not take place is zero.
+	Total, Claim, Waited, Work, Completion time.Duration
+
+	// Stored is how many bytes the header, the trailer and the body of the answer have that was stored or replayed.
+	// Omitted says that it was stored without them, so that it cannot be replayed.
+	Stored  int
+	Omitted bool
+
+	// FromCache says that a [Cache] knew the answer, and the store was not asked.
+	FromCache bool
+
+	// LeaseLeft is, with OutcomeInProgress, how long the lease of the attempt that holds the key still lasts. It is zero if
+	// that is a transaction, which has none.
+	LeaseLeft time.Duration
+
+	// Note is what the handler has attached to the operation with [Annotate]. A replay has that of the attempt that was
+	// answered.
+	Note string
 
 	// Err is the reason of a refusal or of what went wrong, else nil.
 	Err error
 }
 
-// Observer is told of each [Outcome] when it is known, mostly before the answer is sent. It is called by many goroutines
-// at once, and the request waits for it.
+// Observer is told of each [Outcome] when it is known, mostly before the answer is sent, with the context of the request,
+// or of the handler if it has run. With [OutcomeRecorded], and what else follows [OutcomeUnrecorded], that is the context
+// of a request that has ended, but it is not cancelled. The Observer is called by many goroutines at once, and the request
+// waits for it.
 type Observer func(context.Context, Event)
+
+// keeps says what is kept of the answer.
+func (e *Event) keeps(resp *Response) {
+	e.Stored, e.Omitted = len(resp.Header)+len(resp.Trailer)+len(resp.Body), resp.Omitted
+}
 
 // logged says whether an event is logged, and at which level. Those that are part of normal operation are not.
 func (e *Event) logged() (slog.Level, bool) {

@@ -50,6 +50,7 @@ type operationContext struct {
 	Operation
 	store   Store
 	verdict atomic.Int32
+	note    atomic.Pointer[string]
 }
 
 // decided returns the verdict of the handler.

@@ -174,10 +174,11 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 	if err := judge(&x.begun.record, fp); err != nil {
 		return nil, x.reportRefusal(err)
 	}
-	replay = x.begun.record.Response
+	replay, x.event.Note = x.begun.record.Response.cutNote()
+	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {
-			x.event = Event{Outcome: outcomeOf(err), Status: replay.Status, Err: err}
+			x.event.Outcome, x.event.Status, x.event.Err = outcomeOf(err), replay.Status, err
 			x.report(x.request)
 			return nil, refusalFor(err)
 		}
@@ -225,6 +226,7 @@ func (x *execution) begin(fp Fingerprint) (err error) {
 	r := x.runner
 	if record, ok := r.cache.find(x.key); ok {
 		x.begun = beginResult{record: record}
+		x.fromCache = true
 		return nil
 	}
 	ctx, cancel := x.step(r.opts.StoreTimeout)
@@ -242,6 +244,7 @@ func (x *execution) begin(fp Fingerprint) (err error) {
 // claim begins an attempt. If another one is running, it waits for that to end.
 func (x *execution) claim(fp Fingerprint) error {
 	err := x.begin(fp)
+	x.claimed = x.runner.events.since(x.asked)
 	if x.runner.opts.Wait == 0 || !x.blocked(fp, err) {
 		return err
 	}
@@ -318,10 +321,14 @@ func (x *execution) reportRefusal(err error) error {
 	switch {
 	case err == ErrNotReplayable:
 		x.event.Status, refusal.OriginalStatus = record.Response.Status, record.Response.Status
+		x.event.keeps(record.Response)
 	case err == ErrInProgress && x.waited > 0 && x.request.Err() != nil:
 		x.event = Event{Outcome: OutcomeClientLeft, Err: context.Cause(x.request)}
-	case err == ErrInProgress && !record.NoLease && record.LeaseLeft < x.runner.opts.Lease/2:
-		refusal.RetryAfter = record.LeaseLeft // its owner has missed a renewal, and may be dead
+	case err == ErrInProgress:
+		x.event.LeaseLeft = record.LeaseLeft
+		if !record.NoLease && record.LeaseLeft < x.runner.opts.Lease/2 {
+			refusal.RetryAfter = record.LeaseLeft // its owner has missed a renewal, and may be dead
+		}
 	}
 	x.report(x.request)
 	return refusal
