@@ -39,10 +39,11 @@ import (
 // COMMIT, and each statement that commits by itself, such as BEGIN and CREATE TABLE, is refused before it is sent if it
 // is the first one in its string. So is a ROLLBACK that names no savepoint, and USE.
 //
-// A statement that commits cannot be refused if it is hidden: in a stored procedure, in an executable comment (/*! */),
-// or behind another statement or SET STATEMENT in one string. It makes permanent what the handler did before. From then
-// on the operation counts as carried out, also if the process dies. It does not run again. If the handler goes on to
-// answer below 400, that answer is stored. If not, no answer is, and retries are told that it was not kept.
+// A statement that commits cannot be refused if it is hidden: in a stored procedure or a block (BEGIN NOT ATOMIC), in
+// an EXECUTE, in an executable comment (/*! */), or behind another statement or SET STATEMENT in one string. It makes
+// permanent what the handler did before. From then on the operation counts as carried out, also if the process dies. It
+// does not run again. If the handler goes on to answer below 400, that answer is stored. If not, no answer is, and
+// retries are told that it was not kept.
 //
 // Tables must be of an engine with transactions, such as InnoDB. The session goes back to the pool: a handler that
 // changes it, by a SET, a temporary table or a lock of its own, has to undo that itself.
