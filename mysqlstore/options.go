@@ -17,9 +17,9 @@ type Options struct {
 	// IdleTimeout is how long the session of a [TxStore] may be silent before the server ends it. For that long, an
 	// owner that is out of reach holds its key, because its network is gone or its process is stopped. (One that dies
 	// frees the key at once.) While the middleware runs a handler, it asks every second whether the session goes on. So
-	// a handler may take longer than IdleTimeout. The server counts in seconds; a part of one counts as a whole. Set no
-	// less than five seconds, because a busy process may be late. The longest is 24 days. A [Store] does not use it.
-	// Zero means one minute.
+	// a handler may take longer than IdleTimeout, unless it leaves rows open for that long: the session is not asked
+	// then. The server counts in seconds; a part of one counts as a whole. Set no less than five seconds, because a busy
+	// process may be late. The longest is 24 days. A [Store] does not use it. Zero means one minute.
 	IdleTimeout time.Duration
 }
 
