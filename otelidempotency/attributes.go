@@ -69,9 +69,9 @@ func allSeries() (all []series) {
 
 // labels are the attributes of the measurements of an event. They are made once for each series.
 type labels struct {
-	outcome []attribute.KeyValue
-	count   []metric.AddOption    // by outcome, from_cache and omitted
-	measure []metric.RecordOption // by outcome
+	count   []metric.AddOption            // by outcome, from_cache and omitted
+	measure []metric.RecordOption         // by outcome
+	errors  map[string][]metric.AddOption // by outcome and error.type
 }
 
 func newLabels(s series, more ...attribute.KeyValue) *labels {
@@ -83,9 +83,17 @@ func newLabels(s series, more ...attribute.KeyValue) *labels {
 	if s.omitted {
 		count = append(count, omittedKey.Bool(true))
 	}
-	return &labels{
-		outcome: outcome,
-		count:   []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(count...))},
+	l := &labels{
+		count:   addOptions(count),
 		measure: []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(outcome...))},
+		errors:  make(map[string][]metric.AddOption),
 	}
+	for _, kind := range typesOf[s.outcome] {
+		l.errors[kind] = addOptions(append(slices.Clone(outcome), errorTypeKey.String(kind)))
+	}
+	return l
+}
+
+func addOptions(attributes []attribute.KeyValue) []metric.AddOption {
+	return []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attributes...))}
 }

@@ -25,8 +25,8 @@
 // values of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if an [idempotency.Cache] answered a
 // replay, and idempotency.omitted=true if an answer was stored without its content, so that it cannot be replayed.
 //
-// The counters, but for idempotency.errors, have all their series from the beginning, at zero. So the increase in
-// Prometheus sees the first event of a kind, too. Errors are told apart by [ErrorType], which has few values.
+// The counters have all their series from the beginning, at zero. So the increase in Prometheus sees the first event of a
+// kind, too. Errors are told apart by error.type, see [ErrorType].
 //
 // # Traces
 //

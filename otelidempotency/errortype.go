@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -35,6 +36,23 @@ var errorTypes = []struct {
 	{io.ErrUnexpectedEOF, "connection"},
 }
 
+// The types of errors of rejected requests, and of the outcomes of which the store is the cause.
+var (
+	rejections = []string{
+		"key_missing", "key_invalid", "user_unknown", "body_too_large", "body_invalid", "body_consumed", "overloaded", otherError,
+	}
+	failures = []string{
+		"record_invalid", "store_full", "store_busy", "timeout", "canceled", "connection", otherError,
+	}
+	typesOf = map[idempotency.Outcome][]string{
+		idempotency.OutcomeRejected:    rejections,
+		idempotency.OutcomeUnavailable: failures,
+		idempotency.OutcomeUnprotected: failures,
+		idempotency.OutcomeUnrecorded:  failures,
+		idempotency.OutcomeRolledBack:  failures,
+	}
+)
+
 // ErrorType returns the attribute error.type of an event: why a request was rejected, or how the store has failed. It is
 // empty if neither is the case. The values are
 //
@@ -43,13 +61,14 @@ var errorTypes = []struct {
 //   - of the store: record_invalid, store_full, store_busy, timeout, canceled and connection;
 //   - _OTHER.
 func ErrorType(e idempotency.Event) string {
-	switch e.Outcome {
-	case idempotency.OutcomeRejected, idempotency.OutcomeUnavailable, idempotency.OutcomeUnprotected,
-		idempotency.OutcomeUnrecorded, idempotency.OutcomeRolledBack:
-		return errorType(e.Err)
-	default:
+	types, ok := typesOf[e.Outcome]
+	if !ok {
 		return "" // all is said by the outcome, or the handler's business
 	}
+	if kind := errorType(e.Err); slices.Contains(types, kind) {
+		return kind
+	}
+	return otherError
 }
 
 func errorType(err error) string {

@@ -64,6 +64,9 @@ func (i *instruments) begin() {
 		if slices.Contains(lateOutcomes, s.outcome) {
 			i.recoveries.Add(ctx, 0, l.count...)
 		}
+		for _, errors := range l.errors {
+			i.errors.Add(ctx, 0, errors...)
+		}
 	}
 	i.lost.Add(ctx, 0)
 	i.active.Add(ctx, 0)
@@ -87,7 +90,7 @@ func (l *labels) with(s series, more []attribute.KeyValue) *labels {
 
 func (i *instruments) record(ctx context.Context, o *observation, l *labels) {
 	if kind := ErrorType(o.Event); kind != "" {
-		i.errors.Add(ctx, 1, metric.WithAttributes(append(l.outcome[:len(l.outcome):len(l.outcome)], errorTypeKey.String(kind))...))
+		i.errors.Add(ctx, 1, l.errors[kind]...)
 	}
 	measure(ctx, i.completion, o.Completion, l)
 	if o.storesNow() {

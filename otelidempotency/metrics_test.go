@@ -200,6 +200,8 @@ func TestSeriesBeginAtZero(t *testing.T) {
 	assert.ElementsMatch(t, []string{
 		"recorded", "recorded idempotency.omitted=true", "restored", "restored idempotency.omitted=true", "claim-lost",
 	}, begun["idempotency.recoveries"])
+	assert.Contains(t, begun["idempotency.errors"], "rejected error.type=key_missing")
+	assert.Contains(t, begun["idempotency.errors"], "unrecorded error.type=timeout")
 	assert.Len(t, begun["idempotency.leases.lost"], 1)
 	assert.Len(t, begun["idempotency.operations.active"], 1)
 }
@@ -208,8 +210,6 @@ func TestErrorType(t *testing.T) {
 	t.Parallel()
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for want, err := range map[string]error{
-		"key_invalid":    fmt.Errorf("%w: too long", idempotency.ErrKeyInvalid),
-		"user_unknown":   fmt.Errorf("%w: %w", idempotency.ErrUserUnknown, context.DeadlineExceeded),
 		"record_invalid": fmt.Errorf("%w: %w", idempotency.ErrUnavailable, idempotency.ErrRecordInvalid),
 		"store_full":     idempotency.ErrStoreFull,
 		"store_busy":     fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, context.DeadlineExceeded),
@@ -221,6 +221,13 @@ func TestErrorType(t *testing.T) {
 		assert.Equal(t, want, otelidempotency.ErrorType(e))
 		e.Outcome = idempotency.OutcomeReleased // of a handler that has failed
 		assert.Empty(t, otelidempotency.ErrorType(e))
+	}
+	for want, err := range map[string]error{
+		"key_invalid":  fmt.Errorf("%w: too long", idempotency.ErrKeyInvalid),
+		"user_unknown": fmt.Errorf("%w: %w", idempotency.ErrUserUnknown, context.DeadlineExceeded),
+		"_OTHER":       context.DeadlineExceeded, // which no rejection is
+	} {
+		assert.Equal(t, want, otelidempotency.ErrorType(idempotency.Event{Outcome: idempotency.OutcomeRejected, Err: err}))
 	}
 }
 
