@@ -63,41 +63,34 @@ func TestCheckoutPage(t *testing.T) {
 // playOnPage presses the buttons, and looks at what the page shows.
 func playOnPage(v *visitor, press func(button string), name string) {
 	v.requireAccessible()
+	const unknown, once = "The customer was charged once, and does not know it. ", "The customer was charged once, and got "
 	press("lose")
-	v.require("without", side{"1", "42.00", "The customer was charged once, and does not know it. Trying again will charge again.",
-		map[string]int{"lost": 1}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and does not know it. Trying again is safe.",
-		map[string]int{"lost": 1}})
+	v.require("without", side{"1", "42.00", unknown + "Trying again will charge again.", answers{"lost": 1}})
+	v.require("with", side{"1", "42.00", unknown + "Trying again is safe.", answers{"lost": 1}})
 	require.Equal(v.t, "Try again", v.text("#pay b"))
 	press("pay")
-	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", map[string]int{"lost": 1, "new": 1}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
-		map[string]int{"lost": 1, "replayed": 1}})
+	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
+	v.require("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
 	press("ten")
-	v.require("without", side{"12", "504.00", "The customer was charged 12 times for one order.",
-		map[string]int{"lost": 1, "new": 11}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the same receipt 11 times.",
-		map[string]int{"lost": 1, "replayed": 11}})
+	v.require("without", side{"12", "504.00", "The customer was charged 12 times for one order.", answers{"lost": 1, "new": 11}})
+	v.require("with", side{"1", "42.00", once + "the same receipt 11 times.", answers{"lost": 1, "replayed": 11}})
 	v.requireAccessible()
 	v.picture(name)
 
 	press("fresh")
-	v.require("without", side{"0", "0.00", "Nothing was charged yet.", map[string]int{}})
+	v.require("without", side{"0", "0.00", "Nothing was charged yet.", answers{}})
 	require.Equal(v.t, "Pay 42.00", v.text("#pay b"))
 	press("stop")
 	require.Equal(v.t, "The server is running. It was killed once and started again.", v.text("#server"))
-	v.require("with", side{"1", "42.00", "The customer was charged once, and does not know it. Trying again is safe.",
-		map[string]int{"lost": 1}})
+	v.require("with", side{"1", "42.00", unknown + "Trying again is safe.", answers{"lost": 1}})
 	press("pay")
-	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", map[string]int{"lost": 1, "new": 1}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
-		map[string]int{"lost": 1, "replayed": 1}})
+	v.require("without", side{"2", "84.00", "The customer was charged twice for one order.", answers{"lost": 1, "new": 1}})
+	v.require("with", side{"1", "42.00", once + "the receipt.", answers{"lost": 1, "replayed": 1}})
 
 	press("fresh")
 	press("ten") // none of them has an answer to be replayed yet
-	v.require("without", side{"10", "420.00", "The customer was charged 10 times for one order.", map[string]int{"new": 10}})
-	v.require("with", side{"1", "42.00", "The customer was charged once, and got the same receipt 10 times.",
-		map[string]int{"new": 1, "replayed": 9}})
+	v.require("without", side{"10", "420.00", "The customer was charged 10 times for one order.", answers{"new": 10}})
+	v.require("with", side{"1", "42.00", once + "the same receipt 10 times.", answers{"new": 1, "replayed": 9}})
 }
 
 // Those who want no motion get none.
@@ -235,7 +228,8 @@ func (v *visitor) tabTo(button string) {
 		v.do(chromedp.KeyEvent(kb.Tab))
 	}
 	require.Equal(v.t, button, ask[string](v, focus))
-	require.Equal(v.t, "solid", ask[string](v, `getComputedStyle(document.activeElement).outlineStyle`), "the focus is visible")
+	outline := ask[string](v, `getComputedStyle(document.activeElement).outlineStyle`)
+	require.Equal(v.t, "solid", outline, "the focus is visible")
 	v.act(chromedp.KeyEvent(kb.Enter))
 	require.Equal(v.t, button, ask[string](v, focus), "the focus stays")
 }
@@ -262,8 +256,11 @@ func (v *visitor) text(selector string) string {
 // side is what the page shows of a side.
 type side struct {
 	Charges, Total, Verdict string
-	Answers                 map[string]int // how many of each kind
+	Answers                 answers
 }
+
+// answers are how many answers of each kind there are.
+type answers map[string]int
 
 func (v *visitor) require(name string, want side) {
 	v.t.Helper()

@@ -18,7 +18,7 @@ const schema = `
 CREATE TABLE charges (
 	operation text PRIMARY KEY, side text NOT NULL, purchase text NOT NULL, amount bigint NOT NULL, receipt text NOT NULL
 );
-CREATE TABLE outcomes (process bigint NOT NULL, outcome text NOT NULL)`
+CREATE TABLE outcomes (outcome text NOT NULL)`
 
 // payment is what a customer orders.
 type payment struct {
@@ -53,8 +53,8 @@ func (l *ledger) account(ctx context.Context, side, purchase string) (a account,
 }
 
 // note writes down what became of a request.
-func (l *ledger) note(ctx context.Context, process int, outcome string) error {
-	_, err := l.db.ExecContext(ctx, "INSERT INTO outcomes (process, outcome) VALUES ($1, $2)", process, outcome)
+func (l *ledger) note(ctx context.Context, outcome string) error {
+	_, err := l.db.ExecContext(ctx, "INSERT INTO outcomes (outcome) VALUES ($1)", outcome)
 	return err
 }
 

@@ -6,6 +6,7 @@
 //	go run ./examples/checkout            # serves the page until it is interrupted
 //	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
 //
+// The metrics of the middleware are at /metrics, for Prometheus.
 // Ledger and keys are in a file, or in the database that the environment names, see store.go. With -run, the program
 // plays the story without a browser. It ends with the line
 //
@@ -13,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -30,16 +32,15 @@ func main() {
 		serveShop()
 		return
 	}
-	address := flag.String("listen", "127.0.0.1:8080", "serve the page at this address")
+	address := flag.String("listen", "", "serve at this address; the page is at 127.0.0.1:8080 else")
 	run := flag.Bool("run", false, "play the story without a browser, and end")
 	orders := flag.Int("load", 0, "pay for this many orders, and end")
+	scraped := flag.Bool("scraped", false, "with -load: wait for Prometheus before the kill, and at the end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if *run || *orders > 0 {
-		*address = "127.0.0.1:0"
-	}
-	listener, err := net.Listen("tcp", *address)
+	ends := *run || *orders > 0
+	listener, err := net.Listen("tcp", addressOf(*address, ends))
 	demo.Check(err)
 	supervisor, end := newSupervisor(ctx)
 	defer end()
@@ -49,9 +50,18 @@ func main() {
 	case *run:
 		playStory(ctx, customer)
 	case *orders > 0:
-		load(ctx, customer, supervisor, *orders)
+		supervisor.pause = 0
+		load(ctx, customer, supervisor, *orders, *scraped)
 	default:
 		fmt.Println("Open " + customer.url)
 		<-ctx.Done()
 	}
+}
+
+// addressOf returns where to listen. A program that ends by itself takes any port.
+func addressOf(address string, ends bool) string {
+	if address == "" && ends {
+		return "127.0.0.1:0"
+	}
+	return cmp.Or(address, "127.0.0.1:8080")
 }

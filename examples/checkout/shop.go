@@ -17,6 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
+	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
 // The shop has one handler for payments. It stands behind the middleware on one side, and bare on the other.
@@ -27,15 +28,17 @@ const (
 
 // shop is the service that is killed.
 type shop struct {
-	ledger *ledger
-	held   atomic.Int64 // answers that are ready, and not sent
+	ledger    *ledger
+	telemetry *otelidempotency.Telemetry
+	held      atomic.Int64 // answers that are ready, and not sent
 }
 
 // serveShop serves until this process is killed. Nothing is to be repaired when it is started again.
 func serveShop() {
 	signal.Ignore(os.Interrupt) // the terminal sends it to the children, too: the supervisor ends this one
 	ledger, store := openStore(context.Background())
-	s := &shop{ledger: ledger}
+	telemetry, metrics := newTelemetry()
+	s := &shop{ledger: ledger, telemetry: telemetry}
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
 		Required: true,
 		Wait:     10 * time.Second, // hold a retry until the first attempt is through
@@ -45,8 +48,9 @@ func serveShop() {
 	demo.Check(err)
 	pay := http.HandlerFunc(s.pay)
 	mux := http.NewServeMux()
-	mux.Handle("POST /with/payments", s.faulty(idem.Handler(pay)))
+	mux.Handle("POST /with/payments", s.faulty(idem.Handler(telemetry.Handler(pay))))
 	mux.Handle("POST /without/payments", s.faulty(pay))
+	mux.Handle("GET /metrics", metrics)
 	mux.HandleFunc("GET /held", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.held.Load()) })
 	process.Serve(mux)
 }
@@ -79,9 +83,10 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-// observe writes down what the middleware did.
+// observe counts what the middleware did, and writes it down.
 func (s *shop) observe(ctx context.Context, e idempotency.Event) {
-	if err := s.ledger.note(context.WithoutCancel(ctx), os.Getpid(), string(e.Outcome)); err != nil {
+	s.telemetry.Observe(ctx, e)
+	if err := s.ledger.note(context.WithoutCancel(ctx), string(e.Outcome)); err != nil {
 		log.Print(err)
 	}
 }
@@ -93,8 +98,8 @@ const (
 	hold        = "hold" // keep the answer when it is ready, until the server is killed
 )
 
-// faulty does what networks and machines do. It is around everything else: when next has returned, the work is done, and
-// the client has nothing yet.
+// faulty does what networks and machines do. It is around everything else: when next has returned, the work is done,
+// and the client has nothing yet.
 func (s *shop) faulty(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get(faultHeader) {

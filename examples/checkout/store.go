@@ -20,8 +20,8 @@ import (
 
 // Where the keys and the ledger are:
 //
-//   - By default both are in one file. A charge and the record of its answer are one transaction: the server may be killed
-//     at any time, and there is either both or neither.
+//   - By default both are in one file. A charge and the record of its answer are one transaction: the server may be
+//     killed at any time, and there is either both or neither.
 //   - With DATABASE_URL, both are in that PostgreSQL, in a schema of their own. The same holds.
 //   - With REDIS_URL, the keys are in that Redis, and the ledger is in a file: no transaction spans both. A claim is a
 //     lease. If the server is killed after the charge and before Redis has the answer, the lease lapses, and the next

@@ -6,6 +6,7 @@ import (
 	"log"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -16,6 +17,8 @@ var sides = []string{without, with}
 
 // playStory does what a person does on the page, and says what comes of it.
 func playStory(ctx context.Context, c *customer) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	s := &story{customer: c, receipts: make(map[string]map[string]int)}
 	s.order()
 	s.press(ctx, "pays, and the answer gets lost", 1, lose)

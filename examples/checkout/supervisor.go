@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
@@ -20,10 +21,11 @@ import (
 
 // supervisor serves the page, passes requests on to the shop, and starts the shop again after it has killed it.
 type supervisor struct {
-	ctx    context.Context // the shop ends with it
-	ledger *ledger
-	shop   *process.Service
-	pause  time.Duration // from a death of the shop to its next start
+	ctx     context.Context // the shop ends with it
+	ledger  *ledger
+	shop    *process.Service
+	pause   time.Duration // from a death of the shop to its next start
+	scrapes atomic.Int64
 
 	killing sync.Mutex // one at a time
 	mu      sync.Mutex
@@ -39,18 +41,17 @@ type status struct {
 // newSupervisor makes an empty ledger and starts a shop. Nothing is left of them after end.
 func newSupervisor(ctx context.Context) (s *supervisor, end func()) {
 	ledger, drop := createLedger(ctx)
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt lets requests end first
-	s = &supervisor{ctx: ctx, ledger: ledger, shop: process.New(), pause: time.Second}
+	s = &supervisor{ledger: ledger, shop: process.New(), pause: time.Second}
 	s.start()
 	return s, func() {
 		s.shop.Kill()
-		stop()
 		drop()
 	}
 }
 
+// start starts the shop. It ends by kill, or with this process.
 func (s *supervisor) start() {
-	s.shop.Start(s.ctx)
+	s.shop.Start(context.Background())
 	s.set(true)
 }
 
@@ -83,6 +84,7 @@ func (s *supervisor) serve(listener net.Listener) (stop func()) {
 	mux := http.NewServeMux()
 	mux.Handle("/", page())
 	mux.Handle("/shop/", http.StripPrefix("/shop", passOn(target)))
+	mux.Handle("GET /metrics", s.counted(passOn(target)))
 	mux.HandleFunc("GET /ledger", s.showLedger)
 	mux.HandleFunc("POST /kill", s.killHolding)
 
@@ -110,6 +112,21 @@ func passOn(shop *url.URL) http.Handler {
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) {
 			panic(http.ErrAbortHandler)
 		},
+	}
+}
+
+// counted counts how often the metrics are scraped.
+func (s *supervisor) counted(metrics http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		metrics.ServeHTTP(w, r)
+		s.scrapes.Add(1)
+	})
+}
+
+// awaitScrape waits until the metrics were scraped: not by the scrape that may be under way, but by the one after it.
+func (s *supervisor) awaitScrape(ctx context.Context) {
+	for before := s.scrapes.Load(); ctx.Err() == nil && s.scrapes.Load() < before+2; {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
