@@ -128,7 +128,8 @@ func startBrowser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	servertest.Require(t, err)
-	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()))
 	for _, name := range []string{
 		"disable-gpu", "disable-quic", "disable-background-networking", "disable-component-update", "disable-sync",
 		"hide-scrollbars",

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/internal/servertest"
@@ -123,18 +124,20 @@ func runCheckout(t *testing.T, program string, env []string, args ...string) str
 	return string(output)
 }
 
-// startCheckout starts the program, and waits until it serves.
+// startCheckout starts the program, and waits until it serves. Its end is that of Ctrl-C in a terminal, which interrupts
+// its children, too.
 func startCheckout(t *testing.T, program string) *checkout {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-listen", "127.0.0.1:0")
 	cmd.Env = withoutStores()
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	stop := sync.OnceFunc(func() {
-		require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-		require.NoError(t, cmd.Wait())
+		assert.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+		assert.NoError(t, cmd.Wait())
 	})
 	t.Cleanup(stop)
 	said, err := bufio.NewReader(output).ReadString('\n')

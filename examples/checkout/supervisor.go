@@ -49,9 +49,10 @@ func newSupervisor(ctx context.Context) (s *supervisor, end func()) {
 	}
 }
 
-// start starts the shop. It ends by kill, or with this process.
+// start starts the shop, and waits until it serves. It ends by kill, or with this process.
 func (s *supervisor) start() {
 	s.shop.Start(context.Background())
+	demo.Check(s.awaitHeld(context.Background(), 0))
 	s.set(true)
 }
 
