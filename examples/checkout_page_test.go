@@ -63,7 +63,8 @@ func TestCheckoutPage(t *testing.T) {
 // playOnPage presses the buttons, and looks at what the page shows.
 func playOnPage(v *visitor, press func(button string), name string) {
 	v.requireAccessible()
-	const unknown, once = "The customer was charged once, and does not know it. ", "The customer was charged once, and got "
+	const unknown = "The customer was charged once, and does not know it. "
+	const once = "The customer was charged once, and got "
 	press("lose")
 	v.require("without", side{"1", "42.00", unknown + "Trying again will charge again.", answers{"lost": 1}})
 	v.require("with", side{"1", "42.00", unknown + "Trying again is safe.", answers{"lost": 1}})

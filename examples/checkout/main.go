@@ -6,9 +6,10 @@
 //	go run ./examples/checkout            # serves the page until it is interrupted
 //	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
 //
-// The metrics of the middleware are at /metrics, for Prometheus.
-// Ledger and keys are in a file, or in the database that the environment names, see store.go. With -run, the program
-// plays the story without a browser. It ends with the line
+// Ledger and keys are in a file, or in the database that the environment names, see store.go. The metrics of the
+// middleware are at /metrics, for Prometheus.
+//
+// With -run, the program plays the story without a browser. It ends with the line
 //
 //	2 orders, 15 presses: 15 charges without the middleware, 2 with it
 package main

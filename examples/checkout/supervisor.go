@@ -21,7 +21,6 @@ import (
 
 // supervisor serves the page, passes requests on to the shop, and starts the shop again after it has killed it.
 type supervisor struct {
-	ctx     context.Context // the shop ends with it
 	ledger  *ledger
 	shop    *process.Service
 	pause   time.Duration // from a death of the shop to its next start

@@ -3,8 +3,9 @@
   const faults = []
   const name = (e) => `${e.tagName}#${e.id}.${e.className} "${e.textContent.trim().slice(0, 30)}"`
 
-  if (document.documentElement.scrollWidth > innerWidth) faults.push(`the page is ${document.documentElement.scrollWidth} wide`)
-  if (document.documentElement.lang !== 'en') faults.push('the page has no language')
+  const root = document.documentElement
+  if (root.scrollWidth > root.clientWidth) faults.push(`the page is ${root.scrollWidth} wide, on ${root.clientWidth}`)
+  if (root.lang !== 'en') faults.push('the page has no language')
   if (document.querySelectorAll('h1').length !== 1) faults.push('the page has not one heading')
   for (const selector of ['#server[role=status]', '#with .verdict[aria-live=polite]', '#without .verdict[aria-live=polite]']) {
     if (!document.querySelector(selector)) faults.push(`${selector} is not read out`)
