@@ -84,6 +84,10 @@ func TestInspectorBugs(t *testing.T) {
 	}
 }
 
+func TestInspectorOfMemoryStore(t *testing.T) {
+	RunInspector(t, newMemoryStore)
+}
+
 func TestInspectorOfTransactionalStore(t *testing.T) {
 	ledger := newLedger()
 	RunInspector(t, func(*testing.T) idempotency.Store { return ledger.newStore("") })
@@ -95,6 +99,7 @@ func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 		kind     kind
 		newStore func() idempotency.Store
 	}{
+		"memory":        {leased, func() idempotency.Store { return newMemoryStore(t) }},
 		"reference":     {leased, func() idempotency.Store { return newReference("") }},
 		"anonymous":     {leased, func() idempotency.Store { return newReference("knows no users") }},
 		"scanning":      {leased, func() idempotency.Store { return newReference("has to scan") }},
