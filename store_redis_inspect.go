@@ -102,11 +102,11 @@ func (r redisRecord) stateNow(held seenRecord) State {
 
 // leaseLeft returns the rest of a lease: what is gone of the expiry is gone of the lease, see lua/record.lua.
 func (r redisRecord) leaseLeft(held seenRecord) time.Duration {
-	gone := fromMilliseconds(r.given) - held.expiry
+	gone := r.given - held.expiry.Milliseconds()
 	if held.expiry == redisEternal {
 		gone = 0
 	}
-	return max(0, fromMilliseconds(r.lease)-gone)
+	return fromMilliseconds(max(0, r.lease-gone))
 }
 
 // Forget implements [Inspector]. One script compares and removes, by the clock of Redis. An answer that was forgotten comes
