@@ -33,6 +33,9 @@ func FuzzRedisInspect(f *testing.F) {
 			f.Add(damage(as(done)), uint32(1))
 		}
 		f.Add(as(done)+"\n", uint32(1))
+		f.Add(word("attempt", "attempt=0000000001")(as(done)), uint32(1))
+		f.Add(word("token", "token="+strings.Repeat("x", 32))(as(done)), uint32(1))
+		f.Add(strings.Replace(as(done), " released ", " paused ", 1), uint32(1))
 	}
 	for _, damage := range damages {
 		f.Add(damage(done), uint32(1))
@@ -51,10 +54,11 @@ func FuzzRedisInspect(f *testing.F) {
 		require.Equal(t, int64(expiry), client.PTTL(t.Context(), name).Val().Milliseconds())
 
 		err := store.Forget(t.Context(), seen)
-		switch seen.State {
-		case "":
+		m := redisForm.FindStringSubmatch(value)
+		switch {
+		case seen.State == "", !hexToken.MatchString(m[2]): // which no script takes for a record
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-		case idempotency.StateRunning:
+		case seen.State == idempotency.StateRunning:
 			require.ErrorIs(t, err, idempotency.ErrInProgress)
 		default:
 			require.NoError(t, err)

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -75,7 +76,11 @@ func (s *RedisStore) look(ctx context.Context, name string) (held seenRecord, er
 
 // show adds what the head of a record says to an entry, if the record as a whole has the form that its head asks for.
 func (r redisRecord) show(entry *Entry, held seenRecord) error {
-	if r.state != stateDone && held.size > int64(len(r.head)) {
+	open := r.state == stateRunning || r.state == stateReleased
+	switch {
+	case open && held.size > int64(len(r.head)), open && !isHex(r.token): // which no script takes for a record
+		return errRedisHead
+	case !open && r.state != stateDone:
 		return errRedisHead
 	}
 	entry.State = r.stateNow(held)
@@ -85,6 +90,13 @@ func (r redisRecord) show(entry *Entry, held seenRecord) error {
 		entry.LeaseLeft = r.leaseLeft(held)
 	}
 	return nil
+}
+
+// isHex reports whether a token is one that the scripts know.
+func isHex(token []byte) bool {
+	var raw [redisTokenSize / 2]byte
+	_, err := hex.Decode(raw[:], token)
+	return err == nil
 }
 
 func (r redisRecord) stateNow(held seenRecord) State {
