@@ -43,6 +43,10 @@ type Entry struct {
 	Attempt   int
 	Created   time.Time
 
+	// Fingerprint is that of the Record, under the same reservation: a store may keep it secret. It is zero of a running
+	// transaction, and may be in a [Listing].
+	Fingerprint Fingerprint
+
 	// Completed is when the response was stored. It is zero if there is none, or the store does not know.
 	Completed time.Time
 
@@ -55,13 +59,15 @@ type Entry struct {
 	// Size is how many bytes the store counts for the record, without its own overhead; of a sealed answer, the sealed ones.
 	Size int64
 
-	// Status is that of the response, once there is one.
+	// Status is that of the response, once there is one. It is zero if nothing vouches for it, see [Seal].
 	Status int
 
-	// Response is what is replayed, with its body. It is nil until the operation is completed, and in a [Listing].
+	// Response is what is replayed, with its body and without the Note. It is nil until the operation is completed, and in
+	// a [Listing]. It is shared: nobody modifies it.
 	Response *Response
 
-	// Note is what the attempt that completed the operation was given by [Annotate].
+	// Note is what the attempt that completed the operation was given by [Annotate]. In a [Listing] it may be empty all the
+	// same: a sealed note is not opened for it.
 	Note string
 }
 
@@ -79,9 +85,11 @@ type Inspector interface {
 	// Forget removes the record of an entry that Inspect or List has returned. The next request with its key is executed
 	// as if it were the first: of a completed operation the effects happen twice then, and of an abandoned one perhaps.
 	//
-	// An operation that is running is never forgotten, because its owner would store its record again: that is
-	// [ErrInProgress]. [ErrNoRecord] says that there is no record any more, and [ErrEntryChanged] that it is not as the
-	// entry says: another operation, attempt or state. Then nothing is removed.
+	// The record is found by Key or by Digest, whichever its store keeps. An operation that is running is never forgotten,
+	// whatever the entry says, because its owner would store its record again: that is [ErrInProgress]. [ErrNoRecord] says
+	// that there is no record any more, and [ErrEntryChanged] that it is not as the entry says: another operation, attempt
+	// or state. A record of which not so much can be read is [ErrRecordInvalid]. With each of these errors nothing is
+	// removed.
 	Forget(ctx context.Context, entry Entry) error
 
 	// List returns records that request asks for. It looks at the store while others change it: it is no snapshot, and

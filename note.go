@@ -33,8 +33,7 @@ func Annotate(ctx context.Context, note string) error {
 	return nil
 }
 
-// noteStart begins the line that a note is stored as, before those of the header. A field without a name cannot be set by
-// anybody, see [NewFields].
+// noteStart begins the line that a note is stored as. A field without a name cannot be set by anybody, see [NewFields].
 const noteStart = ": "
 
 // withNote returns resp as it is stored with a note. One whose fields are not kept stays as it is.
@@ -45,8 +44,10 @@ func (r Response) withNote(note *string) Response {
 	return r
 }
 
-// cutNote returns a stored response as it was answered, and its note.
-func (r *Response) cutNote() (answer *Response, note string) {
+// CutNote returns a stored response as it was answered, and the note that [Annotate] has attached to its operation, if any.
+// It is for stores that implement [Inspector]. A stored response has its note as the first line of Header, which is ": ",
+// the note, and a newline. CutNote does not modify r.
+func (r *Response) CutNote() (answer *Response, note string) {
 	line, found := strings.CutPrefix(string(r.Header), noteStart)
 	if !found {
 		return r, ""

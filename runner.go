@@ -174,7 +174,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 	if err := judge(&x.begun.record, fp); err != nil {
 		return nil, x.reportRefusal(err)
 	}
-	replay, x.event.Note = x.begun.record.Response.cutNote()
+	replay, x.event.Note = x.begun.record.Response.CutNote()
 	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {

@@ -16,6 +16,7 @@
 //
 // [Run] is for every store. It knows the store by its interface, and so nothing of the effects of a handler. [RunTx] is
 // for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of them.
+// [RunInspector] is for stores that implement [idempotency.Inspector], in addition.
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest
@@ -188,6 +189,11 @@ func probeTx(ctx context.Context, tested subject) error {
 
 func casesFor(kind kind) []testCase {
 	all := slices.Concat(claimCases, scopeCases, leaseCases, fencingCases, settleCases, replayCases(), expiryCases)
+	return only(kind, all)
+}
+
+// only returns the cases for stores of a kind.
+func only(kind kind, all []testCase) []testCase {
 	return slices.DeleteFunc(all, func(c testCase) bool { return c.only != 0 && c.only != kind })
 }
 

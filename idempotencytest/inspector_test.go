@@ -1,0 +1,183 @@
+package idempotencytest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// inspectorBugs names the faults in the inspectors of the reference stores, by a case that must fail for them.
+var inspectorBugs = map[string][]string{
+	"inspect/running": {
+		"running seems abandoned", "lease left is the whole lease", "remaining time is that of the lease",
+		"entry has no digest", "entry has another key", "running entry has no fingerprint", "inspecting ends the lease",
+	},
+	"inspect/next attempt":             {"entry is of the first attempt", "entry was created with its attempt"},
+	"inspect/abandoned":                {"lapse is not shown", "inspecting forgets what was abandoned"},
+	"inspect/released":                 {"released seems abandoned", "remaining time is that of the claim"},
+	"inspect/completed":                {"response is not shown", "completed when created", "completed now", "size is that of the key"},
+	"inspect/refusal":                  {"refusals seem released", "status is 200"},
+	"inspect/large answer":             {"body is cut at 1 MiB"},
+	"inspect/note":                     {"note stays in the header", "note is lost", "inspecting cuts the note for good"},
+	"inspect/omitted":                  {"omission is not shown"},
+	"inspect/no record":                {"inspecting claims", "nothing is an empty entry"},
+	"inspect/expired":                  {"expired is shown", "inspecting prolongs the record"},
+	"inspect/lease":                    {"inspecting prolongs the lease"},
+	"inspect/keys":                     {"keys without user", "forgetting by the key alone"},
+	"forget/completed":                 {"forgetting does nothing", "forgetting releases"},
+	"forget/released":                  {"released is not forgotten"},
+	"forget/abandoned":                 {"abandoned is not forgotten"},
+	"forget/late owner":                {"forgetting fences the owner"},
+	"forget/running":                   {"running is forgotten"},
+	"forget/running again":             {"running is forgotten if the entry says otherwise", "what runs again has changed"},
+	"forget/no record":                 {"forgetting nothing succeeds", "expired is forgotten"},
+	"forget/other state":               {"state is not compared"},
+	"forget/other attempt":             {"attempt is not compared"},
+	"forget/other operation":           {"operation is not compared"},
+	"forget/concurrently":              {"forgetting checks, then removes"},
+	"forget/completed during Begin":    {"forgetting removes twice"},
+	"forget/released during Begin":     {"forgetting checks, then removes"},
+	"forget/abandoned during takeover": {"forgetting checks, then removes"},
+	"forget/abandoned during Extend":   {"forgetting checks, then removes"},
+	"forget/abandoned during Complete": {"forgetting checks, then removes"},
+	"list/states": {
+		"states are ignored", "first state counts", "records are listed twice", "responses are listed", "listed size is another",
+		"listed lease is over", "listed status is lost",
+	},
+	"list/nothing":       {"empty totals", "nothing is partial"},
+	"list/oldest":        {"newest first"},
+	"list/largest":       {"smallest first", "size is no order"},
+	"list/limit":         {"limit is ignored", "totals of what is listed", "limited, then sorted", "limit is one less"},
+	"list/default limit": {"no default limit", "scan is 100"},
+	"list/scan":          {"scan is silent", "scan is exceeded"},
+	"list/users":         {"all users are listed", "users by their beginning"},
+	"list/expired":       {"expired is listed"},
+	"list/forget":        {"listed entries cannot be forgotten"},
+	"list/concurrently":  {"listing in two steps"},
+}
+
+// TestInspectorBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has
+// one.
+func TestInspectorBugs(t *testing.T) {
+	unproven := names(inspectorCasesFor(0))
+	for caughtBy, bugs := range inspectorBugs {
+		delete(unproven, caughtBy)
+		for _, bug := range bugs {
+			t.Run(caughtBy+" "+bug, func(t *testing.T) {
+				t.Parallel()
+				newStore := func() idempotency.Store { return newReference(bug) }
+				err := inspectorViolations(t, leased, newStore, caughtBy)[caughtBy]
+				if err == nil {
+					t.Errorf("not caught by %q", caughtBy)
+				}
+				t.Log(err)
+			})
+		}
+	}
+	for name := range unproven {
+		t.Errorf("there is no bug for %q to catch", name)
+	}
+}
+
+func TestInspectorOfMemoryStore(t *testing.T) {
+	RunInspector(t, newMemoryStore)
+}
+
+func TestInspectorOfTransactionalStore(t *testing.T) {
+	ledger := newLedger()
+	RunInspector(t, func(*testing.T) idempotency.Store { return ledger.newStore("") })
+}
+
+// TestNoFalseAlarmsOfInspectors shows that correct inspectors pass, far away or not, and with or without users.
+func TestNoFalseAlarmsOfInspectors(t *testing.T) {
+	for name, tested := range map[string]struct {
+		kind     kind
+		newStore func() idempotency.Store
+	}{
+		"memory":       {leased, func() idempotency.Store { return newMemoryStore(t) }},
+		"reference":    {leased, func() idempotency.Store { return newReference("") }},
+		"anonymous":    {leased, func() idempotency.Store { return newReference("knows no users") }},
+		"scanning":     {leased, func() idempotency.Store { return newReference("has to scan") }},
+		"sealed":       {leased, func() idempotency.Store { return seal(t, newReference("")) }},
+		"sealed twice": {leased, func() idempotency.Store { return seal(t, seal(t, newReference(""))) }},
+		"cached": {leased, func() idempotency.Store {
+			return idempotency.NewCache(newReference(""), idempotency.CacheOptions{})
+		}},
+		"transactional": {transactional, func() idempotency.Store { return newTransactions("") }},
+	} {
+		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
+			t.Run(name+" "+delay.String(), func(t *testing.T) {
+				t.Parallel()
+				newStore := func() idempotency.Store { return slowInspector{slow{tested.newStore(), delay}} }
+				for name, err := range inspectorViolations(t, tested.kind, newStore) {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	}
+}
+
+// TestRunInspectorFails shows that RunInspector fails the test of a store that is no inspector, and that of a broken one.
+func TestRunInspectorFails(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenInspector$")
+	cmd.Env = append(os.Environ(), "IDEMPOTENCYTEST_BROKEN=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Error("the test of a broken store has passed")
+	}
+	for _, want := range []string{
+		"FAIL: TestBrokenInspector/broken/inspector/forget/running",
+		"Forget returned",
+		"rule: An operation that runs is never forgotten",
+		"a *idempotencytest.altered is no idempotency.Inspector",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the output lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+// TestBrokenInspector is what TestRunInspectorFails runs.
+func TestBrokenInspector(t *testing.T) {
+	if os.Getenv("IDEMPOTENCYTEST_BROKEN") == "" {
+		return
+	}
+	for name, store := range map[string]idempotency.Store{
+		"broken": newReference("running is forgotten"), "none": &altered{store: newReference("")},
+	} {
+		t.Run(name, func(t *testing.T) { RunInspector(t, func(*testing.T) idempotency.Store { return store }) })
+	}
+}
+
+// inspectorViolations returns by their names the cases that a store fails, of those that are named or of all.
+func inspectorViolations(
+	t *testing.T, kind kind, newStore func() idempotency.Store, names ...string,
+) map[string]error {
+	return failures(t, inspectorCasesFor(kind), func() subject { return subject{store: newStore(), kind: kind} }, names)
+}
+
+// slowInspector is an inspector that is far away.
+type slowInspector struct{ slow }
+
+func (s slowInspector) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	s.wait()
+	defer s.wait()
+	return s.Store.(idempotency.Inspector).Inspect(ctx, key)
+}
+
+func (s slowInspector) Forget(ctx context.Context, entry idempotency.Entry) error {
+	s.wait()
+	defer s.wait()
+	return s.Store.(idempotency.Inspector).Forget(ctx, entry)
+}
+
+func (s slowInspector) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
+	s.wait()
+	defer s.wait()
+	return s.Store.(idempotency.Inspector).List(ctx, request)
+}
