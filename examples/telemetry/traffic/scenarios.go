@@ -13,6 +13,7 @@ type Scenario struct {
 	Name    string   // also of the job in Prometheus
 	Alerts  []string // that are raised, whether they wait or fire
 	Options idempotency.Options
+	Store   idempotency.Store // nil: one in memory
 	Cached  bool
 	Play    func(context.Context, *Run) error
 }
