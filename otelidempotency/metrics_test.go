@@ -222,6 +222,8 @@ func TestErrorType(t *testing.T) {
 		e.Outcome = idempotency.OutcomeReleased // of a handler that has failed
 		assert.Empty(t, otelidempotency.ErrorType(e))
 	}
+	slowName := &net.DNSError{IsTimeout: true} // is neither context.DeadlineExceeded nor os.ErrDeadlineExceeded
+	assert.Equal(t, "timeout", otelidempotency.ErrorType(idempotency.Event{Outcome: idempotency.OutcomeUnrecorded, Err: slowName}))
 	for want, err := range map[string]error{
 		"key_invalid":  fmt.Errorf("%w: too long", idempotency.ErrKeyInvalid),
 		"user_unknown": fmt.Errorf("%w: %w", idempotency.ErrUserUnknown, context.DeadlineExceeded),
