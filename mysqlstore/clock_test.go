@@ -115,3 +115,20 @@ func claim(request idempotency.ClaimRequest) func(context.Context, idempotency.S
 		return err
 	}
 }
+
+// A claim has waited for so long that somebody else has taken the key over before its lease was renewed.
+func TestKeyIsTakenOverBehindAWait(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, table := newStore(t, db)
+	short := request
+	short.Lease = 500 * time.Millisecond
+	execute(t, db, "CREATE TRIGGER "+table+"_late BEFORE INSERT ON "+table+` FOR EACH ROW BEGIN
+		DO SLEEP(0.3); -- of the server
+		SET NEW.token = REPEAT('x', 16); -- as if the other had replaced the record when the claimant asks for it again
+	END`)
+	record, claim, err := store.Begin(t.Context(), keyOf("key"), short)
+	require.NoError(t, err)
+	require.Nil(t, claim, "two hold the key")
+	require.Nil(t, record.Response)
+}
