@@ -25,6 +25,14 @@ func newFaults(store idempotency.Store) *Faults {
 	return &Faults{Store: store, Held: make(chan bool, 1)}
 }
 
+// forgetHeld empties Held: a request that waits asks more than once.
+func (s *Faults) forgetHeld() {
+	select {
+	case <-s.Held:
+	default:
+	}
+}
+
 // Begin implements [idempotency.Store].
 func (s *Faults) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,

@@ -87,6 +87,7 @@ func waiting(ctx context.Context, r *Run) error {
 	first, duplicate := make(chan error), make(chan error)
 	go func() { first <- r.Send(ctx, key, slow, idempotency.OutcomeExecuted) }()
 	<-r.gate // it runs
+	r.Store.forgetHeld()
 	go func() { duplicate <- r.Send(ctx, key, slow, idempotency.OutcomeReplayed) }()
 	<-r.Store.Held // so the duplicate waits
 	<-r.gate
