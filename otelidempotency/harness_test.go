@@ -216,9 +216,11 @@ func plain(s *service, payments http.Handler) http.Handler {
 	return s.idem.Handler(s.telemetry.Handler(payments))
 }
 
-func newService(t *testing.T, build stack, payments http.HandlerFunc, opts idempotency.Options) *service {
+func newService(
+	t *testing.T, build stack, payments http.HandlerFunc, opts idempotency.Options, traces ...trace.TracerProviderOption,
+) *service {
 	t.Helper()
-	s := &service{sdk: newSDK(t), store: newStore()}
+	s := &service{sdk: newSDK(t, traces...), store: newStore()}
 	s.telemetry = s.sdk.telemetry(t, otelidempotency.Options{})
 	opts.Observer, opts.Logger = s.events.and(s.telemetry.Observe), slog.New(slog.DiscardHandler)
 	var err error

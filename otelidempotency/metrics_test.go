@@ -206,6 +206,26 @@ func TestSeriesBeginAtZero(t *testing.T) {
 	assert.Len(t, begun["idempotency.operations.active"], 1)
 }
 
+// The documentation names every metric, with its kind and unit.
+func TestDocumentationNamesEveryMetric(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	s := newSDK(t)
+	e := executed
+	e.Waited = time.Second
+	s.telemetry(t, otelidempotency.Options{}).Observe(t.Context(), e)
+	metrics := s.metrics(t)
+	require.Len(t, metrics, 10)
+	for _, m := range metrics {
+		kind := "histogram"
+		if sum, ok := m.Data.(metricdata.Sum[int64]); ok {
+			kind = map[bool]string{true: "counter", false: "updowncounter"}[sum.IsMonotonic]
+		}
+		require.Regexp(t, regexp.QuoteMeta(m.Name)+` +`+kind+` +`+regexp.QuoteMeta(m.Unit)+` +\w`, string(source))
+	}
+}
+
 func TestErrorType(t *testing.T) {
 	t.Parallel()
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
@@ -222,6 +242,8 @@ func TestErrorType(t *testing.T) {
 		e.Outcome = idempotency.OutcomeReleased // of a handler that has failed
 		assert.Empty(t, otelidempotency.ErrorType(e))
 	}
+	slowName := &net.DNSError{IsTimeout: true} // is neither context.DeadlineExceeded nor os.ErrDeadlineExceeded
+	assert.Equal(t, "timeout", otelidempotency.ErrorType(idempotency.Event{Outcome: idempotency.OutcomeUnrecorded, Err: slowName}))
 	for want, err := range map[string]error{
 		"key_invalid":  fmt.Errorf("%w: too long", idempotency.ErrKeyInvalid),
 		"user_unknown": fmt.Errorf("%w: %w", idempotency.ErrUserUnknown, context.DeadlineExceeded),

@@ -137,6 +137,10 @@ func TestTimesOfSpanEvents(t *testing.T) {
 	for _, order := range [][2]time.Time{{before, claimed}, {claimed, entered}, {left, handled}, {handled, settled}, {settled, after}} {
 		require.False(t, order[1].Before(order[0]), "%v, then %v", order[0], order[1])
 	}
+	e := s.events.all()[0]
+	require.WithinDuration(t, e.Began.Add(e.Claim), claimed, 0)
+	require.WithinDuration(t, settled.Add(-e.Completion), handled, 0)
+	require.WithinDuration(t, e.Began.Add(e.Total), settled, 0)
 }
 
 // Only the request that runs the handler has a span of otelhttp. The outcomes are on spans that Observe makes.
@@ -196,14 +200,16 @@ func TestSpanThatHasEnded(t *testing.T) {
 		require.Equal(t, nameOf(request), span.Parent.TraceID().String()+" "+span.Parent.SpanID().String())
 		require.Empty(t, span.Links, "its parent is the execution")
 	}
-	require.Equal(t, []string{"outcome"}, eventsOf(s.spans.GetSpans()[2]))
+	late, e := s.spans.GetSpans()[2], s.events.all()[1]
+	require.Equal(t, []string{"outcome"}, eventsOf(late))
+	require.WithinDuration(t, late.EndTime.Add(-e.Completion), late.StartTime, 0)
 }
 
 func TestRequestThatIsNotSampled(t *testing.T) {
 	t.Parallel()
-	s := newService(t, outside, charge, idempotency.Options{})
+	s := newService(t, outside, charge, idempotency.Options{}, sdktrace.WithSampler(sdktrace.AlwaysSample()))
 	s.tracer = sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()), sdktrace.WithSyncer(s.spans))
-	s.server.Config.Handler = outside(s, http.HandlerFunc(charge))
+	s.server.Config.Handler = outside(s, http.HandlerFunc(charge)) // Observe's own spans would be sampled
 	require.Equal(t, 201, s.send(t, key, "4200"))
 	require.Equal(t, 201, s.send(t, key, "4200"))
 	require.Empty(t, s.events.all()[0].Note)

@@ -94,9 +94,9 @@ func (p Prometheus) Numbers(ctx context.Context, t Target, job string, window ti
 	return numbers, nil
 }
 
-// Scrapes returns when a job was scraped in the last ten minutes.
-func (p Prometheus) Scrapes(ctx context.Context, job string) (times []time.Time, err error) {
-	value, _, _, err := p.Query(ctx, fmt.Sprintf("idempotency_leases_lost_total{job=%q}[10m]", job), time.Now())
+// scrapes returns when a job was scraped in the last minute.
+func (p Prometheus) scrapes(ctx context.Context, job string) (times []time.Time, err error) {
+	value, _, _, err := p.Query(ctx, fmt.Sprintf("idempotency_leases_lost_total{job=%q}[1m]", job), time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -106,6 +106,24 @@ func (p Prometheus) Scrapes(ctx context.Context, job string) (times []time.Time,
 		}
 	}
 	return times, nil
+}
+
+// Scraped waits for a scrape of a job that began after a time, and returns when that was.
+func (p Prometheus) Scraped(ctx context.Context, job string, after time.Time) (time.Time, error) {
+	for {
+		times, err := p.scrapes(ctx, job)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if n := len(times); n > 0 && times[n-1].After(after) {
+			return times[n-1], nil
+		}
+		select {
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("%s is not scraped: %w", job, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // Alerts returns the alerts that wait or fire, by jobs.

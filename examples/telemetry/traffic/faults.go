@@ -18,8 +18,19 @@ type Faults struct {
 	Held chan bool // has a value when a request has found that another attempt holds its key
 }
 
-func newFaults() *Faults {
-	return &Faults{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), Held: make(chan bool, 1)}
+func newFaults(store idempotency.Store) *Faults {
+	if store == nil {
+		store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	}
+	return &Faults{Store: store, Held: make(chan bool, 1)}
+}
+
+// forgetHeld empties Held: a request that waits asks more than once.
+func (s *Faults) forgetHeld() {
+	select {
+	case <-s.Held:
+	default:
+	}
 }
 
 // Begin implements [idempotency.Store].

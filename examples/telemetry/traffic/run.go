@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ type Run struct {
 
 // Open starts a shop for a scenario.
 func Open(s Scenario, traces trace.TracerProvider) (*Run, error) {
-	r := &Run{Store: newFaults(), gate: make(chan bool)}
+	r := &Run{Store: newFaults(s.Store), gate: make(chan bool)}
 	var store idempotency.Store = r.Store
 	if s.Cached {
 		store = idempotency.NewCache(store, idempotency.CacheOptions{})
@@ -52,6 +53,7 @@ const (
 	busy    = "busy"    // 503
 	unclear = "unclear" // 500, and nobody knows what has happened
 	once    = "once"    // 201, and the answer is not to be kept
+	takes   = "takes"   // 201, after as many milliseconds as follow
 	lapsing = "lapsing" // 201, by the first attempt only after its lease has lapsed, and the gate opens
 )
 
@@ -62,9 +64,11 @@ func (r *Run) charge(w http.ResponseWriter, req *http.Request) {
 	r.book.write(func(l *Ledger) { l.Runs++ })
 	body, _ := io.ReadAll(req.Body)
 	op, _ := idempotency.FromContext(req.Context())
-	kind, _, _ := strings.Cut(string(body), " ")
-	time.Sleep(time.Duration(1+len(body)%7) * time.Millisecond) // the bank
+	kind, duration, _ := strings.Cut(string(body), " ")
 	switch {
+	case kind == takes:
+		milliseconds, _ := strconv.Atoi(duration)
+		time.Sleep(time.Duration(milliseconds) * time.Millisecond) // the bank
 	case kind == slow:
 		r.gate <- true
 		r.gate <- true
@@ -115,8 +119,10 @@ func (s seen) outcome() idempotency.Outcome {
 		return idempotency.OutcomeReplayed
 	case s.status == http.StatusCreated:
 		return idempotency.OutcomeExecuted
-	case strings.HasPrefix(s.code, "key-invalid"):
+	case s.code == "key-invalid":
 		return idempotency.OutcomeRejected
+	case s.code == "":
+		return idempotency.OutcomeReleased
 	default:
 		return idempotency.Outcome(s.code)
 	}

@@ -13,6 +13,7 @@ type Scenario struct {
 	Name    string   // also of the job in Prometheus
 	Alerts  []string // that are raised, whether they wait or fire
 	Options idempotency.Options
+	Store   idempotency.Store // nil: one in memory
 	Cached  bool
 	Play    func(context.Context, *Run) error
 }
@@ -86,6 +87,7 @@ func waiting(ctx context.Context, r *Run) error {
 	first, duplicate := make(chan error), make(chan error)
 	go func() { first <- r.Send(ctx, key, slow, idempotency.OutcomeExecuted) }()
 	<-r.gate // it runs
+	r.Store.forgetHeld()
 	go func() { duplicate <- r.Send(ctx, key, slow, idempotency.OutcomeReplayed) }()
 	<-r.Store.Held // so the duplicate waits
 	<-r.gate
