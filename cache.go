@@ -49,6 +49,8 @@ func (o CacheOptions) validate(inner Store) error {
 //     CacheOptions.MaxAge. Another process may execute the operation again meanwhile. What has merely expired is not
 //     replayed: the Cache keeps no record longer than the other store does.
 //   - An answer for which the other store had no room is replayed by this process as long as the Cache has it.
+//   - So is one that another process has forgotten in the other store (see [Inspector]). Forget of this Cache removes the
+//     copy of this process, and no other.
 //   - The other store does not see replays by the Cache, and does not count them.
 //
 // What the other store replays is kept only if that store says for how long it keeps it (see [ClaimRequest].Remaining).
@@ -56,8 +58,8 @@ func (o CacheOptions) validate(inner Store) error {
 // In front of a store that [Seal] returns, a Cache has the answers in the clear, and replays them without opening them
 // again. Behind it, as the inner store, a Cache has what is sealed.
 //
-// A Cache does all that the other store does as a [Store]. Methods beyond that, such as Check, are called on the other
-// store. It has no goroutine and nothing to close. It is safe for concurrent use.
+// A Cache does all that the other store does as a [Store] and as an [Inspector]. Methods beyond that, such as Check, are
+// called on the other store. It has no goroutine and nothing to close. It is safe for concurrent use.
 type Cache struct {
 	inner  Store
 	opts   CacheOptions
@@ -67,6 +69,7 @@ type Cache struct {
 	bytes   int64
 	entries map[Key]*list.Element
 	queue   list.List // of *cached, in the order in which they came
+	forgot  time.Time // when a record was last forgotten
 }
 
 var _ Store = (*Cache)(nil)
@@ -191,6 +194,9 @@ func (c *Cache) put(key Key, record Record, asked time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !asked.After(c.forgot) {
+		return // it may be what was forgotten
+	}
 	if old := c.entries[key]; old != nil {
 		if old.Value.(*cached).until.After(e.until) {
 			return // what was asked for first may come last

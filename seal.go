@@ -55,8 +55,8 @@ type SealOptions struct {
 // encrypt, Complete fails and may be repeated; but a claim without a lease is rolled back, and the error is
 // [ErrRolledBack].
 //
-// The sealed store does all that the inner store does as a [Store]. Methods beyond that, such as Check, are called on
-// the inner one.
+// The sealed store does all that the inner store does as a [Store] and as an [Inspector]: Inspect opens the answer, and
+// reports what cannot be opened as ErrRecordInvalid. Methods beyond that, such as Check, are called on the inner one.
 func Seal(inner Store, opts SealOptions) (Store, error) {
 	err := opts.validate()
 	if inner == nil {
@@ -153,7 +153,7 @@ func (s *sealedStore) reveal(
 	resp := record.Response
 	switch {
 	case resp == nil:
-	case !resp.Omitted && bytes.HasPrefix(resp.Body, []byte(sealMagic)):
+	case isSealed(resp):
 		err := s.open(ctx, digest, &record)
 		return record, nil, err
 	case s.clear:
@@ -166,6 +166,11 @@ func (s *sealedStore) reveal(
 		record.Fingerprint = fp
 	}
 	return record, nil, nil
+}
+
+// isSealed reports whether a response is a sealed one, by whatever key.
+func isSealed(resp *Response) bool {
+	return !resp.Omitted && bytes.HasPrefix(resp.Body, []byte(sealMagic))
 }
 
 // open replaces the sealed response of a record by what is in it, and the fingerprint by that of the request that was

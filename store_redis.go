@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -107,10 +108,13 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// key returns the name of the Redis key. Its hash tag keeps the staging key of the same record in the same slot.
-func (s *RedisStore) key(key Key) string {
+// key returns the name of the Redis key.
+func (s *RedisStore) key(key Key) string { return s.name(key.Digest()) }
+
+// name returns the name of the Redis key for a digest. Its hash tag keeps the staging key of the same record in the same
+// slot.
+func (s *RedisStore) name(digest [sha256.Size]byte) string {
 	var space [128]byte
-	digest := key.Digest()
 	b := append(append(space[:0], s.prefix...), '{')
 	b = hex.AppendEncode(b, digest[:])
 	return string(append(b, '}'))

@@ -25,6 +25,8 @@ type redisRecord struct {
 	state    string
 	token    []byte
 	head     []byte
+	lease    int64 // in milliseconds, when it was given
+	given    int64 // the TTL that the record was given with the lease
 	told     int64 // the number that the claim script has added, or zero
 	record   Record
 	response []byte // the stored form
@@ -59,8 +61,7 @@ func parseRecord(value []byte, key string) (redisRecord, error) {
 	words := lineReader{rest: line, ok: whole && !hasUpper(line) && !bytes.HasSuffix(line, []byte(" "))}
 	magic := words.next("")
 	r := redisRecord{state: stateOf(words.next("")), token: words.sized("token=", redisTokenSize)}
-	words.digits("lease=", redisTimeSize)
-	words.digits("ttl=", redisTimeSize)
+	lease, given := words.digits("lease=", redisTimeSize), words.digits("ttl=", redisTimeSize)
 	attempt := words.digits("attempt=", redisAttemptSize)
 	own := words.next("key=")
 	operation, err := uuid.ParseBytes(words.sized("operation=", redisUUIDSize))
@@ -75,7 +76,7 @@ func parseRecord(value []byte, key string) (redisRecord, error) {
 	if string(own) != key {
 		return redisRecord{}, errRedisKey
 	}
-	r.head = value[:len(line)+1]
+	r.head, r.lease, r.given = value[:len(line)+1], lease, given
 	r.record.Operation, r.record.Attempt = operation, int(attempt)
 	r.record.Created = time.UnixMilli(created)
 	switch {

@@ -30,6 +30,9 @@ var completeLua string
 //go:embed lua/release.lua
 var releaseLua string
 
+//go:embed lua/forget.lua
+var forgetLua string
+
 //go:embed lua/remaining.lua
 var remainingLua string
 
@@ -38,6 +41,7 @@ var (
 	extendScript   = newScript(recordLua + extendLua)
 	completeScript = newScript(swapLua + recordLua + completeLua)
 	releaseScript  = newScript(recordLua + releaseLua)
+	forgetScript   = newScript(recordLua + forgetLua)
 
 	remainingScript = newScript(remainingLua)
 )

@@ -11,11 +11,11 @@ var inspectCases = []testCase{{
 	name: "inspect/running",
 	rule: "An attempt that runs is shown as running, with its operation, its number, and the rest of its lease.",
 	check: func(t *trial) {
-		own := t.claim(request)
+		own := t.claim(lasting(request, long/2, long))
 		seen := t.inspectAs(idempotency.StateRunning, own)
 		t.hasLease(seen, own)
 		t.isKeptFor(seen, long, own.asked, own.answered)
-		own = t.extend(own, long/2)
+		own = t.extend(own, long)
 		t.hasLease(t.inspectAs(idempotency.StateRunning, own), own)
 		t.runs(own)
 	},

@@ -84,6 +84,10 @@ func TestInspectorBugs(t *testing.T) {
 	}
 }
 
+func TestInspectorOfMemoryStore(t *testing.T) {
+	RunInspector(t, newMemoryStore)
+}
+
 func TestInspectorOfTransactionalStore(t *testing.T) {
 	ledger := newLedger()
 	RunInspector(t, func(*testing.T) idempotency.Store { return ledger.newStore("") })
@@ -95,9 +99,15 @@ func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 		kind     kind
 		newStore func() idempotency.Store
 	}{
-		"reference":     {leased, func() idempotency.Store { return newReference("") }},
-		"anonymous":     {leased, func() idempotency.Store { return newReference("knows no users") }},
-		"scanning":      {leased, func() idempotency.Store { return newReference("has to scan") }},
+		"memory":       {leased, func() idempotency.Store { return newMemoryStore(t) }},
+		"reference":    {leased, func() idempotency.Store { return newReference("") }},
+		"anonymous":    {leased, func() idempotency.Store { return newReference("knows no users") }},
+		"scanning":     {leased, func() idempotency.Store { return newReference("has to scan") }},
+		"sealed":       {leased, func() idempotency.Store { return seal(t, newReference("")) }},
+		"sealed twice": {leased, func() idempotency.Store { return seal(t, seal(t, newReference(""))) }},
+		"cached": {leased, func() idempotency.Store {
+			return idempotency.NewCache(newReference(""), idempotency.CacheOptions{})
+		}},
 		"transactional": {transactional, func() idempotency.Store { return newTransactions("") }},
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {

@@ -1,0 +1,31 @@
+-- Removes the record KEYS[1], whose key is ARGV[1], if it is in the state ARGV[2], and of the attempt ARGV[3] at the
+-- operation ARGV[4]. One that is running stays.
+
+local key, own, asked, attempt, operation = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local line = read(key)
+if line == '' then
+  return 'missing'
+end
+
+local state, _, lease, given, tried, origin, of = string.match(line, HEAD)
+if not state or of ~= own or #lease > 13 or #given > 13
+  or (state ~= 'done' and string.find(line, '\n', 1, true) < #line)
+  or (state ~= 'done' and state ~= 'running' and state ~= 'released')
+then
+  return 'invalid'
+end
+
+if state == 'running' then
+  local remaining = redis.call('PTTL', key)
+  if remaining < 0 or lease - (given - remaining) > 0 then -- without an expiry, nothing tells the age of the lease
+    return 'running'
+  end
+  state = 'abandoned'
+elseif state == 'done' then
+  state = 'completed'
+end
+if state ~= asked or tried ~= attempt or not string.find(origin, ' operation=' .. operation .. ' ', 1, true) then
+  return 'changed'
+end
+redis.call('UNLINK', key)
+return 'OK'
