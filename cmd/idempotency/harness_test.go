@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,9 +107,25 @@ func newRedis(t testing.TB) backend {
 	}
 }
 
+// server is the PostgreSQL of all tests. Each has a database of its own.
+var (
+	server    = sync.OnceValues(func() (*servertest.Database, error) { return servertest.StartPostgres() })
+	databases atomic.Int64
+)
+
+// postgresURL returns the URL of a new database.
+func postgresURL(t testing.TB) string {
+	t.Helper()
+	db, err := server()
+	servertest.Require(t, err)
+	name := fmt.Sprintf("shop_%d", databases.Add(1))
+	require.NoError(t, db.Psql("postgres", "CREATE DATABASE "+name))
+	return strings.Replace(db.URL(), "/postgres?", "/"+name+"?", 1)
+}
+
 func newPostgres(t testing.TB) backend {
 	t.Helper()
-	url := servertest.Postgres(t).URL()
+	url := postgresURL(t)
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)

@@ -17,7 +17,9 @@ import (
 func TestCredentialsAreNotPrinted(t *testing.T) {
 	t.Parallel()
 	const secret = "top%20s3cret" // also as it is meant: "top s3cret"
-	redis, postgres := servertest.Redis(t).Addr(), servertest.Postgres(t).Addr()
+	db, err := server()
+	servertest.Require(t, err)
+	redis, postgres := servertest.Redis(t).Addr(), db.Addr()
 	host, port, _ := strings.Cut(postgres, ":")
 	home := t.TempDir()
 	passwords := fmt.Sprintf("%s:%s:*:postgres:top s3cret\n", host, port)
@@ -112,7 +114,7 @@ func TestWhereCredentialsComeFrom(t *testing.T) {
 		".pgpass":       {[]string{"HOME=" + home}, []string{"--store", p.String()}},
 		"PG variables": {
 			[]string{
-				"PGHOST=127.0.0.1", "PGPORT=" + p.Port(), "PGUSER=postgres", "PGDATABASE=postgres",
+				"PGHOST=127.0.0.1", "PGPORT=" + p.Port(), "PGUSER=postgres", "PGDATABASE=" + p.Path[1:],
 				"PGPASSWORD=" + postgresPassword,
 			},
 			[]string{"--store", "postgres"},

@@ -26,6 +26,8 @@ func TestExitStatus(t *testing.T) {
 		claim(t, store, keyIn("abandoned"), lapsing)
 		require.NoError(t, claim(t, store, keyIn("released"), attempt).Release(t.Context(), time.Hour))
 		complete(t, store, keyIn("omitted"), idempotency.Response{Status: 202, Omitted: true})
+		long := strings.Repeat("long", 100)
+		complete(t, store, keyIn(long).Bounded(), answer)
 		await(t, func() bool {
 			return strings.Contains(try(t, b.env, append([]string{"inspect"}, asking(keyIn("abandoned"))...)...).stdout, "abandoned")
 		})
@@ -42,6 +44,7 @@ func TestExitStatus(t *testing.T) {
 		}{
 			{"completed", at("inspect", "completed"), 0, "gets the stored answer, status 201"},
 			{"in quotes, as the header may be", at("inspect", `"completed"`), 0, "gets the stored answer, status 201"},
+			{"longer than stores keep", at("inspect", long), 0, "gets the stored answer, status 201"},
 			{"running", at("inspect", "running"), 0, "Attempt 1 is running now"},
 			{"abandoned", at("inspect", "abandoned"), 0, "Nobody knows what it has done"},
 			{"released", at("inspect", "released"), 0, "without an answer that counts"},
@@ -54,7 +57,7 @@ func TestExitStatus(t *testing.T) {
 			{"list", []string{"list"}, 0, "completed"},
 			{"list of a state", []string{"list", "--state", "released"}, 0, "released"},
 			{"list of two states", []string{"list", "--state", "running,abandoned", "--json"}, 0, `"state": "abandoned"`},
-			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 5 records"},
+			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 6 records"},
 			{"stats", []string{"stats"}, 0, "Abandoned, the oldest first"},
 			{"findings", []string{"check"}, 1, "unsafe"},
 			{"findings as JSON", []string{"check", "--json"}, 1, `"severity": "unsafe"`},
@@ -71,6 +74,8 @@ func TestExitStatus(t *testing.T) {
 			{"no command", nil, 2, "expected one of"},
 			{"unknown command", []string{"delete"}, 2, "unexpected argument delete"},
 			{"unknown flag", []string{"list", "--all"}, 2, "unknown flag --all"},
+			{"password of Redis", []string{"list", "--store", "redis://:pw@localhost"}, 2, "--store has a password"},
+			{"password of PostgreSQL", []string{"list", "--store", "postgres://localhost?password=pw"}, 2, "has a password"},
 			{"unknown store", []string{"list", "--store", "mysql://localhost"}, 2, "want redis://"},
 
 			{"running, to be forgotten", at("forget", "running", "--yes"), 4, "not forgotten: Attempt 1 is running"},
@@ -124,6 +129,24 @@ func TestSilentServer(t *testing.T) {
 			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
 		}
 	}
+}
+
+// A sealed answer is told from others. What is in the clear is shown.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		sealed, err := idempotency.Seal(b.open(t), idempotency.SealOptions{
+			Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+		})
+		require.NoError(t, err)
+		complete(t, sealed, keyOfAlice, answer)
+		got := try(t, b.env, with("inspect", "--body")...)
+		require.Zero(t, got.status, got.stderr)
+		require.Contains(t, got.stdout, "The answer is sealed")
+		require.Contains(t, got.stdout, "201 Created")
+		require.NotContains(t, got.stdout, "charged")
+		require.Contains(t, try(t, b.env, with("inspect", "--json")...).stdout, `"sealed": true`)
+	})
 }
 
 // What cannot be read is neither absent nor refused: it is shown as far as it is known, and can be forgotten.

@@ -53,6 +53,7 @@ func steady(output string) string {
 		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "2d1f6b0e-9c4a-4f37-8a55-0b9e6c1d7f42"},
 		{`(lapses in|lease left +) (less than 1 s|\d+ s)`, "$1 4 s"},
 		{`(kept for +)23 h 59 min`, "${1}23 h 59 min"},
+		{`database shop_\d+`, "database shop"},
 		{`127\.0\.0\.1:\d+`, "127.0.0.1:5432"},
 		{`Redis at 127\.0\.0\.1:5432`, "Redis at 127.0.0.1:6379"},
 	} {
