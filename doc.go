@@ -64,8 +64,8 @@
 // stored with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key for other
 // systems.
 //
-// The transactional store of module pgxstore gives exactly once for effects in PostgreSQL: they commit together with
-// the record.
+// The transactional stores of modules pgxstore, mysqlstore and sqlitestore give exactly once for effects in their
+// databases: these commit together with the record.
 //
 // # Where it belongs
 //

@@ -25,13 +25,15 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Most tests wait for something: many more of them than processors run at a time, unless -parallel says otherwise. Not
-// so with the race detector: it makes the machine so slow that real clients and servers exceed their deadlines.
+// Most tests wait for something: many more of them than processors run at a time. With the race detector there are fewer:
+// it makes the machine so slow that real clients and servers would exceed their deadlines.
 func TestMain(m *testing.M) {
-	if !underRace() {
-		if err := flag.Set("test.parallel", "16"); err != nil {
-			panic(err)
-		}
+	atATime := "16"
+	if underRace() {
+		atATime = "4"
+	}
+	if err := flag.Set("test.parallel", atATime); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m)
 }

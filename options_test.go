@@ -355,11 +355,11 @@ func TestOptionObserver(t *testing.T) {
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeExecuted, Operation: first.Operation, Attempt: 1, Status: http.StatusCreated,
 			Key:   idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "k"},
-			Total: 3 * time.Second, Work: 3 * time.Second,
+			Began: first.Began, Total: 3 * time.Second, Work: 3 * time.Second, Stored: first.Stored,
 		}, first)
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeReplayed, Operation: first.Operation, Attempt: 1, Status: http.StatusCreated,
-			Key: first.Key,
+			Key: first.Key, Began: first.Began.Add(3 * time.Second), Stored: first.Stored,
 		}, events[1])
 	})
 }

@@ -70,8 +70,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "accepted effect",
-	rule: "The effects of an attempt are permanent if the status of the response is below 400, or none, whether or not " +
-		"its body is kept.",
+	rule: "The effects of an attempt are permanent if the status of the response is below 400, or if it has no status, " +
+		"whether or not its body is kept.",
 	check: func(t *trial) {
 		for _, status := range []int{0, 200, 299, 300, 304, 399} {
 			t := t.at(freshKey())
@@ -107,7 +107,7 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "repeated Complete",
-	rule: "A repeated Complete succeeds, and neither makes the effects again nor those that were undone.",
+	rule: "A repeated Complete succeeds. It makes no effect a second time, and none that was undone.",
 	check: func(t *trial) {
 		for _, status := range []int{http.StatusCreated, http.StatusConflict} {
 			t := t.at(freshKey())
@@ -156,7 +156,7 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "late effect",
-	rule: "After Complete and Release an effect in the context of the attempt fails, and is never made, also while the " +
+	rule: "After Complete or Release an effect in the context of the attempt fails, and is never made, also while the " +
 		"next attempt runs.",
 	check: func(t *trial) {
 		for _, acts := range []bool{true, false} {
@@ -227,8 +227,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "end of the handler's context",
-	rule: "If the context of the handler ends, what Complete says is true: the effects that succeeded are permanent " +
-		"with the response; or ErrRolledBack, and neither is there.",
+	rule: "If the context of the handler ends, what Complete says is true. Either it succeeds, and the effects that " +
+		"succeeded are permanent with the response; or it returns ErrRolledBack or ErrClaimLost, and neither is there.",
 	check: func(t *trial) {
 		for _, acts := range []bool{false, true} { // also after the end
 			t := t.at(freshKey())
@@ -252,8 +252,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "end of Complete's context",
-	rule: "A Complete whose context ends makes both effect and response permanent, or neither, and only the former " +
-		"without an error. The transaction ends, even if nobody calls Release, and after a retry the effect is there once.",
+	rule: "A Complete whose context ends makes both effect and response permanent, or neither. It succeeds only if both " +
+		"are. The transaction ends, even if nobody calls Release, and after a retry the effect is there once.",
 	check: func(t *trial) {
 		for round := range rounds {
 			h := t.at(freshKey()).handle()
@@ -271,7 +271,7 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "Extend while the handler acts",
-	rule: "Extend neither disturbs a handler that acts at the same time, nor its transaction.",
+	rule: "Extend disturbs neither a handler that makes effects at the same time nor its transaction.",
 	check: func(t *trial) {
 		h := t.handle()
 		var extended error
@@ -307,8 +307,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "others while effects are pending",
-	rule: "A transaction with effects keeps nobody waiting: its key is running, other keys are claimed, and completed " +
-		"keys replayed.",
+	rule: "A transaction with effects keeps nobody waiting: others are told that its key is running, claim other keys, " +
+		"and get the responses of completed ones.",
 	check: func(t *trial) {
 		completed := t.at(freshKey())
 		before := completed.handle()
@@ -328,8 +328,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "attempts in a row",
-	rule: "An operation can be tried any number of times, however its attempts end, and leaves the effects of the " +
-		"completed one.",
+	rule: "An operation can be tried any number of times, however its attempts end. Only the effects of the completed " +
+		"attempt stay.",
 	check: func(t *trial) {
 		var undone []string
 		for range rounds {
@@ -352,8 +352,8 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "concurrent attempts at one key",
-	rule: "Of any number of concurrent callers that act when they are granted the claim, one has its effect; the others " +
-		"are told that it runs, or get its response.",
+	rule: "Of any number of concurrent callers that make an effect when they are granted the claim, one has its effect. " +
+		"The others are told that the operation runs, or get its response.",
 	check: func(t *trial) {
 		for range 4 {
 			t.at(freshKey()).rush()
@@ -361,7 +361,7 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "concurrent attempts at many keys",
-	rule: "Each of concurrent attempts at different keys has a transaction of its own.",
+	rule: "Attempts at different keys that run at the same time have a transaction each.",
 	check: func(t *trial) {
 		t.together(callers, func(t *trial, i int) {
 			for range 4 {
@@ -381,7 +381,7 @@ var effectCases = []testCase{{
 	},
 }, {
 	name: "effect after a record that has expired",
-	rule: "When a record has expired, the next operation has its effect, and that of the former stays.",
+	rule: "When a record has expired, the next operation has its effect, and the effect of the former operation stays.",
 	check: func(t *trial) {
 		h := t.handle()
 		former := h.acts()
@@ -400,7 +400,7 @@ var effectCases = []testCase{{
 	},
 }}
 
-// rush lets a crowd begin at once. Who is granted the claim has an effect, and completes with a response of its own.
+// rush lets a crowd begin at once. Whoever is granted the claim makes an effect, and completes with its own response.
 func (t *trial) rush() {
 	name := uuid.NewString()
 	var seen, own [callers]answer

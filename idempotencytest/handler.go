@@ -68,14 +68,14 @@ func (t *trial) committed(name string) int {
 	return n
 }
 
-// counts checks how many they are.
+// counts checks how many effects of that name are committed.
 func (t *trial) counts(name string, want int) {
 	if n := t.committed(name); n != want {
 		t.failf("%d effects are committed, not %d", n, want)
 	}
 }
 
-// countsFor checks it after a response of that status.
+// countsFor does so after a response of that status.
 func (t *trial) countsFor(status int, name string, want int) {
 	if n := t.committed(name); n != want {
 		t.failf("with status %d, %d effects are committed, not %d", status, n, want)
@@ -95,7 +95,7 @@ func (h *handler) retry(name string) {
 			return false
 		}
 		next := h.run(seen)
-		if h.effect(next.ctx, name) != nil { // as this one has ended, which was committed
+		if h.effect(next.ctx, name) != nil { // it lost the key meanwhile: the first attempt was committed after all
 			h.release(next.own)
 			return false
 		}
@@ -109,7 +109,7 @@ func (h *handler) retry(name string) {
 	h.counts(name, 1)
 }
 
-// together runs do n times at once, each with a fresh key, and ends the check if one of them does.
+// together runs do n times at once, each with a fresh key. If one of them fails, it ends the check.
 func (t *trial) together(n int, do func(t *trial, i int)) {
 	all := make([]*trial, n)
 	start := make(chan struct{})
@@ -117,7 +117,7 @@ func (t *trial) together(n int, do func(t *trial, i int)) {
 	for i := range all {
 		all[i] = &trial{&session{subject: t.subject, ctx: t.ctx}, freshKey()}
 		crowd.Go(func() {
-			defer all[i].settle() // at once, for others to go on
+			defer all[i].settle() // at once: others may wait for its transaction
 			<-start
 			do(all[i], i)
 		})
@@ -131,7 +131,8 @@ func (t *trial) together(n int, do func(t *trial, i int)) {
 	}
 }
 
-// rollsBack reports whether an attempt was rolled back, as err says, the error of its Complete.
+// rollsBack reports whether err, the error of a Complete, says that the attempt was rolled back. Any other error ends
+// the check.
 func (t *trial) rollsBack(err error) bool {
 	if errors.Is(err, idempotency.ErrRolledBack) || errors.Is(err, idempotency.ErrClaimLost) {
 		return true

@@ -17,15 +17,15 @@ import (
 //
 //   - a setting of the server by which it, or a replica in its place, may forget what was acknowledged, or stores
 //     something else than it was sent;
-//   - a server or a session that cannot write, or not for long: read-only, or without autocommit;
+//   - a server or a session that is read-only, or a session with autocommit off, which keeps nothing;
 //   - a session that reads what is not committed;
 //   - a Galera cluster: leases hold there, locks of a transaction do not reach the other nodes;
 //   - a table without its index, or of an engine that has no transactions;
 //   - a pool that may have more connections than the server allows.
 //
 // Any other error says that the options are wrong, that the server could not be asked, or that the store does not work:
-// the table is missing, say, or the user lacks a privilege for one of the statements. The error that Check returns has
-// a method Unwrap() []error in any case.
+// the table is missing, say, or the user lacks a privilege for one of the statements. An error that Check returns has a
+// method Unwrap() []error.
 func (t *Table) Check(ctx context.Context) error {
 	if t.faults != nil {
 		return errors.Join(t.faults)

@@ -30,8 +30,8 @@ func isConflict(err error) bool { return hasNumber(err, 1213, 1205, 1020, 1615, 
 // isCrowded reports whether the server has refused a connection because it, or the user, has too many.
 func isCrowded(err error) bool { return hasNumber(err, 1040, 1203, 1226) }
 
-// isFull reports whether there is no room for what was to be written: in the table, on the disk, or in a packet or in
-// the redo log for a response that is too large.
+// isFull reports whether there is no room for what was to be written: in the table, on the disk, or, for a response that
+// is too large, in a packet or in the redo log.
 func isFull(err error) bool {
 	return hasNumber(err, 1114, 1021, 1041, 1153, 1118) || errors.Is(err, mysql.ErrPktTooLarge)
 }

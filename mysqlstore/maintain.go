@@ -34,8 +34,8 @@ func (t *Table) Maintain(ctx context.Context) error {
 	}
 }
 
-// deleteSome deletes what one search finds, and returns how many records it has found and deleted. Some may be gone by
-// then, of a new operation, or locked.
+// deleteSome deletes what one search finds, and returns how many records it has found and deleted. By then some may be
+// gone, belong to a new operation, or be locked.
 func (t *Table) deleteSome(ctx context.Context) (found, deleted int, err error) {
 	digests, err := t.findExpired(ctx)
 	if err != nil || len(digests) == 0 {
@@ -115,10 +115,10 @@ func collect(rows *sql.Rows) (digests [][]byte, err error) {
 	return digests, rows.Err()
 }
 
-// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. It takes up to a tenth more or less,
-// so that instances come at different times. An interval of zero means five minutes.
+// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer
+// or shorter, so that instances come at different times. An interval of zero means five minutes.
 //
-// It may run on every instance. A turn that takes longer than the interval, and than a minute, is given up. Each
+// It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
 // failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)

@@ -18,8 +18,9 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on db, which stays the caller's to close. The table is made by [Migrate]. It prepares its
-// statements when it first needs them, and keeps them until db is closed.
+// New returns a store on db, which stays the caller's to close. The table is made by [Migrate]. The store prepares its
+// statements when it first needs them, and keeps them until db is closed. Faults of opts are errors of Begin, Check and
+// Maintain, which report all of them together.
 func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
 
 // Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed

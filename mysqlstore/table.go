@@ -6,9 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Table is the table that a store keeps its records in, and what is to be done about it from time to time. A store has
-// its methods; for a job that does nothing else there is [NewTable]. It is safe for concurrent use, also by many
-// processes.
+// Table is the table that a store keeps its records in, with the methods that look after it. A store has these methods,
+// too; [NewTable] is for a job that does nothing else. It is safe for concurrent use, also by many processes.
 type Table struct {
 	db         *sql.DB
 	opts       Options
@@ -18,7 +17,7 @@ type Table struct {
 	dropping   sync.Mutex   // held while connections to a read-only server are closed
 }
 
-// NewTable returns the table that stores with the same options use.
+// NewTable returns the table that stores with the same options use. Faults of opts are errors of its methods.
 func NewTable(db *sql.DB, opts Options) *Table {
 	return &Table{db: db, opts: opts, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
 }

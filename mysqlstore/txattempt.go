@@ -221,7 +221,7 @@ func placed(response []byte) (string, []any) {
 	return "?", []any{response}
 }
 
-// hasRoom reports whether the server takes a response of n bytes. If it does not, it closes the connection.
+// hasRoom reports whether the server takes a response of n bytes. It closes the connection on which it is sent more.
 func (a *attempt) hasRoom(n int) bool {
 	if n <= inline {
 		n *= 2

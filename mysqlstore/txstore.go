@@ -12,12 +12,12 @@ import (
 )
 
 // TxStore keeps records in MySQL or MariaDB, for handlers whose effects are in the same database: the claim is a
-// transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. Exactly
-// once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for
-// concurrent use.
+// transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. So each
+// operation takes effect exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see
+// [KeepEffects]). It is safe for concurrent use.
 //
-// A claim has no lease. It ends with its session: at once if the process dies while no statement runs, and after [Options].IdleTimeout if the
-// session falls silent.
+// A claim has no lease. It ends with its session: at once if the process dies while no statement runs, and after
+// [Options].IdleTimeout if the session falls silent.
 type TxStore struct {
 	*Table
 	sql txStatements
@@ -26,7 +26,8 @@ type TxStore struct {
 var _ idempotency.Store = (*TxStore)(nil)
 
 // NewTx returns a store on db, which stays the caller's to close. Each operation holds one of its connections while
-// it runs; requests that wait for it hold none. The table is made by [Migrate].
+// it runs; requests that wait for it hold none. The table is made by [Migrate]. Faults of opts are errors of Begin,
+// Check and Maintain, which report all of them together.
 func NewTx(db *sql.DB, opts Options) *TxStore {
 	return &TxStore{NewTable(db, opts), expandTx(opts)}
 }

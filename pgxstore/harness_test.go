@@ -2,7 +2,9 @@ package pgxstore_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +17,14 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
+
+// Most tests wait for something: more of them than processors run at a time.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // server is the PostgreSQL that all tests share which do not break it. It ends with this process.
 var server = sync.OnceValues(func() (*servertest.Database, error) {

@@ -16,7 +16,7 @@ import (
 //   - "file system": one in memory, one that ends with its container, or one on another machine.
 //   - "synchronous", if a loss of power may forget what was acknowledged.
 //   - "permissions", if every user of the machine may read or write the file.
-//   - "free space", if the disk is nearly full, or has less than what MaxBytes still allows.
+//   - "free space", if the disk has less than 64 MiB free, or less than what MaxBytes still allows.
 //
 // Any other error says that the store does not work: the file is damaged, read-only or gone, say. File systems and free
 // space are known on Linux only. The error that Check returns has a method Unwrap() []error.

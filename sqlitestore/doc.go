@@ -1,5 +1,5 @@
 // Package sqlitestore keeps the records of package idempotency in a file, by way of SQLite. It needs no server and no C
-// compiler. It is for a service that runs on one machine, and whose keys survive a restart.
+// compiler. It is for a service that runs on one machine, and whose records must survive a restart.
 //
 //	store, err := sqlitestore.Open("/var/lib/payments/idempotency.db", sqlitestore.Options{})
 //	// ...
@@ -8,8 +8,9 @@
 //
 // There are two stores. [TxStore] is for handlers whose effects are in the same file: they make them in the transaction
 // of their record, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that call
-// other systems: a claim is a lease. If an owner dies, the store does not know what it has done, and Options.Abandoned
-// decides, as with Redis. Both may have the same file open at the same time, and respect each other's records.
+// other systems: a claim is a lease. If an owner dies, the store does not know what it has done, and Abandoned of
+// [idempotency.Options] decides, as with Redis. Both may have the same file open at the same time, and respect each
+// other's records.
 //
 //	store, err := sqlitestore.OpenTx("/var/lib/payments/payments.db", sqlitestore.Options{})
 //	// ...
@@ -24,47 +25,48 @@
 // before. If it fails, each step gets a transaction of its own, so that none fails for another. A record that
 // holds its key already, such as one with an answer, is read by other connections, which do not wait for the writer.
 //
-// With [Full], what was acknowledged survives a loss of power. A first execution waits for the disk twice, one in a
-// transaction once, and a replay not at all.
+// With [Full], what was acknowledged survives a loss of power. A first execution waits for the disk twice with a Store,
+// and once with a TxStore. A replay does not wait for it.
 //
 // # The transaction of a handler
 //
 // A transaction has the connection that writes for itself. So it is lazy: what [Tx] returns begins with its first
-// statement. That waits for its turn, finds out whether the operation is still to be done, and keeps all others from
-// writing until the handler has returned. Call other systems first, and use the transaction last: with such calls of
-// 10 ms, 16 callers got 1,000 operations a second done, against 84 where the transaction came first ("go test -run '^$'
-// -bench Order" measures it). A handler that calls the same store again while it has a transaction, such as by a
-// request to its own service, waits for itself.
+// statement. That statement waits for its turn, finds out whether the operation is still to be done, and keeps all
+// others from writing until the handler has returned. Call other systems first, and use the transaction last. With such
+// calls of 10 ms, 16 callers got 1,000 operations a second done, and 84 where the transaction came first ("go test
+// -run '^$' -bench Order" measures it). If a handler that has begun its transaction executes another operation of the
+// same file, such as by a request to its own service, that operation waits for the handler, and the handler for it,
+// until a deadline ends one of them.
 //
 // Only the store commits. SQLite asks it about each statement, also about a COMMIT behind another statement in one
 // string, which is refused. If SQLite rolls back by itself, as it does for ON CONFLICT ROLLBACK and on a full disk,
-// nothing that the handler does afterwards has an effect. Tables and settings that a handler leaves on the connection,
-// such as a temporary table, are gone for the next one; last_insert_rowid is not.
+// nothing that the handler does afterwards has an effect. The next handler does not see what one leaves on the
+// connection, such as a temporary table, except for last_insert_rowid().
 //
 // A handler that does not return keeps everybody from writing, and Close from ending. Give its calls and statements a
 // deadline. Replays go on meanwhile.
 //
-// The connection is the store's, not one of the service's own. Options.Parameters gives it the settings that those
-// have: foreign keys are enforced only where they say so, as everywhere in SQLite. The service may open the file
-// itself, by a driver that is built on modernc.org/sqlite/lib. Another copy of SQLite in the process, as drivers with
-// cgo have, would end the locks of this one.
+// The connection is the store's, not one of the service's own. [Options].Parameters gives it the settings that the
+// service's connections have. For example, SQLite enforces foreign keys only on a connection that asks for it. The
+// service may open the file itself, by a driver that is built on modernc.org/sqlite/lib. Another copy of SQLite in the
+// process, as drivers with cgo have, would end the locks of this one.
 //
-// Which operations run is known to the process alone. If two processes get the same key at the same time, as during a
-// deployment, both run the handler. One commits. The other one is told with its first statement, or at the latest when
-// it is to commit, that its claim is lost; its effects in the file are undone, and its client is told to try again,
-// which replays the answer of the first. What it has done elsewhere is done twice. Where that matters, take leases, or
-// run one process. It is the same if a Store gets a key that a TxStore runs: the lease counts, unless the transaction
-// has begun.
+// A TxStore knows only its own operations that run. If two processes, or two stores of one process, get the same key at
+// the same time, as during a deployment, both run the handler. One commits. The other one is told with its first
+// statement, or at the latest when it is to commit, that its claim is lost. Its effects in the file are undone, and its
+// client is told to try again, which replays the answer of the first. What it has done elsewhere is done twice. Where
+// that matters, use a Store, or one TxStore in one process. It is the same if a Store gets a key that a TxStore runs:
+// the lease counts, unless the transaction has begun.
 //
 // # Several processes
 //
 // Several processes of one machine may have the file open, as during a deployment. They take turns to write, without an
-// order, and try again about three times a millisecond. A process that is killed leaves no lock. A step that waits
-// until its context ends returns [idempotency.ErrStoreBusy].
+// order, and try again about three times a millisecond. A process that is killed leaves no lock. If other processes or
+// handlers keep a step waiting until its context ends, it returns [idempotency.ErrStoreBusy].
 //
-// The file must be on a disk of the machine: locks of network file systems do not hold what is needed, and the log is
-// shared by memory. Nothing else in the process may open and close the file, not even to copy it: POSIX ends all locks
-// of a process on a file when the process closes it. Make backups from another process, with sqlite3's ".backup".
+// The file must be on a disk of the machine: network file systems may not keep locks, and the processes share memory.
+// Nothing else in the process may open and close the file, not even to copy it: POSIX ends all locks of a process on a
+// file when the process closes it. Make backups from another process, with sqlite3's ".backup".
 //
 // # Time
 //
@@ -77,17 +79,18 @@
 //
 // # Expiry
 //
-// Each claim deletes up to two records that have expired, in its own transaction. So the table holds the records that
-// count, and hardly more, without a janitor and without a wait for the disk. Answers that have expired stay in the file
-// until then. The file keeps its largest size, and uses free space in it again; to make it smaller, run sqlite3's
-// VACUUM. A log beside it has a few MiB.
+// Whoever adds a record deletes up to two that have expired, in the same transaction: a Store when it claims a key, a
+// TxStore when it commits. So the table holds the records that count, and hardly more, without a janitor and without a
+// further wait for the disk. Until then, answers that have expired stay in the file. The file keeps its largest size,
+// and uses free space in it again; to make it smaller, run sqlite3's VACUUM. A log beside it has a few MiB.
 //
 // # Failures
 //
 // A file that was deleted or replaced under the store is noticed before the next acknowledgement: [ErrReplaced]. A
 // full disk refuses new operations ([idempotency.ErrStoreFull]). An operation that runs stores its status without its
-// answer if there is room for that; if not, the middleware tries again until there is. The effects of a transaction are
-// undone then, and the client is told to try again. What is stored is replayed. A
-// row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and stays
-// until it expires. If SQLite finds the file damaged, the step returns an error.
+// answer, if there is room for that. If not, the middleware tries again until there is; with a TxStore the effects are
+// undone instead, and the client is told to try again. What is stored is replayed.
+//
+// A row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and
+// stays until it expires. If SQLite finds the file damaged, the step returns an error.
 package sqlitestore

@@ -11,11 +11,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// ErrClosed says that the store has been closed.
+// ErrClosed says that the store was closed before the step.
 var ErrClosed = errors.New("sqlitestore: closed")
 
 // ErrReplaced says that the file, or one of those beside it, was deleted or replaced while the store had it open.
-// Nothing that is written would be found again. Close the store, and open it anew.
+// Nothing that the store writes would be found again. Close the store, and open another one.
 var ErrReplaced = errors.New("sqlitestore: the file was deleted or replaced")
 
 // hasCode reports whether err is one of SQLite's, with one of the primary codes.
@@ -27,7 +27,7 @@ func hasCode(err error, codes ...int) bool {
 // isBusy reports whether another connection is in the way, so that nothing has happened.
 func isBusy(err error) bool { return hasCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// isFull reports whether there is no room for what was to be written.
+// isFull reports whether there is no room for what was to be written: on the disk, or in a row.
 func isFull(err error) bool { return hasCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG) }
 
 // mayPass reports whether a statement has failed for a reason that is neither in it nor in the data.

@@ -177,7 +177,8 @@ func (f *file) isFull(ctx context.Context) (bool, error) {
 }
 
 // Close waits for the steps that run, and for the transactions that handlers have begun. Then it closes the file. What
-// comes later returns [ErrClosed], also the first statement, or the answer, of a handler that has begun none.
+// comes later returns [ErrClosed]; so do the first statement, and the storing of an answer, of a handler that had begun
+// no transaction. Close may be called again, and returns the same then.
 func (f *file) Close() error {
 	f.closing.Do(func() {
 		close(f.closed)

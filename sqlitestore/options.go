@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Synchronous says what an acknowledged step survives.
+// Synchronous says what an acknowledged step survives. The names are those of SQLite's PRAGMA synchronous.
 type Synchronous int
 
 const (
@@ -37,15 +37,17 @@ type Options struct {
 	// Synchronous says whether records survive a loss of power. Zero is [Full].
 	Synchronous Synchronous
 
-	// MaxBytes bounds the space that records take in the file. Above seven eighths of it, answers are stored with
-	// Omitted set; above fifteen sixteenths, new operations are refused with idempotency.ErrStoreFull. The rest is for
-	// operations that run by then. The log beside the file takes a few MiB more, and the file does not become smaller
-	// by itself. All processes should have the same value. Zero means no limit but the disk.
+	// MaxBytes bounds how many bytes of the file are in use. Other tables in the file count, too. Above seven eighths of
+	// it, answers are stored with Omitted set. Above fifteen sixteenths, new operations are refused with
+	// idempotency.ErrStoreFull, and the rest is for operations that run by then. The log beside the file takes a few MiB
+	// more, and the file does not become smaller by itself. All processes should have the same value. The least is 1 MiB.
+	// Zero means no limit but the disk.
 	MaxBytes int64
 
-	// Parameters are what the driver knows for the connection that handlers use ([Tx]), as they are in the name of a
-	// data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those that the service opens the file
-	// with. Settings that are the store's are refused, such as the journal mode. For [OpenTx] only.
+	// Parameters are those of the driver for the connection that handlers use ([Tx]), written as behind the question
+	// mark in the name of a data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those that the
+	// service opens the file with. Settings that are the store's are refused, such as the journal mode. Only [OpenTx]
+	// uses them. Empty means none.
 	Parameters string
 
 	now func() time.Time // nil: time.Now
@@ -97,5 +99,5 @@ var ofHandlers = []string{"_pragma", "_foreign_keys", "_fk", "_time_format", "_t
 
 // ofStores are the settings that the store depends on.
 var ofStores = []string{"journal_mode", "synchronous", "locking_mode", "query_only", "busy_timeout", "fullfsync",
-	"checkpoint_fullfsync", "wal_autocheckpoint", "writable_schema", "ignore_check_constraints", "read_uncommitted", "journal_size_limit",
-	"max_page_count", "schema_version", "wal_checkpoint", "auto_vacuum", "temp_store_directory"}
+	"checkpoint_fullfsync", "wal_autocheckpoint", "writable_schema", "ignore_check_constraints", "read_uncommitted",
+	"journal_size_limit", "max_page_count", "schema_version", "wal_checkpoint", "auto_vacuum", "temp_store_directory"}

@@ -8,15 +8,16 @@ import (
 )
 
 // Store keeps records in a file, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds as
-// long as its owner lives. It is safe for concurrent use, also by several processes of one machine.
+// long as its owner lives. It is safe for concurrent use, and several processes of one machine may share the file.
 type Store struct{ *file }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// Open opens the store in the file at path. It makes the file, for its owner only, and the table in it if there is
-// none. The directory must exist. A database that holds other tables may be used too.
+// Open opens the store in the file at path. It makes the file if there is none, for its owner only (mode 0600), and the
+// table idempotency_records in it. The directory must exist. A database that holds other tables may be used too. Open
+// reports all faults of opts together. It waits for other processes that write, for ten seconds or somewhat longer.
 //
-// [Store.Close] closes it. Several stores of both kinds, also of several processes, may have the same file open.
+// [Store.Close] closes the store. Several stores of both kinds, also of several processes, may have the same file open.
 func Open(path string, opts Options) (*Store, error) {
 	f, err := openFile(path, opts, false)
 	if err != nil {
@@ -25,7 +26,7 @@ func Open(path string, opts Options) (*Store, error) {
 	return &Store{f}, nil
 }
 
-// Begin implements [idempotency.Store]. A record that holds its key is read without a wait for those who write.
+// Begin implements [idempotency.Store]. To read a record that holds its key, it does not wait for those who write.
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

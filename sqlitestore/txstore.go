@@ -8,8 +8,9 @@ import (
 )
 
 // TxStore keeps records in a file, for handlers whose effects are in the same file: they make them in the transaction
-// that [Tx] returns, and its commit makes effects and record permanent together. Exactly once, whatever breaks. An
-// answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for concurrent use.
+// that [Tx] returns, and its commit makes effects and record permanent together. So each operation takes effect exactly
+// once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for
+// concurrent use.
 //
 // A claim has no lease. It ends with the process.
 type TxStore struct {
@@ -19,8 +20,8 @@ type TxStore struct {
 
 var _ idempotency.Store = (*TxStore)(nil)
 
-// OpenTx opens the store in the file at path, which is that of the service: the handlers change its tables. Otherwise
-// it is as [Open].
+// OpenTx opens the store in the file at path, which is that of the service: the handlers change its tables. In all else
+// it is like [Open].
 func OpenTx(path string, opts Options) (*TxStore, error) {
 	f, err := openFile(path, opts, true)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// answers is what was acknowledged, by key.
+// answers are the answers that were acknowledged, by key.
 type answers map[string]string
 
 // hears takes an answer. A key has one.
@@ -46,7 +46,7 @@ func requireReplay(ctx context.Context, store idempotency.Store, key, answer str
 	return nil
 }
 
-// parse returns the words of a line: what is said, and of what. There are as many as are wanted of it.
+// parse returns the words of a line. The first one says what has happened. Wanted says how many words such a line has.
 func parse(line string, wanted map[string]int) ([]string, error) {
 	words := strings.Fields(line)
 	if len(words) == 0 || wanted[words[0]] == 0 || wanted[words[0]] != len(words) {

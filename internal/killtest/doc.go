@@ -1,10 +1,11 @@
 // Package killtest kills processes at random while they work with one store, and then asks whether what they have said
 // and done can be explained.
 //
-// A test starts its own binary again with [KillAll]. The variables that it passes tell its TestMain to call [Live],
-// which never returns. A process says what it knows, one line at a time: what it was answered, which attempts it has
-// ended, and what it lost. A [Witness] keeps that. [Operations] is the one of operations with a lease, which may be
-// executed again after a death. [Transfers] is the one of operations in a transaction, which may not.
+// A test starts its own binary again with [KillAll]. The environment variables that it passes tell its TestMain to call
+// [Live], which never returns. A process says what it knows, one line at a time on its standard output: what it was
+// answered, which attempts it has ended, and what it lost. A [Witness] keeps that. [Operations] is the witness of
+// operations with a lease, which may be executed again after a death. [Transfers] is the witness of operations in a
+// transaction, which may not.
 //
 // The test of a store adds what is its own: it opens the store, makes the effects of transactions, and reads them.
 package killtest

@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Request is that of all processes. Its lease is shorter than the life of most.
+// Request is the request of all processes. Its lease is shorter than most processes live.
 var Request = idempotency.ClaimRequest{
 	Fingerprint: idempotency.Fingerprint{1}, Lease: 200 * time.Millisecond, TTL: time.Hour, TakeOver: true,
 }
@@ -22,7 +22,8 @@ var Request = idempotency.ClaimRequest{
 type Work func(key idempotency.Key) error
 
 // Live works with eight goroutines until the process is killed, or the one that has started it has ended. All processes
-// work on the keys of the last second. An error of start, or of what it returns, is said and becomes a fault.
+// work on the keys of the last second, of which there are 200. An error of start, or of the work that it returns, is
+// said and becomes a fault.
 func Live(start func() (Work, error)) {
 	go endWithParent()
 	work, err := start()
@@ -43,7 +44,7 @@ func SayAnswered(key idempotency.Key, answer []byte) {
 	fmt.Printf("answered %s %s\n", key.ID, answer)
 }
 
-// SayOvertaken says that an attempt was undone, because another process has the key.
+// SayOvertaken says that an attempt was undone because another process has the key. An attempt is a word.
 func SayOvertaken(attempt string) {
 	fmt.Println("overtaken", attempt)
 }

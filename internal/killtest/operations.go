@@ -13,8 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Execute returns the work of a process with a store of leases. The effect of an operation is one write at the end of
-// the file effects, which all processes share. It may be executed again after a death.
+// Execute returns the work of a process with a store whose claims are leases. The effect of an operation is one write at
+// the end of the file effects, which all processes share. An operation may be executed again after a death.
 func Execute(store idempotency.Store, effects string) (Work, error) {
 	file, err := os.OpenFile(effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -53,11 +53,12 @@ func execute(store idempotency.Store, effects io.Writer, key idempotency.Key) er
 	return nil
 }
 
-// Operations is the [Witness] of processes that [Execute]. An attempt is a process, a key and a number.
+// Operations is the [Witness] of processes whose work is that of [Execute]. An attempt is named by process, key and
+// number.
 type Operations struct {
 	answers answers
 	ended   map[string]bool // attempts that were acknowledged
-	lost    map[string]bool // attempts that were told so, because they took longer than their lease
+	lost    map[string]bool // attempts that have lost their claim, because they took longer than their lease
 	killed  map[string]bool // processes
 }
 
@@ -89,12 +90,12 @@ func (o *Operations) Hears(line string) error {
 	return nil
 }
 
-// Acknowledged returns how many operations were.
+// Acknowledged returns how many operations were acknowledged.
 func (o *Operations) Acknowledged() int { return len(o.answers) }
 
-// Explain returns how many effects were repeated because of a death. It returns an error if one was repeated for
-// another reason than a death or the loss of its claim, if one was repeated that was acknowledged, and if the store has
-// forgotten what was acknowledged.
+// Explain reads the file effects, and returns how many of them were repeated because of a death. It returns an error if
+// one was repeated for another reason than a death or the loss of its claim, if one was repeated that was acknowledged,
+// if an answer has no effect, and if the store has forgotten what was acknowledged.
 func (o *Operations) Explain(ctx context.Context, store idempotency.Store, effects string) (repeated int, err error) {
 	attempts, err := readAttempts(effects)
 	faults := []error{err, o.answers.requireSome()}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Witness is told what the processes say before they are killed. One goroutine at a time calls it.
+// Witness is told what the processes say before they are killed. One goroutine at a time calls its methods.
 type Witness interface {
 	// Hears takes a line, and returns an error if it says what should not have happened.
 	Hears(line string) error
@@ -22,11 +22,11 @@ type Witness interface {
 	Buries(process string)
 }
 
-// nameVariable has the name of a process.
+// nameVariable is the environment variable with the name of a process.
 const nameVariable = "KILLTEST_PROCESS"
 
-// KillAll starts n processes with env, two at a time, and kills each after some time, which now and then is shorter
-// than its start takes. It returns what should not have happened.
+// KillAll starts n processes with env, two at a time, and kills each at a random time within 0.6 seconds, now and then
+// before it has begun to work. It returns what should not have happened.
 func KillAll(n int, by Witness, env ...string) error {
 	var mu sync.Mutex
 	var faults []error

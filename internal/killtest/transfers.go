@@ -8,7 +8,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Transfers is the [Witness] of processes whose effects are a part of the transaction of the store. They say
+// Transfers is the [Witness] of processes whose effects are a part of the transaction of the store. They call
 // [SayAnswered] and [SayOvertaken].
 type Transfers struct {
 	answers   answers
@@ -34,10 +34,10 @@ func (tr *Transfers) Hears(line string) error {
 	return tr.answers.hears(words[1], words[2])
 }
 
-// Acknowledged returns how many transfers were.
+// Acknowledged returns how many transfers were acknowledged.
 func (tr *Transfers) Acknowledged() int { return len(tr.answers) }
 
-// Overtaken returns how many attempts were.
+// Overtaken returns how many attempts were overtaken.
 func (tr *Transfers) Overtaken() int { return tr.overtaken }
 
 // Explain takes the answers of the transfers that were made, by key. It returns an error if one was made twice, if one

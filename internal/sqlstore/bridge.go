@@ -10,7 +10,7 @@ import (
 )
 
 // bridge is the way from a [sql.Tx] to a session: a transaction of package database/sql with a driver of its own, which
-// passes statements on. So nobody can commit what the store commits, and nothing begins before there is a statement.
+// passes statements on. So nobody but the store can commit, and nothing begins before there is a statement.
 type bridge struct {
 	mu     sync.Mutex
 	tx     *sql.Tx // nil: nobody has asked for it

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Janitor calls maintain at once and then every interval, a tenth more or less, until ctx ends. Zero is five minutes. A
-// turn that takes longer than the interval, and than a minute, is given up. Each failure is given to failed, or logged
-// if that is nil.
+// Janitor calls maintain at once and then every interval, up to a tenth more or less, until ctx ends. An interval of
+// zero means five minutes. A turn is given up after the interval, or after a minute if that is longer. Each failure is
+// given to failed, or logged if that is nil.
 func Janitor(ctx context.Context, interval time.Duration, maintain func(context.Context) error, failed func(error)) {
 	if interval <= 0 {
 		interval = 5 * time.Minute

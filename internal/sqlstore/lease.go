@@ -13,22 +13,23 @@ import (
 
 // Leases is a store whose claims are leases.
 type Leases interface {
-	// Do runs a step, and returns when it has taken effect. If begun is false it has had none, and will have none. If
-	// ctx ends in the meantime, it may or may not have one. The step may run again after an error.
+	// Do runs a step, and returns when it has taken effect. Adds says that it may add a record. If begun is false, the
+	// step has had no effect, and will have none. If begun is true and there is an error, it may or may not have one, as
+	// when ctx ends in the meantime. The step may run again after an error.
 	Do(ctx context.Context, adds bool, run func(Steps) error) (begun bool, err error)
 
 	// Failure returns the error of a step for the caller of the store.
 	Failure(step string, err error) error
 }
 
-// Steps read and change records, each by one statement. Those that change a record report whether they have. Extend,
-// Complete and Release change one that its token holds: that has a lease, no response, and has not expired.
+// Steps read and change records, each by one statement. Those that change a record report whether they have changed it.
+// Extend, Complete and Release change a record only if it has the token, a lease and no response, and has not expired.
 type Steps interface {
-	// Read returns the record with a digest. It need not have been found.
+	// Read returns the record with a digest. If there is none, Found of the row is false.
 	Read(digest []byte) (*Row, error)
 
-	// Put makes a record of own, or replaces what Read has seen. It does not if there is another one by now. Zero is no
-	// lease.
+	// Put makes a record of own, or replaces what Read has seen. It returns false if there is another record by now. A
+	// lease of zero is none.
 	Put(digest []byte, seen, own *Row, lease, ttl time.Duration) (bool, error)
 
 	// Extend lets the lease run for lease from now, and the record live at least as long.
@@ -47,7 +48,7 @@ type Steps interface {
 	HasRoom(n int) bool
 }
 
-// lease implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
+// lease implements [idempotency.Claim]. It remembers what the record is made of, to make it again if the store loses it.
 type lease struct {
 	store  Leases
 	digest []byte
@@ -68,8 +69,8 @@ const (
 	lost // or released
 )
 
-// Claim claims a key, as Begin of [idempotency.Store] has it. The claim comes with an error if the step may have taken
-// effect.
+// Claim claims a key, as Begin of [idempotency.Store] does. If the step has failed and may have taken effect, it returns
+// both a claim and an error.
 func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
@@ -225,8 +226,8 @@ const (
 	restored                   // it was gone, and has been made again
 )
 
-// settle runs a step, and returns what the contract says for the standing that it finds, which is repeated if the step
-// has taken effect before.
+// settle runs a step, and returns what the contract says for the standing that it finds. The standing repeated says that
+// the step has taken effect before.
 func (l *lease) settle(
 	ctx context.Context, name string, repeated standing, run func(steps Steps) (standing, error),
 ) error {
@@ -300,8 +301,8 @@ func (l *lease) standing(seen *Row) standing {
 	}
 }
 
-// expired returns how a record that has expired stands to a claim. One of a later attempt at the same operation is left
-// alone: no two attempts may have the same number.
+// expired returns how a record that has expired stands to a claim. A record of a later attempt at the same operation is
+// left alone: no two attempts may have the same number.
 func (l *lease) expired(seen *Row) standing {
 	later := string(seen.Operation) == string(l.record.Operation[:]) && seen.Attempt > int64(l.record.Attempt)
 	if later {

@@ -44,7 +44,7 @@ type Row struct {
 	Response    sql.Null[[]byte] // not valid: not completed
 }
 
-// NewRow returns what is stored of an attempt, without its lease and its end.
+// NewRow returns what is stored of an attempt, without lease, expiry and response.
 func NewRow(names Names, token []byte, of idempotency.Record) *Row {
 	return &Row{
 		Names: names, Operation: of.Operation[:], Attempt: int64(of.Attempt), Fingerprint: of.Fingerprint[:], Token: token,
@@ -58,7 +58,7 @@ func (r *Row) Columns() []any {
 		&r.Lease, &r.Expires, &r.Response}
 }
 
-// Stored returns what is stored of a response, and what is stored where there is no room for that.
+// Stored returns what is stored of a response, and what is stored instead if there is no room for it.
 func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 	if whole, err = resp.MarshalBinary(); err != nil {
 		return nil, nil, err
@@ -70,8 +70,8 @@ func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 // Counts reports whether there is a record that has not expired.
 func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now }
 
-// Held reports whether the record holds its key against a request, and how others see it then. The error wraps
-// idempotency.ErrRecordInvalid.
+// Held reports whether the record keeps a request from claiming the key. If so, it returns the record as others see it,
+// or an error that wraps idempotency.ErrRecordInvalid.
 func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempotency.Record, error) {
 	if !r.Counts() {
 		return false, idempotency.Record{}, nil
@@ -119,7 +119,8 @@ func (r *Row) claimable(request *idempotency.ClaimRequest) bool {
 	return !r.Lease.Valid || request.TakeOver && r.Lease.Int64 <= r.Now
 }
 
-// Next returns the record of the attempt that claims the key, without a lease. The row does not hold the key.
+// Next returns the record of the attempt that claims the key, without a lease. It is for a row that does not hold the
+// key against the request.
 func (r *Row) Next(request *idempotency.ClaimRequest) idempotency.Record {
 	record := idempotency.Record{Operation: uuid.New(), Created: time.UnixMicro(r.Now)}
 	if r.Counts() {

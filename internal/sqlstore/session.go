@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// session is the transaction as the handler has it.
+// session is the transaction as the handler has it. A handler may leave goroutines behind that still use it.
 type session struct {
 	dialect *Dialect
 	attempt Attempt
@@ -26,8 +26,8 @@ type session struct {
 	undone error      // why it must not be committed
 	failed error      // why it could not begin
 
-	undoneByHandler bool  // and is rolled back
-	passing         error // of a statement, for a reason that may pass
+	undoneByHandler bool  // and what it did is rolled back
+	passing         error // of a statement that failed for a reason that may pass
 }
 
 var (
@@ -37,10 +37,10 @@ var (
 	errPassing = errors.New("a statement of the handler has failed for a reason that may pass")
 )
 
-// use is one statement of the handler. It may outlast the call that begins it, by the rows that are still to be read.
+// use is one statement of the handler. It lasts until its rows are closed, which may be after the call that begins it.
 type use struct {
 	of    *session
-	asked context.Context // by which the handler asks for it
+	asked context.Context // that the handler has given
 	ctx   context.Context // ends with asked, with the use, and with the transaction
 	end   context.CancelFunc
 	over  bool
@@ -99,8 +99,8 @@ func (s *session) fail(err error) {
 	s.undone = s.failed
 }
 
-// done ends a statement. One whose context is over undoes the transaction: the handler may believe it was made, or take
-// it for a refusal by the database.
+// done ends a statement. If it has failed and its context is over, the transaction is undone: the handler may believe
+// that the statement was executed, or that the database has refused it.
 func (u *use) done(err error) {
 	s := u.of
 	s.mu.Lock()
@@ -132,8 +132,8 @@ func (s *session) keep() {
 	s.kept = true
 }
 
-// rollback is what the handler asks for. It undoes the transaction even if it fails: the handler, which cannot do more
-// than ask, counts on it.
+// rollback undoes the transaction for the handler. Even if it fails nothing is committed: the handler, which cannot do
+// more than ask, relies on that.
 func (s *session) rollback(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,8 @@ func (s *session) end() bool {
 	return free
 }
 
-// isAlive reports whether the transaction can still be committed. While a statement runs, that finds it out.
+// isAlive reports whether the transaction can still be committed. While a statement runs, the connection is not asked:
+// the statement itself will notice.
 func (s *session) isAlive(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Attempt is the transaction of a claim, as a database has it. One goroutine at a time calls it, but HangUp may be called
-// while Conn runs.
+// Attempt is the transaction of a claim, as a database has it. One goroutine at a time calls it, except that HangUp may
+// be called while Conn runs.
 type Attempt interface {
 	// Conn returns the connection that a statement of the handler runs on. The transaction may begin with the first
 	// call. An error that wraps idempotency.ErrClaimLost says that the key is somebody else's by now.
@@ -25,8 +25,8 @@ type Attempt interface {
 	// Rollback undoes everything, and gives back what the attempt holds.
 	Rollback(ctx context.Context) error
 
-	// HangUp is Rollback where somebody still uses the connection, whom nothing but its end can stop. The contexts of all
-	// statements have ended.
+	// HangUp takes the place of Rollback if somebody still uses the connection. It closes the connection, because nothing
+	// else stops that user. The contexts of all statements have ended before.
 	HangUp()
 
 	// Alive reports whether the transaction can still be committed, as far as is known.
@@ -35,7 +35,7 @@ type Attempt interface {
 
 // Dialect is what the transaction of a handler must know of a database.
 type Dialect struct {
-	// Key is what a context has the transaction by.
+	// Key is the key of the transaction in a context.
 	Key any
 
 	// ErrCommit is what the handler's Commit returns.
@@ -44,7 +44,7 @@ type Dialect struct {
 	// Exclusive says that no statement can run while the rows of another one are open.
 	Exclusive bool
 
-	// Refuse returns an error for a statement that would end the transaction. It is not sent.
+	// Refuse returns an error for a statement that would end the transaction. That statement is not sent.
 	Refuse func(query string) error
 
 	// Judge says what the error of a statement means for the transaction.
@@ -66,7 +66,7 @@ const (
 	Ended
 )
 
-// Tx returns the transaction that a context has.
+// Tx returns the transaction in a context, and whether there is one.
 func (d *Dialect) Tx(ctx context.Context) (*sql.Tx, bool) {
 	switch tx := ctx.Value(d.Key).(type) {
 	case *session:
@@ -77,13 +77,13 @@ func (d *Dialect) Tx(ctx context.Context) (*sql.Tx, bool) {
 	return nil, false
 }
 
-// WithTx returns a context that has a transaction which no store has begun.
+// WithTx returns a context with a transaction that no store has begun.
 func (d *Dialect) WithTx(ctx context.Context, tx *sql.Tx) context.Context {
 	return context.WithValue(ctx, d.Key, tx)
 }
 
-// KeepEffects has the transaction of a context committed whatever the status of the answer is. It returns false if
-// there is none of a store.
+// KeepEffects has the transaction in a context committed whatever the status of the answer is. It returns false if the
+// context has no transaction of a store.
 func (d *Dialect) KeepEffects(ctx context.Context) bool {
 	s, ok := ctx.Value(d.Key).(*session)
 	if ok {

@@ -57,8 +57,8 @@ func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
 	return c.session.attempt.Rollback(ctx)
 }
 
-// Complete implements [idempotency.Claim]: it stores the record and commits. If the response refuses the operation, what
-// the handler did is rolled back first.
+// Complete implements [idempotency.Claim]: it stores the record and commits. If the status of the response is 400 or
+// more, what the handler did is rolled back first, unless it has asked to keep that.
 func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	if c.released {
 		return idempotency.ErrClaimLost
@@ -90,12 +90,14 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 	return s.attempt.Commit(ctx, resp, ttl)
 }
 
-// RolledBack says that the effects of an attempt were undone, or that it is not known whether they were committed.
+// RolledBack returns the error for effects that were undone, or of which it is not known whether they were committed. It
+// wraps [idempotency.ErrRolledBack].
 func RolledBack(cause error) error {
 	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, cause)
 }
 
-// Rejected is the refusal of a transaction that the database would refuse again: the client must not repeat it for ever.
+// Rejected returns the error for a transaction that the database has refused, and would refuse again: the client is told
+// not to repeat the request.
 func Rejected(cause error) error {
 	return &idempotency.Error{
 		Status: http.StatusInternalServerError, Code: "rolled-back", Retry: idempotency.RetryNever,

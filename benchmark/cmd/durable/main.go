@@ -99,14 +99,18 @@ This page is written by
 
     go run ./benchmark/cmd/durable
 
-It compares the stores whose records survive a loss of power, side by side. All servers and files are on one file system of one
-machine. Every store waits for the disk before it acknowledges a record, but for SQLite with NORMAL. Requests of 256 B go
-through the middleware, in this process, to a handler that only answers 200 B. So what the transactional stores commit is
-the record alone. Each batch checks the answers, and how often the handler ran. A figure is the median of %d batches, which
-took turns.
+It compares the stores that keep their records on a disk, side by side. All servers and files are on one file system of one
+machine. Every store waits for the disk before it acknowledges a record, except for SQLite with NORMAL: there a loss of power
+may forget the last records.
 
-Machine: %d cores that all share, with a load of %s before the run. The disk keeps 4 KiB in %s to %s ms (fsync: medians of
-probes in the same run). On a slower disk those fall behind whose steps do not share a wait for it.
+*First* is a first execution, and *replay* a request that gets the stored answer. Each worker sends its next request when it
+has an answer. Requests of 256 B go through the middleware, in this process, to a handler that only answers 200 B. So what
+the transactional stores commit is the record alone. In SQLite such records share a wait for the disk. Those of handlers with
+effects do not, see [sqlitestore](../../sqlitestore/README.md#what-it-costs). Each batch checks the answers, and how often the
+handler ran. A figure is the median of %d batches, which took turns.
+
+Machine: %d cores, which servers and workers share, with a load average of %s before the run. The disk keeps 4 KiB in %s to
+%s ms (fsync: medians of probes in the same run). A slower disk costs those stores most whose steps do not share a wait for it.
 
 `
 

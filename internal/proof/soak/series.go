@@ -92,9 +92,16 @@ func (r *run) gauges() []gauge {
 			r.query("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")},
 	}
 	for _, table := range []string{"plain", "transactional"} { // a divided one drops its rows after a day, all at once
-		gauges = append(gauges, gauge{Series{"rows, " + table, 50, nil}, r.query("SELECT count(*) FROM " + table)})
+		gauges = append(gauges, gauge{Series{"rows past their time, " + table, 50, nil}, r.query(pastTime(table))})
 	}
 	return gauges
+}
+
+// pastTime counts the rows that should be gone: a janitor deletes them a minute after they have expired. All rows together
+// would rise and fall with each of its turns, and with the speed of the machine.
+func pastTime(table string) string {
+	return fmt.Sprintf("SELECT count(*) FROM %s WHERE expires_at NOT BETWEEN now() - interval '%d s' AND now() + interval '%d s'",
+		table, (time.Minute+4*ttl)/time.Second, 2*ttl/time.Second)
 }
 
 func (r *run) query(sql string) func(context.Context) (float64, error) {

@@ -38,7 +38,7 @@ func fewerInCI(usual func(options) []string) func(options) []string {
 var all = []proof{
 	{
 		name: "soak", beside: true,
-		what: "all stores under a small load, with a fault now and then: nothing grows",
+		what: "the stores in memory, Redis and PostgreSQL under a small load, with a fault now and then: nothing grows",
 		command: func(o options) []string {
 			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", (time.Duration(o.times) * 5 * time.Minute).String()}
 			if o.write {
@@ -69,7 +69,7 @@ var all = []proof{
 	},
 	{
 		name: "linearizable", command: goTest("./internal/proof", "-limit=1h"),
-		what: "recorded histories of every store, explained by a model of the contract",
+		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
 	},
 	{
 		name: "fuzz",
