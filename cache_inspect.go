@@ -53,12 +53,12 @@ func (c *Cache) inspector() (Inspector, error) {
 func (c *Cache) forget(entry Entry) {
 	c.mu.Lock()
 	c.forgot = time.Now()
-	keys := make([]Key, 0, len(c.entries))
+	keys := append(make([]Key, 0, 1+len(c.entries)), entry.Key)
 	for key := range c.entries {
 		keys = append(keys, key)
 	}
 	c.mu.Unlock()
-	key, found := keyOf(entry.Digest, append(keys, entry.Key))
+	key, found := keyOf(entry.Digest, keys)
 	if !found {
 		return
 	}

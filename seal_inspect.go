@@ -20,44 +20,35 @@ func (s *sealedStore) Inspect(ctx context.Context, key Key) (Entry, error) {
 		return Entry{}, noInspector(s.inner)
 	}
 	entry, err := inner.Inspect(ctx, key)
+	if err == nil && entry.Response != nil {
+		entry, err = s.openEntry(ctx, key, entry)
+	}
 	if err != nil {
-		return s.withoutAnswer(entry), err
+		entry.Response, entry.Note = nil, "" // nothing vouches for them
 	}
-	if entry.State != StateCompleted || entry.Response == nil {
-		return s.withoutAnswer(entry), nil
+	return entry, err
+}
+
+// openEntry returns an entry with what is in its answer.
+func (s *sealedStore) openEntry(ctx context.Context, key Key, entry Entry) (Entry, error) {
+	sealed := isSealed(entry.Response)
+	if sealed && entry.Note != "" { // a line before what is sealed, which the inner store took for one
+		return entry, fmt.Errorf("%w: sealed answer, with a note in the clear", ErrRecordInvalid)
 	}
-	// Whoever writes to the inner store may have put a line before what is sealed that the inner store took for a note.
-	if entry.Note != "" && isSealed(entry.Response) {
-		return s.withoutAnswer(entry), fmt.Errorf("%w: sealed answer, with a note in the clear", ErrRecordInvalid)
-	}
-	record := Record{
+	opened, _, err := s.reveal(ctx, key.Digest(), entry.Fingerprint, Record{
 		Operation: entry.Operation, Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response,
-	}
-	seen, _, err := s.reveal(ctx, key.Digest(), entry.Fingerprint, record)
+	})
 	if err != nil {
-		return s.withoutAnswer(entry), err
+		return entry, err
 	}
-	return s.withAnswer(entry, seen), nil
-}
-
-// withAnswer returns an entry with what is in the answer.
-func (s *sealedStore) withAnswer(entry Entry, opened Record) Entry {
-	shown := s.withoutAnswer(entry)
-	shown.Status, shown.Fingerprint, shown.Response = opened.Response.Status, opened.Fingerprint, opened.Response
-	if isSealed(entry.Response) {
-		shown.Response, shown.Note = opened.Response.CutNote()
-	}
-	return shown
-}
-
-// withoutAnswer returns an entry without its response and, if answers in the clear are refused, without the note that
-// nothing vouches for.
-func (s *sealedStore) withoutAnswer(entry Entry) Entry {
-	entry.Response = nil
-	if !s.clear {
+	entry.Status, entry.Fingerprint, entry.Response = opened.Response.Status, opened.Fingerprint, opened.Response
+	switch {
+	case sealed:
+		entry.Response, entry.Note = opened.Response.CutNote()
+	case !s.clear:
 		entry.Note = ""
 	}
-	return entry
+	return entry, nil
 }
 
 // Forget implements [Inspector].
@@ -76,8 +67,10 @@ func (s *sealedStore) List(ctx context.Context, request ListRequest) (Listing, e
 		return Listing{}, noInspector(s.inner)
 	}
 	listing, err := inner.List(ctx, request)
-	for i, entry := range listing.Entries {
-		listing.Entries[i] = s.withoutAnswer(entry)
+	for i := range listing.Entries {
+		if !s.clear {
+			listing.Entries[i].Note = "" // nothing vouches for it
+		}
 	}
 	return listing, err
 }

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -81,7 +82,11 @@ func (s *RedisStore) look(ctx context.Context, name string) (held seenRecord, er
 
 // show adds what the head of a record says to an entry, if the record as a whole has the form that its head asks for.
 func (r redisRecord) show(entry *Entry, held seenRecord) error {
-	if r.state != stateDone && held.size > int64(len(r.head)) {
+	open := r.state == stateRunning || r.state == stateReleased
+	switch {
+	case open && held.size > int64(len(r.head)), open && !isHex(r.token): // which no script takes for a record
+		return errRedisHead
+	case !open && r.state != stateDone:
 		return errRedisHead
 	}
 	entry.State = r.stateNow(held)
@@ -91,6 +96,13 @@ func (r redisRecord) show(entry *Entry, held seenRecord) error {
 		entry.LeaseLeft = r.leaseLeft(held)
 	}
 	return nil
+}
+
+// isHex reports whether a token is one that the scripts know.
+func isHex(token []byte) bool {
+	var raw [redisTokenSize / 2]byte
+	_, err := hex.Decode(raw[:], token)
+	return err == nil
 }
 
 func (r redisRecord) stateNow(held seenRecord) State {
@@ -108,11 +120,11 @@ func (r redisRecord) stateNow(held seenRecord) State {
 
 // leaseLeft returns the rest of a lease: what is gone of the expiry is gone of the lease, see lua/record.lua.
 func (r redisRecord) leaseLeft(held seenRecord) time.Duration {
-	gone := fromMilliseconds(r.given) - held.expiry
+	gone := r.given - held.expiry.Milliseconds()
 	if held.expiry == redisEternal {
 		gone = 0
 	}
-	return max(0, fromMilliseconds(r.lease)-gone)
+	return fromMilliseconds(max(0, r.lease-gone))
 }
 
 // Forget implements [Inspector]. One script compares and removes, by the clock of Redis. An answer that was forgotten comes

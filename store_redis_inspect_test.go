@@ -1,7 +1,14 @@
 package idempotency_test
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
@@ -50,4 +57,359 @@ func TestRedisInspectorConforms(t *testing.T) {
 // newScope returns a store with a prefix of its own, all of whose characters stand for themselves.
 func newScope(client redis.Cmdable) *idempotency.RedisStore {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: `*?[a]\` + uuid.NewString() + ":"})
+}
+
+// mustInspect returns the entry of a key.
+func mustInspect(t testing.TB, store idempotency.Store, key idempotency.Key) idempotency.Entry {
+	t.Helper()
+	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
+	require.NoError(t, err)
+	return entry
+}
+
+// mustList returns a listing of up to ten thousand records.
+func mustList(t testing.TB, store idempotency.Store) idempotency.Listing {
+	t.Helper()
+	listing, err := store.(idempotency.Inspector).List(t.Context(), idempotency.ListRequest{Limit: 10_000})
+	require.NoError(t, err)
+	return listing
+}
+
+// listedOperations returns the operations of a listing, in its order.
+func listedOperations(listing idempotency.Listing) (all []uuid.UUID) {
+	for _, e := range listing.Entries {
+		all = append(all, e.Operation)
+	}
+	return all
+}
+
+// What somebody else has put under the name of a record is neither shown nor forgotten, and hides no other record.
+func TestRedisInspectsForeignValues(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := newScope(client)
+		mustComplete(t, store, numberedKey(0), bodyOf(10))
+		healthy := mustInspect(t, store, numberedKey(0))
+		name := redisKeys(t, client, "")[0]
+		record := client.Get(t.Context(), name).Val()
+		mustComplete(t, store, numberedKey(1), bodyOf(10))
+		damaged := otherKey(t, client, name)
+
+		values := map[string]any{"record of another key": record}
+		for what, value := range foreign {
+			values[what] = value
+		}
+		for what, damage := range damages {
+			values[what] = damage(client.Get(t.Context(), damaged).Val())
+		}
+		for what, value := range values {
+			t.Run(what, func(t *testing.T) {
+				putForeign(t, client, damaged, value)
+				before := redisContent(t, client, damaged)
+
+				entry, err := store.Inspect(t.Context(), numberedKey(1))
+				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+				require.Equal(t, numberedKey(1).Digest(), entry.Digest)
+				require.Nil(t, entry.Response)
+				require.Empty(t, entry.Note)
+				if entry.State == "" {
+					require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrRecordInvalid)
+					entry.Operation, entry.Attempt = healthy.Operation, 1
+					for _, entry.State = range []idempotency.State{
+						idempotency.StateReleased, idempotency.StateAbandoned, idempotency.StateCompleted, idempotency.StateRunning,
+					} {
+						require.Error(t, store.Forget(t.Context(), entry))
+					}
+				}
+				require.Equal(t, before, redisContent(t, client, damaged))
+
+				listing := mustList(t, store)
+				if what == "with another byte" { // which is in the body
+					require.Len(t, listing.Entries, 2)
+					require.Zero(t, listing.Unreadable)
+					return
+				}
+				require.Equal(t, []uuid.UUID{healthy.Operation}, listedOperations(listing))
+				require.Equal(t, 1, listing.Unreadable)
+				require.Equal(t, map[idempotency.State]idempotency.Total{
+					idempotency.StateCompleted: {Records: 1, Bytes: healthy.Size},
+				}, listing.Totals)
+			})
+		}
+	})
+}
+
+// otherKey returns the name of the only other record.
+func otherKey(t testing.TB, client redis.Cmdable, than string) string {
+	t.Helper()
+	for _, name := range redisKeys(t, client, "") {
+		if name != than {
+			return name
+		}
+	}
+	require.Fail(t, "no other key")
+	return ""
+}
+
+// A completed record whose answer is damaged can be forgotten, but only by whoever has inspected it.
+func TestRedisForgetsDamagedAnswer(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := newScope(client)
+		mustComplete(t, store, numberedKey(0), bodyOf(10))
+		name := redisKeys(t, client, "")[0]
+		putForeign(t, client, name, damages["cut in its response"](client.Get(t.Context(), name).Val()))
+
+		entry, err := store.Inspect(t.Context(), numberedKey(0))
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.Equal(t, idempotency.StateCompleted, entry.State)
+		require.Equal(t, 1, entry.Attempt)
+		require.NoError(t, store.Forget(t.Context(), entry))
+		mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
+	})
+}
+
+// What is no record is not listed: what is staged, what other stores have, and whatever else has a name that begins alike.
+func TestRedisListsItsOwnRecords(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "a:"})
+		mustComplete(t, store, numberedKey(0), bodyOf(10))
+		name := redisKeys(t, client, "")[0]
+		record := client.Get(t.Context(), name).Val()
+		digest := name[len("a:{") : len(name)-1]
+		for _, other := range []string{
+			name + strings.Repeat("0", 32), "a:" + digest, "a:{" + digest[1:] + "}", "a:{" + digest + "0}", "b:{" + digest + "}",
+			"a:{" + strings.Repeat("x", 64) + "}", "a:{" + strings.ToUpper(digest) + "}", "a:b:{" + digest + "}", "A:{" + digest + "}",
+		} {
+			require.NoError(t, client.Set(t.Context(), other, record, 0).Err())
+		}
+		for _, prefix := range []string{"*:", "?:", "[a-z]:", "a:{b}"} {
+			mustComplete(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}), numberedKey(1), bodyOf(1))
+		}
+		for _, prefix := range []string{"a:", "*:", "?:", "[a-z]:", "a:{b}"} {
+			listing := mustList(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
+			require.Len(t, listing.Entries, 1, prefix)
+			require.Zero(t, listing.Unreadable, prefix)
+		}
+	})
+}
+
+// commands notes the commands that a client sends. It answers each SCAN with every name twice, as a server may.
+type commands struct {
+	mu   *sync.Mutex
+	sent map[string]int
+}
+
+func (c commands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c commands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.note(cmd)
+		err := next(ctx, cmd)
+		if scan, ok := cmd.(*redis.ScanCmd); ok && err == nil {
+			names, cursor := scan.Val()
+			scan.SetVal(slices.Concat(names, names), cursor)
+		}
+		return err
+	}
+}
+
+func (c commands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			c.note(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+func (c commands) note(cmd redis.Cmder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent[cmd.Name()]++
+}
+
+// List reads the starts of as many records as it is asked to, and no whole record. A name that SCAN shows twice counts once.
+func TestRedisListIsBounded(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		const n = 250
+		watched := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		sent := commands{new(sync.Mutex), make(map[string]int)}
+		watched.AddHook(sent)
+		store := idempotency.NewRedisStore(watched, idempotency.RedisOptions{})
+		for i := range n {
+			mustComplete(t, store, numberedKey(i), large())
+		}
+		for scan, partial := range map[int]bool{1: true, n - 1: true, n: false, n + 1: false, 0: false} {
+			clear(sent.sent)
+			listing, err := store.List(t.Context(), idempotency.ListRequest{Scan: scan, Limit: 7})
+			require.NoError(t, err)
+			want := n
+			if partial {
+				want = scan
+			}
+			require.Equal(t, partial, listing.Partial, scan)
+			require.Equal(t, want, listing.Totals[idempotency.StateCompleted].Records, scan)
+			require.Len(t, listing.Entries, min(want, 7))
+			require.Zero(t, sent.sent["get"])
+			require.Equal(t, want, sent.sent["getrange"], scan)
+		}
+	})
+}
+
+// A record without an expiry counts from now, as for Begin. To inspect it leaves it as it is.
+func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := newScope(client)
+		mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
+		name := redisKeys(t, client, "")[0]
+		require.NoError(t, client.Persist(t.Context(), name).Err())
+		for _, entry := range []idempotency.Entry{mustInspect(t, store, numberedKey(0)), mustList(t, store).Entries[0]} {
+			require.Equal(t, idempotency.StateRunning, entry.State)
+			require.Equal(t, time.Minute, entry.LeaseLeft)
+			require.Zero(t, entry.Remaining)
+			require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrInProgress)
+		}
+		require.Equal(t, time.Duration(-1), client.TTL(t.Context(), name).Val())
+	})
+}
+
+// A Forget whose reply was lost has removed the record: to repeat it is no failure.
+func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
+	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		cut := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		store := idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
+		mustComplete(t, store, numberedKey(0), bodyOf(1))
+		entry := mustInspect(t, store, numberedKey(0))
+		require.NoError(t, store.Forget(t.Context(), entry)) // the server knows the script now
+		mustComplete(t, store, numberedKey(0), bodyOf(1))
+		entry = mustInspect(t, store, numberedKey(0))
+		lost := &losingReply{}
+		cut.AddHook(lost)
+		require.NoError(t, store.Forget(t.Context(), entry))
+		require.Equal(t, int64(2), lost.sent.Load())
+		require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrNoRecord)
+	})
+}
+
+// losingReply is a hook that loses the reply to the first script.
+type losingReply struct {
+	beforeEach
+	sent atomic.Int64
+}
+
+func (l *losingReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if cmd.Name() == "evalsha" && l.sent.Add(1) == 1 {
+			cmd.SetErr(errCut)
+			return errCut
+		}
+		return err
+	}
+}
+
+func (l *losingReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// What a store cannot list, it says.
+func TestRedisListUnsupported(t *testing.T) {
+	t.Parallel()
+	_, client := newMiniredis(t)
+	_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).
+		List(t.Context(), idempotency.ListRequest{User: "alice"})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+
+	masters := servertest.RedisCluster(t)
+	pipeliner, err := newClusterClient(t, masters).AutoPipeline()
+	require.NoError(t, err)
+	for name, client := range map[string]redis.Cmdable{
+		"pipeliner": pipeliner, "client of one server": newRedisClient(t, masters[0].Addr()),
+		"typed": struct{ redis.Cmdable }{newClusterClient(t, masters)},
+	} {
+		_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).List(t.Context(), idempotency.ListRequest{})
+		require.ErrorIs(t, err, errors.ErrUnsupported, name)
+		require.ErrorContains(t, err, "ClusterClient", name)
+	}
+	store := idempotency.NewRedisStore(pipeliner, idempotency.RedisOptions{})
+	mustComplete(t, store, numberedKey(0), large())
+	entry := mustInspect(t, store, numberedKey(0))
+	require.Equal(t, largeBody, string(entry.Response.Body))
+	require.NoError(t, store.Forget(t.Context(), entry))
+}
+
+// While a slot moves from one server to another, its records are shown, listed once, and forgotten.
+func TestRedisInspectsSlotOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := newClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	const n = 5
+	for i := range n {
+		mustComplete(t, store, numberedKey(i), bodyOf(i))
+	}
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	from, to := ownerAndOther(t, masters)
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+	mustComplete(t, store, numberedKey(n), bodyOf(n)) // where the slot is moving to
+
+	require.Len(t, mustList(t, store).Entries, n+1)
+	for i := range n + 1 {
+		entry := mustInspect(t, store, numberedKey(i))
+		require.Len(t, entry.Response.Body, i)
+		require.NoError(t, store.Forget(t.Context(), entry))
+	}
+	require.Empty(t, mustList(t, store).Entries)
+}
+
+// ownerAndOther returns clients of the server that has all keys, and of another one.
+func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *redis.Client) {
+	t.Helper()
+	for _, master := range masters {
+		node := newRedisClient(t, master.Addr())
+		if len(redisKeys(t, node, "")) > 0 {
+			owner = node
+		} else {
+			other = node
+		}
+	}
+	return owner, other
+}
+
+// A client of Sentinel shows, lists and forgets at the master.
+func TestRedisInspectsThroughSentinel(t *testing.T) {
+	t.Parallel()
+	store := newScope(newFailoverClient(t, servertest.RedisSentinel(t, 1)))
+	mustComplete(t, store, numberedKey(0), large())
+	require.Len(t, mustList(t, store).Entries, 1)
+	require.NoError(t, store.Forget(t.Context(), mustInspect(t, store, numberedKey(0))))
+	require.Empty(t, mustList(t, store).Entries)
+}
+
+// No step of an inspector outlasts its context, and each says what is wrong with the options of the store.
+func TestRedisInspectorFails(t *testing.T) {
+	t.Parallel()
+	_, client := newMiniredis(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tested := range map[string]struct {
+		store *idempotency.RedisStore
+		ctx   context.Context
+		says  string
+	}{
+		"options": {idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: -1}), t.Context(), "Replicas"},
+		"context": {idempotency.NewRedisStore(client, idempotency.RedisOptions{}), ended, "canceled"},
+		"context, and a client that does not heed it": {idempotency.NewRedisStore(
+			struct{ redis.Cmdable }{client}, idempotency.RedisOptions{}), ended, "canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tested.store.Inspect(tested.ctx, numberedKey(0))
+			require.ErrorContains(t, err, tested.says)
+			_, err = tested.store.List(tested.ctx, idempotency.ListRequest{})
+			require.ErrorContains(t, err, tested.says)
+			err = tested.store.Forget(tested.ctx, idempotency.Entry{State: idempotency.StateCompleted})
+			require.ErrorContains(t, err, tested.says)
+		})
+	}
 }

@@ -8,7 +8,7 @@ if line == '' then
 end
 
 local state, _, lease, given, tried, origin, of = string.match(line, HEAD)
-if not state or of ~= own or #lease > 13 or #given > 13
+if not state or of ~= own or #lease > 13 or #given > 13 or #tried > 10
   or (state ~= 'done' and string.find(line, '\n', 1, true) < #line)
   or (state ~= 'done' and state ~= 'running' and state ~= 'released')
 then
@@ -24,7 +24,7 @@ if state == 'running' then
 elseif state == 'done' then
   state = 'completed'
 end
-if state ~= asked or tried ~= attempt or not string.find(origin, ' operation=' .. operation .. ' ', 1, true) then
+if state ~= asked or tonumber(tried) ~= tonumber(attempt) or not string.find(origin, ' operation=' .. operation .. ' ', 1, true) then
   return 'changed'
 end
 redis.call('UNLINK', key)

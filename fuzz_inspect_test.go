@@ -1,0 +1,141 @@
+package idempotency_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// FuzzRedisInspect puts anything under the name of a record. The store shows what another reader sees there, shows nothing of
+// what is no record, and forgets only what may be forgotten.
+func FuzzRedisInspect(f *testing.F) {
+	server := miniredis.RunT(f) // its clock stands still
+	server.RequireAuth(servertest.RedisPassword())
+	client := newRedisClient(f, server.Addr(), withContextTimeout)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	noted := frozen
+	noted.Header = ": charge ch_1\n" + noted.Header
+	mustComplete(f, store, numberedKey(1), noted)
+	name := server.Keys()[0]
+	key := strings.TrimPrefix(name, "idempotency:{")[:32]
+	done := client.Get(f.Context(), name).Val()
+	for _, as := range recordStates {
+		for _, left := range []uint32{3_600_000, 3_600_000 - 59_999, 3_600_000 - 60_000, 1} {
+			f.Add(as(done), left)
+		}
+		for _, damage := range malformed {
+			f.Add(damage(as(done)), uint32(1))
+		}
+		f.Add(as(done)+"\n", uint32(1))
+		f.Add(word("attempt", "attempt=0000000001")(as(done)), uint32(1))
+		f.Add(word("token", "token="+strings.Repeat("x", 32))(as(done)), uint32(1))
+		f.Add(strings.Replace(as(done), " released ", " paused ", 1), uint32(1))
+	}
+	for _, damage := range damages {
+		f.Add(damage(done), uint32(1))
+	}
+	for _, change := range []string{" header=0", " header=-1", " header=9999999999999999999", " trailer=9223372036854775807", " body=omitted"} {
+		from, _, _ := strings.Cut(change, "=")
+		_, rest, _ := strings.Cut(done, from+"=")
+		f.Add(strings.Replace(done, from+"="+rest[:strings.IndexAny(rest, " \n")], change, 1), uint32(1))
+	}
+	f.Add(strings.Replace(done, ": charge", ": ch\x1b[2J", 1), uint32(1))
+	f.Fuzz(func(t *testing.T, value string, expiry uint32) {
+		expiry = max(expiry, 1)
+		require.NoError(t, client.Set(t.Context(), name, value, time.Duration(expiry)*time.Millisecond).Err())
+		seen := inspectFuzzed(t, store, redisEntryFor(t, value, key), expiry)
+		require.Equal(t, value, client.Get(t.Context(), name).Val())
+		require.Equal(t, int64(expiry), client.PTTL(t.Context(), name).Val().Milliseconds())
+
+		err := store.Forget(t.Context(), seen)
+		m := redisForm.FindStringSubmatch(value)
+		switch {
+		case seen.State == "", !hexToken.MatchString(m[2]): // which no script takes for a record
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		case seen.State == idempotency.StateRunning:
+			require.ErrorIs(t, err, idempotency.ErrInProgress)
+		default:
+			require.NoError(t, err)
+			require.Zero(t, client.Exists(t.Context(), name).Val())
+			return
+		}
+		require.Equal(t, value, client.Get(t.Context(), name).Val())
+	})
+}
+
+// redisEntryFor returns what another reader sees, or nil.
+func redisEntryFor(t *testing.T, value, key string) *redisEntry {
+	t.Helper()
+	if entry, ok := redisEntryOf(value, key); ok {
+		return &entry
+	}
+	return nil
+}
+
+// inspectFuzzed inspects and lists the only record, and compares both with what another reader sees, if it sees a record.
+func inspectFuzzed(
+	t *testing.T, store *idempotency.RedisStore, want *redisEntry, expiry uint32,
+) idempotency.Entry {
+	t.Helper()
+	seen, err := store.Inspect(t.Context(), numberedKey(1))
+	listing := mustList(t, store)
+	require.Equal(t, numberedKey(1).Digest(), seen.Digest)
+	if want == nil {
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.Nil(t, seen.Response)
+		require.Empty(t, seen.Note)
+		for _, listed := range listing.Entries { // of which the beginning is a record's
+			require.Equal(t, idempotency.StateCompleted, seen.State)
+			require.Equal(t, seen.Operation, listed.Operation)
+			requirePrintable(t, listed.Note)
+		}
+		return seen
+	}
+	require.NoError(t, err)
+	require.Zero(t, listing.Unreadable)
+	require.Len(t, listing.Entries, 1)
+	record := want.after(int64(expiry))
+	for _, e := range []idempotency.Entry{seen, listing.Entries[0]} {
+		require.Equal(t, stateNow(want, record), e.State)
+		require.Equal(t, record.Operation, e.Operation)
+		require.Equal(t, record.Attempt, e.Attempt)
+		require.Equal(t, record.Created, e.Created)
+		require.Equal(t, record.Fingerprint, e.Fingerprint)
+		require.Equal(t, record.LeaseLeft, e.LeaseLeft)
+		require.Equal(t, seen.Size, e.Size)
+		requirePrintable(t, e.Note)
+		if record.Response != nil {
+			require.Equal(t, record.Response.Status, e.Status)
+		}
+	}
+	if record.Response != nil {
+		answer, note := record.Response.CutNote()
+		require.Equal(t, answer, seen.Response)
+		require.Equal(t, note, seen.Note)
+	}
+	return seen
+}
+
+func stateNow(e *redisEntry, record idempotency.Record) idempotency.State {
+	switch {
+	case e.state == "done":
+		return idempotency.StateCompleted
+	case e.state == "released":
+		return idempotency.StateReleased
+	case record.LeaseLeft > 0:
+		return idempotency.StateRunning
+	}
+	return idempotency.StateAbandoned
+}
+
+func requirePrintable(t *testing.T, note string) {
+	t.Helper()
+	require.NotContains(t, note, "\n")
+	require.False(t, strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' }), "%q", note)
+}

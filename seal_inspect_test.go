@@ -1,0 +1,128 @@
+package idempotency_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// secret is an answer with a note.
+func secret() idempotency.Response {
+	return idempotency.Response{Status: 201, Header: ": charge ch_1\nX-Token: s3cret\n", Body: []byte("pin 1234")}
+}
+
+// An answer is opened for who has the key. Nobody else is shown any of it, but all that is not secret.
+func TestSealInspect(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	store := mustSeal(t, inner, sealing("new", "old"))
+	mustComplete(t, mustSeal(t, inner, sealing("old")), numberedKey(0), secret())
+
+	entry := mustInspect(t, store, numberedKey(0))
+	require.Equal(t, "charge ch_1", entry.Note)
+	require.Equal(t, &idempotency.Response{Status: 201, Header: "X-Token: s3cret\n", Body: []byte("pin 1234")}, entry.Response)
+	require.Equal(t, attemptFor(0).Fingerprint, entry.Fingerprint)
+
+	clear := mustInspect(t, inner, numberedKey(0))
+	require.NotContains(t, string(clear.Response.Body), "1234")
+	require.Empty(t, clear.Note)
+	require.Equal(t, clear.Size, entry.Size)
+	require.Empty(t, mustList(t, store).Entries[0].Note)
+
+	other, err := mustSeal(t, inner, sealing("unknown")).(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	require.Nil(t, other.Response)
+	require.Equal(t, idempotency.StateCompleted, other.State)
+	require.Equal(t, entry.Operation, other.Operation)
+	require.Equal(t, entry.Created, other.Created)
+	require.NoError(t, mustSeal(t, inner, sealing("unknown")).(idempotency.Inspector).Forget(t.Context(), other))
+	_, err = store.(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	require.ErrorIs(t, err, idempotency.ErrNoRecord)
+}
+
+// Whoever writes to the inner store cannot have anything shown that was not sealed.
+func TestSealInspectForgery(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	mustComplete(t, mustSeal(t, inner, sealing("key")), numberedKey(0), secret())
+	sealed := string(mustRead(t, inner, numberedKey(0)).Response.Body)
+
+	for name, forged := range map[string]struct {
+		resp       idempotency.Response
+		allowClear bool
+		fails      bool
+	}{
+		"moved to another key":                {idempotency.Response{Status: 201, Body: []byte(sealed)}, false, true},
+		"in the clear":                        {secret(), false, true},
+		"in the clear, which is allowed":      {secret(), true, false},
+		"sealed, with a note in the clear":    {idempotency.Response{Status: 201, Header: ": forged\n", Body: []byte(sealed)}, true, true},
+		"sealed, with a header in the clear":  {idempotency.Response{Status: 201, Header: "A: b\n", Body: []byte(sealed)}, true, true},
+		"omitted, with a note in the clear":   {idempotency.Response{Status: 299, Header: ": forged\n", Omitted: true}, false, false},
+		"of another key's ID":                 {idempotency.Response{Status: 201, Body: []byte(strings.Replace(sealed, "key", "yek", 1))}, false, true},
+		"cut":                                 {idempotency.Response{Status: 201, Body: []byte(sealed[:len(sealed)-1])}, false, true},
+		"the beginning of what is sealed":     {idempotency.Response{Status: 201, Body: []byte("sealed/1 key\n")}, true, true},
+		"another status, with the same bytes": {idempotency.Response{Status: 200, Body: []byte(sealed)}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := idempotency.Key{User: "alice", ID: name}
+			mustComplete(t, inner, key, forged.resp)
+			opts := sealing("key")
+			if forged.allowClear {
+				opts = allowingClear(opts)
+			}
+			entry, err := mustSeal(t, inner, opts).(idempotency.Inspector).Inspect(t.Context(), key)
+			require.Equal(t, idempotency.StateCompleted, entry.State)
+			switch {
+			case forged.fails:
+				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+				require.Nil(t, entry.Response)
+				require.Empty(t, entry.Note)
+			case forged.allowClear:
+				require.NoError(t, err)
+				require.Equal(t, "charge ch_1", entry.Note)
+				require.Equal(t, "pin 1234", string(entry.Response.Body))
+			default:
+				require.NoError(t, err)
+				require.Equal(t, &idempotency.Response{Omitted: true}, entry.Response)
+				require.Zero(t, entry.Status)
+				require.Empty(t, entry.Note)
+			}
+		})
+	}
+}
+
+// A store in front of one that shows nothing says so.
+func TestNoInspectorBehind(t *testing.T) {
+	t.Parallel()
+	inner := struct{ idempotency.Store }{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	for name, store := range map[string]idempotency.Store{
+		"sealed": mustSeal(t, inner, sealing("key")),
+		"cached": idempotency.NewCache(inner, idempotency.CacheOptions{}),
+		"both":   idempotency.NewCache(mustSeal(t, inner, sealing("key")), idempotency.CacheOptions{}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inspector := store.(idempotency.Inspector)
+			_, err := inspector.Inspect(t.Context(), numberedKey(0))
+			require.ErrorIs(t, err, errors.ErrUnsupported)
+			require.ErrorIs(t, inspector.Forget(t.Context(), idempotency.Entry{}), errors.ErrUnsupported)
+			_, err = inspector.List(t.Context(), idempotency.ListRequest{})
+			require.ErrorIs(t, err, errors.ErrUnsupported)
+		})
+	}
+}
+
+// What was begun and not completed is shown by a sealed store as by the inner one.
+func TestSealInspectUnfinished(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	store := mustSeal(t, inner, sealing("key"))
+	claim := mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
+	require.Equal(t, idempotency.StateRunning, mustInspect(t, store, numberedKey(0)).State)
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.Equal(t, idempotency.StateReleased, mustInspect(t, store, numberedKey(0)).State)
+}

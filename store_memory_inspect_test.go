@@ -1,0 +1,54 @@
+package idempotency_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// The first records of a listing are the same ones, however many it leaves out.
+func TestMemoryListOfMany(t *testing.T) {
+	t.Parallel()
+	const n = 3000
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	for i := range n {
+		mustComplete(t, store, numberedKey(i), bodyOf(i*7919%n)) // each size once
+	}
+	for _, largest := range []bool{false, true} {
+		all, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: n})
+		require.NoError(t, err)
+		require.Len(t, all.Entries, n)
+		for _, limit := range []int{1, 10, 999, 1000, 1001, 2500} {
+			some, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: limit})
+			require.NoError(t, err)
+			require.Equal(t, listedOperations(all)[:limit], listedOperations(some))
+			require.Equal(t, all.Totals, some.Totals)
+		}
+		if largest {
+			require.Greater(t, all.Entries[0].Size, all.Entries[n-1].Size+n-2)
+		}
+	}
+}
+
+// What is forgotten makes room.
+func TestMemoryForgetMakesRoom(t *testing.T) {
+	t.Parallel()
+	store := oneUserStore(10_000)
+	for range 100 {
+		mustComplete(t, store, numberedKey(0), bodyOf(5000))
+		entry := mustInspect(t, store, numberedKey(0))
+		require.Len(t, entry.Response.Body, 5000, "there was no room for it")
+		require.NoError(t, store.Forget(t.Context(), entry))
+	}
+}
+
+func TestMemoryListEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := idempotency.NewMemoryStore(idempotency.MemoryOptions{}).List(ctx, idempotency.ListRequest{})
+	require.ErrorIs(t, err, context.Canceled)
+}
