@@ -36,6 +36,18 @@ func TestInspectorConformance(t *testing.T) {
 			}
 		})
 	}
+	for kind, store := range stores(direct, newTable(t, direct, pgxstore.Options{})) {
+		t.Run("sealed "+kind, func(t *testing.T) {
+			t.Parallel()
+			sealed := seal(t, store, nil)
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return sealed })
+		})
+		t.Run("cached "+kind, func(t *testing.T) {
+			t.Parallel()
+			cache := idempotency.NewCache(store, idempotency.CacheOptions{})
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return cache })
+		})
+	}
 	t.Run("pgbouncer", func(t *testing.T) {
 		t.Parallel()
 		for kind, store := range stores(bouncer, newTable(t, direct, pgxstore.Options{})) {
