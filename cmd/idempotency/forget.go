@@ -95,6 +95,9 @@ func (a *app) forget(s *opened, entry idempotency.Entry) error {
 		return fail(exitNothing, "there is no record any more")
 	case errors.Is(err, idempotency.ErrInProgress):
 		return fail(exitRefused, "not forgotten: the operation is running by now")
+	case errors.Is(err, idempotency.ErrRecordInvalid):
+		return fail(exitUnknown, "not forgotten: too little of the record can be read to tell whether it is still what was "+
+			"shown; it can be removed by hand")
 	case errors.Is(err, idempotency.ErrEntryChanged):
 		return fail(exitRefused, "not forgotten: the record has changed since it was shown")
 	}

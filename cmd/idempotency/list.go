@@ -104,7 +104,7 @@ func showRest(out io.Writer, listing idempotency.Listing) {
 		fmt.Fprint(out, "\nThe store has more records than were looked at: --scan looks at more.\n")
 	}
 	if listing.Unreadable > 0 {
-		fmt.Fprintf(out, "\n%d records cannot be read.\n", listing.Unreadable)
+		fmt.Fprintf(out, "\nRecords that cannot be read: %d.\n", listing.Unreadable)
 	}
 }
 

@@ -72,7 +72,7 @@ func (c *statsCommand) show(a *app, s *opened, all idempotency.Listing, users []
 		fmt.Fprint(a.out, "\nThe store has more records than were looked at: --scan looks at more.\n")
 	}
 	if all.Unreadable > 0 {
-		fmt.Fprintf(a.out, "\n%d records cannot be read.\n", all.Unreadable)
+		fmt.Fprintf(a.out, "\nRecords that cannot be read: %d.\n", all.Unreadable)
 	}
 	if len(all.Entries) > 0 {
 		fmt.Fprint(a.out, "\nAbandoned, the oldest first:\n\n")

@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // Scripts rely on the exit status: what each command ends with, in each state of a key.
@@ -165,4 +167,23 @@ func TestDamage(t *testing.T) {
 		require.Equal(t, 0, got.status, got.stdout+got.stderr)
 		require.Equal(t, 1, try(t, b.env, with("inspect")...).status)
 	})
+}
+
+// Of what is no record at all, nobody can tell whether somebody runs it.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	defer client.Close()
+	name := "idempotency:{" + hexOf(keyOfAlice.Digest()) + "}"
+	require.NoError(t, client.Set(t.Context(), name, "garbage", 0).Err())
+	env := []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()}
+	got := try(t, env, with("inspect")...)
+	require.Equal(t, 3, got.status)
+	require.Contains(t, got.stdout, "The record of this key cannot be read")
+	got = try(t, env, with("forget", "--yes")...)
+	require.Equal(t, 3, got.status, got.stdout)
+	require.Contains(t, got.stderr, "can be removed by hand")
+	require.EqualValues(t, 1, client.Exists(t.Context(), name).Val())
+	require.Contains(t, try(t, env, "stats").stdout, "Records that cannot be read: 1.")
 }
