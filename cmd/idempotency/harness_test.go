@@ -211,6 +211,8 @@ func startService(t testing.TB, kind, url string) *service {
 	s.cmd.Stderr = os.Stderr
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(t, err)
+	_, err = s.cmd.StdinPipe() // which ends with this process
+	require.NoError(t, err)
 	require.NoError(t, s.cmd.Start())
 	t.Cleanup(s.kill)
 	s.lines = bufio.NewScanner(out)
@@ -267,6 +269,10 @@ func serve(kind string) {
 			panic(err)
 		}
 	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1) // the test has ended without a word
+	}()
 	url := os.Getenv(urlVariable)
 	var store idempotency.Store
 	if kind == "redis" {
