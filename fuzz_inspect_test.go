@@ -40,7 +40,9 @@ func FuzzRedisInspect(f *testing.F) {
 	for _, damage := range damages {
 		f.Add(damage(done), uint32(1))
 	}
-	for _, change := range []string{" header=0", " header=-1", " header=9999999999999999999", " trailer=9223372036854775807", " body=omitted"} {
+	for _, change := range []string{
+		" header=0", " header=-1", " header=9999999999999999999", " trailer=9223372036854775807", " body=omitted",
+	} {
 		from, _, _ := strings.Cut(change, "=")
 		_, rest, _ := strings.Cut(done, from+"=")
 		f.Add(strings.Replace(done, from+"="+rest[:strings.IndexAny(rest, " \n")], change, 1), uint32(1))

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -125,4 +126,25 @@ func TestSealInspectUnfinished(t *testing.T) {
 	require.Equal(t, idempotency.StateRunning, mustInspect(t, store, numberedKey(0)).State)
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
 	require.Equal(t, idempotency.StateReleased, mustInspect(t, store, numberedKey(0)).State)
+}
+
+// A line before what is sealed is no note: nothing vouches for it, though all else is as it was sealed.
+func TestSealInspectNoteInTheClear(t *testing.T) {
+	t.Parallel()
+	inner := notingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	store := mustSeal(t, inner, allowingClear(sealing("key")))
+	mustComplete(t, store, numberedKey(0), secret())
+	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	require.Empty(t, entry.Note)
+	require.Nil(t, entry.Response)
+}
+
+// notingStore is a store to which somebody has added a note to every record.
+type notingStore struct{ *idempotency.MemoryStore }
+
+func (s notingStore) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	entry, err := s.MemoryStore.Inspect(ctx, key)
+	entry.Note = "forged"
+	return entry, err
 }

@@ -91,7 +91,11 @@ func documentation(t *testing.T, name string) string {
 // run runs an example to its end, which must be a success, and returns what it prints.
 func run(t *testing.T, name string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "run", "./"+name)
+	args := []string{"run", "./" + name}
+	if strings.Contains(documentation(t, name), "With -run") {
+		args = append(args, "-run") // without it, the program waits for somebody to use it
+	}
+	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())

@@ -24,7 +24,9 @@ if state == 'running' then
 elseif state == 'done' then
   state = 'completed'
 end
-if state ~= asked or tonumber(tried) ~= tonumber(attempt) or not string.find(origin, ' operation=' .. operation .. ' ', 1, true) then
+if state ~= asked or tonumber(tried) ~= tonumber(attempt)
+  or not string.find(origin, ' operation=' .. operation .. ' ', 1, true)
+then
   return 'changed'
 end
 redis.call('UNLINK', key)

@@ -1,11 +1,11 @@
 //go:build unix
 
-// Package servertest starts private Redis, PostgreSQL and MariaDB servers for tests and examples, and puts a [Proxy]
-// between them and their clients that breaks connections at chosen messages.
+// Package servertest starts private Redis, PostgreSQL, MariaDB and Prometheus servers for tests and examples, and puts a
+// [Proxy] between them and their clients that breaks connections at chosen messages.
 //
-// The servers listen on loopback only and ask for a password that only this process knows. If it is root's, they run as
-// the users "redis", "postgres" and "mysql". Nobody else can open the temporary directories in which they keep their
-// files.
+// The servers listen on loopback only and ask for a password that only this process knows; Prometheus asks for none. If
+// it is root's, they run as the users "redis", "postgres", "mysql" and "prometheus". Nobody else can open the temporary
+// directories in which they keep their files.
 //
 // A server that nobody closes ends with the process that started it, and the directories go then at the latest, even if
 // that process is killed. (Only Linux ends the servers of a killed process; elsewhere they have to be closed.)

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+)
+
+// ledger is the book of charges, in SQL that SQLite and PostgreSQL understand.
+type ledger struct {
+	db *sql.DB
+	tx func(context.Context) (*sql.Tx, bool) // the transaction of a request, if it has one
+}
+
+// The operation is unique. Where a charge and the record of its answer are committed together, nothing else is needed
+// for one charge. Where the keys are in Redis, the next attempt finds the charge of one that died by it.
+const schema = `
+CREATE TABLE charges (
+	operation text PRIMARY KEY, side text NOT NULL, purchase text NOT NULL, amount bigint NOT NULL, receipt text NOT NULL
+);
+CREATE TABLE outcomes (outcome text NOT NULL)`
+
+// payment is what a customer orders.
+type payment struct {
+	Purchase string `json:"purchase"`
+	Amount   int64  `json:"amount"` // in hundredths
+}
+
+// charge charges the customer, and returns the receipt. Each call with another operation is another charge.
+func (l *ledger) charge(ctx context.Context, side, operation string, p payment) (receipt string, err error) {
+	const insert = `INSERT INTO charges (operation, side, purchase, amount, receipt) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (operation) DO UPDATE SET operation = excluded.operation RETURNING receipt`
+	query := l.db.QueryRowContext
+	if tx, ok := l.tx(ctx); ok {
+		query = tx.QueryRowContext
+	}
+	err = query(ctx, insert, operation, side, p.Purchase, p.Amount, "R-"+rand.Text()[:6]).Scan(&receipt)
+	return receipt, err
+}
+
+// account is what was charged.
+type account struct {
+	Charges int   `json:"charges"`
+	Total   int64 `json:"total"` // in hundredths
+}
+
+// account returns what was charged for a purchase, or for all of them if it is empty.
+func (l *ledger) account(ctx context.Context, side, purchase string) (a account, err error) {
+	const sum = `SELECT count(*), CAST(coalesce(sum(amount), 0) AS bigint) FROM charges
+		WHERE side = $1 AND ($2 = '' OR purchase = $2)`
+	err = l.db.QueryRowContext(ctx, sum, side, purchase).Scan(&a.Charges, &a.Total)
+	return a, err
+}
+
+// note writes down what became of a request.
+func (l *ledger) note(ctx context.Context, outcome string) error {
+	_, err := l.db.ExecContext(ctx, "INSERT INTO outcomes (outcome) VALUES ($1)", outcome)
+	return err
+}
+
+// outcomes returns how many requests had each outcome.
+func (l *ledger) outcomes(ctx context.Context) (map[string]int, error) {
+	rows, err := l.db.QueryContext(ctx, "SELECT outcome, count(*) FROM outcomes GROUP BY outcome")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	counts := make(map[string]int)
+	for rows.Next() {
+		var outcome string
+		var count int
+		if err := rows.Scan(&outcome, &count); err != nil {
+			return nil, err
+		}
+		counts[outcome] = count
+	}
+	return counts, rows.Err()
+}
+
+// books are what was charged.
+type books struct {
+	Server  status  `json:"server"`
+	Without account `json:"without"`
+	With    account `json:"with"`
+}

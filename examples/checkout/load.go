@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+// load pays for many orders on both sides, as customers do whose network is bad: some answers get lost, some customers
+// press more than once at the same time, and all of them try again until they have a receipt. When half of the orders
+// are paid, the shop is killed while others are.
+//
+// It is killed at any moment. What its process has counted since the last scrape is lost then. With scraped it is
+// killed after a scrape, while nothing else is under way: the metrics and the ledger have the same numbers.
+func load(ctx context.Context, c *customer, s *supervisor, orders int, scraped bool) {
+	l := &loading{customer: c, supervisor: s}
+	half, rest := orders/2, orders-orders/2
+	if scraped {
+		s.awaitScrape(ctx) // all counts begin at zero
+		l.pay(ctx, half)
+		l.payAndKill(ctx)
+		s.awaitScrape(ctx) // so they do again
+		l.pay(ctx, rest-1)
+		s.awaitScrape(ctx)
+	} else {
+		l.pay(ctx, half)
+		var killed sync.WaitGroup
+		killed.Go(s.kill)
+		l.pay(ctx, rest)
+		killed.Wait()
+	}
+	if ctx.Err() == nil {
+		l.report(ctx, orders)
+	}
+}
+
+// loading is what the customers have seen.
+type loading struct {
+	customer   *customer
+	supervisor *supervisor
+
+	presses, lost, refused, receipts atomic.Int64
+}
+
+// pay pays for so many orders, eight at a time.
+func (l *loading) pay(ctx context.Context, orders int) {
+	var customers errgroup.Group
+	customers.SetLimit(8)
+	for range orders {
+		customers.Go(func() error {
+			l.order(ctx)
+			return nil
+		})
+	}
+	_ = customers.Wait() // never fails
+}
+
+// order pays for a purchase on both sides, until a receipt has arrived on each.
+func (l *loading) order(ctx context.Context) {
+	purchase, fault, presses := uuid.NewString(), "", 1
+	switch rand.IntN(4) {
+	case 0:
+		fault = lose
+	case 1:
+		presses = 3
+	}
+	var all sync.WaitGroup
+	for _, side := range sides {
+		for range presses {
+			all.Go(func() { l.insist(ctx, side, purchase, fault) })
+		}
+	}
+	all.Wait()
+}
+
+// payAndKill pays for one purchase. The shop is killed when it has charged, before it answers, and after a scrape.
+func (l *loading) payAndKill(ctx context.Context) {
+	purchase := uuid.NewString()
+	var all sync.WaitGroup
+	for _, side := range sides {
+		all.Go(func() { l.insist(ctx, side, purchase, hold) })
+	}
+	if l.supervisor.awaitHeld(ctx, len(sides)) == nil {
+		l.supervisor.awaitScrape(ctx)
+		l.supervisor.kill()
+	}
+	all.Wait()
+}
+
+// insist presses until a receipt arrives. Only the first press has a fault.
+func (l *loading) insist(ctx context.Context, side, purchase, fault string) {
+	for ; ctx.Err() == nil; fault = "" {
+		answer, err := l.customer.pay(ctx, side, purchase, fault)
+		l.presses.Add(1)
+		switch {
+		case err != nil:
+			l.lost.Add(1)
+		case answer.status == http.StatusCreated:
+			l.receipts.Add(1)
+			return
+		default:
+			l.refused.Add(1)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+}
+
+// report prints what the customers have seen, and what the ledger has, which outlives the process that was killed.
+func (l *loading) report(ctx context.Context, orders int) {
+	books, err := l.supervisor.books(ctx, "")
+	demo.Check(err)
+	outcomes, err := l.supervisor.ledger.outcomes(ctx)
+	demo.Check(err)
+	fmt.Printf("presses: %d, answers lost: %d, refused: %d, receipts: %d, servers killed: %d\n",
+		l.presses.Load(), l.lost.Load(), l.refused.Load(), l.receipts.Load(), books.Server.Deaths)
+	fmt.Println("outcomes with the middleware:", outcomes)
+	fmt.Printf("%d orders: %d charges without the middleware, %d with it\n",
+		orders, books.Without.Charges, books.With.Charges)
+	if books.With.Charges != orders {
+		log.Fatal("this is broken")
+	}
+}

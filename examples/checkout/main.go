@@ -1,0 +1,68 @@
+// Checkout shows on a page why a payment needs idempotency keys. A customer presses "Pay", the answer gets lost, the
+// customer presses again, ten times at once, and the server is killed in the middle and started again. Side by side
+// stands what was charged without the middleware and with it. The connections really break, the process really dies,
+// and the charges are rows of a ledger that survives it.
+//
+//	go run ./examples/checkout            # serves the page until it is interrupted
+//	go run ./examples/checkout -load 500  # 500 orders, answers that get lost, and a kill while they are under way
+//
+// Ledger and keys are in a file, or in the database that the environment names, see store.go. The metrics of the
+// middleware are at /metrics, for Prometheus.
+//
+// With -run, the program plays the story without a browser. It ends with the line
+//
+//	2 orders, 15 presses: 15 charges without the middleware, 2 with it
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/process"
+)
+
+func main() {
+	if process.IsService() {
+		serveShop()
+		return
+	}
+	address := flag.String("listen", "", "serve at this address; the page is at 127.0.0.1:8080 else")
+	run := flag.Bool("run", false, "play the story without a browser, and end")
+	orders := flag.Int("load", 0, "pay for this many orders, and end")
+	scraped := flag.Bool("scraped", false, "with -load: wait for Prometheus before the kill, and at the end")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ends := *run || *orders > 0
+	listener, err := net.Listen("tcp", addressOf(*address, ends))
+	demo.Check(err)
+	supervisor, end := newSupervisor(ctx)
+	defer end()
+	defer supervisor.serve(listener)()
+	customer := newCustomer("http://" + listener.Addr().String())
+	switch {
+	case *run:
+		playStory(ctx, customer)
+	case *orders > 0:
+		supervisor.pause = 0
+		load(ctx, customer, supervisor, *orders, *scraped)
+	default:
+		fmt.Println("Open " + customer.url)
+		<-ctx.Done()
+	}
+}
+
+// addressOf returns where to listen. A program that ends by itself takes any port.
+func addressOf(address string, ends bool) string {
+	if address == "" && ends {
+		return "127.0.0.1:0"
+	}
+	return cmp.Or(address, "127.0.0.1:8080")
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"embed"
+	"io/fs"
+	"net/http"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+//go:embed page
+var files embed.FS
+
+// policy lets the page load its own files and talk to its own server, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// page serves the page.
+func page() http.Handler {
+	root, err := fs.Sub(files, "page")
+	demo.Check(err)
+	server := http.FileServerFS(root)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := w.Header()
+		header.Set("Content-Security-Policy", policy)
+		header.Set("X-Content-Type-Options", "nosniff")
+		header.Set("Referrer-Policy", "no-referrer")
+		header.Set("Cache-Control", "no-cache")
+		server.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/process"
+	"github.com/idempotency-go/idempotency/otelidempotency"
+)
+
+// The shop has one handler for payments. It stands behind the middleware on one side, and bare on the other.
+const (
+	with    = "with"
+	without = "without"
+)
+
+// shop is the service that is killed.
+type shop struct {
+	ledger    *ledger
+	telemetry *otelidempotency.Telemetry
+	held      atomic.Int64 // answers that are ready, and not sent
+}
+
+// serveShop serves until this process is killed. Nothing is to be repaired when it is started again.
+func serveShop() {
+	signal.Ignore(os.Interrupt) // the terminal sends it to the children, too: the supervisor ends this one
+	ledger, store := openStore(context.Background())
+	telemetry, metrics := newTelemetry()
+	s := &shop{ledger: ledger, telemetry: telemetry}
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Required: true,
+		Wait:     10 * time.Second, // hold a retry until the first attempt is through
+		Lease:    2 * time.Second,  // for Redis: how long an order is blocked if the server dies; the default is more patient
+		Observer: s.observe,
+	})
+	demo.Check(err)
+	pay := http.HandlerFunc(s.pay)
+	mux := http.NewServeMux()
+	mux.Handle("POST /with/payments", s.faulty(idem.Handler(telemetry.Handler(pay))))
+	mux.Handle("POST /without/payments", s.faulty(pay))
+	mux.Handle("GET /metrics", metrics)
+	mux.HandleFunc("GET /held", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s.held.Load()) })
+	process.Serve(mux)
+}
+
+// receipt is the answer to a payment.
+type receipt struct {
+	Receipt   string `json:"receipt"`
+	Operation string `json:"operation,omitempty"`
+}
+
+// pay charges the customer each time it runs.
+func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
+	var p payment
+	if err := json.NewDecoder(r.Body).Decode(&p); err != nil || p.Purchase == "" || p.Amount <= 0 {
+		http.Error(w, "not a payment", http.StatusBadRequest)
+		return
+	}
+	side, operation, answer := without, uuid.NewString(), receipt{}
+	if op, ok := idempotency.FromContext(r.Context()); ok {
+		side, operation = with, op.ID.String()
+		answer.Operation = operation
+	}
+	var err error
+	if answer.Receipt, err = s.ledger.charge(r.Context(), side, operation, p); err != nil {
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated) // stored, committed
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// observe counts what the middleware did, and writes it down.
+func (s *shop) observe(ctx context.Context, e idempotency.Event) {
+	s.telemetry.Observe(ctx, e)
+	if err := s.ledger.note(context.WithoutCancel(ctx), string(e.Outcome)); err != nil {
+		log.Print(err)
+	}
+}
+
+// faultHeader asks for a fault. It is no part of what a request means, so a retry need not have it.
+const (
+	faultHeader = "Checkout-Fault"
+	lose        = "lose" // cut the connection when the answer is ready
+	hold        = "hold" // keep the answer when it is ready, until the server is killed
+)
+
+// faulty does what networks and machines do. It is around everything else: when next has returned, the work is done,
+// and the client has nothing yet.
+func (s *shop) faulty(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get(faultHeader) {
+		case lose:
+			next.ServeHTTP(httptest.NewRecorder(), r)
+			conn, _, err := http.NewResponseController(w).Hijack()
+			demo.Check(err)
+			_ = conn.Close()
+		case hold:
+			next.ServeHTTP(httptest.NewRecorder(), r)
+			s.held.Add(1)
+			<-r.Context().Done() // the client has left, before anybody killed this process
+			s.held.Add(-1)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}

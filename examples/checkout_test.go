@@ -1,0 +1,146 @@
+package examples_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// The story and the load end well on each kind of store. The program itself compares charges and orders.
+func TestCheckoutOnEachStore(t *testing.T) {
+	t.Parallel()
+	stores := map[string]func(t *testing.T) string{
+		"file":     func(*testing.T) string { return "" },
+		"postgres": func(t *testing.T) string { return "DATABASE_URL=" + servertest.Postgres(t).URL() },
+		"redis": func(t *testing.T) string {
+			return fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), servertest.Redis(t).Addr())
+		},
+	}
+	program := buildCheckout(t)
+	for name, store := range stores {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := append(withoutStores(), store(t))
+			said := runCheckout(t, program, env, "-run")
+			require.Contains(t, said, "2 orders, 15 presses: 15 charges without the middleware, 2 with it\n")
+			said = runCheckout(t, program, env, "-load", "60")
+			require.Regexp(t, `servers killed: 1\n`, said)
+			require.Regexp(t, `60 orders: \d{2,} charges without the middleware, 60 with it\n$`, said)
+			require.NotContains(t, said, "60 orders: 60 charges", "on the other side, retries are charged")
+		})
+	}
+}
+
+// Interrupted, the program ends in order, and nothing that it has started is left.
+func TestCheckoutEndsWithItsShop(t *testing.T) {
+	t.Parallel()
+	checkout := startCheckout(t, buildCheckout(t))
+	shops := children(t, checkout.cmd.Process.Pid)
+	require.Len(t, shops, 1)
+	checkout.stop()
+	require.NoDirExists(t, filepath.Join("/proc", shops[0]))
+}
+
+// children returns the processes that each thread of a process has started.
+func children(t *testing.T, pid int) (pids []string) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	require.NoError(t, err)
+	if lists == nil {
+		t.Skip("only Linux lists the children of a process")
+	}
+	for _, list := range lists {
+		some, err := os.ReadFile(list)
+		require.NoError(t, err)
+		pids = append(pids, strings.Fields(string(some))...)
+	}
+	return pids
+}
+
+// Pages of other sites cannot kill the shop.
+func TestCheckoutRefusesOtherSites(t *testing.T) {
+	t.Parallel()
+	checkout := startCheckout(t, buildCheckout(t))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, checkout.url+"/kill?held=0", nil)
+	require.NoError(t, err)
+	req.Header.Set("Origin", "https://example.com")
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, http.StatusForbidden, resp.StatusCode)
+}
+
+// checkout is the program as it serves its page.
+type checkout struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	stop func() // interrupts it, and waits for its end
+}
+
+func buildCheckout(t *testing.T) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "checkout")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./checkout").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return program
+}
+
+// withoutStores is the environment, but for the stores that it may name.
+func withoutStores() (env []string) {
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "DATABASE_URL=") && !strings.HasPrefix(variable, "REDIS_URL=") {
+			env = append(env, variable)
+		}
+	}
+	return env
+}
+
+// runCheckout runs the program to its end, and returns what it prints.
+func runCheckout(t *testing.T, program string, env []string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = env
+	var complaints strings.Builder
+	cmd.Stderr = &complaints
+	output, err := cmd.Output()
+	require.NoError(t, err, "%s%s", output, &complaints)
+	return string(output)
+}
+
+// startCheckout starts the program, and waits until it serves. Its end is that of Ctrl-C in a terminal, which interrupts
+// its children, too.
+func startCheckout(t *testing.T, program string) *checkout {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-listen", "127.0.0.1:0")
+	cmd.Env = withoutStores()
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	output, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	stop := sync.OnceFunc(func() {
+		assert.NoError(t, syscall.Kill(-cmd.Process.Pid, syscall.SIGINT))
+		assert.NoError(t, cmd.Wait())
+	})
+	t.Cleanup(stop)
+	said, err := bufio.NewReader(output).ReadString('\n')
+	require.NoError(t, err)
+	return &checkout{t, cmd, strings.TrimSpace(strings.TrimPrefix(said, "Open ")), stop}
+}
