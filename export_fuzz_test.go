@@ -2,9 +2,6 @@ package idempotency
 
 import "net/http"
 
-// Bounded returns the key that stores are given for k.
-func (k Key) Bounded() Key { return k.bounded() }
-
 // WithSelectors returns the fingerprint of a request with header h.
 func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
 	return fp.withSelectors(h, selectors(names))

@@ -79,7 +79,8 @@ type Entry struct {
 type Inspector interface {
 	// Inspect returns what the store holds of a key, which it does not change. The error is [ErrNoRecord] if there is
 	// nothing: the key was never used, has expired, or was forgotten. It wraps [ErrRecordInvalid] if the record cannot be
-	// read; the entry has what is known of it then.
+	// read; the entry has what is known of it then. If the parts of the key come from a person, [Key.Bounded] makes them
+	// those that stores have.
 	Inspect(ctx context.Context, key Key) (Entry, error)
 
 	// Forget removes the record of an entry that Inspect or List has returned. The next request with its key is executed

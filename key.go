@@ -41,6 +41,10 @@ const (
 	beginning   = 192
 )
 
+// Bounded returns the key as a [Store] has it: with parts of at most 257 bytes. It is for those who ask an [Inspector] for a
+// key whose parts they know as the service and the client have named them. A key that a store has told is bounded already.
+func (k Key) Bounded() Key { return k.bounded() }
+
 // bounded returns the key with parts that have a limited length, whatever their source allows.
 func (k Key) bounded() Key {
 	return Key{User: boundedPart(k.User), Endpoint: boundedPart(k.Endpoint), ID: boundedPart(k.ID)}

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -17,15 +18,20 @@ var _ Inspector = (*RedisStore)(nil)
 // without an expiry, which somebody else has taken away, it does not know the age either: the lease counts from now, as for
 // Begin, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
+	return s.InspectDigest(ctx, key.Digest())
+}
+
+// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing].
+func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
 	if s.fault != nil {
 		return Entry{}, s.fault
 	}
-	name := s.key(key)
+	name := s.name(digest)
 	held, err := s.look(ctx, name)
 	if errors.Is(err, redis.Nil) || err == nil && held.expiry == redisMissing {
 		return Entry{}, ErrNoRecord
 	}
-	entry := Entry{Digest: key.Digest()}
+	entry := Entry{Digest: digest}
 	if err != nil {
 		return entry, err
 	}

@@ -1,6 +1,10 @@
 package pgxstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/idempotency-go/idempotency"
+)
 
 // At returns the options with a clock of the test's own: now is SQL for the time.
 func (o Options) At(now string) Options { return o.at(now) }
@@ -26,4 +30,9 @@ func (o Options) Statements() map[string]string {
 	}
 	statements["record_first"], statements["record_next"] = o.recordStatements()
 	return statements
+}
+
+// LockNumber returns what advisory locks call a key.
+func LockNumber(o Options, key idempotency.Key) int64 {
+	return NewTable(nil, o).lockNumber(key.Digest())
 }

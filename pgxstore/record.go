@@ -104,10 +104,16 @@ func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
 func (r *row) record() idempotency.Record {
 	rec := idempotency.Record{Operation: r.operation.Bytes, Attempt: int(r.attempt.Int32), Created: r.created.Time}
 	copy(rec.Fingerprint[:], r.fingerprint)
-	if r.leaseUntil.Valid {
-		rec.LeaseLeft = max(0, r.leaseUntil.Time.Sub(r.now.Time))
-	}
+	rec.LeaseLeft = r.leaseLeft()
 	return rec
+}
+
+// leaseLeft returns how long the lease still runs; zero if there is none.
+func (r *row) leaseLeft() time.Duration {
+	if !r.leaseUntil.Valid {
+		return 0
+	}
+	return max(0, r.leaseUntil.Time.Sub(r.now.Time))
 }
 
 // held returns the record for an attempt whose key it holds, or an error that wraps idempotency.ErrRecordInvalid.

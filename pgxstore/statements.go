@@ -30,6 +30,7 @@ var (
 	comment = regexp.MustCompile(`(?m)^--.*\n`)
 	digest  = regexp.MustCompile(`\{digest (\S+)\}`)
 	after   = regexp.MustCompile(`\{after (\$\d+)\}`)
+	locked  = regexp.MustCompile(`\{locked (\$\d+)\}`)
 )
 
 // expand replaces what the statements have in common, which stands in braces. The table is r in them.
@@ -37,6 +38,7 @@ func (o Options) expand(sql string) string {
 	sql = common.Replace(sql)
 	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
+	sql = locked.ReplaceAllString(sql, lockedBy)
 	now := cmp.Or(o.now, "statement_timestamp()")
 	index := o.table() + "_expires"
 	return strings.NewReplacer(
@@ -132,10 +134,21 @@ const claimable = `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint 
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKey + `)`
 
+// readable says the same as row.check, but for the names, of which a list has none to compare with.
+const readable = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
+        AND (r.status IS NULL) = (r.completed_at IS NULL)
+        AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
+        AND (r.lease_until IS NULL OR isfinite(r.lease_until)))`
+
 // madeForKey says the same as storedNames.match.
 const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
             OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
+
+// lockedBy says whether a session has the advisory lock of the key with a number. The view has a number in two halves.
+const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+        AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
 
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
@@ -162,6 +175,12 @@ var common = strings.NewReplacer(
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`,
 	"{restorable}", `(r.expires_at <= {now} AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
         OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL)`,
+	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint`,
+	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
+        WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
+	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
+	"{readable}", readable,
 	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

@@ -19,6 +19,8 @@ type Table struct {
 	space  uint64        // keeps the locks of one table apart from those of another
 	spare  chan struct{} // is full while there is a connection beyond those of the pool
 
+	inspection located[inspectStatements]
+
 	most    int64        // connections of the pool
 	steps   atomic.Int64 // of leases, under way
 	made    time.Time
@@ -31,6 +33,7 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
 	t := &Table{
 		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1), made: time.Now(),
+		inspection: located[inspectStatements]{expand: expandInspect},
 	}
 	if pool != nil {
 		t.most = int64(pool.Config().MaxConns)

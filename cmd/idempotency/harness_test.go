@@ -1,0 +1,309 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// patience bounds what is waited for. Nothing waits that long unless it is broken.
+const patience = 30 * time.Second
+
+// binary is the program, built once, without C.
+var binary string
+
+func TestMain(m *testing.M) {
+	if kind := os.Getenv(serviceVariable); kind != "" {
+		serve(kind)
+		return
+	}
+	dir, err := os.MkdirTemp("", "idempotency")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "idempotency")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// command returns the program with an environment of its own: that of the test would have credentials.
+func command(ctx context.Context, env []string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Env = append([]string{"HOME=/nonexistent", "PATH=" + os.Getenv("PATH")}, env...)
+	return cmd
+}
+
+// result is what the program has said, and its exit status.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// try runs the program without a terminal.
+func try(t testing.TB, env []string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var out, complaints bytes.Buffer
+	cmd := command(ctx, env, args...)
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	_ = cmd.Run()
+	return result{cmd.ProcessState.ExitCode(), out.String(), complaints.String()}
+}
+
+// backend is a server with an empty store.
+type backend struct {
+	kind   string // for serve
+	env    []string
+	open   func(testing.TB) idempotency.Store
+	damage func(testing.TB) // of the record of Alice
+}
+
+func newRedis(t testing.TB) backend {
+	t.Helper()
+	server := servertest.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	t.Cleanup(func() { _ = client.Close() })
+	return backend{
+		kind: "redis",
+		env:  []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()},
+		open: func(testing.TB) idempotency.Store {
+			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		},
+		damage: func(t testing.TB) {
+			names, err := client.Keys(t.Context(), "idempotency:*").Result()
+			require.NoError(t, err)
+			require.Len(t, names, 1)
+			require.NoError(t, client.Append(t.Context(), names[0], "more than was stored").Err())
+		},
+	}
+}
+
+// server is the PostgreSQL of all tests. Each has a database of its own.
+var (
+	server    = sync.OnceValues(func() (*servertest.Database, error) { return servertest.StartPostgres() })
+	databases atomic.Int64
+)
+
+// postgresURL returns the URL of a new database.
+func postgresURL(t testing.TB) string {
+	t.Helper()
+	db, err := server()
+	servertest.Require(t, err)
+	name := fmt.Sprintf("shop_%d", databases.Add(1))
+	require.NoError(t, db.Psql("postgres", "CREATE DATABASE "+name))
+	return strings.Replace(db.URL(), "/postgres?", "/"+name+"?", 1)
+}
+
+func newPostgres(t testing.TB) backend {
+	t.Helper()
+	url := postgresURL(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	require.NoError(t, pgxstore.Migrate(t.Context(), pool, pgxstore.Options{}))
+	return backend{
+		kind: "postgres",
+		env:  []string{"DATABASE_URL=" + url},
+		open: func(testing.TB) idempotency.Store { return pgxstore.New(pool, pgxstore.Options{}) },
+		damage: func(t testing.TB) {
+			_, err := pool.Exec(t.Context(), "UPDATE idempotency_records SET fingerprint = 'short'")
+			require.NoError(t, err)
+		},
+	}
+}
+
+// url returns the URL of the store.
+func (b backend) url() string {
+	_, url, _ := strings.Cut(b.env[0], "=")
+	return url
+}
+
+// forEachBackend runs a test with each store that the program knows.
+func forEachBackend(t *testing.T, test func(*testing.T, backend)) {
+	for name, open := range map[string]func(testing.TB) backend{"redis": newRedis, "postgres": newPostgres} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
+var keyOfAlice = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "order-1"}
+
+func hexOf(digest [32]byte) string { return hex.EncodeToString(digest[:]) }
+
+// asking are the flags that name a key.
+func asking(key idempotency.Key) []string {
+	return []string{"--user", key.User, "--endpoint", key.Endpoint, "--key", key.ID}
+}
+
+// with returns a command with the flags that name the key of Alice, and others.
+func with(command string, more ...string) []string {
+	return append(append([]string{command}, asking(keyOfAlice)...), more...)
+}
+
+var attempt = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: 24 * time.Hour}
+
+// claim begins an attempt.
+func claim(t testing.TB, store idempotency.Store, key idempotency.Key, request idempotency.ClaimRequest) idempotency.Claim {
+	t.Helper()
+	_, claim, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	return claim
+}
+
+// complete stores an answer.
+func complete(t testing.TB, store idempotency.Store, key idempotency.Key, resp idempotency.Response) {
+	t.Helper()
+	require.NoError(t, claim(t, store, key, attempt).Complete(t.Context(), resp, attempt.TTL))
+}
+
+var answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("charged\n")}
+
+// The service that the stories are about is this program, started again.
+
+const (
+	serviceVariable = "IDEMPOTENCY_TEST_SERVICE"
+	urlVariable     = "IDEMPOTENCY_TEST_URL"
+)
+
+// service is a running one.
+type service struct {
+	cmd   *exec.Cmd
+	url   string
+	lines *bufio.Scanner
+}
+
+func startService(t testing.TB, kind, url string) *service {
+	t.Helper()
+	s := &service{cmd: exec.Command(os.Args[0])}
+	s.cmd.Env = append(os.Environ(), serviceVariable+"="+kind, urlVariable+"="+url)
+	s.cmd.Stderr = os.Stderr
+	out, err := s.cmd.StdoutPipe()
+	require.NoError(t, err)
+	_, err = s.cmd.StdinPipe() // which ends with this process
+	require.NoError(t, err)
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(s.kill)
+	s.lines = bufio.NewScanner(out)
+	require.True(t, s.lines.Scan(), "the service does not start")
+	s.url = s.lines.Text()
+	return s
+}
+
+// kill ends the service as a crash does.
+func (s *service) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+}
+
+// pay sends the request of Alice, and returns status and whether it was replayed. An attempt that is to hang does not
+// answer.
+func (s *service) pay(t testing.TB, change ...func(*http.Request)) (status int, replayed bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/payments", strings.NewReader("amount=4200"))
+	require.NoError(t, err)
+	r.Header.Set("X-User", "alice")
+	r.Header.Set("Idempotency-Key", "order-1")
+	for _, change := range change {
+		change(r)
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := transport.RoundTrip(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true"
+}
+
+// hang sends the request of Alice, and returns when its handler is at work, which it does not end.
+func (s *service) hang(t testing.TB) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = fmt.Fprint(conn, "POST /payments HTTP/1.1\r\nHost: "+strings.TrimPrefix(s.url, "http://")+"\r\nX-User: alice\r\n"+
+		"Idempotency-Key: order-1\r\nX-Hang: 1\r\nContent-Length: 11\r\n\r\namount=4200")
+	require.NoError(t, err)
+	require.True(t, s.lines.Scan(), "the service has ended")
+	require.Equal(t, "charging", s.lines.Text())
+}
+
+// serve is the service. It says where it listens, and when a handler hangs.
+func serve(kind string) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1) // the test has ended without a word
+	}()
+	url := os.Getenv(urlVariable)
+	var store idempotency.Store
+	if kind == "redis" {
+		opts, err := redis.ParseURL(url)
+		must(err)
+		store = idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{})
+	} else {
+		pool, err := pgxpool.New(context.Background(), url)
+		must(err)
+		store = pgxstore.New(pool, pgxstore.Options{})
+		if kind == "transactions" {
+			store = pgxstore.NewTx(pool, pgxstore.Options{})
+		}
+	}
+	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+	guard, err := idempotency.New(store, user, idempotency.Options{Lease: 5 * time.Second, Endpoint: func(r *http.Request) string {
+		return r.Method + " " + r.URL.Path
+	}})
+	must(err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(err)
+	fmt.Printf("http://%s\n", listener.Addr())
+	must(http.Serve(listener, guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Hang") != "" {
+			fmt.Println("charging")
+			select {}
+		}
+		_ = idempotency.Annotate(r.Context(), "payment pay_1")
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Location", "/payments/pay_1")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, `{"id":"pay_1","amount":4200}`)
+	}))))
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"encoding/hex"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// inspection is what inspect and forget print as JSON. The names in all documents are stable.
+type inspection struct {
+	Store     string     `json:"store"`
+	Found     bool       `json:"found"`
+	Forgotten *bool      `json:"forgotten,omitempty"` // of forget
+	Story     string     `json:"story"`
+	Entry     *jsonEntry `json:"entry,omitempty"`
+}
+
+// jsonEntry is an entry. What the store does not know is left out.
+type jsonEntry struct {
+	State       idempotency.State `json:"state"`
+	User        string            `json:"user,omitempty"`
+	Endpoint    string            `json:"endpoint,omitempty"`
+	Key         string            `json:"key,omitempty"`
+	Digest      string            `json:"digest"`
+	Operation   string            `json:"operation,omitempty"`
+	Attempt     int               `json:"attempt,omitempty"`
+	Created     *time.Time        `json:"created,omitempty"`
+	Completed   *time.Time        `json:"completed,omitempty"`
+	LeaseLeftMS int64             `json:"leaseLeftMs,omitempty"`
+	RemainingMS int64             `json:"remainingMs,omitempty"`
+	Size        int64             `json:"size,omitempty"`
+	Status      int               `json:"status,omitempty"`
+	Note        string            `json:"note,omitempty"`
+	Damage      string            `json:"damage,omitempty"`
+	Response    *jsonResponse     `json:"response,omitempty"`
+}
+
+// jsonResponse is the stored answer.
+type jsonResponse struct {
+	Header     http.Header `json:"header,omitempty"`
+	Trailer    http.Header `json:"trailer,omitempty"`
+	Omitted    bool        `json:"omitted,omitempty"`
+	Sealed     bool        `json:"sealed,omitempty"`
+	BodySize   int         `json:"bodySize"`
+	Body       *string     `json:"body,omitempty"`       // with --body, if it is text
+	BodyBase64 []byte      `json:"bodyBase64,omitempty"` // with --body, if it is not
+}
+
+func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
+	j := &jsonEntry{
+		State: e.State, User: e.Key.User, Endpoint: e.Key.Endpoint, Key: e.Key.ID,
+		Digest:  hex.EncodeToString(e.Digest[:]),
+		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
+		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
+		Note: e.Note,
+	}
+	if e.Attempt > 0 {
+		j.Operation = e.Operation.String()
+	}
+	if damage != nil {
+		j.Damage = damage.Error()
+	}
+	r := e.Response
+	if r == nil {
+		return j
+	}
+	j.Response = &jsonResponse{
+		Header: r.Header.Header(), Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(e),
+		BodySize: len(r.Body),
+	}
+	switch {
+	case !body:
+	case utf8.Valid(r.Body):
+		text := string(r.Body)
+		j.Response.Body = &text
+	default:
+		j.Response.BodyBase64 = r.Body
+	}
+	return j
+}
+
+func timeOf(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}

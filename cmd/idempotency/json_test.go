@@ -1,0 +1,89 @@
+package main_test
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+// Each command prints one document, and the README has the names in it.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	forEachBackend(t, func(t *testing.T, b backend) {
+		store := b.open(t)
+		complete(t, store, keyOfAlice, idempotency.Response{
+			Status: 201, Header: ": payment pay_1\nContent-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"),
+		})
+		claim(t, store, idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}, attempt)
+		for _, args := range [][]string{
+			with("inspect", "--body"), {"list"}, {"stats"}, {"check"}, with("forget", "--yes"), with("inspect"),
+		} {
+			got := try(t, b.env, append(args, "--json")...)
+			require.Empty(t, got.stderr)
+			var document map[string]any
+			require.NoError(t, json.Unmarshal([]byte(got.stdout), &document), got.stdout)
+			require.Contains(t, document, "store")
+			requireNames(t, string(readme), document)
+			if args[0] != "inspect" || got.status != 0 {
+				continue
+			}
+			entry := document["entry"].(map[string]any)
+			response := entry["response"].(map[string]any)
+			require.Equal(t, "payment pay_1", entry["note"])
+			require.Equal(t, map[string]any{"Content-Type": []any{"text/plain"}}, response["header"])
+			require.Equal(t, map[string]any{"X-Sum": []any{"1"}}, response["trailer"])
+			require.Equal(t, "/w==", response["bodyBase64"])
+		}
+	})
+}
+
+// requireNames requires that a page has each name in a document.
+func requireNames(t testing.TB, page string, value any) {
+	t.Helper()
+	switch value := value.(type) {
+	case []any:
+		for _, element := range value {
+			requireNames(t, page, element)
+		}
+	case map[string]any:
+		for name, member := range value {
+			require.Contains(t, page, "`"+name+"`")
+			if name != "header" && name != "trailer" {
+				requireNames(t, page, member)
+			}
+		}
+	}
+}
+
+// The flags of PostgreSQL name a table that is not the usual one.
+func TestTableOfTheService(t *testing.T) {
+	t.Parallel()
+	url := postgresURL(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	opts := pgxstore.Options{Schema: "of shop", Table: "Keys", PartitionDays: 2}
+	require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
+	complete(t, pgxstore.NewTx(pool, opts), keyOfAlice, answer)
+	env, flags := []string{"DATABASE_URL=" + url}, []string{"--schema", "of shop", "--table", "Keys", "--partition-days", "2"}
+	for _, args := range [][]string{with("inspect"), {"list", "--user", "alice"}, {"stats"}, with("forget", "--yes")} {
+		got := try(t, env, append(args, flags...)...)
+		require.Zero(t, got.status, got.stderr)
+	}
+	require.NotContains(t, try(t, env, append([]string{"check"}, flags...)...).stdout, "broken")
+	got := try(t, env, "check", "--schema", "of shop", "--table", "Keys")
+	require.Equal(t, 1, got.status)
+	require.Contains(t, got.stdout, "another setting of PartitionDays")
+	require.Contains(t, got.stdout, "broken")
+	got = try(t, env, with("inspect")...)
+	require.Equal(t, 3, got.status, "the usual table is not there")
+	require.Contains(t, got.stderr, "idempotency_records")
+}

@@ -1,0 +1,7 @@
+// Idempotency tells what has happened to idempotency keys, for support and operators: it inspects, lists and forgets the
+// records that a service keeps in Redis or PostgreSQL. README.md says how to run it, docs/inspecting.md what for.
+package main
+
+import "os"
+
+func main() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr)) }

@@ -1,0 +1,131 @@
+package main_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// documented returns what docs/inspecting.md says behind a mark, in the next block.
+func documented(t testing.TB, mark string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/inspecting.md")
+	require.NoError(t, err)
+	block := regexp.MustCompile("(?s)<!-- " + mark + " -->\n+```[a-z]*\n(.*?)```").FindStringSubmatch(string(text))
+	require.NotNil(t, block, mark)
+	return block[1]
+}
+
+// The role that the documentation makes for support can look, and no more, until it is given the privilege to delete.
+func TestRoleOfSupport(t *testing.T) {
+	t.Parallel()
+	b := newPostgres(t)
+	complete(t, b.open(t), keyOfAlice, answer)
+	admin, err := pgx.Connect(t.Context(), b.url())
+	require.NoError(t, err)
+	defer func() { _ = admin.Close(t.Context()) }()
+	for statement := range strings.SplitSeq(documented(t, "role"), ";") {
+		_, err = admin.Exec(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	_, err = admin.Exec(t.Context(), "ALTER ROLE support PASSWORD 'read'")
+	require.NoError(t, err)
+	env := []string{"DATABASE_URL=" + regexp.MustCompile(`//.*@`).ReplaceAllString(b.url(), "//support:read@")}
+	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
+		got := try(t, env, args...)
+		require.Zero(t, got.status, "%v: %s", args, got.stderr)
+	}
+	got := try(t, env, with("forget", "--yes")...)
+	require.Equal(t, 3, got.status)
+	require.Contains(t, got.stderr, "permission denied")
+	require.Contains(t, try(t, env, "check").stdout, "role support lacks INSERT")
+	_, err = admin.Exec(t.Context(), "GRANT DELETE ON idempotency_records TO support")
+	require.NoError(t, err)
+	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
+}
+
+// So can the user of Redis, whose commands the documentation lists. It sees no other keys.
+func TestUserOfSupport(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	defer admin.Close()
+	complete(t, idempotency.NewRedisStore(admin, idempotency.RedisOptions{}), keyOfAlice, answer)
+	require.NoError(t, admin.Set(t.Context(), "another", "secret", 0).Err())
+	acl := func(mark string) {
+		for line := range strings.Lines(documented(t, mark)) {
+			var words []any
+			for word := range strings.FieldsSeq(line) {
+				words = append(words, word)
+			}
+			require.NoError(t, admin.Do(t.Context(), words...).Err(), line)
+		}
+	}
+	acl("acl")
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "support", ">read").Err())
+	env := []string{"REDIS_URL=redis://support:read@" + server.Addr()}
+	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
+		got := try(t, env, args...)
+		require.Zero(t, got.status, "%v: %s", args, got.stderr)
+	}
+	got := try(t, env, with("forget", "--yes")...)
+	require.Equal(t, 3, got.status, got.stdout)
+	require.Contains(t, got.stderr, "NOPERM")
+	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "support", Password: "read"})
+	defer limited.Close()
+	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
+	acl("acl of forget")
+	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
+}
+
+// The program finds the record wherever the client of the service does: in a Cluster, and behind Sentinel.
+func TestClusterAndSentinel(t *testing.T) {
+	t.Parallel()
+	password := servertest.RedisPassword()
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		var addrs []string
+		for _, master := range servertest.RedisCluster(t) {
+			addrs = append(addrs, master.Addr())
+		}
+		client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, Password: password})
+		defer client.Close()
+		requireFound(t, client, "redis://:"+password+"@"+addrs[0], "--cluster")
+		requireFound(t, client, "redis://:"+password+"@"+addrs[0]+"?addr="+addrs[1])
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		addrs := servertest.RedisSentinel(t, 1).Addrs()
+		client := redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: servertest.SentinelMaster, SentinelAddrs: addrs, Password: password, SentinelPassword: password,
+		})
+		defer client.Close()
+		requireFound(t, client, "redis://:"+password+"@"+addrs[0]+"?master_name="+servertest.SentinelMaster+"&password="+password)
+	})
+}
+
+// requireFound completes an operation, which the program is to find and to forget at a URL.
+func requireFound(t testing.TB, client redis.UniversalClient, url string, flags ...string) {
+	t.Helper()
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "of the service:"})
+	for _, id := range []string{"1", "2", "3", "4"} {
+		complete(t, store, idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}, answer)
+	}
+	env, flags := []string{"REDIS_URL=" + url}, append(flags, "--prefix", "of the service:")
+	require.Contains(t, try(t, env, append([]string{"list", "--limit", "1"}, flags...)...).stdout, "1 of 4 records")
+	for _, id := range []string{"1", "2", "3", "4"} {
+		key := asking(idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id})
+		got := try(t, env, append(append([]string{"inspect"}, key...), flags...)...)
+		require.Zero(t, got.status, got.stdout+got.stderr)
+		got = try(t, env, append(append([]string{"forget", "--yes"}, key...), flags...)...)
+		require.Zero(t, got.status, got.stdout+got.stderr)
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/redis/go-redis/v9"
+)
+
+// The exit statuses, which scripts rely on.
+const (
+	exitOK      = 0
+	exitNothing = 1 // no record, nothing listed; or Check has findings
+	exitUsage   = 2
+	exitUnknown = 3 // the store could not be asked, or its record cannot be read: nobody knows
+	exitRefused = 4 // not forgotten: it is running, it has changed, or a person said no
+)
+
+// commandLine is what can be asked for. Kong makes flags, help and faults of five commands with common flags from it, which
+// is shorter than one flag.FlagSet for each command, and keeps each flag beside the code that uses it.
+type commandLine struct {
+	Store   string           `placeholder:"URL" help:"${store}"`
+	Timeout time.Duration    `default:"30s" help:"Bound on each question to the store."`
+	JSON    bool             `name:"json" help:"Print one JSON document."`
+	Version kong.VersionFlag `help:"Print the version and exit."`
+
+	Prefix   string `group:"Redis" help:"RedisOptions.Prefix of the service." placeholder:"TEXT"`
+	Cluster  bool   `group:"Redis" help:"The server is one of a Redis Cluster."`
+	Replicas int    `group:"Redis" help:"RedisOptions.Replicas of the service, for check." placeholder:"N"`
+
+	Schema        string `group:"PostgreSQL" help:"Options.Schema of the service." placeholder:"NAME"`
+	Table         string `group:"PostgreSQL" help:"Options.Table of the service." placeholder:"NAME"`
+	PartitionDays int    `group:"PostgreSQL" help:"Options.PartitionDays of the service." placeholder:"N"`
+
+	Inspect inspectCommand `cmd:"" help:"Tell what happened to a key, and what a retry gets."`
+	List    listCommand    `cmd:"" help:"List what is running, abandoned, or largest."`
+	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that its operation may be executed again."`
+	Check   checkCommand   `cmd:"" help:"Report what is unsafe about the store, or broken. Run it as the role of the service."`
+	Stats   statsCommand   `cmd:"" help:"Sum up the store: records by state, what is abandoned, the largest users."`
+}
+
+const (
+	description = `Tells what has happened to idempotency keys in Redis or PostgreSQL.
+
+Credentials come from the environment and are never printed. REDIS_URL and DATABASE_URL are the URLs that services use.
+Redis also takes its password from REDISCLI_AUTH, PostgreSQL from PGPASSWORD or ~/.pgpass. A Redis URL with master_name
+asks Sentinel.
+
+Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store could not be asked, or
+the record cannot be read; 4 not forgotten: running, changed, or not confirmed.`
+
+	storeHelp = "redis://host:port/0, rediss://, postgres://user@host/database, or only 'redis' or 'postgres'. " +
+		"Without a password. Default: what the environment has."
+)
+
+// failure is an error with an exit status. Without a message, what there is to say was printed.
+type failure struct {
+	status int
+	err    error
+}
+
+func (f *failure) Error() string {
+	if f.err == nil {
+		return ""
+	}
+	return f.err.Error()
+}
+
+func (f *failure) Unwrap() error { return f.err }
+
+func fail(status int, format string, args ...any) error {
+	return &failure{status, fmt.Errorf(format, args...)}
+}
+
+// nothing ends the program with a status, and says no more.
+func nothing(status int) error { return &failure{status: status} }
+
+// run is the program. If it fails, it says why in one line.
+func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *os.File) (status int) {
+	secrets := secretsIn(env, args)
+	defer func() { // the trace of a panic may have what an error has
+		if p := recover(); p != nil {
+			fmt.Fprintf(stderr, "idempotency: panic: %s\n%s", visible(secrets.hide(fmt.Sprint(p))), debug.Stack())
+			status = exitUnknown
+		}
+	}()
+	redis.SetLogger(quiet{})
+	var line commandLine
+	parser, err := kong.New(&line, kong.Name("idempotency"), kong.Description(description), kong.Writers(stdout, stderr),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version(), "store": storeHelp})
+	if err != nil {
+		panic(err) // a fault of commandLine
+	}
+	parsed, err := parser.Parse(args)
+	if err == nil {
+		err = parsed.Run(&app{
+			line: &line, env: env, secrets: secrets, style: styleOf(stdout, env),
+			stdin: stdin, out: stdout, questions: stderr,
+		})
+	} else {
+		err = &failure{exitUsage, err}
+	}
+	if err == nil {
+		return exitOK
+	}
+	complain(stderr, secrets, err)
+	if f, ok := errors.AsType[*failure](err); ok {
+		return f.status
+	}
+	return exitUnknown
+}
+
+// complain prints all that an error says in one line, if it says anything.
+func complain(stderr io.Writer, secrets *secrets, err error) {
+	text := strings.TrimPrefix(secrets.hide(err.Error()), "idempotency: ") // of the library
+	if text != "" {
+		fmt.Fprintln(stderr, "idempotency:", visible(strings.ReplaceAll(text, "\n", "; ")))
+	}
+}
+
+// app is what the commands work with.
+type app struct {
+	line      *commandLine
+	env       func(string) (string, bool)
+	secrets   *secrets
+	stdin     *os.File
+	out       io.Writer
+	questions io.Writer
+	style     style
+}
+
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	return info.Main.Version + " " + info.GoVersion
+}

@@ -1,0 +1,128 @@
+package main_test
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// No credential is printed, wherever it stands, whatever is wrong with it, and whatever is asked.
+func TestCredentialsAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	const secret = "top%20s3cret" // also as it is meant: "top s3cret"
+	db, err := server()
+	servertest.Require(t, err)
+	redis, postgres := servertest.Redis(t).Addr(), db.Addr()
+	host, port, _ := strings.Cut(postgres, ":")
+	home := t.TempDir()
+	passwords := fmt.Sprintf("%s:%s:*:postgres:top s3cret\n", host, port)
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte(passwords), 0o600))
+	words := "host=" + host + " port=" + port + " user=postgres"
+	const closed = "127.0.0.1:1"
+	type setting struct{ env, flags []string }
+	atRedis := func(rest string) setting { return setting{env: []string{"REDIS_URL=redis://:" + secret + rest}} }
+	atPostgres := func(rest string) setting {
+		return setting{env: []string{"DATABASE_URL=postgres://postgres:" + secret + rest}}
+	}
+	variables := func(variables ...string) setting { return setting{env: variables} }
+	flags := func(flags ...string) setting { return setting{flags: flags} }
+	for name, test := range map[string]setting{
+		"Redis refuses":              atRedis("@" + redis),
+		"Redis refuses the variable": variables("REDIS_URL=redis://"+redis, "REDISCLI_AUTH=top s3cret"),
+		"Redis refuses a user":       variables("REDIS_URL=redis://support:" + secret + "@" + redis),
+		"Redis is down":              atRedis("@" + closed),
+		"Cluster refuses":            atRedis("@" + redis + "?addr=" + redis),
+		"Sentinel is down":           atRedis("@" + closed + "?master_name=m&password=" + secret),
+		"Redis, no host":             {atRedis("@").env, []string{"--timeout", "1s"}},
+		"Redis, no port":             atRedis("@host:port"),
+		"Redis, no database":         atRedis("@host/records"),
+		"Redis, unknown parameter":   atRedis("@host?pass=" + secret),
+		"Redis, no scheme":           variables("REDIS_URL=:" + secret + "@host"),
+		"Redis, another scheme":      variables("REDIS_URL=http://:" + secret + "@host"),
+		"Redis, a slash within":      atRedis("/x@host"),
+		"Redis, a control character": atRedis("\x7f@host"),
+
+		"PostgreSQL refuses":         atPostgres("@" + postgres + "/postgres"),
+		"PostgreSQL refuses words":   variables("DATABASE_URL=" + words + " password='top s3cret'"),
+		"PostgreSQL, .pgpass":        variables("HOME="+home, "DATABASE_URL=postgres://postgres@"+postgres+"/postgres"),
+		"PostgreSQL is down":         atPostgres("@" + closed + "/postgres"),
+		"PostgreSQL, no port":        atPostgres("@host:port/postgres"),
+		"PostgreSQL, broken words":   variables("DATABASE_URL=password='top s3cret' nonsense"),
+		"PostgreSQL, an open quote":  variables("DATABASE_URL=password='top s3cret"),
+		"PostgreSQL, a parameter":    variables("DATABASE_URL=postgres://h/?password=" + secret + "&sslmode=" + secret),
+		"PostgreSQL, a slash within": atPostgres("/x@host/db"),
+		"PostgreSQL, a bad escape":   atPostgres("%zz@host/db"),
+		"PostgreSQL, variables": {
+			[]string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=postgres", "PGPASSWORD=top s3cret"},
+			[]string{"--store", "postgres"},
+		},
+
+		"both":                        {append(atRedis("@h").env, atPostgres("@h/").env...), nil},
+		"a flag of Redis":             flags("--store", "redis://:"+secret+"@"+redis),
+		"a flag of PostgreSQL":        flags("--store", "postgres://u:"+secret+"@"+postgres+"/db"),
+		"a parameter in a flag":       flags("--store", "postgres://u@"+postgres+"/db?password="+secret),
+		"a flag that is no URL":       flags("--store", "redis://:"+secret+"@h:port%"),
+		"an argument":                 flags("redis://:" + secret + "@" + redis),
+		"an argument with a line end": flags("postgres://u:" + secret + "@h\n/db"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, args := range [][]string{
+				with("inspect"), with("inspect", "--json"), with("forget", "--yes"), {"list"}, {"stats", "--json"}, {"check"},
+				{"check", "--json"}, {"list", "--help"}, {"--version"},
+			} {
+				got := try(t, test.env, append(args, test.flags...)...)
+				said := got.stdout + got.stderr
+				if args[len(args)-1] != "--help" && args[0] != "--version" {
+					require.Contains(t, []int{2, 3}, got.status, "%v: %s", args, said)
+				}
+				require.NotContains(t, said, "s3cret", args)
+				require.NotContains(t, said, "panic", args)
+				require.LessOrEqual(t, strings.Count(got.stderr, "\n"), 1, said)
+			}
+		})
+	}
+}
+
+// With a password elsewhere than in the URL, the program gets in.
+func TestWhereCredentialsComeFrom(t *testing.T) {
+	t.Parallel()
+	redis, postgres := newRedis(t), newPostgres(t)
+	parse := func(b backend) (u *url.URL, password string) {
+		u, err := url.Parse(b.url())
+		require.NoError(t, err)
+		password, _ = u.User.Password()
+		u.User = url.User(u.User.Username())
+		return u, password
+	}
+	r, redisPassword := parse(redis)
+	p, postgresPassword := parse(postgres)
+	home := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:"+postgresPassword+"\n"), 0o600))
+	for name, test := range map[string]struct{ env, args []string }{
+		"REDIS_URL":     {redis.env, nil},
+		"REDISCLI_AUTH": {[]string{"REDISCLI_AUTH=" + redisPassword}, []string{"--store", "redis://" + r.Host}},
+		"DATABASE_URL":  {postgres.env, nil},
+		"PGPASSWORD":    {[]string{"PGPASSWORD=" + postgresPassword}, []string{"--store", p.String()}},
+		".pgpass":       {[]string{"HOME=" + home}, []string{"--store", p.String()}},
+		"PG variables": {
+			[]string{
+				"PGHOST=127.0.0.1", "PGPORT=" + p.Port(), "PGUSER=postgres", "PGDATABASE=" + p.Path[1:],
+				"PGPASSWORD=" + postgresPassword,
+			},
+			[]string{"--store", "postgres"},
+		},
+		"one of two": {append(redis.env, postgres.env...), []string{"--store", "postgres"}},
+		"the other":  {append(redis.env, postgres.env...), []string{"--store", "redis"}},
+	} {
+		got := try(t, test.env, append([]string{"stats"}, test.args...)...)
+		require.Zero(t, got.status, "%s: %s", name, got.stderr)
+	}
+}

@@ -1,0 +1,189 @@
+package main_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// Scripts rely on the exit status: what each command ends with, in each state of a key.
+func TestExitStatus(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		store := b.open(t)
+		keyIn := func(id string) idempotency.Key {
+			return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: id}
+		}
+		complete(t, store, keyIn("completed"), answer)
+		claim(t, store, keyIn("running"), attempt)
+		lapsing := attempt
+		lapsing.Lease = time.Millisecond
+		claim(t, store, keyIn("abandoned"), lapsing)
+		require.NoError(t, claim(t, store, keyIn("released"), attempt).Release(t.Context(), time.Hour))
+		complete(t, store, keyIn("omitted"), idempotency.Response{Status: 202, Omitted: true})
+		long := strings.Repeat("long", 100)
+		complete(t, store, keyIn(long).Bounded(), answer)
+		await(t, func() bool {
+			return strings.Contains(try(t, b.env, append([]string{"inspect"}, asking(keyIn("abandoned"))...)...).stdout, "abandoned")
+		})
+		digest := keyIn("completed").Digest()
+		byDigest := []string{"--digest", hexOf(digest)}
+		at := func(command, id string, more ...string) []string {
+			return append(append([]string{command}, asking(keyIn(id))...), more...)
+		}
+		for _, test := range []struct {
+			name   string
+			args   []string
+			status int
+			says   string
+		}{
+			{"completed", at("inspect", "completed"), 0, "gets the stored answer, status 201"},
+			{"in quotes, as the header may be", at("inspect", `"completed"`), 0, "gets the stored answer, status 201"},
+			{"longer than stores keep", at("inspect", long), 0, "gets the stored answer, status 201"},
+			{"running", at("inspect", "running"), 0, "Attempt 1 is running now"},
+			{"abandoned", at("inspect", "abandoned"), 0, "Nobody knows what it has done"},
+			{"released", at("inspect", "released"), 0, "without an answer that counts"},
+			{"omitted", at("inspect", "omitted"), 0, "409 not-replayable"},
+			{"by its digest", append([]string{"inspect"}, byDigest...), 0, "gets the stored answer, status 201"},
+			{"no record", at("inspect", "none"), 1, "There is no record of this key"},
+			{"no record as JSON", at("inspect", "none", "--json"), 1, `"found": false`},
+			{"nothing to forget", at("forget", "none", "--yes"), 1, "There is no record of this key"},
+			{"nothing to forget as JSON", at("forget", "none", "--yes", "--json"), 1, `"forgotten": false`},
+			{"list", []string{"list"}, 0, "completed"},
+			{"list of a state", []string{"list", "--state", "released"}, 0, "released"},
+			{"list of two states", []string{"list", "--state", "running,abandoned", "--json"}, 0, `"state": "abandoned"`},
+			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 6 records"},
+			{"stats", []string{"stats"}, 0, "Abandoned, the oldest first"},
+			{"findings", []string{"check"}, 1, "unsafe"},
+			{"findings as JSON", []string{"check", "--json"}, 1, `"severity": "unsafe"`},
+
+			{"no key", []string{"inspect"}, 2, "which key?"},
+			{"half of a key", []string{"inspect", "--user", "alice"}, 2, "which key?"},
+			{"a key and a digest", at("inspect", "completed", byDigest...), 2, "want --digest, or --user"},
+			{"no digest", []string{"inspect", "--digest", "12"}, 2, "64 hexadecimal digits"},
+			{"nobody to ask", at("forget", "completed"), 2, "want --yes"},
+			{"two faults", []string{"forget"}, 2, "which key? want --user, --endpoint and --key, or --digest; standard input"},
+			{"no state", []string{"list", "--state", "gone"}, 2, "must be one of"},
+			{"no limit", []string{"list", "--limit", "0"}, 2, "--limit must be positive"},
+			{"no time", []string{"stats", "--timeout", "0s"}, 2, "--timeout must be positive"},
+			{"no command", nil, 2, "expected one of"},
+			{"unknown command", []string{"delete"}, 2, "unexpected argument delete"},
+			{"unknown flag", []string{"list", "--all"}, 2, "unknown flag --all"},
+			{"password of Redis", []string{"list", "--store", "redis://:pw@localhost"}, 2, "--store has a password"},
+			{"password of PostgreSQL", []string{"list", "--store", "postgres://localhost?password=pw"}, 2, "has a password"},
+			{"unknown store", []string{"list", "--store", "mysql://localhost"}, 2, "want redis://"},
+
+			{"running, to be forgotten", at("forget", "running", "--yes"), 4, "not forgotten: Attempt 1 is running"},
+			{"forgotten", at("forget", "completed", "--yes"), 0, "A SECOND TIME"},
+			{"forgotten as JSON", at("forget", "abandoned", "--yes", "--json"), 0, `"forgotten": true`},
+			{"forgotten already", at("forget", "completed", "--yes"), 1, "There is no record"},
+			{"forgotten, released", at("forget", "released", "--yes"), 0, "and for the same request only"},
+		} {
+			got := try(t, b.env, test.args...)
+			require.Equal(t, test.status, got.status, "%s: %s%s", test.name, got.stdout, got.stderr)
+			require.Contains(t, strings.Join(strings.Fields(got.stdout+got.stderr), " "), test.says, test.name)
+			require.LessOrEqual(t, strings.Count(got.stderr, "\n"), 1, "%s: %s", test.name, got.stderr)
+		}
+		got := try(t, b.env, "list", "--state", "completed", "--user", "nobody", "--json")
+		if b.kind == "redis" {
+			require.Equal(t, 2, got.status, "a store that does not keep users")
+		} else {
+			require.Equal(t, 1, got.status)
+			var listing struct{ Entries []any }
+			require.NoError(t, json.Unmarshal([]byte(got.stdout), &listing))
+			require.NotNil(t, listing.Entries)
+		}
+	})
+}
+
+func await(t testing.TB, is func() bool) {
+	t.Helper()
+	require.Eventually(t, is, patience, 20*time.Millisecond)
+}
+
+// A store that cannot be asked has a status of its own: nobody knows whether there is a record.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none"} {
+		for _, args := range [][]string{with("inspect"), with("forget", "--yes"), {"list"}, {"stats"}, {"check"}} {
+			got := try(t, nil, append(args, "--store", url, "--timeout", "2s")...)
+			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
+			require.Contains(t, got.stderr, "refused")
+			require.Equal(t, 1, strings.Count(got.stderr, "\n"), got.stderr)
+		}
+	}
+}
+
+// A server that says nothing does not hold the program for longer than the bound.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	address := silent(t)
+	for _, url := range []string{"redis://" + address, "postgres://nobody@" + address + "/none?sslmode=disable"} {
+		for _, args := range [][]string{with("inspect"), {"check"}} {
+			got := try(t, nil, append(args, "--store", url, "--timeout", "200ms")...)
+			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
+		}
+	}
+}
+
+// A sealed answer is told from others. What is in the clear is shown.
+func TestSealed(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		sealed, err := idempotency.Seal(b.open(t), idempotency.SealOptions{
+			Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+		})
+		require.NoError(t, err)
+		complete(t, sealed, keyOfAlice, answer)
+		got := try(t, b.env, with("inspect", "--body")...)
+		require.Zero(t, got.status, got.stderr)
+		require.Contains(t, got.stdout, "The answer is sealed")
+		require.Contains(t, got.stdout, "201 Created")
+		require.NotContains(t, got.stdout, "charged")
+		require.Contains(t, try(t, b.env, with("inspect", "--json")...).stdout, `"sealed": true`)
+	})
+}
+
+// What cannot be read is neither absent nor refused: it is shown as far as it is known, and can be forgotten.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		complete(t, b.open(t), keyOfAlice, answer)
+		b.damage(t)
+		got := try(t, b.env, with("inspect")...)
+		require.Equal(t, 3, got.status, got.stdout+got.stderr)
+		require.Contains(t, got.stdout, "The record of this key cannot be read")
+		got = try(t, b.env, with("inspect", "--json")...)
+		require.Equal(t, 3, got.status)
+		require.Contains(t, got.stdout, `"damage": `)
+		got = try(t, b.env, with("forget", "--yes")...)
+		require.Equal(t, 0, got.status, got.stdout+got.stderr)
+		require.Equal(t, 1, try(t, b.env, with("inspect")...).status)
+	})
+}
+
+// Of what is no record at all, nobody can tell whether somebody runs it.
+func TestGarbage(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	defer client.Close()
+	name := "idempotency:{" + hexOf(keyOfAlice.Digest()) + "}"
+	require.NoError(t, client.Set(t.Context(), name, "garbage", 0).Err())
+	env := []string{"REDIS_URL=redis://:" + servertest.RedisPassword() + "@" + server.Addr()}
+	got := try(t, env, with("inspect")...)
+	require.Equal(t, 3, got.status)
+	require.Contains(t, got.stdout, "The record of this key cannot be read")
+	got = try(t, env, with("forget", "--yes")...)
+	require.Equal(t, 3, got.status, got.stdout)
+	require.Contains(t, got.stderr, "can be removed by hand")
+	require.EqualValues(t, 1, client.Exists(t.Context(), name).Val())
+	require.Contains(t, try(t, env, "stats").stdout, "Records that cannot be read: 1.")
+}

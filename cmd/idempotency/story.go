@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// absent is the story of a key without a record.
+const absent = "There is no record of this key. It was never used by this user at this endpoint, or its record has " +
+	"expired, or it was forgotten. The next request with it is executed."
+
+// tell says in plain English what happened, and what a retry gets.
+func tell(e idempotency.Entry, damage error) string {
+	if damage != nil {
+		return "The record of this key cannot be read. Until it has expired or is forgotten, a request with the key is " +
+			"refused with 503 store-unavailable, and nothing runs. Whether the operation was executed is not known here."
+	}
+	switch e.State {
+	case idempotency.StateRunning:
+		return tellRunning(e)
+	case idempotency.StateAbandoned:
+		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
+			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
+			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
+			e.Attempt, e.Attempt+1)
+	case idempotency.StateReleased:
+		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
+			"request may be tried again. The next request like it makes attempt %d at the same operation.",
+			e.Attempt, e.Attempt+1)
+	case idempotency.StateCompleted:
+		return tellCompleted(e)
+	default:
+		return "The store tells a state that this program does not know."
+	}
+}
+
+func tellRunning(e idempotency.Entry) string {
+	const refused = "A retry is refused with 409 in-progress, or waits for the answer."
+	if e.Attempt == 0 {
+		return "A transaction is running the operation now. Nothing else can be seen of it before it commits, and if it " +
+			"does not, it leaves nothing. " + refused
+	}
+	return fmt.Sprintf("Attempt %d is running now. %s The owner renews its lease for as long as it lives; if it dies, "+
+		"the lease lapses in %s.", e.Attempt, refused, duration(e.LeaseLeft))
+}
+
+func tellCompleted(e idempotency.Entry) string {
+	when := ""
+	if !e.Completed.IsZero() {
+		when = " at " + instant(e.Completed)
+	}
+	done := fmt.Sprintf("The operation was completed by attempt %d%s. ", e.Attempt, when)
+	switch {
+	case e.Response != nil && e.Response.Omitted:
+		return done + "Its answer was not kept: a retry is refused with 409 not-replayable, and nothing runs again."
+	case e.Status == 0:
+		return done + "A retry gets the stored answer; nothing runs again."
+	default:
+		return done + fmt.Sprintf("A retry gets the stored answer, status %d; nothing runs again.", e.Status)
+	}
+}
+
+// warn says what may be executed again once the record is forgotten.
+func warn(e idempotency.Entry, damage error) string {
+	const again = "If the record is forgotten, the next request with this key is executed as if it were the first. "
+	const other = " It is another operation then: systems that know this one by its downstream keys do not know that one."
+	switch {
+	case damage != nil:
+		return again + "The record cannot be read. If the operation was executed, its effects happen a second time." + other
+	case e.State == idempotency.StateCompleted:
+		return again + "This operation was completed: its effects, such as a charge, happen A SECOND TIME." + other
+	case e.State == idempotency.StateAbandoned:
+		return again + "Nobody knows what the abandoned attempt has done. If its effects took place, they happen a second " +
+			"time: find out first." + other
+	default:
+		return again + "The last attempt has ended without an answer that counts, so a retry is executed in any case, but " +
+			"as the same operation, and for the same request only." + other
+	}
+}
+
+// paragraph returns text in lines that fit on a terminal and on a page.
+func paragraph(text string) string {
+	const width = 100
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		switch size := utf8.RuneCountInString(word); {
+		case column > 0 && column+1+size > width:
+			b.WriteString("\n")
+			column = size
+		case column > 0:
+			b.WriteString(" ")
+			column += 1 + size
+		default:
+			column = size
+		}
+		b.WriteString(word)
+	}
+	return b.String() + "\n"
+}
+
+// instant returns a time for people, or nothing.
+func instant(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// duration returns a duration for people, or nothing.
+func duration(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return ""
+	case d < time.Second:
+		return "less than 1 s"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	}
+}
+
+func bytesOf(n int64) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+func statusOf(e idempotency.Entry) string {
+	switch text := http.StatusText(e.Status); {
+	case e.Status == 0:
+		return ""
+	case text == "":
+		return fmt.Sprint(e.Status)
+	default:
+		return fmt.Sprintf("%d %s", e.Status, text)
+	}
+}
+
+// headerOf returns the lines of the stored header.
+func headerOf(e idempotency.Entry) (lines []string) {
+	if e.Response == nil {
+		return nil
+	}
+	for name, values := range e.Response.Header.Header() {
+		for _, value := range values {
+			lines = append(lines, name+": "+value)
+		}
+		if len(values) == 0 {
+			lines = append(lines, name+" (removed)")
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// isSealed reports whether the answer was stored by a store of idempotency.Seal.
+func isSealed(e idempotency.Entry) bool {
+	return e.Response != nil && bytes.HasPrefix(e.Response.Body, []byte("sealed/1 "))
+}

@@ -1,0 +1,173 @@
+package main_test
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the stories to testdata and to docs/inspecting.md")
+
+// step is one command of a story, and what it has printed.
+type step struct{ name, command, output string }
+
+// story collects what the program prints.
+type story struct {
+	t     testing.TB
+	env   []string
+	steps []step
+}
+
+// ask runs the program, which must end with a status, and adds what it says to the story.
+func (s *story) ask(name string, status int, args ...string) string {
+	s.t.Helper()
+	got := try(s.t, s.env, args...)
+	require.Equal(s.t, status, got.status, "%s: %s%s", name, got.stdout, got.stderr)
+	output := got.stdout + got.stderr
+	s.steps = append(s.steps, step{name, shell(args), steady(output)})
+	return output
+}
+
+// shell returns what a person types.
+func shell(args []string) string {
+	for i, arg := range args {
+		if strings.Contains(arg, " ") {
+			args[i] = "'" + arg + "'"
+		}
+	}
+	return "idempotency " + strings.Join(args, " ")
+}
+
+// steady returns output with times, numbers and addresses that are always the same.
+func steady(output string) string {
+	for _, same := range []struct{ pattern, by string }{
+		{`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC`, "2026-11-21 10:05:29 UTC"},
+		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "2d1f6b0e-9c4a-4f37-8a55-0b9e6c1d7f42"},
+		{`(lapses in|lease left +) (less than 1 s|\d+ s)`, "$1 4 s"},
+		{`(kept for +)23 h 59 min`, "${1}23 h 59 min"},
+		{`database shop_\d+`, "database shop"},
+		{`127\.0\.0\.1:\d+`, "127.0.0.1:5432"},
+		{`Redis at 127\.0\.0\.1:5432`, "Redis at 127.0.0.1:6379"},
+	} {
+		output = regexp.MustCompile(same.pattern).ReplaceAllString(output, same.by)
+	}
+	return output
+}
+
+func (s *story) text() string {
+	var b strings.Builder
+	for _, step := range s.steps {
+		fmt.Fprintf(&b, "## %s\n\n$ %s\n%s\n", step.name, step.command, step.output)
+	}
+	return b.String()
+}
+
+// await asks until the program says what is expected.
+func (s *story) await(says string, args ...string) {
+	s.t.Helper()
+	require.Eventually(s.t, func() bool {
+		return strings.Contains(try(s.t, s.env, args...).stdout, says)
+	}, patience, 20*time.Millisecond)
+}
+
+// The story of one key: its first attempt dies, the next one takes over, a retry is replayed, the record is forgotten.
+func TestStory(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		s := &story{t: t, env: b.env}
+		s.ask("never used", 1, with("inspect")...)
+		first := startService(t, b.kind, b.url())
+		first.hang(t)
+		s.ask("running", 0, with("inspect")...)
+		s.ask("forget while it is running", 4, with("forget", "--yes")...)
+		first.kill()
+		s.await("was abandoned", with("inspect")...)
+		s.ask("abandoned", 0, with("inspect")...)
+		s.ask("list of the abandoned", 0, "list", "--state", "abandoned")
+		second := startService(t, b.kind, b.url())
+		status, replayed := second.pay(t)
+		require.Equal(t, []any{http.StatusCreated, false}, []any{status, replayed})
+		s.ask("taken over", 0, with("inspect")...)
+		status, replayed = second.pay(t)
+		require.Equal(t, []any{http.StatusCreated, true}, []any{status, replayed})
+		s.ask("replayed", 0, with("inspect", "--body")...)
+		s.ask("stats", 0, "stats")
+		s.ask("forget", 0, with("forget", "--yes")...)
+		s.ask("forgotten", 1, with("inspect")...)
+		status, replayed = second.pay(t)
+		require.Equal(t, []any{http.StatusCreated, false}, []any{status, replayed}, "it is charged again")
+		require.Contains(t, s.ask("executed again", 0, with("inspect")...), "completed by attempt 1")
+
+		golden(t, filepath.Join("testdata", "story-"+b.kind+".txt"), s.text())
+		if b.kind == "postgres" {
+			document(t, s.steps)
+		}
+	})
+}
+
+func golden(t testing.TB, file, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "go test -run TestStory -update . writes the file")
+	require.Equal(t, string(want), got, "go test -run TestStory -update . writes %s", file)
+}
+
+// docBlock is an output in the documentation: a comment with the name of the step, and a block of text.
+var docBlock = regexp.MustCompile("(?s)<!-- output: ([^>]*) -->\n```\n.*?```\n")
+
+// document requires that the outputs in docs/inspecting.md are those of the story.
+func document(t testing.TB, steps []step) {
+	t.Helper()
+	const file = "../../docs/inspecting.md"
+	have, err := os.ReadFile(file)
+	require.NoError(t, err)
+	blocks := 0
+	want := docBlock.ReplaceAllStringFunc(string(have), func(block string) string {
+		name := docBlock.FindStringSubmatch(block)[1]
+		for _, step := range steps {
+			if step.name == name {
+				blocks++
+				return fmt.Sprintf("<!-- output: %s -->\n```\n$ %s\n%s```\n", name, step.command, step.output)
+			}
+		}
+		t.Fatalf("%s: there is no output %q", file, name)
+		return ""
+	})
+	require.GreaterOrEqual(t, blocks, 5)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+		return
+	}
+	require.Equal(t, want, string(have), "go test -run TestStory -update . writes %s", file)
+}
+
+// A transaction leaves nothing behind when its process dies: the key is free at once.
+func TestStoryOfATransaction(t *testing.T) {
+	t.Parallel()
+	b := newPostgres(t)
+	s := &story{t: t, env: b.env}
+	first := startService(t, "transactions", b.url())
+	first.hang(t)
+	s.ask("running in a transaction", 0, with("inspect")...)
+	s.ask("forget while it is running", 4, with("forget", "--yes")...)
+	first.kill()
+	s.await("There is no record", with("inspect")...)
+	s.ask("rolled back", 1, with("inspect")...)
+	second := startService(t, "transactions", b.url())
+	status, replayed := second.pay(t)
+	require.Equal(t, []any{http.StatusCreated, false}, []any{status, replayed})
+	s.ask("committed", 0, with("inspect")...)
+	golden(t, filepath.Join("testdata", "story-transactions.txt"), s.text())
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// visible returns text that cannot do anything to a terminal: what is not printable is written as in a string of Go, also a
+// newline, and characters that change the direction of writing. Keys, headers and bodies are the text of strangers.
+func visible(text string) string {
+	if !strings.ContainsFunc(text, func(c rune) bool { return c == '\\' || c == utf8.RuneError || !strconv.IsPrint(c) }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+// visibleLines is visible for text of several lines. Each gets a mark in front, so that none is taken for the program's own.
+func visibleLines(text, mark string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		bare, _ := strings.CutSuffix(line, "\n")
+		b.WriteString(mark + strings.ReplaceAll(visible(bare), `\t`, "\t") + "\n")
+	}
+	return b.String()
+}
+
+// writeJSON writes a document in which everything that is not printable is escaped, not only what JSON demands: some
+// terminals obey also the control characters beyond ASCII.
+func writeJSON(w io.Writer, document any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(document); err != nil {
+		return err
+	}
+	var safe strings.Builder
+	for _, c := range b.String() { // what is not ASCII is within strings
+		switch {
+		case c == '\n' || c != utf8.RuneError && strconv.IsPrint(c):
+			safe.WriteRune(c)
+		case c > 0xFFFF:
+			first, second := utf16.EncodeRune(c)
+			fmt.Fprintf(&safe, `\u%04x\u%04x`, first, second)
+		default:
+			fmt.Fprintf(&safe, `\u%04x`, c)
+		}
+	}
+	_, err := io.WriteString(w, safe.String())
+	return err
+}

@@ -1,0 +1,151 @@
+package pgxstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var _ idempotency.Inspector = (*Table)(nil)
+
+type inspectStatements struct{ inspect, list, totals, users, forget string }
+
+func expandInspect(opts Options) inspectStatements {
+	return inspectStatements{
+		inspect: opts.statement("inspect"), list: opts.statement("list"), totals: opts.statement("totals"),
+		users: opts.statement("users"), forget: opts.statement("forget"),
+	}
+}
+
+// inspecting returns the statements of an [idempotency.Inspector].
+func (t *Table) inspecting(ctx context.Context) (*inspectStatements, error) {
+	if t.faults != nil {
+		return nil, t.faults
+	}
+	return t.inspection.in(ctx, t)
+}
+
+// Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
+//
+// It shows a transaction of a [TxStore] that runs the operation, by the advisory lock of its key. On a standby there are no
+// such locks: it shows what was committed. Nor does it wait for standbys as a replay does, see the package documentation.
+func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	return t.inspect(ctx, key.Digest(), &key)
+}
+
+// InspectDigest is Inspect for a key of which only the digest is known, as in a log or a [idempotency.Listing]. It cannot
+// tell whether the record was made for that key.
+func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
+	return t.inspect(ctx, digest, nil)
+}
+
+func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.Key) (idempotency.Entry, error) {
+	sql, err := t.inspecting(ctx)
+	if err != nil {
+		return idempotency.Entry{}, fmt.Errorf("pgxstore: inspect: %w", err)
+	}
+	found := t.newSeen(digest, key)
+	claimed := false
+	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+		*found = *t.newSeen(digest, key)
+		return found.scan(conn.QueryRow(ctx, sql.inspect, digest[:], t.lockNumber(digest)))
+	})
+	if err != nil {
+		return idempotency.Entry{}, fmt.Errorf("pgxstore: inspect: %w", err)
+	}
+	entry, err := found.entry()
+	if err != nil {
+		return entry, fmt.Errorf("pgxstore: inspect: %w", err)
+	}
+	return entry, nil
+}
+
+// Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
+//
+// Nobody can run a completed operation. Of any other it takes the advisory lock of the key, so that no transaction takes it
+// over meanwhile. If the lock or the row cannot be had within a second, somebody is running the operation, or is about to.
+func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
+	sql, err := t.inspecting(ctx)
+	if err != nil {
+		return fmt.Errorf("pgxstore: forget: %w", err)
+	}
+	var deleted int64
+	left := t.newSeen(entry.Digest, nil)
+	claimed, tries := false, 0
+	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+		tries++
+		*left = *t.newSeen(entry.Digest, nil)
+		var batch pgx.Batch
+		batch.Queue(beginReadCommitted)
+		batch.Queue("set local lock_timeout = '1s'")
+		if entry.State != idempotency.StateCompleted {
+			batch.Queue("select pg_advisory_xact_lock($1::bigint)", t.lockNumber(entry.Digest))
+		}
+		batch.Queue(sql.forget, entry.Digest[:], pgtype.UUID{Bytes: entry.Operation, Valid: true}, int32(entry.Attempt),
+			string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
+			deleted = tag.RowsAffected()
+			return nil
+		})
+		batch.Queue(sql.inspect, entry.Digest[:], t.lockNumber(entry.Digest)).QueryRow(left.scan)
+		batch.Queue("commit")
+		return conn.SendBatch(ctx, &batch).Close()
+	})
+	if err == nil && deleted == 0 {
+		left.locked = left.locked && entry.State == idempotency.StateCompleted // by another session
+		err = left.reason(tries > 1)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case isLockTimeout(err):
+		err = fmt.Errorf("%w: %w", idempotency.ErrInProgress, err)
+	}
+	return fmt.Errorf("pgxstore: forget: %w", err)
+}
+
+// isLockTimeout reports whether others have had a lock for too long.
+func isLockTimeout(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "55P03"
+}
+
+// List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the table, and
+// no more. A transaction of a [TxStore] that runs is not listed, because it has no record that others can see. A store with
+// DigestNames finds the records of a user, but an entry names none.
+func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
+	if request.Limit < 0 {
+		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)
+	}
+	sql, err := t.inspecting(ctx)
+	if err != nil {
+		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: %w", err)
+	}
+	states, users := make([]string, 0, len(request.States)), []string{}
+	for _, state := range request.States {
+		states = append(states, string(state))
+	}
+	if request.User != "" { // whichever form the table has it in
+		user := printable(request.User)
+		users = append(users, user, digested(user))
+	}
+	var listing idempotency.Listing
+	claimed := false
+	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
+		var batch pgx.Batch
+		batch.Queue(sql.list, states, users, request.Largest, int64(cmp.Or(request.Limit, 100))).Query(scanEntries(&listing))
+		batch.Queue(sql.totals, states, users).Query(scanTotals(&listing))
+		return conn.SendBatch(ctx, &batch).Close()
+	})
+	if err != nil {
+		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: %w", err)
+	}
+	return listing, nil
+}

@@ -1,0 +1,175 @@
+package pgxstore
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// seen is what inspect.sql tells of a key.
+type seen struct {
+	digest [32]byte
+	key    *idempotency.Key // nil: only the digest is known
+	asked  names            // of the key
+
+	row         row
+	stored      [3]string
+	completedAt pgtype.Timestamptz
+	size        int64
+	state       string
+	locked      bool // a session has the advisory lock of the key
+}
+
+func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
+	s := &seen{digest: digest, key: key}
+	if key != nil {
+		s.asked = t.opts.names(*key)
+	}
+	return s
+}
+
+// scan reads what inspect.sql returns.
+func (s *seen) scan(from pgx.Row) error {
+	var stored [3]pgtype.Text
+	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked)
+	for i := range stored {
+		columns[i] = &stored[i]
+	}
+	if err := from.Scan(columns...); err != nil {
+		return err
+	}
+	for i := range stored {
+		s.stored[i] = stored[i].String
+		_ = s.row.names[i].ScanBytes([]byte(stored[i].String)) // never fails
+	}
+	if s.key == nil && (keyFrom(s.digest, s.stored) != idempotency.Key{} || mayBeHidden(s.stored)) {
+		for i := range s.row.names {
+			s.row.names[i].form = equal
+		}
+	}
+	return nil
+}
+
+// entry returns the entry of the key. The error wraps [idempotency.ErrNoRecord] or [idempotency.ErrRecordInvalid].
+func (s *seen) entry() (idempotency.Entry, error) {
+	r := &s.row
+	counts := r.expires.Valid && !r.expired()
+	holds := counts && (r.status.Valid || s.state == string(idempotency.StateRunning))
+	switch {
+	case s.locked && !holds: // nothing else of a transaction can be seen before its commit
+		return idempotency.Entry{Digest: s.digest, State: idempotency.StateRunning}, nil
+	case !counts:
+		return idempotency.Entry{}, idempotency.ErrNoRecord
+	}
+	record, err := r.held(idempotency.Fingerprint{})
+	e := idempotency.Entry{
+		Key: s.storedKey(), Digest: s.digest, State: idempotency.State(s.state), Operation: r.operation.Bytes,
+		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
+		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
+	}
+	copy(e.Fingerprint[:], r.fingerprint)
+	if err == nil && record.Response != nil {
+		e.Response, e.Note = record.Response.CutNote()
+	}
+	return e, err
+}
+
+// reason returns why nothing was deleted. If a try before may have deleted the record, it is not missed.
+func (s *seen) reason(tried bool) error {
+	entry, err := s.entry()
+	switch {
+	case errors.Is(err, idempotency.ErrNoRecord) && tried:
+		return nil
+	case errors.Is(err, idempotency.ErrNoRecord):
+		return err
+	case entry.State == idempotency.StateRunning:
+		return idempotency.ErrInProgress
+	default:
+		return idempotency.ErrEntryChanged
+	}
+}
+
+// storedKey returns the key as far as the record shows it.
+func (s *seen) storedKey() idempotency.Key {
+	if s.key != nil && s.stored == [3]string(Options{}.names(*s.key)) {
+		return *s.key
+	}
+	return keyFrom(s.digest, s.stored)
+}
+
+// keyFrom returns the key with a digest, if its names are stored as they are; else none.
+func keyFrom(digest [32]byte, stored [3]string) idempotency.Key {
+	key := idempotency.Key{User: stored[0], Endpoint: stored[1], ID: stored[2]}
+	if key.Digest() != digest {
+		return idempotency.Key{}
+	}
+	return key
+}
+
+// mayBeHidden reports whether names may be those of a key that they do not show: as digests, or because a name had
+// characters that PostgreSQL cannot hold.
+func mayBeHidden(stored [3]string) bool {
+	digests := true
+	for _, name := range stored {
+		if strings.Contains(name, "\uFFFD") {
+			return true
+		}
+		sum, err := hex.DecodeString(name)
+		digests = digests && err == nil && len(sum) == 32
+	}
+	return digests
+}
+
+// scanEntries reads what list.sql returns.
+func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var (
+			r            row
+			digest       []byte
+			stored       [3]string
+			completed    pgtype.Timestamptz
+			size         int64
+			state, first string
+		)
+		_, err := pgx.ForEachRow(rows, []any{&digest, &stored[0], &stored[1], &stored[2], &r.operation, &r.attempt, &r.created,
+			&r.leaseUntil, &r.expires, &r.now, &completed, &r.status, &size, &state, &first}, func() error {
+			if len(digest) != 32 {
+				return fmt.Errorf("a digest of %d bytes", len(digest))
+			}
+			e := idempotency.Entry{
+				Digest: [32]byte(digest), State: idempotency.State(state), Operation: r.operation.Bytes,
+				Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: completed.Time, LeaseLeft: r.leaseLeft(),
+				Remaining: r.left(), Size: size, Status: int(r.status.Int32),
+			}
+			e.Key = keyFrom(e.Digest, stored)
+			resp := idempotency.Response{Header: idempotency.Fields(first)}
+			_, e.Note = resp.CutNote()
+			listing.Entries = append(listing.Entries, e)
+			return nil
+		})
+		return err
+	}
+}
+
+// scanTotals reads what totals.sql returns.
+func scanTotals(listing *idempotency.Listing) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var state pgtype.Text
+		var total idempotency.Total
+		_, err := pgx.ForEachRow(rows, []any{&state, &total.Records, &total.Bytes}, func() error {
+			if state.Valid {
+				listing.Totals[idempotency.State(state.String)] = total
+			} else {
+				listing.Unreadable = total.Records
+			}
+			return nil
+		})
+		return err
+	}
+}

@@ -1,0 +1,45 @@
+package pgxstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// UserTotal is what the records of one user are together.
+type UserTotal struct {
+	// User is as the column user_id has it: the SHA-256 in hexadecimal, if it was stored with DigestNames.
+	User string
+
+	idempotency.Total
+}
+
+// LargestUsers returns the users whose records are the largest together, at most limit of them, the largest first. It reads
+// the whole table, but no answers. The role needs SELECT on the table, and no more.
+func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal, err error) {
+	sql, err := t.inspecting(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("pgxstore: users: %w", err)
+	}
+	claimed := false
+	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+		users = nil
+		rows, err := conn.Query(ctx, sql.users, int64(limit))
+		if err != nil {
+			return err
+		}
+		var u UserTotal
+		_, err = pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
+			users = append(users, u)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgxstore: users: %w", err)
+	}
+	return users, nil
+}
