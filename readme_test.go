@@ -69,7 +69,7 @@ func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
 	folders := []string{
-		".", "cmd/idempotency-proxy", "examples", "idempotencytest", "internal/*", "internal/proof/*", "mysqlstore", "pgxstore",
+		".", "cmd/idempotency", "cmd/idempotency-proxy", "examples", "idempotencytest", "internal/*", "internal/proof/*", "mysqlstore", "pgxstore",
 		"sqlitestore",
 	}
 	for _, folder := range folders {
