@@ -168,7 +168,8 @@ func (s *stage) commit(ctx context.Context, files []string) error {
 	if _, err := s.git(ctx, append([]string{"add"}, files...)...); err != nil {
 		return err
 	}
-	message := "Commands of " + s.version + ": require what is released\n\nTheir replace directives are gone, because go install refuses them."
-	_, err = output(ctx, where, "git", "commit", "--quiet", "--no-verify", "--no-gpg-sign", "--message", message)
+	subject := "Commands of " + s.version + ": require what is released"
+	body := "Their replace directives are gone, because go install refuses them."
+	_, err = output(ctx, where, "git", "commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", subject, "-m", body)
 	return err
 }

@@ -93,6 +93,11 @@ func (w *workspace) add(m *module) {
 
 // sort puts each published module after those that it requires.
 func (w *workspace) sort() error {
+	for _, m := range w.published {
+		if private := w.requires(m, w.private); len(private) > 0 {
+			return fmt.Errorf("%s requires %s, which is never published", m.path(), private[0].Mod.Path)
+		}
+	}
 	var sorted []*module
 	left := slices.Clone(w.published)
 	for len(left) > 0 {
