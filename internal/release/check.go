@@ -33,13 +33,6 @@ func (w *workspace) check(ctx context.Context, version string) error {
 
 // try uses each module.
 func (s *stage) try(ctx context.Context) error {
-	required, err := s.required()
-	if err != nil {
-		return err
-	}
-	if required != s.version {
-		return fmt.Errorf("the committed go.mod files require %s; .ci/release set %s changes them", required, s.version)
-	}
 	for _, m := range s.published {
 		began := time.Now()
 		try, verb := s.tryLibrary, "go get"

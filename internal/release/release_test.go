@@ -105,7 +105,7 @@ func TestVersions(t *testing.T) {
 func TestSet(t *testing.T) {
 	t.Parallel()
 	w := shop(t, "v0.0.0")
-	require.ErrorContains(t, w.check(t.Context(), "v0.1.0"), "v0.0.0")
+	require.ErrorContains(t, w.check(t.Context(), "v0.1.0"), "in the last commit the go.mod files require v0.0.0")
 
 	require.NoError(t, w.set(t.Context(), "v0.1.0"))
 	w = reopen(t, w.dir)
@@ -115,7 +115,21 @@ func TestSet(t *testing.T) {
 	for _, m := range w.modules() {
 		require.Len(t, m.file.Replace, len(w.requires(m, w.published)), "what is replaced stays so")
 	}
-	require.ErrorContains(t, w.check(t.Context(), ""), "v0.0.0", "it is not committed")
+	require.ErrorContains(t, w.check(t.Context(), ""), "in the last commit the go.mod files require v0.0.0")
 	commit(t, w.dir)
 	require.NoError(t, w.check(t.Context(), ""))
+}
+
+func TestSizesAreOfProgramsThatCompile(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/size/*.go")
+	require.NoError(t, err)
+	require.Len(t, files, len(sizes))
+	for _, of := range sizes {
+		t.Run(of.program, func(t *testing.T) {
+			t.Parallel()
+			_, err := output(t.Context(), command{}, "go", "vet", filepath.Join("testdata/size", of.program+".go"))
+			require.NoError(t, err)
+		})
+	}
 }

@@ -45,6 +45,9 @@ func (s *stage) fill(ctx context.Context, repository string) error {
 	if s.workspace, err = open(clone); err != nil {
 		return err
 	}
+	if err := s.requiresOnly(s.version); err != nil {
+		return fmt.Errorf("in the last commit %w", err)
+	}
 	if s.user, err = s.environment(ctx); err != nil {
 		return err
 	}
@@ -155,7 +158,15 @@ func (s *stage) dropReplaces(ctx context.Context, m *module) error {
 	return err
 }
 
+// commit commits what has changed in some directories, if anything has.
 func (s *stage) commit(ctx context.Context, files []string) error {
+	if _, err := s.git(ctx, append([]string{"add"}, files...)...); err != nil {
+		return err
+	}
+	changed, err := s.git(ctx, "status", "--porcelain")
+	if err != nil || changed == "" {
+		return err
+	}
 	who, err := s.git(ctx, "log", "-1", "--format=%cn%n%ce%n%cI")
 	if err != nil {
 		return err
@@ -165,9 +176,6 @@ func (s *stage) commit(ctx context.Context, files []string) error {
 		"GIT_AUTHOR_NAME=" + is[0], "GIT_AUTHOR_EMAIL=" + is[1], "GIT_AUTHOR_DATE=" + is[2],
 		"GIT_COMMITTER_NAME=" + is[0], "GIT_COMMITTER_EMAIL=" + is[1], "GIT_COMMITTER_DATE=" + is[2],
 	}}
-	if _, err := s.git(ctx, append([]string{"add"}, files...)...); err != nil {
-		return err
-	}
 	subject := "Commands of " + s.version + ": require what is released"
 	body := "Their replace directives are gone, because go install refuses them."
 	_, err = output(ctx, where, "git", "commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", subject, "-m", body)

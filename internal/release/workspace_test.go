@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,10 +16,10 @@ func newFiles(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	uses := "go 1.26.0\n"
-	for name, text := range files {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
-		require.NoError(t, os.WriteFile(file, []byte(text), 0o666))
+		require.NoError(t, os.WriteFile(file, []byte(files[name]), 0o666))
 		if filepath.Base(name) == "go.mod" {
 			uses += "\nuse ./" + filepath.Dir(name)
 		}

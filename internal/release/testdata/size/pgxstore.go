@@ -6,9 +6,10 @@ import (
 	"log"
 	"net/http"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 func main() {

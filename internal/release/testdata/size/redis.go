@@ -5,8 +5,9 @@ import (
 	"log"
 	"net/http"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 func main() {
