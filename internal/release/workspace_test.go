@@ -140,3 +140,12 @@ func TestRootLinksNoMoreThanItDoes(t *testing.T) {
 		"golang.org/x/sys":                      true,
 	}, linked)
 }
+
+func TestContributingNamesEveryModule(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../CONTRIBUTING.md")
+	require.NoError(t, err)
+	for _, m := range reopen(t, "../..").modules() {
+		require.Contains(t, string(text), "`"+m.dir+"`")
+	}
+}
