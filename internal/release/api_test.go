@@ -94,12 +94,12 @@ type Store interface, unexported methods
 var ErrClosed error
 `
 	w := newWorkspace(t, map[string]string{
-		"go.mod":           "module example.com/shop\n\ngo 1.26.0\n",
+		"go.mod":           requiring("example.com/shop"),
 		"shop.go":          source,
 		"internal/own.go":  "package internal\n\nfunc Hidden() {}\n",
 		"program/main.go":  "package main\n\nfunc Run() {}\n\nfunc main() {}\n",
 		"shop_test.go":     "package shop\n\nfunc Tested() {}\n",
-		"cmd/tool/go.mod":  "module example.com/shop/cmd/tool\n\ngo 1.26.0\n",
+		"cmd/tool/go.mod":  requiring("example.com/shop/cmd/tool", "example.com/shop v0.1.0"),
 		"cmd/tool/main.go": "package main\n\nfunc main() {}\n",
 	})
 	have, err := w.api(t.Context(), w.published[0])
