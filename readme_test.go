@@ -139,7 +139,7 @@ func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
-	for _, page := range append(pages, "README.md") {
+	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "SECURITY.md") {
 		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(read(t, page), -1)
 		for _, link := range links {
 			path, heading, _ := strings.Cut(link[1], "#")

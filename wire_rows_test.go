@@ -131,7 +131,7 @@ var wireTables = map[string]struct {
 		{"two lines, one empty", fields(keyIs+"k", keyIs), invalid, invalid, 0},
 		{"two lines in other cases", fields(keyIs+"a", "IDEMPOTENCY-KEY: b"), invalid, invalid, 0},
 		{"a string in two lines", fields(keyIs+`"a`, keyIs+`b"`), invalid, invalid, 0},
-		{"1,000 lines", fields(strings.Repeat(keyIs+"k\r\n", 1000) + keyIs + "k"), invalid, invalid, 0},
+		{"400 lines", fields(strings.Repeat(keyIs+"k\r\n", 399) + keyIs + "k"), invalid, invalid, 0}, // Go 1.27 reads 500 at most
 		{"name in lower case", fields("idempotency-key: k"), "201", "replay", 1},
 		{"name in capitals", fields("IDEMPOTENCY-KEY:k"), "201", "replay", 1},
 		{"name with an underscore", fields("Idempotency_Key: k"), "201", "201", 2},

@@ -13,10 +13,10 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/gofiber/storage/redis/v3 v3.4.3
-	github.com/idempotency-go/idempotency v0.0.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.0.0
-	github.com/idempotency-go/idempotency/pgxstore v0.0.0-00010101000000-000000000000
-	github.com/idempotency-go/idempotency/sqlitestore v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1

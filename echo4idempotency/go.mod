@@ -3,7 +3,7 @@ module github.com/idempotency-go/idempotency/echo4idempotency
 go 1.26.0
 
 require (
-	github.com/idempotency-go/idempotency v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0

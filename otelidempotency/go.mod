@@ -6,7 +6,7 @@ replace github.com/idempotency-go/idempotency => ../
 
 require (
 	github.com/google/uuid v1.6.0
-	github.com/idempotency-go/idempotency v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0
 	go.opentelemetry.io/otel v1.47.0

@@ -5,9 +5,9 @@ go 1.26.0
 require (
 	github.com/MicahParks/keyfunc/v3 v3.9.1
 	github.com/golang-jwt/jwt/v5 v5.3.1
-	github.com/idempotency-go/idempotency v0.0.0
-	github.com/idempotency-go/idempotency/pgxstore v0.0.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0

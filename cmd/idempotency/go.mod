@@ -5,8 +5,8 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	github.com/creack/pty v1.1.24
-	github.com/idempotency-go/idempotency v0.0.0
-	github.com/idempotency-go/idempotency/pgxstore v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/pgxstore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1

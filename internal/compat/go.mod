@@ -27,14 +27,14 @@ require (
 	github.com/gorilla/handlers v1.5.2
 	github.com/gorilla/mux v1.8.1
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.32.0
-	github.com/idempotency-go/idempotency v0.0.0
-	github.com/idempotency-go/idempotency/echo4idempotency v0.0.0
-	github.com/idempotency-go/idempotency/echoidempotency v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/echo4idempotency v0.1.0
+	github.com/idempotency-go/idempotency/echoidempotency v0.1.0
 	github.com/idempotency-go/idempotency/examples v0.0.0
-	github.com/idempotency-go/idempotency/ginidempotency v0.0.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.0.0
-	github.com/idempotency-go/idempotency/pgxstore v0.0.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.0.0
+	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
+	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.0

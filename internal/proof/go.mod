@@ -10,8 +10,8 @@ replace (
 require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/google/uuid v1.6.0
-	github.com/idempotency-go/idempotency v0.0.0
-	github.com/idempotency-go/idempotency/pgxstore v0.0.0
+	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/pgxstore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// shop is a repository with a library in the root, one beside it, a command and a module that is never published. Their
+// go.mod files have the replace directives of a developer.
+func shop(t *testing.T, version string) *workspace {
+	t.Helper()
+	const name = "example.com/shop"
+	root, till := name+" "+version, name+"/till "+version
+	w := newWorkspace(t, map[string]string{
+		"go.mod":       requiring(name),
+		"shop.go":      "package shop\n\nfunc Open() string { return \"open\" }\n",
+		"till/go.mod":  requiring(name+"/till", root) + "\nreplace " + name + " => ../\n",
+		"till/till.go": "package till\n\nimport \"" + name + "\"\n\nfunc Ring() string { return shop.Open() }\n",
+		"cmd/tool/go.mod": requiring(name+"/cmd/tool", root, till) +
+			"\nreplace " + name + " => ../..\n\nreplace " + name + "/till => ../../till\n",
+		"cmd/tool/main.go": "package main\n\nimport (\n\t\"" + name + "\"\n\t\"" + name + "/till\"\n)\n\n" +
+			"func main() { println(shop.Open(), till.Ring()) }\n",
+		"examples/go.mod":     requiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
+		"examples/main.go":    "package main\n\nimport \"" + name + "\"\n\nfunc main() { println(shop.Open()) }\n",
+		"LICENSE":             "Do as you like.\n",
+		"CHANGELOG.md":        "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
+		"api/idempotency.txt": "package " + name + "\nfunc Open() string\n",
+		"api/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
+	})
+	return w
+}
+
+func TestUsersCanHaveARelease(t *testing.T) {
+	t.Parallel()
+	w := shop(t, "v0.1.0")
+	head := git(t, w.dir, "rev-parse", "HEAD")
+
+	require.NoError(t, w.check(t.Context(), ""))
+	require.Empty(t, git(t, w.dir, "tag"), "to check is not to tag")
+
+	require.NoError(t, w.tag(t.Context(), "v0.1.0"))
+	require.Equal(t, "cmd/tool/v0.1.0\ntill/v0.1.0\nv0.1.0", git(t, w.dir, "tag"))
+	require.Equal(t, head, git(t, w.dir, "rev-parse", "v0.1.0^{commit}"))
+	require.Equal(t, head, git(t, w.dir, "rev-parse", "till/v0.1.0^{commit}"))
+	require.Equal(t, head, git(t, w.dir, "rev-parse", "cmd/tool/v0.1.0^{commit}^"))
+	require.Equal(t, "cmd/tool/go.mod\ncmd/tool/go.sum", git(t, w.dir, "diff", "--name-only", head, "cmd/tool/v0.1.0"))
+	require.NotContains(t, git(t, w.dir, "show", "cmd/tool/v0.1.0:cmd/tool/go.mod"), "replace")
+	require.Contains(t, git(t, w.dir, "show", "cmd/tool/v0.1.0:cmd/tool/go.sum"), "example.com/shop/till v0.1.0 h1:")
+	require.Equal(t, head, git(t, w.dir, "rev-parse", "HEAD"))
+	require.Empty(t, git(t, w.dir, "status", "--porcelain"))
+
+	require.ErrorContains(t, w.tag(t.Context(), "v0.1.0"), "tags already")
+}
+
+// Each change makes a release that users could not have, or that says the wrong thing about itself.
+func TestReleaseIsRefused(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name      string
+		file      string
+		text      string
+		unsaved   bool // not committed
+		complaint string
+	}{
+		{"dirty", "shop.go", "package shop\n\nfunc Open() string { return \"closed\" }\n", true, "not committed"},
+		{"another version", "till/go.mod",
+			requiring("example.com/shop/till", "example.com/shop v0.0.9") + "\nreplace example.com/shop => ../\n", false,
+			"v0.0.9"},
+		{"no changelog", "CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\nThe 0.1.0 to be: ## [0.1.0]\n", false, "CHANGELOG.md"},
+		{"does not compile", "till/till.go", "package till\n\nfunc Ring() string { return shop.Open() }\n", false, "undefined: shop"},
+		{"lacks what is listed", "till/till.go",
+			"package till\n\nimport \"example.com/shop\"\n\nfunc Rang() string { return shop.Open() }\n", false, "Ring"},
+		{"lists no package", "api/till.txt", "", false, "lists no package"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := shop(t, "v0.1.0")
+			require.NoError(t, os.WriteFile(filepath.Join(w.dir, test.file), []byte(test.text), 0o666))
+			if !test.unsaved {
+				commit(t, w.dir)
+			}
+			err := reopen(t, w.dir).tag(t.Context(), "v0.1.0")
+			require.ErrorContains(t, err, test.complaint)
+			require.Empty(t, git(t, w.dir, "tag"))
+		})
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for version, valid := range map[string]bool{
+		"v0.1.0": true, "v1.0.0-rc.1": true, "": false, "0.1.0": false, "v0.1": false, "v2.0.0": false, "v0.1.0+meta": false,
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, valid, validVersion(version) == nil)
+		})
+	}
+}
+
+func TestSet(t *testing.T) {
+	t.Parallel()
+	w := shop(t, "v0.0.0")
+	require.ErrorContains(t, w.check(t.Context(), "v0.1.0"), "in the last commit the go.mod files require v0.0.0")
+
+	require.NoError(t, w.set(t.Context(), "v0.1.0"))
+	w = reopen(t, w.dir)
+	required, err := w.required()
+	require.NoError(t, err)
+	require.Equal(t, "v0.1.0", required)
+	for _, m := range w.modules() {
+		require.Len(t, m.file.Replace, len(w.requires(m, w.published)), "what is replaced stays so")
+	}
+	require.ErrorContains(t, w.check(t.Context(), ""), "in the last commit the go.mod files require v0.0.0")
+	commit(t, w.dir)
+	require.NoError(t, w.check(t.Context(), ""))
+}
+
+func TestSizesAreOfProgramsThatCompile(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/size/*.go")
+	require.NoError(t, err)
+	require.Len(t, files, len(sizes))
+	for _, of := range sizes {
+		t.Run(of.program, func(t *testing.T) {
+			t.Parallel()
+			_, err := output(t.Context(), command{}, "go", "vet", filepath.Join("testdata/size", of.program+".go"))
+			require.NoError(t, err)
+		})
+	}
+}

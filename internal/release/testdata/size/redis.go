@@ -1,0 +1,24 @@
+package main
+
+import (
+	"io"
+	"log"
+	"net/http"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+func main() {
+	store := idempotency.NewRedisStore(redis.NewClient(&redis.Options{}), idempotency.RedisOptions{})
+	idem, err := idempotency.New(store, user, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe("localhost:8080", idem.Handler(http.HandlerFunc(pay))))
+}
+
+func user(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+
+func pay(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "paid") }
