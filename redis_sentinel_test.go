@@ -117,9 +117,10 @@ func TestRedisSentinelSettlesLater(t *testing.T) {
 			t.Parallel()
 			sentinel := servertest.RedisSentinel(t, 1)
 			client := newFailoverClient(t, sentinel)
+			require.NoError(t, client.Ping(t.Context()).Err()) // to find the master may take longer than StoreTimeout
 			svc := setup{
 				store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-				opts:  idempotency.Options{StoreTimeout: 100 * time.Millisecond},
+				opts:  idempotency.Options{StoreTimeout: 400 * time.Millisecond},
 			}.guard(t, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, replicate(t.Context(), client, 1))
 				sentinel.Nodes()[0].Crash()

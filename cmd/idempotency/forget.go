@@ -41,6 +41,9 @@ func (c *forgetCommand) Run(a *app) error {
 	case damage != nil && !errors.Is(damage, idempotency.ErrRecordInvalid):
 		return damage
 	}
+	if damage != nil && entry.State == "" {
+		return unforgettable()
+	}
 	if err := c.decide(a, entry, damage); err != nil {
 		return err
 	}
@@ -74,11 +77,11 @@ func (c *forgetCommand) decide(a *app, entry idempotency.Entry, damage error) er
 	if entry.Attempt > 0 {
 		word = entry.Operation.String()[:8]
 	}
-	if a.line.JSON {
-		fmt.Fprintln(a.questions, paragraph(warn(entry, damage)))
+	if a.line.JSON || !a.seen {
+		fmt.Fprintln(a.questions, paragraph(warn(entry, damage))) // whoever is asked must see it
 	}
 	fmt.Fprintf(a.questions, "Type %s to forget it, anything else to keep it: ", word)
-	answer, _ := bufio.NewReader(a.stdin).ReadString('\n') // the end of the input is no consent
+	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
 	if strings.TrimSpace(answer) != word {
 		return fail(exitRefused, "not forgotten: you did not type %s", word)
 	}
@@ -96,10 +99,15 @@ func (a *app) forget(s *opened, entry idempotency.Entry) error {
 	case errors.Is(err, idempotency.ErrInProgress):
 		return fail(exitRefused, "not forgotten: the operation is running by now")
 	case errors.Is(err, idempotency.ErrRecordInvalid):
-		return fail(exitUnknown, "not forgotten: too little of the record can be read to tell whether it is still what was "+
-			"shown; it can be removed by hand")
+		return unforgettable()
 	case errors.Is(err, idempotency.ErrEntryChanged):
 		return fail(exitRefused, "not forgotten: the record has changed since it was shown")
 	}
 	return err
+}
+
+// unforgettable is the failure to forget a record of which no state can be read.
+func unforgettable() error {
+	return fail(exitUnknown, "not forgotten: too little of the record can be read to tell whether it is still what was "+
+		"shown; it can be removed by hand")
 }

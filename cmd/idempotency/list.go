@@ -40,10 +40,14 @@ func (c *listCommand) Run(a *app) error {
 		fmt.Fprintln(a.out, "No such record.")
 		showRest(a.out, listing)
 	}
-	if err == nil && len(listing.Entries) == 0 {
+	switch {
+	case err != nil || len(listing.Entries) > 0:
+		return err
+	case listing.Partial || listing.Unreadable > 0: // there may be one among those
+		return nothing(exitUnknown)
+	default:
 		return nothing(exitNothing)
 	}
-	return err
 }
 
 func (a *app) list(s *opened, request idempotency.ListRequest) (idempotency.Listing, error) {

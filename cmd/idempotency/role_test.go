@@ -82,6 +82,9 @@ func TestUserOfSupport(t *testing.T) {
 	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "support", Password: "read"})
 	defer limited.Close()
 	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
+	names, _, err := limited.Scan(t.Context(), 0, "*", 100).Result()
+	require.NoError(t, err)
+	require.Contains(t, names, "another", "as the page says")
 	acl("acl of forget")
 	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/term"
 )
 
 // The exit statuses, which scripts rely on.
@@ -101,7 +102,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 	if err == nil {
 		err = parsed.Run(&app{
 			line: &line, env: env, secrets: secrets, style: styleOf(stdout, env),
-			stdin: stdin, out: stdout, questions: stderr,
+			stdin: stdin, out: stdout, questions: stderr, seen: term.IsTerminal(int(stdout.Fd())),
 		})
 	} else {
 		err = &failure{exitUsage, err}
@@ -132,6 +133,7 @@ type app struct {
 	stdin     *os.File
 	out       io.Writer
 	questions io.Writer
+	seen      bool // out is a terminal
 	style     style
 }
 

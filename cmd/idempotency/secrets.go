@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -61,9 +62,9 @@ func (s *secrets) add(secret string) {
 	}
 }
 
-// hide returns text without the secrets.
+// hide returns text without the secrets. A longer one may begin with a shorter one.
 func (s *secrets) hide(text string) string {
-	for _, secret := range s.all {
+	for _, secret := range slices.SortedFunc(slices.Values(s.all), func(a, b string) int { return len(b) - len(a) }) {
 		text = strings.ReplaceAll(text, secret, "***")
 	}
 	return text

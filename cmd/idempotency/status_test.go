@@ -186,4 +186,5 @@ func TestGarbage(t *testing.T) {
 	require.Contains(t, got.stderr, "can be removed by hand")
 	require.EqualValues(t, 1, client.Exists(t.Context(), name).Val())
 	require.Contains(t, try(t, env, "stats").stdout, "Records that cannot be read: 1.")
+	require.Equal(t, 3, try(t, env, "list").status, "it may be one that was asked for")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/pgxstore"
@@ -34,7 +35,7 @@ const (
 // open opens the store that the flag or the environment names. It does not connect yet. The error reports the faults, too,
 // that the command has found in its own flags.
 func (a *app) open(faults ...error) (*opened, error) {
-	faults = append(faults, positive("--timeout", int(a.line.Timeout)))
+	faults = append(faults, positive("--timeout", a.line.Timeout))
 	address, kind, err := a.address()
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return nil, &failure{exitUsage, err}
@@ -51,7 +52,7 @@ func (a *app) open(faults ...error) (*opened, error) {
 	return s, nil
 }
 
-func positive(name string, n int) error {
+func positive[N int | time.Duration](name string, n N) error {
 	if n <= 0 {
 		return fmt.Errorf("%s must be positive", name)
 	}

@@ -5,6 +5,9 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -22,7 +25,12 @@ func onTerminal(t testing.TB, env []string, reply func(said string) string, args
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := command(ctx, append([]string{"TERM=xterm"}, env...), args...)
+	return converse(t, command(ctx, append([]string{"TERM=xterm"}, env...), args...), reply)
+}
+
+// converse does that with a command, whose output may go elsewhere.
+func converse(t testing.TB, cmd *exec.Cmd, reply func(said string) string) (status int, said string) {
+	t.Helper()
 	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 200})
 	require.NoError(t, err)
 	defer terminal.Close()
@@ -70,6 +78,23 @@ func TestQuestion(t *testing.T) {
 		require.Contains(t, said, "Forgotten.")
 		require.Equal(t, 1, try(t, b.env, with("inspect")...).status)
 	})
+}
+
+// Nobody is asked without the warning, though the output goes to a file.
+func TestQuestionBesideAFile(t *testing.T) {
+	t.Parallel()
+	b := newRedis(t)
+	complete(t, b.open(t), keyOfAlice, answer)
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	defer out.Close()
+	cmd := command(t.Context(), b.env, with("forget")...)
+	cmd.Stdout = out
+	status, said := converse(t, cmd, func(said string) string {
+		require.Contains(t, strings.Join(strings.Fields(said), " "), "happen A SECOND TIME")
+		return "no"
+	})
+	require.Equal(t, 4, status, said)
 }
 
 // Whatever happens to the record while a person reads, what they have not been shown is not forgotten.
