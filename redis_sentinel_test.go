@@ -120,7 +120,7 @@ func TestRedisSentinelSettlesLater(t *testing.T) {
 			require.NoError(t, client.Ping(t.Context()).Err()) // to find the master may take longer than StoreTimeout
 			svc := setup{
 				store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-				opts:  idempotency.Options{StoreTimeout: 400 * time.Millisecond},
+				opts:  idempotency.Options{StoreTimeout: time.Second},
 			}.guard(t, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, replicate(t.Context(), client, 1))
 				sentinel.Nodes()[0].Crash()
