@@ -122,8 +122,9 @@ func (s *service) pay(ctx context.Context, payment string) error {
 		_, err := tx.Exec(ctx, "INSERT INTO ledger (payment) VALUES ($1)", payment)
 		return err
 	}
-	if ctx.Err() == nil { // its claim is still its own
-		s.ledger.add(payment)
+	if ctx.Err() != nil { // the claim may be somebody else's by now, or may not: nothing was paid, so nothing is to be answered
+		return context.Cause(ctx)
 	}
+	s.ledger.add(payment)
 	return nil
 }
