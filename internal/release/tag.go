@@ -45,7 +45,7 @@ func (w *workspace) ready(ctx context.Context, version string) error {
 	if err := validVersion(version); err != nil {
 		return err
 	}
-	return errors.Join(w.isClean(ctx), w.isFree(ctx, version), w.requiresOnly(version), w.isInChangelog(version))
+	return errors.Join(w.isClean(ctx), w.isFree(ctx, version), w.requiresOnly(version), w.isInChangelog(version), w.isInReadme())
 }
 
 func (w *workspace) isClean(ctx context.Context) error {
@@ -88,6 +88,17 @@ func (w *workspace) isInChangelog(version string) error {
 	}
 	if heading := "## [" + strings.TrimPrefix(version, "v") + "]"; !strings.Contains("\n"+string(text), "\n"+heading) {
 		return fmt.Errorf("CHANGELOG.md has no %q", heading)
+	}
+	return nil
+}
+
+func (w *workspace) isInReadme() error {
+	text, err := os.ReadFile(filepath.Join(w.dir, "README.md"))
+	if err != nil {
+		return err
+	}
+	if unreleased := "No version has been released yet."; strings.Contains(string(text), unreleased) {
+		return fmt.Errorf("README.md says: %s", unreleased)
 	}
 	return nil
 }
