@@ -24,7 +24,8 @@ func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
 	for _, file := range files {
 		examples += unindented(read(t, file))
 	}
-	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "README.md"), -1)
+	pages := read(t, "README.md") + read(t, "docs/stores.md")
+	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages, -1)
 	require.NotEmpty(t, snippets)
 	for _, snippet := range snippets {
 		if strings.HasPrefix(snippet[1], "package main") {
@@ -137,9 +138,14 @@ func TestStoreTutorialCopiesWhatCanBeBuilt(t *testing.T) {
 // Links of the pages lead to files that are there, and to their headings.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
-	pages, err := filepath.Glob("docs/*.md")
-	require.NoError(t, err)
-	for _, page := range append(pages, "README.md", "CONTRIBUTING.md", "SECURITY.md") {
+	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md", "*/README.md", "*/*/README.md"} {
+		more, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, more)
+		pages = append(pages, more...)
+	}
+	for _, page := range pages {
 		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(read(t, page), -1)
 		for _, link := range links {
 			path, heading, _ := strings.Cut(link[1], "#")

@@ -44,6 +44,16 @@ func TestReadmeShowsTheQuickstart(t *testing.T) {
 	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
 }
 
+// README.md lists every program.
+func TestReadmeListsEveryExample(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, name := range examples(t) {
+		require.Contains(t, string(readme), "["+name+"]("+name+"/main.go)")
+	}
+}
+
 // The READMEs of the adapters show whole programs.
 func TestAdapterReadmesShowTheirExamples(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,142 @@
+package idempotency_test
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The first program of the README answers its curl commands as the README shows. Only dates may differ.
+func TestReadmeProgramAnswersAsShown(t *testing.T) {
+	t.Parallel()
+	readme := read(t, "README.md")
+	program := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindStringSubmatch(readme)
+	require.NotNil(t, program)
+	address := start(t, program[1])
+
+	_, commands, found := strings.Cut(readme, "```\n$ curl ")
+	require.True(t, found)
+	commands, _, _ = strings.Cut("$ curl "+commands, "\n```")
+	exchanges := strings.Split(commands, "$ ")[1:]
+	require.Len(t, exchanges, 2)
+	for _, exchange := range exchanges {
+		command, answer, _ := strings.Cut(strings.TrimSpace(exchange), "\n")
+		require.Equal(t, undated(answer), undated(curl(t, command, address)))
+	}
+}
+
+// start runs a program that serves localhost:8080, on another port, and returns its address.
+func start(t *testing.T, program string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+
+	require.Contains(t, program, `"localhost:8080"`)
+	source := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(program, "localhost:8080", address)), 0o600))
+	binary := filepath.Join(t.TempDir(), "program")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source).CombinedOutput()
+	require.NoError(t, err, string(out))
+	server := exec.CommandContext(t.Context(), binary) // killed at the end of the test
+	require.NoError(t, server.Start())
+	t.Cleanup(func() { _ = server.Wait() })
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", address)
+		return err == nil && conn.Close() == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	return address
+}
+
+// curl does what a curl command of the README says, at another address, and returns what curl -i prints.
+func curl(t *testing.T, command, address string) string {
+	t.Helper()
+	parts := regexp.MustCompile(
+		`^curl -i -u (\w+):(\w+) -H '([\w-]+): ([\w-]+)' -d (\S+) localhost:8080(/\w+)$`).FindStringSubmatch(command)
+	require.NotNil(t, parts, command)
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+parts[6], strings.NewReader(parts[5]))
+	require.NoError(t, err)
+	r.SetBasicAuth(parts[1], parts[2])
+	r.Header.Set(parts[3], parts[4])
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, r.Write(conn))
+	var wire bytes.Buffer
+	answer, err := http.ReadResponse(bufio.NewReader(io.TeeReader(conn, &wire)), r)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, answer.Body)
+	require.NoError(t, err)
+	return strings.ReplaceAll(wire.String(), "\r\n", "\n")
+}
+
+func undated(answer string) string {
+	return strings.TrimSpace(regexp.MustCompile(`Date: .*`).ReplaceAllString(answer, "Date: (now)"))
+}
+
+// The commands of the README name programs, targets and scripts that are there. CI runs them, or their tests do.
+func TestReadmeCommandsAreThere(t *testing.T) {
+	t.Parallel()
+	readme := read(t, "README.md")
+	programs := regexp.MustCompile(`go run (\./[\w./-]+)`).FindAllStringSubmatch(readme, -1)
+	require.NotEmpty(t, programs)
+	for _, program := range programs {
+		require.FileExists(t, filepath.Join(program[1], "main.go"))
+	}
+	for _, target := range regexp.MustCompile(`make (\w+)\n`).FindAllStringSubmatch(readme, -1) {
+		require.Contains(t, read(t, "Makefile"), "\n"+target[1]+":")
+	}
+	for _, script := range regexp.MustCompile("`(\\.ci/\\w+)").FindAllStringSubmatch(readme, -1) {
+		require.FileExists(t, script[1])
+	}
+}
+
+// Each figure of a run stands in a page that a benchmark has written.
+func TestReadmeFiguresAreMeasured(t *testing.T) {
+	t.Parallel()
+	_, costs, found := strings.Cut(read(t, "README.md"), "\n## What it costs\n")
+	require.True(t, found)
+	costs, _, found = strings.Cut(costs, "What can be counted")
+	require.True(t, found)
+	measured := read(t, "docs/benchmarks/README.md") + read(t, "docs/benchmarks/durable.md")
+	figures := regexp.MustCompile(`\d[\d,.]*\d( [nu]s)?`).FindAllString(costs, -1)
+	require.Greater(t, len(figures), 20)
+	for _, figure := range figures {
+		require.Contains(t, measured, figure)
+	}
+}
+
+// The sizes of programs are those of the table that .ci/release size prints.
+func TestReadmeSizesAreMeasured(t *testing.T) {
+	t.Parallel()
+	_, sizes, found := strings.Cut(read(t, "README.md"), "A program with net/http alone")
+	require.True(t, found)
+	figures := regexp.MustCompile(`\d+\.\d`).FindAllString(sizes[:100], -1)
+	require.Len(t, figures, 3)
+	for _, figure := range figures {
+		require.Contains(t, read(t, "docs/compatibility.md"), "| "+figure+" |")
+	}
+}
+
+func TestReadmeBadges(t *testing.T) {
+	t.Parallel()
+	badges := regexp.MustCompile(`!\[(.*?)\]\(https:`).FindAllStringSubmatch(read(t, "README.md"), -1)
+	require.Len(t, badges, 2)
+	version := regexp.MustCompile(`\ngo (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
+	require.Equal(t, "Go "+version[1]+" or newer", badges[0][1])
+	require.Equal(t, "Licence: MIT", badges[1][1])
+	require.True(t, strings.HasPrefix(read(t, "LICENSE"), "MIT License"))
+}
