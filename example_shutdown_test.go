@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"net/http"
 	"time"
@@ -30,5 +31,6 @@ func ExampleMiddleware_Shutdown() {
 			client.Close(),
 		)
 	}
-	_ = stop
+	fmt.Println(stop())
+	// Output: <nil>
 }
