@@ -11,7 +11,7 @@ import (
 // The classic mistake: the middleware stands outside of authentication, and believes the name that a request claims.
 // Whoever knows or guesses a key is then shown the answer to somebody else's request, without any password. The right
 // order is authenticate(idem.Handler(handler)), with a UserFunc that asks for whom authentication has let in.
-func ExampleMiddleware_Handler_incorrect() {
+func ExampleMiddleware_Handler_incorrectOutsideAuthentication() {
 	claimed := func(r *http.Request) (string, error) {
 		name, _, _ := r.BasicAuth() // nobody has checked the password
 		return name, nil
