@@ -8,8 +8,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // A service stops from the outside to the inside: its server, then the middleware, then the client of the store.

@@ -43,3 +43,12 @@ func ExampleRunTx() {
 	idempotencytest.Run(t, newStore)
 	idempotencytest.RunTx(t, newStore, effect, count)
 }
+
+// A store that people can ask what has happened is tested by one more call.
+func ExampleRunInspector() {
+	var t *testing.T // of func TestInspector(t *testing.T)
+
+	idempotencytest.RunInspector(t, func(t *testing.T) idempotency.Store {
+		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
+}

@@ -74,3 +74,18 @@ func ExampleTelemetry_Start() {
 	// 4711 false <nil>
 	// 4711 true <nil>
 }
+
+// A service that has metrics of another library tells failures apart by ErrorType, as the metrics of this package do.
+func ExampleErrorType() {
+	opts := idempotency.Options{
+		Required: true,
+		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, otelidempotency.ErrorType(e)) },
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		panic(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil) // without a key
+	idem.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+	// Output: rejected key_missing
+}
