@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Fields are fields of a header, or changes to one, as text that is stored and compared as it is:
+// Fields are the fields of a header, or changes to a header, as text. They are stored and compared as that text:
 //
 //	Content-Type: application/json
 //	Link: </a>
@@ -30,7 +30,7 @@ type field struct {
 	values []string
 }
 
-// NewFields returns the fields of h, except one without a name, which no header can have.
+// NewFields returns the fields of h. It leaves out a field without a name, which no header can have.
 func NewFields(h http.Header) Fields {
 	var space [16]field
 	list := space[:0]
@@ -90,7 +90,8 @@ func unescape(s string) string {
 	})
 }
 
-// ParseFields returns text as fields, if it can be what Fields are stored as. The error wraps [ErrRecordInvalid].
+// ParseFields checks that text has the form in which Fields are stored, and returns it as Fields. The error wraps
+// [ErrRecordInvalid].
 func ParseFields(text string) (Fields, error) {
 	for i := 0; i < len(text); i++ {
 		if c := text[i]; c != '\n' && (c < ' ' || c > '~') {
@@ -103,7 +104,7 @@ func ParseFields(text string) (Fields, error) {
 	return Fields(text), nil
 }
 
-// Header returns the fields as a header of its own; nil if there are none.
+// Header returns the fields as a new header. It is nil if there are no fields.
 func (f Fields) Header() http.Header {
 	if f == "" {
 		return nil
@@ -113,7 +114,7 @@ func (f Fields) Header() http.Header {
 	return h
 }
 
-// Get returns the first value of a field, whose name may be written in any case, or the empty string.
+// Get returns the first value of a field, or the empty string. The name may be written in any case.
 func (f Fields) Get(name string) string {
 	for rest := f; rest != ""; {
 		var field, value string
