@@ -28,7 +28,7 @@ const (
 
 // Entry is what a store tells people about one operation.
 type Entry struct {
-	// Key has the parts that the store keeps, and the others empty. A [RedisStore] keeps none of them.
+	// Key has the parts that the store keeps. The others are empty. A [RedisStore] keeps none of them.
 	Key Key
 
 	// Digest is that of the key, see [Key.Digest]. It identifies the record even if the store keeps no part of the key.

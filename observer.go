@@ -15,8 +15,8 @@ type Outcome string
 // The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with two exceptions:
 //
 //   - Unrecorded may be followed by one of recorded, restored and claim-lost.
-//   - A request has no outcome if a function of the service panics where the handler has not run: a [UserFunc], for
-//     instance, Options.Replay, or a [Cipher] that decrypts. Such a panic goes on unchanged.
+//   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
+//     [UserFunc], for instance, Options.Replay, and a [Cipher] that decrypts. The panic goes on unchanged.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store
