@@ -30,10 +30,10 @@ const (
 	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted
 	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
-	OutcomeUnavailable   Outcome = "store-unavailable" // refused: no claim could be had from the store
+	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store has not taken the answer yet
-	OutcomeRecorded      Outcome = "recorded"          // the answer of a request that was unrecorded is stored by now, or its status
+	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
