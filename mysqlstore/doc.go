@@ -17,10 +17,10 @@
 //
 // # Round trips
 //
-// With a Store, a first execution takes three round trips: to look, to claim and to complete. A replay takes one.
-// Statements are prepared once on each connection, so the driver's interpolateParams makes no difference, nor do
+// With a [Store], a first execution takes three round trips: to look, to claim and to complete. A replay takes one.
+// Statements are prepared once on each connection. So the driver's interpolateParams makes no difference, nor do
 // clientFoundRows, parseTime and loc. A pool that keeps fewer connections idle than it uses makes connections, and
-// prepares statements, again and again: SetMaxIdleConns should be given the same number as SetMaxOpenConns.
+// prepares statements, again and again. So give SetMaxIdleConns the same number as SetMaxOpenConns.
 //
 // # Transactions
 //

@@ -36,8 +36,8 @@
 // # Expiry
 //
 // Records that have expired do not count, but take space until [Table.Maintain] deletes them. [Table.Janitor] calls it
-// again and again. If there are too many records for that, Options.PartitionDays divides the table by the day on which
-// records expire, and Maintain drops a day at once.
+// again and again. If there are too many records for that, [Options].PartitionDays divides the table by the day on
+// which records expire, and Maintain drops a day at once.
 //
 // In a divided table a unique index must include the column by which the table is divided. So no index keeps two
 // partitions from having a record of the same key. Therefore all claims of a key in such a table take turns, by an
@@ -64,5 +64,5 @@
 // Both stores work behind PgBouncer in session mode and in transaction mode: what they set and lock ends with the
 // transaction. In statement mode [TxStore] is refused. In transaction mode, pgx may prepare statements only if
 // PgBouncer is 1.21 or newer and its max_prepared_statements is above zero. Otherwise set DefaultQueryExecMode to
-// pgx.QueryExecModeExec.
+// [pgx.QueryExecModeExec].
 package pgxstore

@@ -19,7 +19,7 @@ import (
 // sqlc generates for database/sql. Both can be used side by side. SQLTx returns false where Tx does.
 //
 // All rules of Tx hold: Commit returns [ErrCommit], Rollback undoes the changes of the handler, errors of the server
-// are of type *pgconn.PgError, and the transaction ends with the handler. Commit and Rollback end the sql.Tx in any
+// are of type [*pgconn.PgError], and the transaction ends with the handler. Commit and Rollback end the [sql.Tx] in any
 // case. A savepoint is made in SQL, as GORM does it. There are the same round trips as with Tx. Prepare takes none,
 // because pgx prepares statements when they are used.
 //
