@@ -18,10 +18,11 @@ import (
 //	Link: </b>
 //	X-Suppressed
 //
-// Each value has a line of its own, which ends with a newline. A field without a value has a line with its name: it
-// deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name; the values of
-// a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the backslash, and a
-// colon in a name are written as \xHH. [NewFields] makes Fields, [ParseFields] reads what was stored.
+// Each value stands on one line, which ends with a newline. A field without a value stands as a line with its name
+// only: it deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name. The
+// values of a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the
+// backslash, and a colon in a name are written as \xHH. [NewFields] makes Fields, and [ParseFields] reads what was
+// stored.
 type Fields string
 
 // field is a field on its way into Fields.

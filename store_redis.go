@@ -49,8 +49,8 @@ type RedisOptions struct {
 // clock of the process that claimed the key first.
 //
 // If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
-// handler. A step that times out returns the same if more steps are under way than the pool has connections, because it
-// may have waited for its connection for most of the time. FailOpen runs the handler in these cases:
+// handler. If more steps are under way than the pool has connections, a step that times out returns the same. It may
+// have waited for its connection for most of the time. FailOpen runs the handler in these cases:
 //
 //   - The server refuses connections: every request runs.
 //   - The server hangs, or the network drops what is sent: as many requests run at a time as there are connections.

@@ -38,8 +38,8 @@ import (
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //
-//   - errors of Base, unless the context of the request has ended, the certificate of the server is not accepted, or
-//     net/http can never send such a request (scheme, host, method or header);
+//   - errors of Base. There are three exceptions: the context of the request has ended, the certificate of the server
+//     is not accepted, or net/http can never send such a request (scheme, host, method or header);
 //   - 425, 429, 500, 502, 503 and 504;
 //   - 409 with Retry-After or with Stripe-Should-Retry: true. The operation is in progress, and Transport waits for its
 //     end. Other conflicts are final, for instance a key that was reused.
