@@ -12,13 +12,14 @@
 // payment, however many requests and attempts it takes.
 //
 // A request claims its key in the [Store], in one atomic step. If it gets the [Claim], it is the owner of the operation
-// and runs the handler: this is an attempt. Any other request gets the [Record] that holds the key. If the operation is
-// completed, the stored answer is replayed. If it is running, the request is refused as in progress, or waits
-// (Options.Wait). A request whose content has another [Fingerprint] than the first one reuses the key, and is refused.
+// and runs the handler: this is an attempt. Any other request gets the [Record], which is what the store holds for the
+// key. If the operation is completed, its stored answer is sent again: this is a replay. If the operation is running,
+// the request is refused as in progress, or waits (Options.Wait). A record has the [Fingerprint] of its request, a
+// digest of the content. A request with another fingerprint reuses the key, and is refused.
 //
-// A claim has a lease. The owner renews it for as long as the handler runs. If the process dies, the lease lapses
-// within Options.Lease. Then Options.Abandoned decides about the next request: it takes over, with the same operation
-// ID and the next attempt number, or it is refused.
+// A claim has a lease, a time after which it lapses. The owner renews the lease for as long as the handler runs. If the
+// process dies, the lease lapses within Options.Lease. Then Options.Abandoned decides about the next request: it takes
+// over, with the same operation ID and the next attempt number, or it is refused.
 //
 // An owner can lose its claim, for instance because its machine was paused. The context of the handler is then
 // cancelled with the cause [ErrClaimLost], if possible a sixteenth of the lease before the lease ends. Once another

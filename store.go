@@ -68,8 +68,8 @@ type Claim interface {
 	Context(ctx context.Context) context.Context
 
 	// Extend makes the lease run for the given time from now, and the record live at least as long. It also revives a
-	// lease that has lapsed, unless somebody else has claimed the key. Of a transactional Store, Extend is called every
-	// second while the handler runs, and says whether the transaction goes on.
+	// lease that has lapsed, unless somebody else has claimed the key. For a transactional Store, Extend is called every
+	// second while the handler runs. It says whether the transaction goes on.
 	//
 	//   - [ErrClaimLost]: somebody else has claimed the key; or somebody else may claim it, because the transaction has
 	//     ended; or the claim was settled.
