@@ -71,9 +71,9 @@ func Decide(ctx context.Context, v Verdict) bool {
 }
 
 // Decided returns the last verdict that [Decide] was given with ctx, or with a context derived from ctx. If there is
-// none, ok is false. Decided is for adapters of other protocols, which run handlers as the work of [Runner.Do]. If a
-// handler has decided to keep a failure, such an adapter returns a response. If the handler has decided nothing, it
-// returns an error.
+// none, ok is false. Decided is for adapters of other protocols, which run handlers as the work of [Runner.Do]. This
+// work returns a response if the handler has decided to keep a failure. It returns an error if the handler has failed
+// and decided nothing.
 func Decided(ctx context.Context) (v Verdict, ok bool) {
 	op := operationIn(ctx)
 	if op == nil || op.decided() == undecided {
