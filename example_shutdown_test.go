@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A service stops from the outside to the inside: its server, then the middleware, then the client of the store.
+// A service stops in this order: its server, then the middleware, then the client of the store.
 func ExampleMiddleware_Shutdown() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})

@@ -9,7 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 )
 
-// A store is tested by a test of one call, here one in the memory of the process.
+// One call tests a store, here one in the memory of the process.
 func ExampleRun() {
 	var t *testing.T // of func TestStore(t *testing.T)
 
@@ -18,8 +18,7 @@ func ExampleRun() {
 	})
 }
 
-// A transactional store is tested by a second call, which has effects made in the transactions that it offers to
-// handlers.
+// A second call tests a transactional store. It makes effects in the transactions that the store offers to handlers.
 func ExampleRunTx() {
 	var (
 		t        *testing.T // of func TestTxStore(t *testing.T)
@@ -44,7 +43,7 @@ func ExampleRunTx() {
 	idempotencytest.RunTx(t, newStore, effect, count)
 }
 
-// A store that people can ask what has happened is tested by one more call.
+// One more call tests a store that is also an Inspector.
 func ExampleRunInspector() {
 	var t *testing.T // of func TestInspector(t *testing.T)
 

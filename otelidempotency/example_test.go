@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
-// A replay has a trace of its own, with a link to the span that has executed the request.
+// A replay has its own trace, with a link to the span of the execution.
 func Example() {
 	exporter := tracetest.NewInMemoryExporter()
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) // stands for that of the service
@@ -51,7 +51,7 @@ func Example() {
 	// true
 }
 
-// Work of a Runner, such as that of a queue's consumer, has no handler: Start stands around it.
+// The work of a Runner, such as that of a queue consumer, has no handler. So it calls Start.
 func ExampleTelemetry_Start() {
 	telemetry, err := otelidempotency.New(otelidempotency.Options{})
 	if err != nil {
