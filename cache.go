@@ -11,13 +11,14 @@ import (
 
 // CacheOptions are the settings of a [Cache]. The zero value of each field is its default.
 type CacheOptions struct {
-	// MaxBytes bounds the memory of all records together, estimated with their overhead. The record that came first makes
-	// room for the next one. A record that takes more than an eighth of MaxBytes is not kept. Zero means 64 MiB.
+	// MaxBytes bounds the memory of all records together, estimated with their overhead. When it is used up, the oldest
+	// record makes room for the next one. A record that takes more than an eighth of MaxBytes is not kept. Zero means 64
+	// MiB.
 	MaxBytes int64
 
-	// MaxAge is how long a record is kept at most before the store is asked again. One that was deleted in the store
-	// is still replayed until then. So is one that expires early because the clock of the store was set forward. While
-	// the store is down, no record is replayed for longer either. Zero means a minute.
+	// MaxAge is how long a record is kept at most before the store is asked again. Until then the Cache still replays a
+	// record that was deleted in the store, or that expired early because the clock of the store was set forward. While
+	// the store is down, no record is replayed for longer than MaxAge either. Zero means a minute.
 	MaxAge time.Duration
 }
 
@@ -35,31 +36,34 @@ func (o CacheOptions) validate(inner Store) error {
 	return errors.Join(faults...)
 }
 
-// Cache is a [Store] that keeps completed records of another store in the memory of the process for a while. To replay
-// one of them takes no round trip, and works while the other store is down. This helps when many clients retry at
-// once, or when one does so again and again. An operation that nobody repeats only pays for it: its answer is copied.
-// The copy takes its size and about 500 bytes, until newer ones come after MaxAge or need the room. A Cache in front of
-// a [MemoryStore] saves nothing.
+// Cache is a [Store] that keeps completed records of another store in the memory of the process for a while. A replay
+// from the Cache takes no round trip, and works while the other store is down. This helps when many clients retry at
+// once, or when one client retries again and again.
 //
-// It keeps what this process has completed, and what the other store has replayed to it. All else goes to the other
-// store, also each claim. A completed record never changes, so a client gets the same with a Cache as without, but for
-// this:
+// An operation that nobody repeats pays for the Cache and gains nothing: its answer is copied. The copy takes its size
+// and about 500 bytes, until newer ones come after MaxAge or need the room. A Cache in front of a [MemoryStore] saves
+// nothing.
+//
+// A Cache keeps the records that this process has completed, and those that the other store has replayed to it. All
+// other requests go to the other store, and so does each claim. A completed record never changes, so a client gets the
+// same answer with a Cache as without, except in these cases:
 //
 //   - A record that was deleted in the other store, or lost by it, is still replayed by this process for up to
-//     CacheOptions.MaxAge. Another process may execute the operation again meanwhile. What has merely expired is not
-//     replayed: the Cache keeps no record longer than the other store does.
+//     CacheOptions.MaxAge. Another process may execute the operation again meanwhile. A record that has merely expired
+//     is not replayed: the Cache keeps no record longer than the other store does.
 //   - An answer for which the other store had no room is replayed by this process as long as the Cache has it.
-//   - So is one that another process has forgotten in the other store (see [Inspector]). Forget of this Cache removes the
-//     copy of this process, and no other.
+//   - A record that another process has forgotten in the other store (see [Inspector]) is still replayed too. Forget of
+//     this Cache removes the copy of this process, and no other.
 //   - The other store does not see replays by the Cache, and does not count them.
 //
-// What the other store replays is kept only if that store says for how long it keeps it (see [ClaimRequest].Remaining).
+// A record that the other store replays is kept only if that store says for how long it keeps it (see
+// [ClaimRequest].Remaining).
 //
-// In front of a store that [Seal] returns, a Cache has the answers in the clear, and replays them without opening them
-// again. Behind it, as the inner store, a Cache has what is sealed.
+// In front of a store that [Seal] returns, a Cache holds the answers in the clear, and replays them without opening
+// them again. As the inner store of Seal, a Cache holds sealed answers.
 //
-// A Cache does all that the other store does as a [Store] and as an [Inspector]. Methods beyond that, such as Check, are
-// called on the other store. It has no goroutine and nothing to close. It is safe for concurrent use.
+// A Cache does all that the other store does as a [Store] and as an [Inspector]. Call other methods, such as Check, on
+// the other store. A Cache has no goroutine and nothing to close. It is safe for concurrent use.
 type Cache struct {
 	inner  Store
 	opts   CacheOptions
@@ -74,7 +78,7 @@ type Cache struct {
 
 var _ Store = (*Cache)(nil)
 
-// NewCache returns an empty cache in front of store. Begin returns the faults of opts.
+// NewCache returns an empty cache in front of store. If opts has faults, Begin returns them.
 func NewCache(store Store, opts CacheOptions) *Cache {
 	return &Cache{
 		inner: store, opts: opts.withDefaults(), faults: opts.validate(store), entries: make(map[Key]*list.Element),

@@ -8,7 +8,7 @@ import (
 
 var _ Inspector = (*Cache)(nil)
 
-// Inspect implements [Inspector]. It asks the other store, also about a record that the Cache has.
+// Inspect implements [Inspector]. It always asks the other store, even about a record that the Cache has.
 func (c *Cache) Inspect(ctx context.Context, key Key) (Entry, error) {
 	inner, err := c.inspector()
 	if err != nil {
@@ -17,8 +17,8 @@ func (c *Cache) Inspect(ctx context.Context, key Key) (Entry, error) {
 	return inner.Inspect(ctx, key)
 }
 
-// Forget implements [Inspector]. The Cache forgets the record, too. The Caches of other processes do not: they may replay
-// it for up to CacheOptions.MaxAge, while the next request elsewhere executes the operation again.
+// Forget implements [Inspector]. The Cache forgets the record, too. The Caches of other processes do not: they may
+// replay it for up to CacheOptions.MaxAge, while the next request elsewhere executes the operation again.
 func (c *Cache) Forget(ctx context.Context, entry Entry) error {
 	inner, err := c.inspector()
 	if err != nil {

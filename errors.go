@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// What a request can be refused for. Match them with [errors.Is], in the error of [Runner.Do] and in the [Error] that
-// Options.ErrorHandler receives. Each comment names the problem type that a client sees.
+// The reasons for which a request is refused. Match them with [errors.Is], in the error of [Runner.Do] and in the
+// [Error] that Options.ErrorHandler gets. The comment behind each one names the problem type that a client sees.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
 	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid
@@ -51,36 +51,39 @@ const (
 // Error says why a request is refused, and what the client is told. It renders as RFC 9457 problem details. The zero
 // value of each field is valid.
 type Error struct {
-	// Status is the HTTP status code. Outside of 400 to 599 it means 500.
+	// Status is the HTTP status code. A value outside of 400 to 599 means 500.
 	Status int
 
-	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in it. Empty
-	// means the type about:blank, which says no more than the status does.
+	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in it. An empty
+	// Code means the type about:blank, which says no more than the status does.
 	Code string
 
-	// Title is the same for every problem with this code. Empty means the text of the status.
+	// Title is the same for every problem with this code. An empty Title means the text of the status.
 	Title string
 
 	// Detail explains the refusal to a person.
 	Detail string
 
-	// Retry says what the client is to do. Empty: nothing is said of it.
+	// Retry tells the client what to do. If it is empty, the client is told nothing about that.
 	Retry Retry
 
-	// RetryAfter is how long to wait before a retry. Zero: nothing is said of it.
+	// RetryAfter is how long the client should wait before it retries. If it is zero, the client is told nothing about
+	// that.
 	RetryAfter time.Duration
 
-	// OriginalStatus is, for [ErrNotReplayable], the status code of the answer that was not kept; else zero.
+	// OriginalStatus is the status code of the answer that was not kept. It is zero unless the reason is
+	// [ErrNotReplayable].
 	OriginalStatus int
 
-	// Header has further fields of the answer, such as WWW-Authenticate. They replace those of outer middleware.
+	// Header has further fields of the answer, such as WWW-Authenticate. They replace fields of the same name that outer
+	// middleware has set.
 	Header http.Header
 
-	// Err is the sentinel, wrapped with its cause. It is not shown to the client.
+	// Err is the sentinel, wrapped with its cause. The client does not see it.
 	Err error
 }
 
-// Error returns the text of Err, or else the title.
+// Error returns the text of Err. If Err is nil, it returns the title.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return "idempotency: " + e.withDefaults().Title
@@ -194,9 +197,9 @@ func refuseAs(sentinel, err error) *Error {
 	return shown
 }
 
-// WriteProblem writes e as application/problem+json (RFC 9457). It is the default of Options.ErrorHandler, for error
-// handlers of one's own to fall back on. If neither e nor outer middleware gives a 401 a WWW-Authenticate field, it is
-// "Bearer".
+// WriteProblem writes e as application/problem+json (RFC 9457). It is the default of Options.ErrorHandler. An error
+// handler of your own can call it for refusals that it does not write itself. A 401 gets the field "WWW-Authenticate:
+// Bearer" if neither e nor outer middleware has set that field.
 func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
 	e = e.withDefaults()
 	h := w.Header()

@@ -9,8 +9,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Clients that retry at once, and those that retry while Redis is down, get the stored answer from the memory of the
-// process. An operator who deletes a record in Redis waits for MaxAge until no process replays it any more.
+// The memory of the process has the stored answer for clients that retry at once, or while Redis is down. If an
+// operator deletes a record in Redis, a process may still replay it for up to MaxAge.
 func ExampleNewCache() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()

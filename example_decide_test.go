@@ -10,7 +10,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A handler that knows what its failure means says so. Refuse keeps a retry from charging a card that may have been
+// A handler that knows what its failure means says so. With Refuse, a retry does not charge a card that may have been
 // charged.
 func ExampleDecide() {
 	errNotSent := errors.New("no connection")

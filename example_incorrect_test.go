@@ -8,10 +8,10 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// The classic mistake: the middleware stands outside of authentication, and believes the name that a request claims.
-// Whoever knows or guesses a key is then shown the answer to somebody else's request, without any password. The right
-// order is authenticate(idem.Handler(handler)), with a UserFunc that asks for whom authentication has let in.
-func ExampleMiddleware_Handler_incorrect() {
+// The mistake: the middleware stands outside of authentication, and believes the name that a request claims. Somebody
+// who knows or guesses a key then gets the answer to another user's request, without a password. The right way is
+// authenticate(idem.Handler(handler)), with a UserFunc that returns the account that authentication has let in.
+func ExampleMiddleware_Handler_incorrectOutsideAuthentication() {
 	claimed := func(r *http.Request) (string, error) {
 		name, _, _ := r.BasicAuth() // nobody has checked the password
 		return name, nil

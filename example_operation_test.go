@@ -8,8 +8,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A handler that calls another system passes on a key of its operation. Should an attempt fail behind that call, or
-// die there, the next one sends the same key again, and the other system does not act twice.
+// A handler passes a key of its operation to another system. If an attempt fails after that call, or dies in it, the
+// next attempt sends the same key again, and the other system does not act twice.
 func ExampleFromContext() {
 	var sent string
 	pay := func(w http.ResponseWriter, r *http.Request) {

@@ -9,8 +9,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// An answer rests in the store while rights change. A user whose right was withdrawn does not get it again, nor does
-// the handler run.
+// Rights may change while an answer is in the store. A user whose right was withdrawn does not get the answer again,
+// and the handler does not run either.
 func ExampleOptions_replay() {
 	mayReadKeys := map[string]bool{"alice": true}
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }

@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Sealing is rolled in over answers in the clear, and then its key is rotated. Each step is a new version of the same
-// service, with the same store.
+// Sealing begins in a store that has answers in the clear, and then its key is rotated. Each step is a new version of
+// the same service, with the same store.
 func ExampleSeal() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or one that outlives a version
 	pay := func(version string, opts idempotency.SealOptions, key string) {

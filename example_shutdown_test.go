@@ -3,15 +3,17 @@ package idempotency_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log"
 	"net/http"
 	"time"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency"
 )
 
-// A service stops from the outside to the inside: its server, then the middleware, then the client of the store.
+// A service stops in this order: its server, then the middleware, then the client of the store.
 func ExampleMiddleware_Shutdown() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -30,5 +32,6 @@ func ExampleMiddleware_Shutdown() {
 			client.Close(),
 		)
 	}
-	_ = stop
+	fmt.Println(stop())
+	// Output: <nil>
 }

@@ -46,7 +46,7 @@ var payments int
 
 type accountKey struct{}
 
-// authenticate tells the accounts apart, and lets nobody else in.
+// authenticate lets only known accounts in, and puts the account into the context.
 func authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, password, _ := r.BasicAuth()
@@ -58,7 +58,8 @@ func authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// account names the account that authenticate has let in. Without one, the empty name refuses the request.
+// account returns the account that authenticate has let in. Without one, it returns the empty name, which refuses the
+// request.
 func account(r *http.Request) (string, error) {
 	name, _ := r.Context().Value(accountKey{}).(string)
 	return name, nil

@@ -37,8 +37,8 @@ func ExampleTransport() {
 	// charges: 1
 }
 
-// A client that may be restarted stores the key with the order before it sends the order for the first time.
-// The program examples/client does so with a file, and is killed in between.
+// A client that may be restarted stores the key with the order before it sends the order for the first time. The
+// program examples/client stores the key in a file, and is killed in between.
 func ExampleWithKey() {
 	provider := newProvider()
 	defer provider.Close()

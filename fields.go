@@ -11,17 +11,18 @@ import (
 	"strings"
 )
 
-// Fields are fields of a header, or changes to one, as text that is stored and compared as it is:
+// Fields are the fields of a header, or changes to a header, as text. They are stored and compared as that text:
 //
 //	Content-Type: application/json
 //	Link: </a>
 //	Link: </b>
 //	X-Suppressed
 //
-// Each value has a line of its own, which ends with a newline. A field without a value has a line with its name: it
-// deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name; the values of
-// a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the backslash, and a
-// colon in a name are written as \xHH. [NewFields] makes Fields, [ParseFields] reads what was stored.
+// Each value stands on one line, which ends with a newline. A field without a value stands as a line with its name
+// only: it deletes the field of outer middleware, or keeps net/http from adding one. The lines are sorted by name. The
+// values of a name keep their order. Visible ASCII characters and spaces stand for themselves. Other bytes, the
+// backslash, and a colon in a name are written as \xHH. [NewFields] makes Fields, and [ParseFields] reads what was
+// stored.
 type Fields string
 
 // field is a field on its way into Fields.
@@ -30,7 +31,7 @@ type field struct {
 	values []string
 }
 
-// NewFields returns the fields of h, except one without a name, which no header can have.
+// NewFields returns the fields of h. It leaves out a field without a name, which no header can have.
 func NewFields(h http.Header) Fields {
 	var space [16]field
 	list := space[:0]
@@ -90,7 +91,8 @@ func unescape(s string) string {
 	})
 }
 
-// ParseFields returns text as fields, if it can be what Fields are stored as. The error wraps [ErrRecordInvalid].
+// ParseFields checks that text has the form in which Fields are stored, and returns it as Fields. The error wraps
+// [ErrRecordInvalid].
 func ParseFields(text string) (Fields, error) {
 	for i := 0; i < len(text); i++ {
 		if c := text[i]; c != '\n' && (c < ' ' || c > '~') {
@@ -103,7 +105,7 @@ func ParseFields(text string) (Fields, error) {
 	return Fields(text), nil
 }
 
-// Header returns the fields as a header of its own; nil if there are none.
+// Header returns the fields as a new header. It is nil if there are no fields.
 func (f Fields) Header() http.Header {
 	if f == "" {
 		return nil
@@ -113,7 +115,7 @@ func (f Fields) Header() http.Header {
 	return h
 }
 
-// Get returns the first value of a field, whose name may be written in any case, or the empty string.
+// Get returns the first value of a field, or the empty string. The name may be written in any case.
 func (f Fields) Get(name string) string {
 	for rest := f; rest != ""; {
 		var field, value string

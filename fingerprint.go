@@ -31,16 +31,16 @@ func (f *Fingerprint) parse(s []byte) bool {
 	return err == nil
 }
 
-// FingerprintFunc computes the fingerprint of a request. Body is the whole body; the function must not keep or change
-// it. An error is answered with 400, body-invalid. Many goroutines call the function at once.
+// FingerprintFunc computes the fingerprint of a request. Body is the whole body. The function must neither keep nor
+// change it. An error refuses the request with 400 body-invalid. Many goroutines call the function at once.
 //
-// It may leave out method, path and user, which are a part of the [Key], and the fields in Options.FingerprintHeaders,
-// which the [Middleware] adds to every fingerprint, together with Content-Encoding and the fields that override the
-// method. It must leave out fields that change from one attempt to the next, such as trace headers.
+// It may leave out the method, the path and the user, which are parts of the [Key]. It may also leave out the fields in
+// Options.FingerprintHeaders, Content-Encoding, and the fields that override the method: the [Middleware] adds these to
+// every fingerprint. It must leave out fields that change from one attempt to the next, such as trace headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
-// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent. It has no other
-// fields of the header.
+// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent. No other field
+// of the header is a part of it.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	var space [512]byte // on the stack, and enough for all but the longest queries
 	content := sha256.Sum256(body)
@@ -57,14 +57,18 @@ func appendPart(b []byte, part string) []byte {
 	return append(b, part...)
 }
 
-// FingerprintJSON takes two JSON bodies for the same if they differ in white space, in the order of members or in how
-// strings and fractions are written: it hashes the canonical form of RFC 8785, except that integers keep every digit
-// instead of being rounded to 53 bits. Numbers with a fraction or an exponent are compared as 64-bit floats: amounts
-// that need more digits belong in integers or strings.
+// FingerprintJSON gives two JSON bodies the same fingerprint if they differ only in white space, in the order of
+// members, or in how strings and fractions are written. It hashes the canonical form of RFC 8785, with one exception:
+// integers keep every digit, and are not rounded to 53 bits. Numbers with a fraction or an exponent are compared as
+// 64-bit floats. So an amount that needs more digits belongs in an integer or a string.
 //
-// It returns an error for an object with the same name twice, since its meaning depends on who reads it; for a number
-// with a fraction or an exponent that is beyond the largest 64-bit float, such as 1e400, since RFC 8785 has no form for
-// it; and for arrays and objects that are nested more than 100 deep, since the time to sort them grows with their depth.
+// It returns an error for
+//
+//   - an object with the same name twice, because its meaning depends on who reads it;
+//   - a number with a fraction or an exponent beyond the largest 64-bit float, such as 1e400, because RFC 8785 has no
+//     form for it;
+//   - arrays and objects nested more than 100 deep, because the time to sort them grows with their depth.
+//
 // Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
 func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
@@ -141,8 +145,9 @@ func inRange(number string) bool {
 	return err == nil
 }
 
-// FingerprintMultipart takes two multipart bodies for the same if they differ in their boundary only, which clients
-// choose anew each time they build the form. Bodies of other media types are hashed as [FingerprintRaw] does.
+// FingerprintMultipart gives two multipart bodies the same fingerprint if they differ in their boundary only. Clients
+// choose another boundary each time they build the form. Bodies of other media types are hashed as [FingerprintRaw]
+// does.
 func FingerprintMultipart(r *http.Request, body []byte) (Fingerprint, error) {
 	if !strings.HasPrefix(mediaType(r), "multipart/") {
 		return FingerprintRaw(r, body)

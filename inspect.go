@@ -28,92 +28,97 @@ const (
 
 // Entry is what a store tells people about one operation.
 type Entry struct {
-	// Key is empty in the parts that the store does not keep. A [RedisStore] keeps none of them.
+	// Key has the parts that the store keeps. The others are empty. A [RedisStore] keeps none of them.
 	Key Key
 
-	// Digest is that of the key, see [Key.Digest]. A record is found by it even if its store keeps nothing else of the key.
+	// Digest is that of the key, see [Key.Digest]. It identifies the record even if the store keeps no part of the key.
 	Digest [sha256.Size]byte
 
-	// State is by the clock of the store.
+	// State is the present one, by the clock of the store.
 	State State
 
-	// Operation, Attempt and Created are those of the [Record]. They are zero of a running transaction, which nobody else
+	// Operation, Attempt and Created are those of the [Record]. They are zero for a running transaction, which nobody else
 	// can see.
 	Operation uuid.UUID
 	Attempt   int
 	Created   time.Time
 
-	// Fingerprint is that of the Record, under the same reservation: a store may keep it secret. It is zero of a running
-	// transaction, and may be in a [Listing].
+	// Fingerprint is that of the [Record]. A store may keep it secret, as it may there. It is zero for a running
+	// transaction, and may be zero in a [Listing].
 	Fingerprint Fingerprint
 
-	// Completed is when the response was stored. It is zero if there is none, or the store does not know.
+	// Completed is when the response was stored. It is zero if there is no response, or if the store does not know when.
 	Completed time.Time
 
-	// LeaseLeft is how long the lease of a running attempt still lasts. It is zero of a transaction, which has none.
+	// LeaseLeft is how long the lease of a running attempt still lasts. It is zero for a transaction, which has no lease.
 	LeaseLeft time.Duration
 
-	// Remaining is how long the record is still kept; zero if the store does not know.
+	// Remaining is how long the record is still kept. It is zero if the store does not know.
 	Remaining time.Duration
 
-	// Size is how many bytes the store counts for the record, without its own overhead; of a sealed answer, the sealed ones.
+	// Size is how many bytes the store counts for the record, without its own overhead. For a sealed answer, the sealed
+	// bytes are counted.
 	Size int64
 
-	// Status is that of the response, once there is one. It is zero if nothing vouches for it, see [Seal].
+	// Status is that of the response. It is zero if there is no response yet, or if nothing vouches for the status, see
+	// [Seal].
 	Status int
 
-	// Response is what is replayed, with its body and without the Note. It is nil until the operation is completed, and in
-	// a [Listing]. It is shared: nobody modifies it.
+	// Response is what is replayed, with its body and without the Note. It is nil until the operation is completed, and
+	// always in a [Listing]. It is shared: nobody modifies it.
 	Response *Response
 
-	// Note is what the attempt that completed the operation was given by [Annotate]. In a [Listing] it may be empty all the
-	// same: a sealed note is not opened for it.
+	// Note is what [Annotate] has attached, in the attempt that completed the operation. It may be empty in a [Listing],
+	// because a sealed note is not opened for it.
 	Note string
 }
 
-// Inspector is what a [Store] offers to people who ask what has happened: a [MemoryStore], a [RedisStore], the stores of
-// pgxstore, and a [Cache] or a store of [Seal] in front of one of them. Nothing of it is needed to serve requests, and
-// some of it is slow. It is safe for concurrent use.
+// Inspector is what a [Store] offers to people who ask what has happened. A [MemoryStore], a [RedisStore] and the
+// stores of pgxstore are Inspectors, and so is a [Cache] or a store of [Seal] in front of one of them. No request needs
+// it, and some of its methods are slow. It is safe for concurrent use.
 //
 // The error of a method wraps [errors.ErrUnsupported] if the store, or the one behind it, cannot do this.
 type Inspector interface {
-	// Inspect returns what the store holds of a key, which it does not change. The error is [ErrNoRecord] if there is
-	// nothing: the key was never used, has expired, or was forgotten. It wraps [ErrRecordInvalid] if the record cannot be
-	// read; the entry has what is known of it then. If the parts of the key come from a person, [Key.Bounded] makes them
-	// those that stores have.
+	// Inspect returns what the store holds of a key, and changes nothing. The error is [ErrNoRecord] if there is nothing:
+	// the key was never used, has expired, or was forgotten. The error wraps [ErrRecordInvalid] if the record cannot be
+	// read. The entry then has what is known of the record. If the parts of the key come from a person, [Key.Bounded]
+	// shortens them as stores do.
 	Inspect(ctx context.Context, key Key) (Entry, error)
 
 	// Forget removes the record of an entry that Inspect or List has returned. The next request with its key is executed
-	// as if it were the first: of a completed operation the effects happen twice then, and of an abandoned one perhaps.
+	// as if it were the first. If the operation was completed, its effects then happen twice. If it was abandoned, they
+	// may happen twice.
 	//
-	// The record is found by Key or by Digest, whichever its store keeps. An operation that is running is never forgotten,
-	// whatever the entry says, because its owner would store its record again: that is [ErrInProgress]. [ErrNoRecord] says
-	// that there is no record any more, and [ErrEntryChanged] that it is not as the entry says: another operation, attempt
-	// or state. A record of which not so much can be read is [ErrRecordInvalid]. With each of these errors nothing is
-	// removed.
+	// The store finds the record by Key or by Digest, whichever it keeps. With each of these errors nothing is removed:
+	//
+	//   - [ErrInProgress]: the operation is running, whatever the entry says. Its owner would store the record again.
+	//   - [ErrNoRecord]: there is no record any more.
+	//   - [ErrEntryChanged]: the record has another operation, attempt or state than the entry says.
+	//   - [ErrRecordInvalid]: too little of the record can be read to compare it with the entry.
 	Forget(ctx context.Context, entry Entry) error
 
-	// List returns records that request asks for. It looks at the store while others change it: it is no snapshot, and
-	// what it has returned may have changed.
+	// List returns the records that request asks for. It looks at the store while others change it. So the result is no
+	// snapshot, and may be out of date.
 	List(ctx context.Context, request ListRequest) (Listing, error)
 }
 
 // ListRequest says which records [Inspector.List] returns. The zero value of each field is its default.
 type ListRequest struct {
-	// States are those of the records. None means all.
+	// States are the states of the records to list. None means all.
 	States []State
 
-	// User is that of [Key]. Empty means all users. A store that does not keep users returns [errors.ErrUnsupported].
+	// User is the user of the records to list, see [Key]. Empty means all users. A store that does not keep users returns
+	// [errors.ErrUnsupported].
 	User string
 
 	// Largest orders the records by Size, the largest first. The default is by Created, the oldest first.
 	Largest bool
 
-	// Limit is how many records are returned at most. Zero means 100.
+	// Limit is the maximum number of records to return. Zero means 100.
 	Limit int
 
-	// Scan is how many records are looked at, at most, by a store that must fetch each of them, as Redis must. Zero means
-	// 100,000.
+	// Scan is the maximum number of records to look at. It applies to stores that must fetch each of them, as Redis must.
+	// Zero means 100,000.
 	Scan int
 }
 
@@ -122,7 +127,7 @@ type Listing struct {
 	// Entries have no Response.
 	Entries []Entry
 
-	// Totals counts all records that were looked at and that States and User ask for, also those beyond Limit.
+	// Totals counts all records that were looked at and that match States and User, also those beyond Limit.
 	Totals map[State]Total
 
 	// Partial says that the store has more records than Scan.

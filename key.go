@@ -21,13 +21,13 @@ import (
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
 // A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. There
-// are two exceptions, in which fmt does not ask the value: the verbs %p and %w, which are not for a Key, and a Key in
-// an unexported field of a struct.
+// are two exceptions, in which fmt does not ask the Key and shows the parts: the verbs %p and %w, which are not meant
+// for a Key, and a Key in an unexported field of a struct.
 //
-// A part of more than 255 bytes is replaced by one of 257 bytes: its beginning of 192 bytes, a tilde, and its SHA-256 in
-// hexadecimal. Where the beginning would end within a character of UTF-8, that is left out, and more tildes take its place.
-// This is the Key that a [Store], an [Operation] and an [Event] have; so its parts are not always those that the service
-// has named.
+// A part of more than 255 bytes is replaced by one of 257 bytes: its first 192 bytes, a tilde, and its SHA-256 in
+// hexadecimal. If the 192 bytes would end within a UTF-8 character, that character is left out, and more tildes take
+// its place. A [Store], an [Operation] and an [Event] have the Key in this form, so its parts are not always those that
+// the service has named.
 type Key struct {
 	User     string // as the [UserFunc] names the caller
 	Endpoint string // as Options.Endpoint names it: "POST /payments"
@@ -41,8 +41,8 @@ const (
 	beginning   = 192
 )
 
-// Bounded returns the key as a [Store] has it: with parts of at most 257 bytes. It is for those who ask an [Inspector] for a
-// key whose parts they know as the service and the client have named them. A key that a store has told is bounded already.
+// Bounded returns the key as a [Store] has it: with parts of at most 257 bytes. Use it to ask an [Inspector] for a key
+// whose parts you have from the service or from the client. A key that a store has returned is bounded already.
 func (k Key) Bounded() Key { return k.bounded() }
 
 // bounded returns the key with parts that have a limited length, whatever their source allows.
@@ -78,9 +78,9 @@ func (k Key) Digest() [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// String returns a short pseudonym of the key for logs. It is made with a secret of the process, so that nobody who reads
-// a log can find the key by guessing. In another process the same key has another pseudonym; the ID of the operation is
-// what the logs of several processes have in common.
+// String returns a short pseudonym of the key for logs. It is made with a secret of the process, so nobody who reads a
+// log can find the key by guessing. The same key has another pseudonym in another process. To find an operation in the
+// logs of several processes, use its ID.
 func (k Key) String() string {
 	digest := k.Digest()
 	mac := hmac.New(sha256.New, pseudonymSecret[:])
@@ -96,10 +96,10 @@ var pseudonymSecret = func() (secret [32]byte) {
 // Format implements [fmt.Formatter]: it writes the pseudonym, whatever the verb.
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
-// MarshalText keeps the parts of the key out of JSON. There is no way back.
+// MarshalText keeps the parts of the key out of JSON: it returns the pseudonym. The key cannot be read back from it.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// LogValue keeps the parts of the key out of structured logs.
+// LogValue keeps the parts of the key out of structured logs: it returns the pseudonym.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 const maxKeyLength = longestPart
@@ -139,9 +139,9 @@ func findKey(h http.Header, names []string) (string, error) {
 	return key, nil
 }
 
-// ParseKey returns the key in the values of the header Idempotency-Key, by the rules of [Middleware]: one value, bare or as
-// an RFC 9651 string, of 1 to 255 visible ASCII characters. It is for those who use a [Runner] behind another protocol. The
-// error is an [*Error] that wraps [ErrKeyMissing] if there is no value, or else [ErrKeyInvalid].
+// ParseKey returns the key in the values of the header Idempotency-Key, by the rules of [Middleware]: one value, bare
+// or as an RFC 9651 string, of 1 to 255 visible ASCII characters. It is for services that use a [Runner] behind another
+// protocol. The error is an [*Error]. It wraps [ErrKeyMissing] if there is no value, and otherwise [ErrKeyInvalid].
 func ParseKey(values []string) (string, error) {
 	id, err := keyIn("Idempotency-Key", values)
 	if err != nil {
@@ -208,7 +208,7 @@ func checkKey(id string, quoted bool) error {
 	return nil
 }
 
-// ValidateUUID is for Options.ValidateKey. It accepts only UUIDs in their usual form of 36 characters.
+// ValidateUUID accepts only UUIDs in their usual form of 36 characters. It is meant for Options.ValidateKey.
 func ValidateUUID(id string) error {
 	if len(id) != 36 {
 		return fmt.Errorf("a UUID has 36 characters, not %d", len(id))

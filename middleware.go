@@ -15,13 +15,13 @@ import (
 // empty ID refuses the request with user-unknown.
 //
 // If the error is or wraps an [*Error], that is the answer: for example 503 if authentication is down, or 401 with a
-// WWW-Authenticate field of another scheme than Bearer. What ErrorHandler and [Observer] get wraps both the returned
-// error and [ErrUserUnknown], whatever the status.
+// WWW-Authenticate field of another scheme than Bearer. The error that ErrorHandler and [Observer] get wraps both the
+// returned error and [ErrUserUnknown], whatever the status.
 type UserFunc func(*http.Request) (string, error)
 
-// SingleUser is the UserFunc of a service that has one caller only, or cannot tell its callers apart. If there are
-// several, they share their keys, and one may get the answer to another. Only with this function itself does the one user
-// have no share of MaxBodies and of the work in the background, but all of it.
+// SingleUser is the UserFunc of a service that has one caller only, or that cannot tell its callers apart. If there are
+// several callers, they share their keys, and one may get the answer to another. One user may otherwise take only a
+// share of MaxBodies and of the work in the background. With this function itself, the one user may take all of it.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. It is safe for concurrent use.
@@ -68,24 +68,24 @@ func isSingleUser(user UserFunc) bool {
 }
 
 // Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,
-// as [Runner.Shutdown] does. Call it after [http.Server.Shutdown], and before the client of the store is closed.
+// as [Runner.Shutdown] does. Call it after [http.Server.Shutdown], and before you close the client of the store.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
-// Handler guards next. The method value m.Handler is what routers such as chi and gorilla/mux take as a middleware.
+// Handler guards next. Routers such as chi and gorilla/mux take the method value m.Handler as a middleware.
 //
-// Mount it inside authentication, which tells the users apart, and inside the router, whose own answers (redirects,
-// 404) are not the handler's. Nothing outside of it may read the request body. Requests of other methods reach next
-// untouched; so do those without a key, unless Required is set. A handler that is guarded twice, with the same store
-// and key, runs once.
+// Mount it inside authentication, which tells the users apart. Mount it inside the router, because the router's own
+// answers (redirects, 404) are not the handler's. Nothing outside of it may read the request body. Requests of other
+// methods reach next untouched. So do requests without a key, unless Required is set. A handler that is guarded twice,
+// with the same store and key, runs once.
 //
 // The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
-// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer, unless the claim
-// was lost: then the request is refused with in-progress.
+// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer. If the claim was
+// lost, however, the request is refused with in-progress.
 //
-// The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside of one of them,
-// nothing is stored or written either, so that the framework can answer, and the Logger is told; with a transactional
-// store the request is refused with rolled-back. Use the adapters echoidempotency, echo4idempotency and
-// ginidempotency: inside of them, every way to answer is recorded.
+// The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside one of them,
+// nothing is stored or written, so that the framework can answer, and the Logger is told. With a transactional store
+// the request is refused with rolled-back instead. Use the adapters echoidempotency, echo4idempotency and
+// ginidempotency: with them, every way to answer is recorded.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,12 +12,14 @@ const mostNote = 255
 
 var errNoOperation = errors.New("idempotency: the context belongs to no operation")
 
-// Annotate attaches a note to the operation that ctx belongs to: the ID of a payment for the support, say, or of a trace.
-// The note is stored with the answer of the operation and never sent to a client. [Event] and [Entry] have it, also those of
-// a replay. The last note counts. It is lost if the answer is not kept, or larger than Options.MaxResponse.
+// Annotate attaches a note to the operation that ctx belongs to, such as the ID of a payment or of a trace. The note is
+// stored with the answer and never sent to a client. [Event] and [Entry] show it, also for a replay. If a handler calls
+// Annotate again, the last note counts. The note is lost if the answer is not kept, or is larger than
+// Options.MaxResponse.
 //
-// A note has at most 255 bytes of visible ASCII characters and spaces, and does not begin or end with a space. Annotate
-// returns an error if it has not, or if ctx belongs to no operation. It is safe for concurrent use.
+// A note has at most 255 bytes. They are visible ASCII characters and spaces, with no space at the beginning or the
+// end. Annotate returns an error if a note has anything else, or if ctx belongs to no operation. It is safe for
+// concurrent use.
 func Annotate(ctx context.Context, note string) error {
 	if len(note) > mostNote {
 		return fmt.Errorf("idempotency: note of %d bytes; at most %d", len(note), mostNote)
@@ -44,9 +46,9 @@ func (r Response) withNote(note *string) Response {
 	return r
 }
 
-// CutNote returns a stored response as it was answered, and the note that [Annotate] has attached to its operation, if any.
-// It is for stores that implement [Inspector]. A stored response has its note as the first line of Header, which is ": ",
-// the note, and a newline. CutNote does not modify r.
+// CutNote returns a stored response as the handler answered it, and the note of its operation (see [Annotate]), if
+// there is one. It is for stores that implement [Inspector]. A stored response has its note as the first line of
+// Header: ": ", the note, and a newline. CutNote does not modify r.
 func (r *Response) CutNote() (answer *Response, note string) {
 	line, found := strings.CutPrefix(string(r.Header), noteStart)
 	if !found {

@@ -12,10 +12,11 @@ import (
 // Outcome says what became of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should have, has exactly one, with two exceptions. Unrecorded may
-// be followed by one of recorded, restored and claim-lost. A request has none if a function of the service other than
-// the handler panics before the handler has run, or where it does not run: a [UserFunc], for instance, Options.Replay,
-// or a [Cipher] that decrypts. Such a panic goes on unchanged.
+// The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with two exceptions:
+//
+//   - Unrecorded may be followed by one of recorded, restored and claim-lost.
+//   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
+//     [UserFunc], for instance, Options.Replay, and a [Cipher] that decrypts. The panic goes on unchanged.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store
@@ -29,10 +30,10 @@ const (
 	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted
 	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
-	OutcomeUnavailable   Outcome = "store-unavailable" // refused: no claim could be had from the store
+	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
 	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store has not taken the answer yet
-	OutcomeRecorded      Outcome = "recorded"          // the answer of a request that was unrecorded is stored by now, or its status
+	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
@@ -42,49 +43,53 @@ const (
 type Event struct {
 	Outcome Outcome
 
-	// Key prints and logs as a pseudonym. Long parts of it are shortened, see [Key]. It is zero if the request was rejected
-	// before it had one.
+	// Key prints and logs as a pseudonym. Its long parts are shortened, see [Key]. It is zero if the request was rejected
+	// before its key was known.
 	Key Key
 
 	// Operation and Attempt are zero if the request was rejected, or the store did not answer.
 	Operation uuid.UUID
 	Attempt   int
 
-	// Status is that of the handler's answer; zero if there is none, as after a panic.
+	// Status is that of the handler's answer. It is zero if there is no answer, as after a panic.
 	Status int
 
 	// Began is when the store was first asked. It is zero if the request was rejected.
 	Began time.Time
 
-	// Total is the time from Began to the event. Of it, Claim is what the store took to answer the first question, Waited
-	// what the request waited for another attempt, Work what the handler ran, and Completion what the store took to settle
-	// the claim, with repetitions. What did not take place is zero.
+	// Total is the time from Began to the event. It includes the four times below. Each of them is zero if it did not take
+	// place:
+	//
+	//   - Claim: the store answered the first question.
+	//   - Waited: the request waited for another attempt.
+	//   - Work: the handler ran.
+	//   - Completion: the store settled the claim, with repetitions.
 	Total, Claim, Waited, Work, Completion time.Duration
 
-	// Stored is how many bytes the header, the trailer and the body of the answer have that was stored or replayed.
-	// Omitted says that it was stored without them, so that it cannot be replayed.
+	// Stored is how many bytes the stored or replayed answer has: header, trailer and body together. Omitted says that the
+	// answer was stored without them, so that it cannot be replayed.
 	Stored  int
 	Omitted bool
 
-	// FromCache says that a [Cache] knew the answer, and the store was not asked.
+	// FromCache says that the answer came from a [Cache], and the store was not asked.
 	FromCache bool
 
-	// LeaseLeft is, with OutcomeInProgress, how long the lease of the attempt that holds the key still lasts. It is zero if
-	// that is a transaction, which has none.
+	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts. It
+	// is zero if that attempt is a transaction, which has no lease.
 	LeaseLeft time.Duration
 
-	// Note is what the handler has attached to the operation with [Annotate]. A replay has that of the attempt that was
-	// answered.
+	// Note is what the handler has attached to the operation with [Annotate]. A replay has the note of the attempt whose
+	// answer is replayed.
 	Note string
 
-	// Err is the reason of a refusal or of what went wrong, else nil.
+	// Err is the reason of a refusal, or of what went wrong. Otherwise it is nil.
 	Err error
 }
 
-// Observer is told of each [Outcome] when it is known, mostly before the answer is sent, with the context of the request,
-// or of the handler if it has run. With [OutcomeRecorded], and what else follows [OutcomeUnrecorded], that is the context
-// of a request that has ended, but it is not cancelled. The Observer is called by many goroutines at once, and the request
-// waits for it.
+// Observer is told of each [Outcome] as soon as it is known, mostly before the answer is sent. The context is that of
+// the request or, if the handler has run, that of the handler. For [OutcomeRecorded] and the others that follow
+// [OutcomeUnrecorded], the request has ended, but the context is not cancelled. Many goroutines call the Observer at
+// once, and each request waits for its call.
 type Observer func(context.Context, Event)
 
 // keeps says what is kept of the answer.

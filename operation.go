@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Operation is what a handler knows of the operation that it carries out.
+// Operation is what a handler knows about the operation that it carries out.
 type Operation struct {
-	// Key identifies the operation. Long parts of it are shortened, see [Key].
+	// Key identifies the operation. Its long parts are shortened, see [Key].
 	Key Key
 
 	// ID is the same for every attempt at the operation, across crashes and machines. A handler that stores it with
@@ -23,10 +23,10 @@ type Operation struct {
 	Attempt int
 }
 
-// DownstreamKey derives a key to pass on to another system, such as a payment provider's Idempotency-Key, an object
-// name or a deduplication ID. It is the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
-// attempt at the operation gets the same key, and each name gets its own. The zero Operation, which a handler without a
-// key gets, returns a fresh random key for each call.
+// DownstreamKey derives a key for another system, such as a payment provider's Idempotency-Key, an object name or a
+// deduplication ID. The key is the UUID of version 5 (RFC 9562, section 5.5) of the operation's ID and name. Every
+// attempt at the operation gets the same key, and each name gets its own. A handler without a key gets the zero
+// Operation, which returns a fresh random key for each call.
 func (o Operation) DownstreamKey(name string) string {
 	if o.ID == uuid.Nil {
 		return newOperation().String() // not one that all such calls would share
@@ -35,7 +35,7 @@ func (o Operation) DownstreamKey(name string) string {
 }
 
 // FromContext returns the operation that ctx belongs to, and whether there is one. There is none if the request has no
-// key, or runs without protection (Options.FailOpen).
+// key, or if it runs without protection (Options.FailOpen).
 func FromContext(ctx context.Context) (Operation, bool) {
 	op := operationIn(ctx)
 	if op == nil {

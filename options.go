@@ -11,40 +11,40 @@ import (
 	"time"
 )
 
-// Abandoned says what to do with an operation whose owner disappeared: its lease lapsed without an answer, and nobody
-// can say how far the handler came. No choice gives exactly once for effects outside of the store. A transactional
-// store needs no choice, because it undoes the effects.
+// Abandoned says what happens to an operation whose owner disappeared. Its lease has lapsed without an answer, and
+// nobody knows how far the handler came. Neither choice gives exactly once for effects outside of the store. A
+// transactional store needs no choice, because it undoes the effects.
 type Abandoned int
 
 const (
-	// ReExecute takes over: the next request with the key runs the handler again, with the same operation ID and the
-	// next attempt number. At least once.
+	// ReExecute takes over. The next request with the key runs the handler again, with the same operation ID and the next
+	// attempt number: at least once.
 	ReExecute Abandoned = iota
 
-	// Refuse answers every further request with outcome-unknown until the record expires. At most once.
+	// Refuse answers every further request with outcome-unknown until the record expires: at most once.
 	Refuse
 )
 
 // Options are the settings of a [Middleware]. The zero value of each field is its default.
 type Options struct {
-	// Headers are the names of the request header with the key. A request may send several of them if they have the
-	// same key; else it is refused with key-invalid. Nil means Idempotency-Key.
+	// Headers are the names of the request header that carries the key. A request may send several of them if all carry
+	// the same key. If they differ, it is refused with key-invalid. Nil means Idempotency-Key.
 	Headers []string
 
 	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. If outer
-	// middleware overrides the method of a request, the new one counts. Nil means POST and PATCH.
+	// middleware overrides the method of a request, the new method counts. Nil means POST and PATCH.
 	Methods []string
 
-	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass
-	// untouched and unprotected.
+	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass untouched and
+	// unprotected.
 	Required bool
 
-	// ValidateKey checks keys further than their syntax, as [ValidateUUID] does. An error refuses the request with
-	// key-invalid. The client is shown the text of the error, so it must not hold secrets.
+	// ValidateKey checks more of a key than its syntax, as [ValidateUUID] does. An error refuses the request with
+	// key-invalid. The client sees the text of the error, so the text must not hold secrets. Nil accepts every key.
 	ValidateKey func(id string) error
 
-	// Endpoint names the scope of a key. Nil means the method, as for Methods, and the escaped path that the client asked
-	// for, before any StripPrefix: "POST /payments". The host is not a part of it.
+	// Endpoint returns the scope of a key. Nil means the method, as for Methods, and the escaped path: "POST /payments".
+	// The path is the one that the client asked for, before any StripPrefix. The host is not a part of the scope.
 	Endpoint func(*http.Request) string
 
 	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
@@ -52,60 +52,61 @@ type Options struct {
 	Fingerprint FingerprintFunc
 
 	// FingerprintHeaders are request fields that select what a request does, such as Stripe-Account. They become a part of
-	// every fingerprint, whatever Fingerprint is: a key that is used again with another value, or without the field, is
+	// every fingerprint, whatever function computes it. A key that comes back with another value, or without the field, is
 	// refused with key-reused. Values are compared as they are sent, line by line. Content-Encoding, X-HTTP-Method,
 	// X-HTTP-Method-Override and X-Method-Override are always included.
 	//
-	// Fields that change from one attempt to the next must stay out: those of tracing, and Authorization, whose tokens
-	// are renewed. The caller belongs in the [UserFunc].
+	// Leave out fields that change from one attempt to the next, such as those of tracing. Leave out Authorization too,
+	// because tokens are renewed: the [UserFunc] tells the callers apart.
 	FingerprintHeaders []string
 
-	// MaxBody is the most bytes that the body of a guarded request may have; a larger one is refused with
-	// body-too-large. It is held in memory while the request is served. Zero means 1 MiB.
+	// MaxBody is the largest body of a guarded request, in bytes. A larger one is refused with body-too-large. The body is
+	// held in memory while the request is served. Zero means 1 MiB.
 	MaxBody int64
 
-	// MaxBodies is the most bytes that the bodies of all guarded requests may take in memory together. A request beyond
-	// it is refused with overloaded. Requests that wait for the same operation hold one body together. Zero means that
-	// there is no limit.
+	// MaxBodies limits how many bytes the bodies of all guarded requests take in memory together. A request beyond it is
+	// refused with overloaded. Requests that wait for the same operation hold one body together. Zero means no limit.
 	//
-	// Each user may take half of it, or MaxBody if that is more; with twice MaxBody or more, one user cannot take all of
-	// it. [SingleUser] may.
+	// One user may take half of it, or MaxBody if that is more. So if MaxBodies is at least twice MaxBody, one user cannot
+	// take all of it. The one user of [SingleUser] may take all of it.
 	MaxBodies int64
 
-	// MaxResponse is the most bytes of a response body that are stored. The client gets a larger answer whole, but a
-	// retry gets not-replayable and does not run the handler again. The same holds for an answer whose header and trailer
-	// have more than 64 KiB, and for one that clients may not understand: with two lengths that differ, or with a sign in
-	// its length. Zero means 1 MiB.
+	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole. A retry
+	// then gets not-replayable, and the handler does not run again. The same holds for an answer whose header and trailer
+	// together have more than 64 KiB, and for one with an invalid Content-Length: two values that differ, or a sign. Zero
+	// means 1 MiB.
 	MaxResponse int64
 
-	// Storable reports whether an answer ends the operation. If not, the client gets the answer as it is, and may try
-	// again with the same key. The response is complete, except for the body of one that cannot be kept; it must be
-	// neither modified nor retained. A verdict of the handler outranks it, see [Decide]. Nil means [DefaultStorable].
+	// Storable reports whether an answer ends the operation. If it does not, the client gets the answer as it is, and may
+	// try again with the same key. Storable gets the complete response, but without the body if that cannot be kept. It
+	// must neither modify nor retain the response. A verdict of the handler outranks Storable, see [Decide]. Nil means
+	// [DefaultStorable].
 	Storable func(*Response) bool
 
-	// Replay is asked before an answer is replayed, with the request that is to get it. An error refuses the request, with
-	// replay-refused, or with the [*Error] that it is or wraps. The handler does not run in any case. It is the place to
-	// ask for rights that were withdrawn since. The body of the request can be read from its start, until Replay returns.
-	// The response is what would be sent; it must be neither modified nor retained. Replay is not asked if there is no
-	// answer to be sent, as for not-replayable. Nil lets every replay pass.
+	// Replay is called before an answer is replayed, with the request that is to get it. It is the place to check rights
+	// that may have been withdrawn. An error refuses the request, with replay-refused, or with the [*Error] that it is or
+	// wraps. The handler does not run in any case. Nil lets every replay pass.
+	//
+	// Until it returns, Replay can read the body of the request from its start. The response is what would be sent. Replay
+	// must neither modify nor retain it. Replay is not called if there is no answer to send, as for not-replayable.
 	Replay func(*http.Request, *Response) error
 
-	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them,
-	// a replay does not.
+	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them, but a
+	// replay does not.
 	OmitHeaders []string
 
 	// ReuseStatus is the status code of key-reused. Zero means 409;
 	// draft-ietf-httpapi-idempotency-key-header-07 asks for 422.
 	ReuseStatus int
 
-	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. A client may then have
-	// seen an answer, or a part of it, that a crash keeps from being stored. By default the answer is stored before
-	// its first byte is sent. It has no effect with a transactional store.
+	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. If the process crashes in
+	// between, a client may have seen an answer, or a part of it, that is not stored. By default the answer is stored
+	// before its first byte is sent. Stream has no effect with a transactional store.
 	Stream bool
 
-	// CancelWithClient ends the context of the handler with that of the request, as net/http does when the client
-	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. Its context then ends
-	// at the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
+	// CancelWithClient ends the context of the handler together with that of the request, as net/http does when the client
+	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. The context then ends at
+	// the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
 	// CancelWithClient, except with a transactional store.
 	CancelWithClient bool
 
@@ -126,43 +127,46 @@ type Options struct {
 
 // RunnerOptions are the settings of a [Runner]. The zero value of each field is its default.
 type RunnerOptions struct {
-	// TTL is how long an answer is kept, counted from its completion. A later request with the key is a new
-	// operation. Zero means 24 hours. It must not be shorter than Lease, nor longer than 100 years.
+	// TTL is how long an answer is kept, counted from its completion. A request with the key after that begins a new
+	// operation. Zero means 24 hours. TTL must not be shorter than Lease, nor longer than 100 years.
 	//
-	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. If no attempt
-	// has done anything, it is kept for two leases only. An attempt has done nothing if its handler decided [Release], or
-	// if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
+	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. It is kept for
+	// two leases only if no attempt has done anything. An attempt has done nothing if its handler decided [Release], or if
+	// its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
 	TTL time.Duration
 
-	// Lease is how long a key stays blocked after its process dies. It is renewed while the handler runs, however long
-	// that takes. Zero means 30 seconds.
+	// Lease is how long a key stays blocked after its process dies. The owner renews the lease for as long as the handler
+	// runs. Zero means 30 seconds.
 	Lease time.Duration
 
-	// Wait is how long a request waits for a running attempt with its key. If that completes, the request is answered
-	// with its result. Zero means that the request is refused with in-progress at once. A [Middleware]
-	// does so, too, if 128 requests of the same user are waiting already.
+	// Wait is how long a request waits for a running attempt with its key. If that attempt completes, the request gets its
+	// answer. Zero means that the request is refused with in-progress at once. A [Middleware] also refuses at once if 128
+	// requests of the same user are waiting already.
 	Wait time.Duration
 
-	// Abandoned says what to do with an operation whose owner disappeared. The default is [ReExecute].
+	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute].
 	Abandoned Abandoned
 
-	// StoreTimeout bounds each step of the store, retries included. A renewal of a lease never takes longer than a third
-	// of Lease. Zero means 5 seconds, or a third of Lease if that is less. It must not be longer than Lease.
+	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, or a third of Lease if that is
+	// less. StoreTimeout must not be longer than Lease. A renewal of a lease never takes longer than a third of Lease.
 	//
 	// An answer that the store does not take in this time is sent, and then stored in the background.
 	StoreTimeout time.Duration
 
 	// FailOpen runs the handler without protection when the store is down. By default such requests are refused with
-	// store-unavailable. Some are refused in any case: those for which the store has no room or no free connection, those
-	// whose record cannot be read, those of a user who has used up a share of the store, and those that have waited for
-	// another attempt, which may still be running. It is not allowed with a transactional store.
+	// store-unavailable. FailOpen is not allowed with a transactional store. Some requests are refused in any case:
+	//
+	//   - those for which the store has no room, or no free connection;
+	//   - those whose record cannot be read;
+	//   - those of a user who has used up a share of the store;
+	//   - those that have waited for another attempt, because that attempt may still be running.
 	FailOpen bool
 
-	// Observer is told of every outcome. Nil means that nobody is.
+	// Observer is told of every outcome. Nil means no observer.
 	Observer Observer
 
-	// Logger is told of what should not happen: a store that fails, a claim that was lost. Nil means [slog.Default] at
-	// the time of the event. Keys are logged as pseudonyms.
+	// Logger is told of what should not happen, such as a store that fails, or a claim that was lost. Nil means
+	// [slog.Default] at the time of the event. Keys are logged as pseudonyms.
 	Logger *slog.Logger
 }
 

@@ -21,26 +21,26 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
 	Attempt int
 
-	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise it equals the fingerprint
-	// of the request that asks for the record if and only if that is the request of the first attempt. Nothing else
-	// follows from it, because a store may keep fingerprints secret.
+	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise it says whether the request
+	// that asks for the record is the request of the first attempt: it equals the fingerprint of the former if and only if
+	// it is. Nothing else follows from it, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.
 	Created time.Time
 
-	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero says that nobody is running
-	// the operation, unless NoLease is set.
+	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero means that nobody is running the
+	// operation, unless NoLease is set.
 	LeaseLeft time.Duration
 
-	// NoLease says that the claim has no lease to renew: it holds until it is settled, and the effects of the attempt
-	// are bound to Complete. A store that works in transactions sets it in the record of a claim that it grants, and in
-	// that of an attempt that is running.
+	// NoLease says that the claim has no lease to renew. The claim holds until it is settled, and the effects of the
+	// attempt are bound to Complete. A store that works in transactions sets NoLease in the record of a claim that it
+	// grants, and in that of an attempt that is running.
 	NoLease bool
 
-	// Remaining is how long a completed record is still kept, by the store's clock, if [ClaimRequest].Remaining asks for
-	// it. In the record of a claim to a further attempt, it is how long the record that this claim replaces would still
-	// have been kept, whether or not the request asks. Zero says that the store does not know. It is never too long.
+	// Remaining is how long a completed record is still kept, by the store's clock. It is set if [ClaimRequest].Remaining
+	// asks for it. In the record of a claim to a further attempt, it is how long the record before it would still have
+	// been kept, whether or not the request asks. Zero means that the store does not know. It is never too long.
 	Remaining time.Duration
 
 	// Response is nil until the operation is completed. It is shared: nobody modifies it.
@@ -52,8 +52,8 @@ type Response struct {
 	// Status is the final status code.
 	Status int
 
-	// Header is the difference that the handler made to the header it was given: fields with values were added or
-	// changed, fields with no value deleted (or, for those that net/http adds by itself, suppressed).
+	// Header has the changes that the handler made to the header it was given. A field with values was added or changed. A
+	// field without values was deleted or, if net/http adds it by itself, suppressed.
 	Header Fields
 
 	// Trailer holds what is set after the body. Fields that Header does not declare under "Trailer" carry
@@ -63,7 +63,7 @@ type Response struct {
 	// Body is the whole body as the handler wrote it.
 	Body []byte
 
-	// Omitted says that the answer was not kept, so that it cannot be sent again. Only its status is known then.
+	// Omitted says that the answer was not kept, so that it cannot be sent again. Only its status is known.
 	Omitted bool
 }
 
@@ -140,9 +140,9 @@ func (r Response) encodedSize() int {
 	return len(responseMagic) + 96 + len(r.Header) + len(r.Trailer) + len(r.Body)
 }
 
-// UnmarshalBinary sets r to the response that data is the stored form of. The body of r is a part of data, which
-// must not be modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a
-// version of this package that this one does not know.
+// UnmarshalBinary sets r to the response whose stored form is data. The body of r is a part of data, which must not be
+// modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a version of this
+// package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
 	first, rest, found := bytes.Cut(data, []byte("\n"))
 	line := lineReader{rest: first, ok: found}

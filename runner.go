@@ -57,23 +57,26 @@ func isImmediate(store Store) bool {
 	}
 }
 
-// Shutdown waits for the work in the background: answers that the store did not take in time (see [OutcomeUnrecorded]),
-// and claims that are to be released because the reply to them was lost. When ctx ends it gives up, and the error says
-// how many operations are not settled. No new work goes to the background once Shutdown has been called.
+// Shutdown waits for the work in the background. This work stores the answers that the store did not take in time (see
+// [OutcomeUnrecorded]), and releases the claims for which the store's reply was lost. When ctx ends, Shutdown gives up,
+// and the error says how many operations are not settled. No new work goes to the background once Shutdown has been
+// called.
 //
 // Call it when no more operations are running, and before the client of the store is closed.
 func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.shutdown(ctx) }
 
-// Do returns the response of the operation that key names. If an attempt has completed before, that is the stored
-// response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
+// Do returns the response of the operation that key names. If an earlier attempt has completed the operation, Do
+// returns the stored response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
 //
-// Work runs with the operation in its context ([FromContext]), and with what the store offers. The context ends with
-// ctx, and with the cause [ErrClaimLost] if the claim is lost, or is about to lapse.
+// The context of work has the operation ([FromContext]), and what the store offers, such as a transaction. It ends with
+// ctx. It also ends if the claim is lost, or is about to lapse; its cause is then [ErrClaimLost].
 //
 // If work returns an error, nothing is stored, the operation may be tried again, and Do returns that error. The same
-// holds if work panics or calls [runtime.Goexit], but with [Refuse] the claim is then left to lapse, as after a crash.
+// holds if work panics or calls [runtime.Goexit]. With [Refuse], however, a panic or Goexit leaves the claim to lapse,
+// as a crash does.
+//
 // [Decide] changes what a response or an error means. If the store does not take the response in time, Do returns it
-// all the same, and it is stored in the background (see [Runner.Shutdown]).
+// all the same. It is then stored in the background (see [Runner.Shutdown]).
 //
 // Payload is what the operation works on. A key that comes back with another payload is refused. A refusal is an
 // [*Error] that wraps one of the sentinels of this package: [ErrInProgress], [ErrKeyReused], [ErrNotReplayable],
@@ -124,8 +127,8 @@ func verdictOn(ctx context.Context, err error) Verdict {
 // DoJSON is [Runner.Do] for work whose result is a value. The value is stored as JSON. What DoJSON returns is always
 // decoded from that JSON, also the first time.
 //
-// A value that has no form in JSON completes the operation too: this call returns the error of [json.Marshal], later
-// ones return [ErrNotReplayable], and work does not run again.
+// A value that JSON cannot express completes the operation too. This call returns the error of [json.Marshal]. Later
+// calls return [ErrNotReplayable], and work does not run again.
 func DoJSON[T any](
 	ctx context.Context, r *Runner, key Key, payload []byte, work func(context.Context) (T, error),
 ) (result T, replayed bool, err error) {

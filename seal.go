@@ -12,51 +12,52 @@ import (
 
 // SealOptions are the settings of [Seal].
 type SealOptions struct {
-	// Keys are in use together: the first one seals, and each of them opens.
+	// Keys are the keys in use. The first one seals, and each of them opens.
 	//
-	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put it
-	// first. Remove the old key a TTL after the last process has changed: no answer is sealed with it any more. What a
-	// missing key has sealed is refused with [ErrRecordInvalid]. An operation that was begun under it, has failed ever
-	// since and is still being retried is refused with [ErrKeyReused]. Processes share the number of answers that a key
-	// may seal.
+	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put the new
+	// key first. Remove the old key a TTL after the last process has changed: no answer is sealed with it any more. An
+	// answer that was sealed with a missing key is refused with [ErrRecordInvalid]. An operation that was begun under a
+	// missing key, has failed ever since and is still being retried is refused with [ErrKeyReused]. The number of answers
+	// that a key may seal (see [SealKey]) counts those of all processes together.
 	Keys []SealKey
 
-	// AllowClear replays also answers that were stored before the store was sealed. By default they are refused with
-	// [ErrRecordInvalid]. As long as it is set, whoever writes to the inner store can forge an answer: unset it a TTL
-	// after the last process has begun to seal.
+	// AllowClear also replays answers that were stored before the store was sealed. By default they are refused with
+	// [ErrRecordInvalid]. While AllowClear is set, anybody who can write to the inner store can forge an answer. So unset
+	// it a TTL after the last process has begun to seal.
 	AllowClear bool
 
-	// OpenOnly goes on to store answers in the clear, but opens what is sealed. It includes AllowClear. A process
-	// without Seal takes the repetition of a sealed request for another request, and refuses it with [ErrKeyReused].
-	// So where processes are replaced one by one, sealing is rolled in by two changes: at first OpenOnly, and then
-	// AllowClear.
+	// OpenOnly opens sealed answers, and goes on to store new ones in the clear. It includes AllowClear. It is the first
+	// of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and then
+	// AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
+	// request, and refuses it with [ErrKeyReused].
 	OpenOnly bool
 }
 
 // Seal returns a store that keeps its records in the inner store, where answers are encrypted and authenticated. Each
-// is bound to its key, operation, attempt, status and fingerprint. The error reports every fault of opts.
+// answer is bound to its key, operation, attempt, status and fingerprint. The error reports every fault of opts.
 //
-// Header, trailer and body of an answer are secret. The fingerprint of a request is stored under a key (HMAC-SHA256), so
-// that nobody can confirm a guessed body by it, nor see that two requests have equal bodies. These stay in the clear:
-// status, operation, attempt, times, the size of the answer, the ID of the sealing key, and the digest of the [Key]. The
-// inner store is given the Key itself, and may keep it, as PostgreSQL does.
+// Header, trailer and body of an answer are secret. The fingerprint of a request is stored as a keyed digest
+// (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies. These stay in
+// the clear: status, operation, attempt, times, the size of the answer, the ID of the sealing key, and the digest of
+// the [Key]. The inner store gets the Key itself, and may keep it, as PostgreSQL does.
 //
-// Whoever writes to the inner store cannot make up, alter or move an answer: Begin reports what cannot be opened as
-// [ErrRecordInvalid], and the handler does not run then, whatever the options. They can still
+// Somebody who can write to the inner store cannot make up, alter or move an answer. Begin reports an answer that
+// cannot be opened as [ErrRecordInvalid], and the handler does not run then, whatever the options. The same person can
+// still
 //
 //   - delete a record or mark it as released, so that the operation runs again;
-//   - mark it as running, so that it is in progress;
+//   - mark a record as running, so that its operation is in progress;
 //   - bring back a whole older record of the same key;
-//   - make an answer not replayable, by the mark that its body was not kept, which a store without room sets too. No
-//     status is told of such an answer, because nothing vouches for it: it is zero.
+//   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
+//     too. The status of such an answer is reported as zero, because nothing vouches for it.
 //
-// An error of a [Cipher] is wrapped by that of Begin or Complete. When it cannot decrypt, this is ErrRecordInvalid even
-// if the reason may pass, as when a service is down: an operation that is completed must not run again. When it cannot
-// encrypt, Complete fails and may be repeated; but a claim without a lease is rolled back, and the error is
-// [ErrRolledBack].
+// The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
+// ErrRecordInvalid. It does so even if the reason may pass, such as a service that is down: an operation that is
+// completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. But a claim without a
+// lease is rolled back, and the error is [ErrRolledBack].
 //
-// The sealed store does all that the inner store does as a [Store] and as an [Inspector]: Inspect opens the answer, and
-// reports what cannot be opened as ErrRecordInvalid. Methods beyond that, such as Check, are called on the inner one.
+// The sealed store does all that the inner store does as a [Store] and as an [Inspector]. Inspect opens the answer, and
+// reports an answer that cannot be opened as ErrRecordInvalid. Call other methods, such as Check, on the inner store.
 func Seal(inner Store, opts SealOptions) (Store, error) {
 	err := opts.validate()
 	if inner == nil {

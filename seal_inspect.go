@@ -59,8 +59,8 @@ func (s *sealedStore) Forget(ctx context.Context, entry Entry) error {
 	return noInspector(s.inner)
 }
 
-// List implements [Inspector]. It opens nothing: each Status is as the inner store has it, and there are no notes of sealed
-// answers.
+// List implements [Inspector]. It opens nothing. Each Status is as the inner store has it, and the notes of sealed
+// answers are left out.
 func (s *sealedStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	inner, ok := s.inner.(Inspector)
 	if !ok {

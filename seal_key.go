@@ -17,10 +17,10 @@ import (
 	"sync"
 )
 
-// SealKey is a key of a sealed store. It can be read from JSON, with its Secret in base64. It is written with its ID
-// only: by fmt, log/slog, encoding/json and other encoders of text. There are two exceptions, in which fmt does not ask
-// the value and shows the Secret: the verbs %p and %w, which are not for a SealKey, and a SealKey in an unexported
-// field of a struct.
+// SealKey is a key of a sealed store. It can be read from JSON, with its Secret in base64. When fmt, log/slog,
+// encoding/json or another encoder of text writes it, they write its ID only. There are two exceptions, in which fmt
+// does not ask the SealKey and shows the Secret: the verbs %p and %w, which are not meant for a SealKey, and a SealKey
+// in an unexported field of a struct.
 type SealKey struct {
 	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
 	ID string
@@ -30,8 +30,8 @@ type SealKey struct {
 	Secret []byte
 
 	// Cipher encrypts the answers. Nil means AES-256-GCM, each answer with a random nonce of 96 bits. One such key may
-	// seal 2^32 answers (NIST SP 800-38D, section 8.3): a new key is due before that. Each call of [Claim].Complete
-	// counts, repetitions included.
+	// seal 2^32 answers (NIST SP 800-38D, section 8.3). Change the key before that. Each call of [Claim].Complete counts,
+	// repetitions included.
 	Cipher Cipher
 }
 
@@ -44,17 +44,18 @@ func (k SealKey) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String
 // MarshalText implements [encoding.TextMarshaler]: it keeps the Secret out of JSON, XML and logs.
 func (k SealKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// Cipher is authenticated encryption with associated data: a key management service, say, or a keyset of a library. It
-// is safe for concurrent use. It is called within a step of the store, and Options.StoreTimeout bounds both together.
+// Cipher is authenticated encryption with associated data, such as a key management service, or a keyset of a library.
+// It is safe for concurrent use. It is called within a step of the store, and Options.StoreTimeout bounds both
+// together.
 //
-// A service that limits the size of what it encrypts needs envelope encryption in front: an answer may have
+// If a service limits the size of what it encrypts, put envelope encryption in front of it. An answer may have
 // Options.MaxResponse bytes, and its header besides.
 type Cipher interface {
-	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It does not modify either.
+	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It modifies neither of them.
 	Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error)
 
-	// Decrypt returns what Encrypt was given, in new memory. It must return an error unless sealed is what Encrypt has
-	// returned, and aad is equal.
+	// Decrypt returns what Encrypt was given as plain, in new memory. It must return an error unless sealed is what
+	// Encrypt has returned, and aad is equal.
 	Decrypt(ctx context.Context, sealed, aad []byte) ([]byte, error)
 }
 

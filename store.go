@@ -7,33 +7,34 @@ import (
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
 //
-// A Store is safe for concurrent use. Claims to different keys are held at the same time, two at least: Begin does
-// not wait for the end of a claim. The context of a step may end when the step has returned. A claim, and a
+// A Store is safe for concurrent use. It holds at least two claims to different keys at the same time: Begin does not
+// wait for the end of another claim. The context of a step may end when the step has returned. So a claim, and a
 // transaction that belongs to it, outlives the context of Begin.
 //
-// An error means that the backend failed, or did not answer in time; the step may have taken effect nevertheless. It
-// need not wrap [ErrUnavailable], for which the caller takes every error that wraps no other sentinel of this
-// package. A key that somebody else holds is a result, never an error. A Store does not retain the body of a
-// [Response] that it is given, because the caller uses its buffer again. Neither side modifies anything else that
-// goes in or out.
+// An error means that the backend failed, or did not answer in time. The step may have taken effect nevertheless. The
+// caller takes an error that wraps no other sentinel of this package for [ErrUnavailable], so a Store need not wrap
+// that one. A key that somebody else holds is a result, never an error.
 //
-// A record that has outlived its TTL is forgotten, whether or not it is still stored. A claim that was not settled may
-// find its own token in it, because nobody else has claimed the key. It does what it does without any record: Extend
-// and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
+// A Store does not retain the body of a [Response] that it is given, because the caller uses its buffer again. Neither
+// side modifies anything else that goes in or out.
 //
-// A Store whose claims are transactions, of which the effects of the handler are a part, has a method
-// "Transactional() bool" that returns true. Its handlers never run without a claim, not even with FailOpen. In the
-// record of a claim, and of an attempt that runs, NoLease is set and LeaseLeft is zero. What else it cannot see of
-// somebody else's attempt that runs is zero: Operation, Attempt, Fingerprint and Created.
+// A record that has outlived its TTL counts as forgotten, whether or not it is still stored. If nobody else has claimed
+// the key since, a claim that was not settled may still find its own token in such a record. It acts as if there were
+// no record: Extend and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
 //
-// [Key.Digest] makes a key of fixed size, and [Response.MarshalBinary] the stored form of a response. Package
-// idempotencytest checks an implementation against this contract.
+// A transactional Store is one whose claims are transactions, and the effects of the handler are a part of them. It has
+// a method "Transactional() bool" that returns true. Its handlers never run without a claim, not even with FailOpen. In
+// the record of a claim, and of an attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody
+// else's running attempt, these are zero if the Store cannot see them: Operation, Attempt, Fingerprint and Created.
+//
+// To implement a Store, use [Key.Digest] as a key of fixed size, and [Response.MarshalBinary] as the stored form of a
+// response. Package idempotencytest checks an implementation against this contract.
 type Store interface {
 	// Begin claims key for a new attempt in one atomic step.
 	//
-	// Without an error, the caller owns the operation if and only if claim is non-nil; record then describes the
-	// caller's attempt. Otherwise record is the one that holds the key: completed, running, or abandoned. Record
-	// says what its fingerprint tells. A key is claimed if
+	// Without an error, the caller owns the operation if and only if claim is non-nil. Record then describes the caller's
+	// attempt. If claim is nil, record is the one that holds the key: completed, running, or abandoned. [Record] says what
+	// its fingerprint means. A key is claimed if
 	//
 	//   - there is no record, or the record has outlived its TTL: a new operation, attempt 1; or
 	//   - the record was released, and request.Fingerprint equals that of the record: the same operation, the next
@@ -43,44 +44,44 @@ type Store interface {
 	//
 	// A completed record is never claimed.
 	//
-	// Created of the record is when attempt 1 began, by the clock of the store or of the process. All records of an
-	// operation agree on it within 10 milliseconds.
+	// Record.Created is when attempt 1 began, by the clock of the store or of the process. All records of an operation
+	// agree on it within 10 milliseconds.
 	//
-	// A stored record that cannot be read, because it is damaged, of an unknown version or not a record at all, is
-	// reported as [ErrRecordInvalid] and left alone. So is one that was made for another key. A store that has reached
-	// its limit returns [ErrStoreFull]. One that limits what each user may store returns [ErrUserQuota] at that limit. One
-	// that works, but has no connection free to ask it with, returns [ErrStoreBusy].
+	// A stored record may be unreadable: it is damaged, of an unknown version, not a record at all, or was made for
+	// another key. Begin then returns [ErrRecordInvalid] and leaves it alone. A store that has reached its limit returns
+	// [ErrStoreFull]. A store that limits what each user may store returns [ErrUserQuota] at that limit. A store that
+	// works, but has no connection free to ask it with, returns [ErrStoreBusy].
 	//
-	// With an error, a claim that is non-nil may or may not have been granted: the store took the request, say, and its
-	// reply was lost. The caller does not own the operation. All that it may do with the claim is to call Release.
+	// Together with an error, Begin may return a claim. That claim may or may not have been granted: the store took the
+	// request, say, and its reply was lost. The caller does not own the operation. It may only call Release on the claim.
 	Begin(ctx context.Context, key Key, request ClaimRequest) (record Record, claim Claim, err error)
 }
 
 // Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token
 // by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: Extend may run at
-// the same time as Complete or Release. Once one of these has settled the claim, Extend changes nothing.
+// the same time as Complete or Release. Once Complete or Release has settled the claim, Extend changes nothing.
 //
-// Each call may be repeated with the same arguments when its outcome is unknown. A repetition of what has already taken
-// effect succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.
+// A call may be repeated with the same arguments if its outcome is unknown. If the first call has taken effect, the
+// repetition succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.
 type Claim interface {
-	// Context returns ctx with what the store offers to the handler, for instance a transaction.
+	// Context returns ctx together with what the store offers to the handler, such as a transaction.
 	Context(ctx context.Context) context.Context
 
-	// Extend lets the lease run for lease from now, and the record live at least as long. It also revives a lease that
-	// has lapsed, unless somebody else has claimed the key. The Extend of a transactional Store is called every second
-	// while the handler runs, and says whether the transaction goes on.
+	// Extend makes the lease run for the given time from now, and the record live at least as long. It also revives a
+	// lease that has lapsed, unless somebody else has claimed the key. For a transactional Store, Extend is called every
+	// second while the handler runs. It says whether the transaction goes on.
 	//
-	//   - [ErrClaimLost]: somebody else has claimed the key, or may because the transaction has ended; or the claim was
-	//     settled.
+	//   - [ErrClaimLost]: somebody else has claimed the key; or somebody else may claim it, because the transaction has
+	//     ended; or the claim was settled.
 	//   - [ErrRestored]: the store had forgotten the record, and has made it again.
 	Extend(ctx context.Context, lease time.Duration) error
 
 	// Complete stores the response of the operation for ttl from now, and ends the claim.
 	//
 	// With a status below 400, a transactional Store makes the effects of the attempt permanent in the same step. With any
-	// other it undoes them and stores the response all the same, unless the handler has asked the Store to keep them. The
-	// transaction ends even if Complete fails, because the caller may not call Release then; what the handler tries to do
-	// in it afterwards fails.
+	// other status it undoes the effects and stores the response all the same, unless the handler has asked the Store to
+	// keep them. The transaction ends even if Complete fails, because the caller may not call Release then. If the handler
+	// uses the transaction after that, it gets an error.
 	//
 	//   - [ErrClaimLost]: somebody else has claimed the key since, and their record is untouched; or the claim was
 	//     released. A store may forget a release when its record has expired, and then store the response all the same.
@@ -89,15 +90,15 @@ type Claim interface {
 	//     not known whether they were committed. The response must not be sent. An error of such a store that wraps no
 	//     sentinel of this package means the same.
 	//
-	// A store that has no room for the body may store the response with Omitted set instead. A response that fails again
-	// and again, while Extend succeeds, is also offered with Omitted set; whichever is stored first counts.
+	// A store that has no room for the body may store the response with Omitted set instead. If a response fails again and
+	// again while Extend succeeds, the caller also offers it with Omitted set. Whichever is stored first counts.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
-	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays
-	// for ttl from now, with its operation, attempt number and fingerprint. A transactional store rolls back, and has
-	// no record to keep. [ErrClaimLost] says that the record is somebody else's by now, is completed, or is gone.
+	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays for
+	// ttl from now, with its operation, attempt number and fingerprint. A transactional store rolls back, and has no
+	// record to keep. [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
 	//
-	// It is also called for a claim that Begin returned together with an error.
+	// Release is also called for a claim that Begin returned together with an error.
 	Release(ctx context.Context, ttl time.Duration) error
 }
 
@@ -109,14 +110,14 @@ type ClaimRequest struct {
 	// Lease is how long the claim holds unless it is extended. It is positive.
 	Lease time.Duration
 
-	// TTL is how long the record is kept from now if the attempt is never completed. The store keeps it no shorter
-	// than Lease.
+	// TTL is how long the record is kept, from now, if the attempt is never completed. The store keeps it at least as long
+	// as Lease.
 	TTL time.Duration
 
 	// TakeOver permits claiming a record whose lease has lapsed, as after a crash.
 	TakeOver bool
 
-	// Remaining asks for [Record].Remaining in a completed record. Stores that know it anyway always tell it. A
+	// Remaining asks for [Record].Remaining in a completed record. Stores that know it anyway always set it. A
 	// [RedisStore] makes one more round trip for it.
 	Remaining bool
 }

@@ -18,13 +18,13 @@ import (
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
 type MemoryOptions struct {
 	// MaxBytes bounds the memory of all records together, estimated with their overhead. At the limit, new claims are
-	// refused with [ErrStoreFull]; no record is removed before it expires. The last eighth is reserved for claims: an
+	// refused with [ErrStoreFull]. No record is removed before it expires. The last eighth is reserved for claims: an
 	// answer that does not fit into the rest is stored with Omitted set. Zero means 256 MiB.
 	MaxBytes int64
 
-	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, new claims of this user are
-	// refused with [ErrUserQuota]. The last eighth is reserved for claims too. Zero means half of MaxBytes. MaxBytes or
-	// more means no limit, which suits a service with one user.
+	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, new claims of this user are refused
+	// with [ErrUserQuota]. The last eighth is reserved for claims here too. Zero means half of MaxBytes. A value of
+	// MaxBytes or more means no limit, which suits a service with one user.
 	MaxUserBytes int64
 }
 
@@ -44,9 +44,9 @@ func (o MemoryOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-// MemoryStore keeps records in the memory of the process: for tests, and for services that run as one process and may
-// forget their records with it. It has no goroutine and nothing to close: each claim removes a few expired records.
-// It is safe for concurrent use.
+// MemoryStore keeps records in the memory of the process. It is for tests, and for services that run as one process and
+// may lose their records when it ends. It has no goroutine and nothing to close: each claim removes a few expired
+// records. It is safe for concurrent use.
 type MemoryStore struct {
 	hash            func(Key) uint64
 	start           time.Time
@@ -56,7 +56,7 @@ type MemoryStore struct {
 	faults          error
 }
 
-// NewMemoryStore returns an empty store. Begin returns the faults of opts.
+// NewMemoryStore returns an empty store. If opts has faults, Begin returns them.
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	faults := opts.validate()
 	opts = opts.withDefaults()

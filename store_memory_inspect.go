@@ -7,7 +7,7 @@ import (
 
 var _ Inspector = (*MemoryStore)(nil)
 
-// Inspect implements [Inspector]. It knows all that an [Entry] has.
+// Inspect implements [Inspector]. It fills every field of an [Entry].
 func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	if s.faults != nil {
 		return Entry{}, s.faults
@@ -79,8 +79,8 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 	return nil
 }
 
-// List implements [Inspector]. It looks at all records, whatever ListRequest.Scan says. While it looks at a part of them,
-// claims in that part wait: some milliseconds if there are a million records.
+// List implements [Inspector]. It looks at all records, whatever ListRequest.Scan says. Claims in the part of the store
+// that it is looking at wait: some milliseconds if there are a million records.
 func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.faults != nil {
 		return Listing{}, s.faults

@@ -22,42 +22,46 @@ type RedisOptions struct {
 	// slot}:" does, a Cluster keeps all records in one slot. Its first "{" must not be followed by "}".
 	Prefix string
 
-	// Replicas is how many replicas are to have an answer before Complete succeeds: WAIT goes out with the answer, in the
-	// same round trip. If there are too few, it is tried again until the end of StoreTimeout. Then the client gets its
-	// answer all the same (unrecorded), and the background goes on until there are enough replicas. So with too few
-	// replicas, each first execution takes StoreTimeout. Replays do not wait.
+	// Replicas is how many replicas must have an answer before Complete succeeds. The command WAIT goes out with the
+	// answer, in the same round trip. If too few replicas have the answer, the store tries again until the end of
+	// StoreTimeout. Then the client gets its answer all the same ([OutcomeUnrecorded]), and the background goes on until
+	// there are enough replicas. So with too few replicas, each first execution takes StoreTimeout. Replays do not wait.
 	//
-	// An answer that all replicas have survives every failover. If it is fewer than all, a failover by command may promote
-	// one that does not have it. Claims do not wait, so an operation that is under way at a failover may run again.
+	// An answer that all replicas have survives every failover. If Replicas is less than their number, a failover by
+	// command may promote a replica that does not have the answer. Claims do not wait, so an operation that is under way
+	// at a failover may run again.
 	//
-	// The default is 0. It needs a *redis.Client or a *redis.ClusterClient.
+	// The default is 0. Any other value needs a *redis.Client or a *redis.ClusterClient.
 	Replicas int
 }
 
 // RedisStore keeps records in Redis 6.2 or newer, or Valkey: one server, Sentinel or Cluster. It is safe for concurrent use.
 //
-// A first execution takes two round trips, a replay one, whatever the size of the answer. A key is claimed, or its answer
-// read, by SET with NX and GET. An answer is stored by SET with IFEQ, which replaces the record of the claim and no other.
-// Where the server has no IFEQ, a short script does the same. Valkey 8.1 and Redis 8.4 have IFEQ. Everything else, such as
-// a key that is in use or was released, is decided by scripts. Redis runs them atomically and by its own clock. Before
-// Redis 7.0 and Valkey 7.2, a script claims keys too, and reads answers at a cost of some microseconds for each kilobyte.
-// The store finds out by itself what the server has.
+// A first execution takes two round trips and a replay takes one, whatever the size of the answer. The command SET with
+// NX and GET claims a key, or reads its answer. The command SET with IFEQ stores an answer: it replaces the record of
+// the claim and no other. Valkey 8.1 and Redis 8.4 have IFEQ. If the server has no IFEQ, a short script does the same.
+// Scripts decide everything else, such as a key that is in use or was released. Redis runs them atomically and by its
+// own clock. Before Redis 7.0 and Valkey 7.2, a script claims keys too, and reads answers at a cost of some
+// microseconds for each kilobyte. The store finds out by itself what the server has.
 //
-// Extend moves the expiry of a record, by which Redis tells the age of a lease. So an operation that is under way is kept
-// for the TTL from its last renewal, and Extend never shortens a lease. [Record.Created] is by the clock of the process that
-// claimed the key first.
+// Redis tells the age of a lease by the expiry of its record, and Extend moves this expiry. So an operation that is
+// under way is kept for the TTL from its last renewal, and Extend never shortens a lease. [Record.Created] is by the
+// clock of the process that claimed the key first.
 //
 // If the pool of the client has no connection free in time, Begin returns [ErrStoreBusy], and FailOpen does not run the
-// handler. A step that times out does the same if more steps are under way than the pool has connections: the step may
-// have waited for its connection for most of the time. If the server hangs, FailOpen runs as many requests at a time as
-// there are connections, and all of them when the last reply is a minute old. So it does if the network drops what is sent.
-// If the server refuses connections, FailOpen runs every request. A server that has reached its maxclients closes
-// connections: it counts as down, so give it more than all processes together have.
+// handler. If more steps are under way than the pool has connections, a step that times out returns the same. It may
+// have waited for its connection for most of the time. FailOpen runs the handler in these cases:
 //
-// The pool of a client that does not tell its size counts as one of ten connections for each processor.
+//   - The server refuses connections: every request runs.
+//   - The server hangs, or the network drops what is sent: as many requests run at a time as there are connections.
+//     When the last reply is a minute old, every request runs.
+//   - The server has reached its maxclients and closes connections: it counts as down. So give it more than all
+//     processes together have.
 //
-// Nothing else may change the expiry of a record: EXPIRE on a running one ends its lease, or prolongs it. In a miniredis no
-// key expires by itself, and no lease lapses, unless a test calls FastForward.
+// If a client does not tell the size of its pool, the store assumes ten connections for each processor.
+//
+// Nothing else may change the expiry of a record: EXPIRE on the record of a running operation ends its lease, or
+// prolongs it. In a miniredis no key expires by itself, and no lease lapses, unless a test calls FastForward.
 //
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
@@ -79,16 +83,17 @@ type RedisStore struct {
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
 // a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
 //
-// Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that it ends by itself. If a
-// *redis.Client does not have it set, the store uses a copy that shares its connections and has it set; hooks do not run
-// on the copy. Any other client that does not have it runs each step in a goroutine, which the store leaves behind at the
-// deadline; the goroutine ends by the timeouts of the client. A hook that panics there ends the process.
+// Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
+// ends the step. If a *redis.Client does not have it set, the store uses a copy that shares its connections and has it
+// set. Hooks do not run on the copy. For any other client that does not have it set, each step runs in a goroutine. The
+// store leaves that goroutine behind at the deadline, and the timeouts of the client end it. A hook that panics there
+// ends the process.
 //
 // A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it
 // saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer than without it. No
 // step relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered).
 //
-// Begin and Check report a fault of opts.
+// If opts has a fault, Begin and Check return it.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
 	own, size := withDeadlines(client), poolSize(client)

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// UnsafeSetting is a setting of a store that breaks a part of the promise.
+// UnsafeSetting is a setting of a store, or of its server, that weakens what the store promises.
 type UnsafeSetting struct {
 	Node    string // the server, or "client"
 	Setting string
@@ -27,11 +27,11 @@ func (e *UnsafeSetting) Error() string {
 }
 
 // Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
-// all findings joined. Each is an [*UnsafeSetting] to weigh: not every service needs its records to survive a loss of
-// power. A setting that the server does not report, as with some hosted services, is skipped.
+// all findings joined. Each finding is an [*UnsafeSetting] that you weigh: not every service needs its records to
+// survive a loss of power. A setting that the server does not report, as with some hosted services, is skipped.
 //
 // It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
-// second. It asks a replica at the address that the master has for it, with the credentials of the client. A replica
+// second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
 // that does not answer within a second is skipped.
 //
 // Through a *redis.AutoPipeliner on a Cluster it asks one master only.

@@ -14,9 +14,9 @@ import (
 
 var _ Inspector = (*RedisStore)(nil)
 
-// Inspect implements [Inspector]. Redis does not know when an operation was completed: Entry.Completed is zero. Of a record
-// without an expiry, which somebody else has taken away, it does not know the age either: the lease counts from now, as for
-// Begin, and Entry.Remaining is zero.
+// Inspect implements [Inspector]. Redis does not know when an operation was completed, so Entry.Completed is zero. If
+// somebody has taken away the expiry of a record, Redis does not know its age either. The lease then counts from now,
+// as for Begin, and Entry.Remaining is zero.
 func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
 	return s.InspectDigest(ctx, key.Digest())
 }
@@ -127,8 +127,8 @@ func (r redisRecord) leaseLeft(held seenRecord) time.Duration {
 	return fromMilliseconds(max(0, r.lease-gone))
 }
 
-// Forget implements [Inspector]. One script compares and removes, by the clock of Redis. An answer that was forgotten comes
-// back if a replica becomes the master that does not know of it yet.
+// Forget implements [Inspector]. One script compares and removes the record, by the clock of Redis. A forgotten answer
+// comes back if a replica that does not yet know of the removal becomes the master.
 //
 // A record without an expiry is forgotten only if it is completed or released.
 func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {

@@ -16,11 +16,12 @@ import (
 
 // List implements [Inspector]. Redis keeps no users, so ListRequest.User must be empty.
 //
-// It goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each record; so
-// damage beyond them does not show. Others are served meanwhile. With a Cluster it asks every master, one after the other,
-// which only a *redis.ClusterClient can: with any other client of a Cluster the error wraps [errors.ErrUnsupported].
+// It goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each record.
+// So damage beyond them does not show. Redis serves others meanwhile. In a Cluster it asks every master, one after the
+// other. Only a *redis.ClusterClient can do that: with any other client of a Cluster the error wraps
+// [errors.ErrUnsupported].
 //
-// What has the name of a record, and is none, counts as unreadable.
+// A key that has the name of a record and holds no record counts as unreadable.
 func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, error) {
 	if s.fault != nil {
 		return Listing{}, s.fault

@@ -31,15 +31,15 @@ import (
 // Requests without a key pass untouched.
 //
 // A redirect leads away if it goes from https to http, or to a host that is neither in Hosts nor the one that the
-// caller addressed. What was led away stays so, wherever further redirects go. It has no key, not even one that the
-// caller has set, and is sent once. A body that was sent with a key does not follow: a redirect with status 307 or 308,
-// which would take it along, ends in a [*TransportError] that wraps [ErrRedirected]. The other fields are the business
-// of [http.Client], which keeps Authorization and cookies from other domains.
+// caller addressed. A request that was led away counts as such wherever further redirects go. It has no key, not even
+// one that the caller has set, and is sent once. A body that was sent with a key does not follow: a redirect with
+// status 307 or 308, which would take it along, ends in a [*TransportError] that wraps [ErrRedirected]. [http.Client]
+// decides about the other fields of the header: it keeps Authorization and cookies from other domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
 //
-//   - errors of Base, unless the context of the request has ended, the certificate of the server is not accepted, or
-//     net/http can never send such a request (scheme, host, method or header);
+//   - errors of Base. There are three exceptions: the context of the request has ended, the certificate of the server
+//     is not accepted, or net/http can never send such a request (scheme, host, method or header);
 //   - 425, 429, 500, 502, 503 and 504;
 //   - 409 with Retry-After or with Stripe-Should-Retry: true. The operation is in progress, and Transport waits for its
 //     end. Other conflicts are final, for instance a key that was reused.
@@ -49,9 +49,9 @@ import (
 // A body without GetBody is read into memory before the first attempt, if it has at most 1 MiB. A larger one cannot be
 // replayed, so its request is sent once. The same holds for a ContentLength of -1, which marks a stream.
 //
-// The caller gets the last answer, or a [*TransportError]. When the context's deadline would pass before the next
-// attempt, the caller gets it at once. Once an answer has begun, it is final: if its body breaks off, the caller may
-// send the request again with the same key.
+// The caller gets the last answer, or a [*TransportError]. It gets it at once if the context's deadline would pass
+// before the next attempt. Once an answer has begun, it is final: if its body breaks off, the caller may send the
+// request again with the same key.
 //
 // The context of a request bounds all its attempts and the pauses in between. So does http.Client.Timeout, but its
 // error hides how many attempts there were.
@@ -61,12 +61,12 @@ type Transport struct {
 	// no wildcards, and a domain does not include its subdomains. An entry stands for http and https.
 	Hosts []string
 
-	// Base sends the requests. Nil means [http.DefaultTransport]. Transports that authenticate or trace go here if they
-	// are to see each attempt, and around this one if not. One that has retries of its own, such as that of
-	// hashicorp/go-retryablehttp, goes here together with MaxAttempts 1: all its attempts carry the same key.
+	// Base sends the requests. Nil means [http.DefaultTransport]. A transport that authenticates or traces belongs here if
+	// it is to see each attempt. Otherwise it belongs around this one. A transport with retries of its own, such as that
+	// of hashicorp/go-retryablehttp, belongs here together with MaxAttempts 1: all its attempts carry the same key.
 	//
-	// Its answers must have their Request, as those of net/http do. A redirect by an answer without it counts as one
-	// from https and from another host.
+	// The answers of Base must have their Request, as those of net/http do. If an answer that redirects has none, the
+	// redirect counts as one from https and from another host.
 	Base http.RoundTripper
 
 	// Header is the name of the request header with the key. Empty means Idempotency-Key.
@@ -76,9 +76,9 @@ type Transport struct {
 	// sent bare, as most services expect, unless they have characters that need quotes.
 	Quoted bool
 
-	// MaxAttempts is the maximum number of attempts. Those that found the operation in progress do not count. With 1,
-	// each request is sent once, whatever its answer. Zero means 4. The transport of net/http may send a request
-	// again by itself, with the same key, if it was sent on a connection that was used before and fails.
+	// MaxAttempts is the maximum number of attempts. Attempts that found the operation in progress do not count. With 1,
+	// each request is sent once, whatever its answer. Zero means 4. The transport of net/http may send a request again by
+	// itself, with the same key, if it was sent on a connection that was used before and fails.
 	MaxAttempts int
 
 	// MaxWait is how long Transport waits for an operation in progress, if the context has no deadline. It begins
@@ -100,14 +100,15 @@ type Transport struct {
 // TransportError is the error of a request that has a key and got no answer. The request may have been carried out,
 // unless Attempts is zero. To find out, send it again with its key.
 type TransportError struct {
-	// Key is what the request was sent with, for [WithKey]; empty if that was not a valid key.
+	// Key is the key of the request, to send it again with [WithKey]. It is empty if the request had no valid key.
 	Key string
 
-	// Attempts is how often the request was handed to Base. Zero: its body could not be read, or a redirect was not
-	// followed, see ErrRedirected.
+	// Attempts is how often the request was handed to Base. It is zero if the body could not be read, or if a redirect was
+	// not followed (see [ErrRedirected]).
 	Attempts int
 
-	// Err is the error of the last attempt, joined by that of the context if it ended the pause after it.
+	// Err is the error of the last attempt. If the context ended the pause after that attempt, the error of the context is
+	// joined to it.
 	Err error
 }
 
@@ -155,7 +156,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is for [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections of Base. [http.Client.CloseIdleConnections] calls it.
 func (t *Transport) CloseIdleConnections() {
 	if base, ok := t.base().(interface{ CloseIdleConnections() }); ok {
 		base.CloseIdleConnections()

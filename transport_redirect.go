@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ErrRedirected is the cause of a [*TransportError] if a redirect leads away (see [Transport]) and would take key and
-// body along. Nothing was sent there.
+// ErrRedirected is the cause of a [*TransportError] if a redirect leads away (see [Transport]) and would take the key
+// and the body along. Nothing was sent to the new address.
 var ErrRedirected = errors.New("idempotency: redirected to where key and body must not go")
 
 // leave sends a request that was led away without its key. A body that was sent with a key is for the host that honours

@@ -21,15 +21,16 @@ const (
 	// Keep ends the operation: the answer is stored and replayed, whatever its status is.
 	Keep
 
-	// Tombstone ends the operation as Keep does, but keeps only the status of the answer. A retry is neither executed nor
-	// shown the answer: it gets not-replayable. It is for answers with secrets that must be shown only once.
+	// Tombstone ends the operation as Keep does, but only the status of the answer is stored. A retry gets not-replayable:
+	// the handler does not run, and the answer is not shown. Tombstone is for answers with secrets that must be shown only
+	// once.
 	Tombstone
 
-	// Release says that nothing has happened: the answer is sent but not stored, and the operation may be tried again.
-	// It is forgotten after two leases, unless an earlier attempt may have done something.
+	// Release says that nothing has happened. The answer is sent but not stored, and the operation may be tried again. The
+	// operation is forgotten after two leases, unless an earlier attempt may have done something.
 	Release
 
-	// Unknown says that nobody can tell what has happened, as after a crash: the answer is sent but not stored, and
+	// Unknown says that nobody can tell what has happened, as after a crash. The answer is sent but not stored, and
 	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
 	// operation may be tried again in any case.
 	Unknown
@@ -52,12 +53,12 @@ func refused(status int) bool {
 	return status >= 400 && status <= 499
 }
 
-// Decide states what the answer of a handler means. It outranks Options.Storable. The handler calls it with its context
-// (that of its request) before or after it writes; the last call counts. It has no effect once the handler has returned,
-// or once an answer larger than Options.MaxResponse has begun to go out, unless Options.Stream is set.
+// Decide states what the answer of a handler means. It outranks Options.Storable. The handler calls it with the context
+// of its request, before or after it writes. The last call counts. Decide has no effect once the handler has returned.
+// Unless Options.Stream is set, it has none either once an answer larger than Options.MaxResponse has begun to go out.
 //
-// The work of [Runner.Do] may call it too. If that work returns an error, Keep and Tombstone make no difference, because an
-// error is never stored.
+// The work of [Runner.Do] may call Decide too. If that work returns an error, Keep and Tombstone make no difference,
+// because an error is never stored.
 //
 // Decide reports whether ctx belongs to an operation. It is safe for concurrent use.
 func Decide(ctx context.Context, v Verdict) bool {
@@ -69,9 +70,10 @@ func Decide(ctx context.Context, v Verdict) bool {
 	return true
 }
 
-// Decided returns the verdict that [Decide] was last given with ctx, or with a context made from it. Without one, ok is
-// false. It is for adapters of other protocols, which run handlers as the work of [Runner.Do]. Such work returns a response
-// if a handler has decided to keep a failure, and an error if it has decided nothing.
+// Decided returns the last verdict that [Decide] was given with ctx, or with a context derived from ctx. If there is
+// none, ok is false. Decided is for adapters of other protocols, which run handlers as the work of [Runner.Do]. This
+// work returns a response if the handler has decided to keep a failure. It returns an error if the handler has failed
+// and decided nothing.
 func Decided(ctx context.Context) (v Verdict, ok bool) {
 	op := operationIn(ctx)
 	if op == nil || op.decided() == undecided {
@@ -86,7 +88,7 @@ const statusClientClosedRequest = 499
 // DefaultStorable is the default of Options.Storable. It stores every answer except those that say "try again":
 //
 //   - a status of 500 or more, 401, 408, 425, 429 and 499;
-//   - 409 with Retry-After, as another idempotent service answers while the first attempt is in progress;
+//   - 409 with Retry-After, which another idempotent service answers while the first attempt is in progress;
 //   - an answer of gRPC or gRPC-Web whose status may pass: canceled, unknown, deadline_exceeded, resource_exhausted,
 //     aborted, unimplemented, internal, unavailable, data_loss, unauthenticated, none at all, or one that gRPC does not
 //     know. The status is read from the header, the trailer, or the trailer frame of gRPC-Web;

@@ -2,13 +2,13 @@
 //
 //	e.POST("/payments", createPayment, echo4idempotency.Middleware(idem))
 //
-// A guarded handler answers as it always does. An error that it returns goes to the HTTPErrorHandler of echo at once,
-// and what that writes is the handler's answer: stored and replayed, unless Options.Storable says that it means "try
-// again". The error also goes on to outer middleware, which may log it or roll back; what outer middleware writes then
+// A guarded handler answers as it always does. If it returns an error, the HTTPErrorHandler of echo gets it at once.
+// What that writes is the handler's answer: it is stored and replayed, unless Options.Storable says that it means "try
+// again". The error also goes on to outer middleware, which may log it or roll back. What outer middleware writes then
 // comes too late. So middleware that turns errors into other errors belongs inside.
 //
 // If the context of the handler has ended, and the handler returns nothing but the error of its context, it has given
-// up: nothing is stored, and outer middleware such as ContextTimeout makes the answer of the error.
+// up. Nothing is stored, and outer middleware such as ContextTimeout makes the answer of the error.
 //
 // Mount it inside authentication, Recover, Gzip, BodyLimit and ContextTimeout, on a group or on routes.
 // Requests without a key reach the handler untouched.
@@ -25,7 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware returns a middleware of echo by which idem guards handlers. Refusals are written by the ErrorHandler of
+// Middleware returns a middleware of echo that guards handlers with idem. Refusals are written by the ErrorHandler of
 // idem, not by that of echo.
 func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -131,7 +131,7 @@ func takeForm(r, parsed *http.Request) {
 	}
 }
 
-// Context returns the echo.Context of a request that has come through Middleware, or nil. It is for the functions that
+// Context returns the echo.Context of a request that has come through Middleware, or nil. Use it in the functions that
 // idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
 func Context(r *http.Request) echo.Context {
 	c, _ := r.Context().Value(contextKey{}).(echo.Context)

@@ -4,14 +4,14 @@
 //
 // A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
 //
-// An error that is attached by Context.Error, or by AbortWithError, and comes with neither a body nor a status below
-// 400, is no answer yet: middleware outside may make one of it. So nothing is stored. The Logger of idem is told if no
-// status was set either. A retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware that
-// answers errors inside of this one: then its answers are stored and replayed, unless Options.Storable says that they mean
-// "try again".
+// A handler may attach an error by Context.Error or AbortWithError, write no body, and set no status below 400. That is
+// no answer yet, because middleware outside may make one of it. So nothing is stored. If no status was set at all, the
+// Logger of idem is told. A retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware
+// that answers errors inside of this one. Then its answers are stored and replayed, unless Options.Storable says that
+// they mean "try again".
 //
-// The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext goes past the recording, and
-// is treated like such an error.
+// The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext is not recorded. It is
+// treated like such an error.
 //
 // Mount it inside authentication, Recovery and compression, on a group or on routes. Requests without a key reach the
 // handler untouched.
@@ -26,8 +26,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware returns a middleware of gin by which idem guards the handlers that come after it in the chain. Refusals
-// are written by the ErrorHandler of idem.
+// Middleware returns a middleware of gin that guards the handlers after it in the chain with idem. Refusals are written
+// by the ErrorHandler of idem.
 func Middleware(idem *idempotency.Middleware) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ran, written, left, request := false, false, false, carrying(c)
@@ -91,7 +91,7 @@ func takeForm(r, parsed *http.Request) {
 	}
 }
 
-// Context returns the gin.Context of a request that has come through Middleware, or nil. It is for the functions that
+// Context returns the gin.Context of a request that has come through Middleware, or nil. Use it in the functions that
 // idem calls with a request, such as its [idempotency.UserFunc] and the ErrorHandler, while they run.
 func Context(r *http.Request) *gin.Context {
 	c, _ := r.Context().Value(contextKey{}).(*gin.Context)

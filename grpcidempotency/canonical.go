@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Canonical returns the canonical encoding of m. Equal messages have the same one, and messages that differ have another,
-// whichever build of the service has decoded them. It is the default of Options.Fingerprint.
+// Canonical returns the canonical encoding of m. Equal messages have the same encoding, and messages that differ have
+// different ones, whichever build of the service has decoded them. It is the default of Options.Fingerprint.
 //
 // [proto.Marshal] does not promise that, not even with Deterministic. Canonical is in the format of protobuf, too:
 //
@@ -24,9 +24,9 @@ import (
 //   - A [anypb.Any] whose type is registered has the canonical encoding of its message, up to 16 levels deep.
 //   - Floating-point numbers are compared by their bits: 0 and -0 differ, and a NaN equals itself.
 //
-// What a build does not know stands as it was sent. A field that only the newer build knows may be a message itself. For
-// such a field the two builds agree if its own fields were sent in the order of their numbers, and if it has no map of two
-// or more entries. Encoders keep that order, except that some do not for a oneof.
+// A field that a build does not know stands as it was sent. It may be a message that only the newer build knows. For
+// such a field the two builds agree if its own fields were sent in the order of their numbers, and if it has no map of
+// two or more entries. Encoders keep that order, except that some do not for a oneof.
 func Canonical(m proto.Message) []byte {
 	var w reverseWriter
 	w.message(m.ProtoReflect(), mostEmbedded)

@@ -14,9 +14,9 @@ type ClientOptions struct {
 	Methods func(fullMethod string) bool
 }
 
-// UnaryClientInterceptor returns an interceptor that gives each unary call a key, a random UUID, unless its outgoing
-// metadata has one ([WithKey]). All attempts of the retry policy of a service config, and those that gRPC makes by itself,
-// have the key of their call. So have those of an interceptor that retries, if it stands after this one in
+// UnaryClientInterceptor returns an interceptor that gives each unary call a key. The key is a random UUID, unless the
+// outgoing metadata has one ([WithKey]). All attempts of one call have its key: those of the retry policy of a service
+// config, those that gRPC makes by itself, and those of an interceptor that retries, if it stands after this one in
 // [grpc.WithChainUnaryInterceptor].
 //
 // The key makes a call safe to repeat if the server guards the method. A server that does not know keys ignores it.

@@ -13,21 +13,23 @@
 //
 // # The answer
 //
-// What the handler returns is stored first and sent afterwards: the message, or the error with its details, and the
-// header and trailer that it sets with [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer]. A replay is equal to
-// it, and has "idempotent-replayed: true" in its header. Its message has the Go type that is registered under its name.
-// If a new build of the service does not have that type, or the method returns another one by now, the replay is refused.
+// What the handler returns is stored first and sent afterwards. This is the message, or the error with its details, and
+// the header and trailer that it sets with [grpc.SetHeader], [grpc.SendHeader] and [grpc.SetTrailer]. A replay is equal
+// to it, and has "idempotent-replayed: true" in its header. The message of a replay has the Go type that is registered
+// under its name. If a new build of the service does not have that type, or if the method now returns another type, the
+// replay is refused.
 //
-// OK and errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
-// operation may be tried again. The handler can say otherwise by [idempotency.Decide]. To an observer and to the store, the
-// status of an answer is the HTTP status of its code: 200, 404, 503. So a store such as that of pgxstore.NewTx commits the
-// effects of OK and rolls back those of an error.
+// OK and the errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
+// operation may be tried again. The handler can call [idempotency.Decide] to say otherwise. An observer and the store
+// see the status of an answer as the HTTP status of its code: 200, 404, 503. So a store such as that of pgxstore.NewTx
+// commits the effects of OK and rolls back those of an error.
 //
 // # Refusals
 //
-// A refusal has an [errdetails.ErrorInfo] in its details: the domain is [ErrorDomain], the reason is one of those below,
-// and "retry" in its metadata is "same-key", "new-key" or "never". If waiting helps, it has an
-// [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, which tells the retry policy of gRPC how long to wait.
+// A refusal has an [errdetails.ErrorInfo] in its details. Its domain is [ErrorDomain], and its reason is one of those
+// below. The field "retry" in its metadata is "same-key", "new-key" or "never". If waiting helps, the refusal also has
+// an [errdetails.RetryInfo], and the trailer grpc-retry-pushback-ms, which tells the retry policy of gRPC how long to
+// wait.
 //
 //	ABORTED              IN_PROGRESS
 //	FAILED_PRECONDITION  KEY_REUSED, OUTCOME_UNKNOWN, NOT_REPLAYABLE
@@ -39,20 +41,20 @@
 //
 // # The context of the handler
 //
-// A client that leaves decides nothing: the handler goes on, and a repetition gets its answer. So neither the client's
-// cancellation nor its deadline reach the handler. Its context ends when the claim is lost, with the cause
-// [idempotency.ErrClaimLost], and when it has returned. Work that may take long needs a deadline of its own, in the
+// If the client leaves, the handler goes on, and a repetition gets its answer. So neither the client's cancellation nor
+// its deadline reaches the handler. The context of the handler ends when the claim is lost, with the cause
+// [idempotency.ErrClaimLost], and when the handler has returned. Work that may take long needs its own deadline, in the
 // handler or in an interceptor inside of this one. Options.CancelWithClient ties the context to the call.
 //
-// Until it returns, a handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection. A call that
-// waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
+// A handler whose client has left counts for [grpc.MaxConcurrentStreams] of its connection until it returns. A call
+// that waits for another attempt (RunnerOptions.Wait) ends its wait when its client leaves.
 //
 // [grpc.SetSendCompressor] and [grpc.ClientSupportedCompressors] return an error in a guarded handler. Call them in an
 // interceptor outside.
 //
 // # Stopping
 //
-// [grpc.Server.GracefulStop] waits for all handlers, also for those whose clients have left. [grpc.Server.Stop] does so
-// only with [grpc.WaitForHandlers]; without it, handlers go on while the program ends, and their claims lapse as after a
-// crash. Call [idempotency.Runner.Shutdown] afterwards, and close the client of the store last.
+// [grpc.Server.GracefulStop] waits for all handlers, also for those whose clients have left. [grpc.Server.Stop] waits
+// for them only with [grpc.WaitForHandlers]. Without it, handlers go on while the program ends, and their claims lapse
+// as after a crash. Then call [idempotency.Runner.Shutdown], and close the client of the store last.
 package grpcidempotency

@@ -33,18 +33,18 @@ type Options struct {
 	// key. Nil means [NeedsKey].
 	Methods func(fullMethod string) bool
 
-	// ValidateKey returns an error for keys that are not accepted. Its text is shown to the client. Nil accepts all, see
-	// [idempotency.ValidateUUID].
+	// ValidateKey returns an error for keys that are not accepted. The client sees the text of the error. Nil accepts
+	// every key. See [idempotency.ValidateUUID].
 	ValidateKey func(id string) error
 
-	// Fingerprint returns what tells a call from others with its key. It leaves out what differs between repetitions of
-	// a call, such as the time at which it was sent, and may add metadata from the context. Any change of it makes a
-	// repetition look like another call. Nil means the [Canonical] form of the request. Its error refuses the call with
-	// INVALID_ARGUMENT and is shown to the client.
+	// Fingerprint returns what distinguishes a call from other calls with its key. It leaves out what differs between
+	// repetitions of a call, such as the time at which it was sent. It may add metadata from the context. If its result
+	// changes, a repetition looks like another call. Nil means the [Canonical] form of the request. Its error refuses the
+	// call with INVALID_ARGUMENT, and the client sees the text.
 	Fingerprint func(ctx context.Context, req proto.Message) ([]byte, error)
 
-	// Storable reports whether an error ends the operation: it is stored and replayed then. After any other error the
-	// operation may be tried again. Nil means [DefaultStorable]. [idempotency.Decide] outranks it.
+	// Storable reports whether an error ends the operation. If it does, the error is stored and replayed. After any other
+	// error the operation may be tried again. Nil means [DefaultStorable]. [idempotency.Decide] outranks it.
 	Storable func(*status.Status) bool
 
 	// MaxResponse is the largest answer that is stored, in bytes. A larger one is sent, and its operation is not run
@@ -146,8 +146,8 @@ func (i *Interceptor) key(ctx context.Context, fullMethod string, values []strin
 	return idempotency.Key{User: user, Endpoint: fullMethod, ID: id}, nil
 }
 
-// Stream is a [grpc.StreamServerInterceptor]. It refuses calls with a key with UNIMPLEMENTED, since a stream is not
-// guarded: without Stream, its client would believe that it is. Streams without a key pass.
+// Stream is a [grpc.StreamServerInterceptor]. It refuses calls that have a key, with UNIMPLEMENTED, because a stream is
+// not guarded. Without Stream, the client would believe that it is. Streams without a key pass.
 func (i *Interceptor) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {

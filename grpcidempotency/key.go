@@ -10,8 +10,8 @@ import (
 // MetadataKey is the name of the metadata with the key of a call.
 const MetadataKey = "idempotency-key"
 
-// WithKey returns a context whose outgoing metadata has key in place of any other. The key is for one operation. Store it
-// with the operation before the first call; then the call can be repeated after a crash.
+// WithKey returns a context whose outgoing metadata has key, in place of any other key. The key is for one operation.
+// Store it with the operation before the first call. Then the call can be repeated after a crash.
 func WithKey(ctx context.Context, key string) context.Context {
 	if strings.ContainsAny(key, needQuotes) {
 		key = `"` + escape.Replace(key) + `"`

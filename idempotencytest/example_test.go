@@ -9,7 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 )
 
-// A store is tested by a test of one call, here one in the memory of the process.
+// One call tests a store, here one in the memory of the process.
 func ExampleRun() {
 	var t *testing.T // of func TestStore(t *testing.T)
 
@@ -18,8 +18,7 @@ func ExampleRun() {
 	})
 }
 
-// A transactional store is tested by a second call, which has effects made in the transactions that it offers to
-// handlers.
+// A second call tests a transactional store. It makes effects in the transactions that the store offers to handlers.
 func ExampleRunTx() {
 	var (
 		t        *testing.T // of func TestTxStore(t *testing.T)
@@ -42,4 +41,13 @@ func ExampleRunTx() {
 	}
 	idempotencytest.Run(t, newStore)
 	idempotencytest.RunTx(t, newStore, effect, count)
+}
+
+// One more call tests a store that is also an Inspector.
+func ExampleRunInspector() {
+	var t *testing.T // of func TestInspector(t *testing.T)
+
+	idempotencytest.RunInspector(t, func(t *testing.T) idempotency.Store {
+		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
 }

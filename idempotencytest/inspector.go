@@ -12,15 +12,16 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// RunInspector tests the [idempotency.Inspector] that the stores that newStore returns are, each rule in a subtest with a
-// store of its own, as [Run] does. It does not repeat the rules of Run, which the stores must keep, too. What the stores
-// need is what they need for Run.
+// RunInspector tests stores that implement [idempotency.Inspector]. NewStore returns the stores. Each rule has a
+// subtest, which has its own store, as in [Run]. RunInspector does not repeat the rules of Run, which the stores must
+// keep, too. A store needs what it needs for Run.
 //
-// Of an attempt that runs, the Inspector of a transactional store may know only that it runs: all but State, Key and
-// Digest may be zero. Its List may leave such an attempt out. It may have forgotten a released record.
+// The Inspector of a transactional store may know nothing of a running attempt but that it runs: all fields of its
+// entry but State, Key and Digest may be zero. Its List may leave such an attempt out. It may have forgotten a released
+// record.
 //
-// The stores may share a database if they list by user, since every subtest has users of its own. Otherwise the database
-// of each has no other records, because a subtest counts what it lists.
+// The stores may share a database if they list by user, because every subtest has its own users. Otherwise the database
+// of each store has no other records, because a subtest counts what it lists.
 func RunInspector(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	store := newStore(t)
 	if _, ok := store.(idempotency.Inspector); !ok {

@@ -2,21 +2,22 @@
 // states.
 //
 // Two kinds of stores keep that contract. In a leased store a claim lapses unless it is extended. In a transactional
-// store it has none, as [idempotency.Record].NoLease says in the record of a claim: it holds until it
-// is settled, and is undone with everything else if it is not completed. [Run] tells the kind by the first claim, and
-// names it in the subtests. These rules differ:
+// store a claim has no lease, and [idempotency.Record].NoLease says so: the claim holds until it is settled. If it is
+// not completed, it is undone with everything else. [Run] finds out the kind by the first claim, and names it in the
+// subtests. These rules differ:
 //
-//   - Lapse, takeover, expiry before completion, and what an overtaken owner may still do concern leased stores only.
-//   - A released record stays in a leased store, so that the next attempt is another one at the same operation and no
-//     other request gets the key. A transactional store may have forgotten it.
-//   - Of an attempt that runs, a transactional store may know only that it runs: operation and fingerprint are
-//     then zero.
+//   - Some rules concern leased stores only: lapse, takeover, expiry before completion, and what an overtaken owner may
+//     still do.
+//   - A released record stays in a leased store. So the next attempt belongs to the same operation, and no other
+//     request gets the key. A transactional store may have forgotten it.
+//   - A transactional store may know nothing of a running attempt but that it runs: operation and fingerprint are then
+//     zero.
 //
 // All other rules hold for both.
 //
-// [Run] is for every store. It knows the store by its interface, and so nothing of the effects of a handler. [RunTx] is
-// for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of them.
-// [RunInspector] is for stores that implement [idempotency.Inspector], in addition.
+// [Run] is for every store. It uses only the interface of the store, and so knows nothing of the effects of a handler.
+// [RunTx] is for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of
+// them. [RunInspector] is for stores that implement [idempotency.Inspector], in addition.
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest
@@ -34,16 +35,15 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Run tests the stores that newStore returns, each rule of the contract in a subtest with a store of its own. The
-// subtests run in parallel; Run returns when all have ended.
+// Run tests the stores that newStore returns. Each rule of the contract has a subtest, which has its own store. The
+// subtests run in parallel. Run returns when all have ended.
 //
-// The stores may share a database, as every subtest uses keys of its own. A store needs room for 4 MiB. It must be
-// able to hold two claims at once: one that begins a transaction in Begin, in a database that permits one at a time,
-// cannot. If its claims hold connections, it needs a pool of at least four for itself: two claims are held at once
+// The stores may share a database, because every subtest uses its own keys. A store needs room for 4 MiB. It must be
+// able to hold two claims at once. A store whose Begin begins a transaction cannot do so if its database permits one at
+// a time. If claims hold connections, the store needs a pool of at least four for itself: two claims are held at once
 // at most, while 64 callers ask for their keys.
 //
-// No rule is reported as broken because a machine is slow. Only a store fails for it that does not answer for half a
-// minute.
+// A slow machine breaks no rule. Only a store that does not answer for half a minute fails for that.
 func Run(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	kind, err := probe(t.Context(), newStore(t))
 	if err != nil {
@@ -54,22 +54,23 @@ func Run(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	})
 }
 
-// RunTx tests what the transactional stores that newStore returns do with the effects of handlers, each rule in a
-// subtest with a store of its own, as [Run] does. It does not repeat the rules of Run, which the stores must keep, too.
+// RunTx tests what transactional stores do with the effects of handlers. NewStore returns the stores. Each rule has a
+// subtest, which has its own store, as in [Run]. RunTx does not repeat the rules of Run, which the stores must keep,
+// too.
 //
-// The function effect does the work of a handler: it makes one change in the transaction that the store offers in
-// ctx, which is that of [idempotency.Claim].Context or derived from it. An example is a new row in a table without a
-// key. The change has a name of 36 characters, and the same one may be made again. If it cannot be made, or if ctx
+// The function effect does the work of a handler: it makes one change in the transaction that the store offers in ctx.
+// This ctx is that of [idempotency.Claim].Context, or derived from it. An example is a new row in a table without a
+// key. The change has a name of 36 characters, and the same change may be made again. If it cannot be made, or if ctx
 // offers no transaction, effect returns an error.
 //
-// The function count tells how many changes of that name are committed. It asks outside of any transaction, and does
-// not wait for those that go on.
+// The function count returns how many changes of that name are committed. It asks outside of any transaction, and does
+// not wait for transactions that go on.
 //
-// The stores may share one database, which is also that of effect and count. A store needs what it needs for Run,
-// which is enough for count, too. The database may let one transaction with changes wait for the end of another, as
-// SQLite does, which permits one at a time: no goroutine begins a second attempt with effects, or completes one,
-// while it has effects in a first one. But the database must not refuse one of two transactions whose changes differ
-// in their names.
+// The stores may share one database, which is also that of effect and count. A store needs what it needs for Run, and
+// that is enough for count, too. The database may let one transaction with changes wait for the end of another. SQLite,
+// for instance, permits one at a time. So while a goroutine of RunTx has effects in one attempt, it neither begins nor
+// completes a second attempt with effects. But the database must not refuse one of two transactions whose changes
+// differ in their names.
 func RunTx(
 	t *testing.T, newStore func(*testing.T) idempotency.Store,
 	effect func(ctx context.Context, name string) error, count func(ctx context.Context, name string) (int, error),

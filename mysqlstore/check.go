@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Check reports what would break the promise of the store, or keep it from working. It is to be called when the program
-// starts. It returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
+// Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
+// returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
 //
 //   - a setting of the server by which it, or a replica in its place, may forget what was acknowledged, or stores
 //     something else than it was sent;

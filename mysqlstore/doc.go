@@ -9,18 +9,18 @@
 //	err = store.Check(ctx)
 //	go store.Janitor(ctx, 0, nil) // every five minutes
 //
-// A claim of [Store] is a lease: it is for handlers whose effects are elsewhere. If an owner dies, the store does not
+// A claim of [Store] is a lease. It is for handlers whose effects are elsewhere. If an owner dies, the store does not
 // know what it has done, and Abandoned of [idempotency.Options] decides, as with Redis.
 //
-// A claim of [TxStore] is a transaction, which the handler gets from [Tx]: it is for handlers whose effects are in the
+// A claim of [TxStore] is a transaction, which the handler gets from [Tx]. It is for handlers whose effects are in the
 // same database. Effects and record commit together. Both kinds may use the same table.
 //
 // # Round trips
 //
-// With a Store, a first execution takes three round trips: to look, to claim and to complete. A replay takes one.
-// Statements are prepared once on each connection, so the driver's interpolateParams makes no difference, nor do
+// With a [Store], a first execution takes three round trips: to look, to claim and to complete. A replay takes one.
+// Statements are prepared once on each connection. So the driver's interpolateParams makes no difference, nor do
 // clientFoundRows, parseTime and loc. A pool that keeps fewer connections idle than it uses makes connections, and
-// prepares statements, again and again: SetMaxIdleConns should be given the same number as SetMaxOpenConns.
+// prepares statements, again and again. So give SetMaxIdleConns the same number as SetMaxOpenConns.
 //
 // # Transactions
 //
@@ -29,9 +29,9 @@
 // A replay takes one round trip, and so does a request that finds another attempt running. Each handler holds a
 // connection while it runs.
 //
-// A claim locks its key by GET_LOCK. Its transaction begins with a marker: the record of an operation that was completed
-// and whose answer was not kept. The response takes the place of the marker before the commit. So the database itself
-// says what has happened if the transaction is no longer the one that was begun:
+// A claim locks its key by GET_LOCK. Its transaction begins with a marker. The marker is the record of an operation
+// that was completed and whose answer was not kept. The response takes the place of the marker before the commit. So
+// the database itself says what has happened if the transaction is no longer the one that was begun:
 //
 //   - A deadlock rolls back the transaction of one handler, which may ignore the error. The marker is gone then.
 //     Because autocommit is off, nothing that the handler does afterwards is committed. The client is told to try
@@ -42,9 +42,9 @@
 //   - If a commit gets no reply, the store reads the record on another connection, and waits there for the row lock of
 //     the transaction. The client gets the answer if and only if the store finds it committed.
 //
-// The lock of the key only keeps duplicates from waiting. Where it does not hold, the primary key decides: duplicates
-// wait for the transaction, and replay its answer. That is so if a handler calls RELEASE_ALL_LOCKS, and for the moment
-// of the commit, because the server releases the lock just before it.
+// The lock of the key only keeps duplicates from waiting. Without it, the primary key decides: duplicates wait for the
+// transaction, and replay its answer. The lock is missing if a handler calls RELEASE_ALL_LOCKS. It is also missing for
+// the moment of the commit, because the server releases the lock just before it.
 //
 // In a Galera cluster, handlers of one operation may run on several nodes. One of them commits. The others are rolled
 // back when they are to commit, and their clients are told to try again. So the effects in the database are made once,
@@ -96,7 +96,7 @@
 //
 // # Records that were tampered with
 //
-// A record counts only for the user, endpoint and key that its columns name. One that names another key, or has a value
-// that no store writes, is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and left as it is until
-// it expires.
+// A record counts only for the user, endpoint and key that its columns name. If it names another key, or has a value
+// that no store writes, the error is [idempotency.ErrRecordInvalid]. Such a record is neither replayed nor claimed, and
+// left as it is until it expires.
 package mysqlstore

@@ -10,14 +10,14 @@ import (
 	"github.com/idempotency-go/idempotency/mysqlstore"
 )
 
-// What the handler writes and the record of the operation commit together.
+// The changes of the handler and the record of the operation commit together.
 func ExampleNewTx() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app:secret@tcp(localhost:3306)/payments")
 	if err != nil {
 		log.Fatal(err)
 	}
-	db.SetMaxOpenConns(50) // so many handlers may run at once
+	db.SetMaxOpenConns(50) // up to 50 handlers run at once
 	db.SetMaxIdleConns(50)
 	if err := mysqlstore.Migrate(ctx, db, mysqlstore.Options{}); err != nil {
 		log.Fatal(err)
@@ -48,7 +48,7 @@ func ExampleNewTx() {
 	log.Fatal(http.ListenAndServe("localhost:8080", nil))
 }
 
-// What may fail without the whole operation failing goes behind a savepoint.
+// A savepoint undoes a part of the changes, so that the whole operation need not fail.
 func ExampleTx_savepoint() {
 	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
 		ctx := r.Context()

@@ -16,9 +16,9 @@ const deleteBatch = 200
 
 // Maintain deletes the records that have expired, in short transactions. [Table.Janitor] calls it again and again.
 //
-// It should be called every few minutes. Records that have expired do not count, but take space until then. It may run
-// at any time, on many instances, and be interrupted. Claims go on meanwhile, and wait for the disk no longer than for
-// one transaction. Records that another transaction has locked are left for the next time.
+// Call it every few minutes. Records that have expired do not count, but take space until then. Maintain may run at any
+// time, on many instances, and be interrupted. Claims go on meanwhile, and wait for the disk no longer than for one
+// transaction. Records that another transaction has locked are left for the next time.
 func (t *Table) Maintain(ctx context.Context) error {
 	if t.faults != nil {
 		return t.faults
@@ -119,7 +119,7 @@ func collect(rows *sql.Rows) (digests [][]byte, err error) {
 // or shorter, so that instances come at different times. An interval of zero means five minutes.
 //
 // It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
-// failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
+// failure is given to failed, or logged by [slog.Default] if that is nil. Janitor then goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }

@@ -13,8 +13,8 @@ type Migration struct {
 	Down    string // one statement, which undoes SQL and deletes all records
 }
 
-// Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. It does
-// not check opts: their faults are errors of [Migrate], of [Table.Check] and of the Begin of a store.
+// Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice.
+// Migrations does not check opts: their faults are errors of [Migrate], of [Table.Check] and of the Begin of a store.
 func Migrations(opts Options) []Migration {
 	return []Migration{{1, opts.statement("0001_records"), opts.statement("0001_down")}}
 }

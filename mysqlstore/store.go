@@ -10,21 +10,21 @@ import (
 )
 
 // Store keeps records in MySQL or MariaDB, for handlers whose effects are elsewhere. A claim is a lease: exactly once
-// holds as long as its owner lives. Every step is decided by the statement that makes it, and time is that of the
-// server. It is safe for concurrent use.
+// holds as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for
+// concurrent use.
 type Store struct {
 	*Table
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on db, which stays the caller's to close. The table is made by [Migrate]. The store prepares its
-// statements when it first needs them, and keeps them until db is closed. Faults of opts are errors of Begin, Check and
-// Maintain, which report all of them together.
+// New returns a store on db. The caller closes db. [Migrate] makes the table. The store prepares its statements when it
+// first needs them, and keeps them until db is closed. Faults of opts are errors of Begin, Check and Maintain, which
+// report all of them together.
 func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
 
-// Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
-// the key, the second one recognises its own token. If no answer comes, it returns the claim beside the error.
+// Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
+// key, the second one recognises its own token. If no answer comes, Begin returns the claim together with the error.
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

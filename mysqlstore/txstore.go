@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// TxStore keeps records in MySQL or MariaDB, for handlers whose effects are in the same database: the claim is a
-// transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. So each
+// TxStore keeps records in MySQL or MariaDB, for handlers whose effects are in the same database. The claim is a
+// transaction, which the handler gets from [Tx]. Its commit makes effects and record permanent together, so each
 // operation takes effect exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see
 // [KeepEffects]). It is safe for concurrent use.
 //
@@ -25,9 +25,9 @@ type TxStore struct {
 
 var _ idempotency.Store = (*TxStore)(nil)
 
-// NewTx returns a store on db, which stays the caller's to close. Each operation holds one of its connections while
-// it runs; requests that wait for it hold none. The table is made by [Migrate]. Faults of opts are errors of Begin,
-// Check and Maintain, which report all of them together.
+// NewTx returns a store on db. The caller closes db. Each operation holds one of its connections while it runs.
+// Requests that wait for the operation hold none. [Migrate] makes the table. Faults of opts are errors of Begin, Check
+// and Maintain, which report all of them together.
 func NewTx(db *sql.DB, opts Options) *TxStore {
 	return &TxStore{NewTable(db, opts), expandTx(opts)}
 }
@@ -35,7 +35,7 @@ func NewTx(db *sql.DB, opts Options) *TxStore {
 // Transactional tells idempotency.New that no handler may run without its transaction.
 func (s *TxStore) Transactional() bool { return true }
 
-// Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
+// Begin implements [idempotency.Store]. If a connection breaks, it starts again on another one.
 func (s *TxStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

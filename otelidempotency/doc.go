@@ -30,7 +30,7 @@
 //
 // # Traces
 //
-// If the context of an event has a span that is recorded, as it has inside of otelhttp, these are set on it:
+// If the context of an event has a span that is recorded, as inside of otelhttp, these attributes are set on it:
 //
 //	idempotency.outcome          string
 //	idempotency.replayed         bool
@@ -41,19 +41,19 @@
 //	idempotency.stored.size      int, bytes, if an answer was stored or replayed
 //	idempotency.lease.remaining  float64, seconds, if the request was refused because another attempt holds the key
 //
-// It also gets the span events idempotency.waiting, idempotency.claimed, idempotency.handled and idempotency.outcome, at the
-// times at which a wait began, the claim was had, the handler had returned, and all was settled. The last one has
-// error.type if something went wrong.
+// The span also gets four span events: idempotency.waiting when a wait began, idempotency.claimed when the claim was
+// granted, idempotency.handled when the handler had returned, and idempotency.outcome when all was settled. The last
+// one has error.type if something went wrong.
 //
-// If the context has no span, or one that has ended, Observe makes a span of its own, "idempotency replayed" for example,
-// from when the store was first asked to the event. It has the same attributes and events. If the span of the context is not
-// sampled, nothing is traced.
+// If the context has no span, or a span that has ended, Observe makes a span, "idempotency replayed" for example. It
+// lasts from when the store was first asked to the event, and has the same attributes and events. If the span of the
+// context is not sampled, nothing is traced.
 //
 // # The trace of the first execution
 //
 // [Telemetry.Handler] and [Telemetry.Start] attach the traceparent of the current span to the operation
-// ([idempotency.Annotate]), if it is sampled. It is stored with the answer. The span of a replay gets a link to it. There is
-// no link if the handler attaches a note of its own, because the last note counts, or if the answer was not kept.
+// ([idempotency.Annotate]), if it is sampled. It is stored with the answer. The span of a replay gets a link to it.
+// There is no link if the handler attaches its own note, because the last note counts, or if the answer was not kept.
 //
 // # Where otelhttp goes
 //
@@ -61,8 +61,8 @@
 //
 //	otelhttp.NewHandler(authenticate(idem.Handler(telemetry.Handler(payments))), "payments")
 //
-// Inside, only requests that run the handler have a span of otelhttp. Put telemetry.Handler inside of it. The outcome of
-// each request is then on a span of Observe's own, a root span with a link to the span of the execution:
+// Inside, only requests that run the handler have a span of otelhttp. Put [Telemetry.Handler] inside of it. The outcome
+// of each request is then on a span that Observe makes: a root span with a link to the span of the execution:
 //
 //	authenticate(idem.Handler(otelhttp.NewHandler(telemetry.Handler(payments), "payments")))
 //

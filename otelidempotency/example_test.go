@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
-// A replay has a trace of its own, with a link to the span that has executed the request.
+// A replay has its own trace, with a link to the span of the execution.
 func Example() {
 	exporter := tracetest.NewInMemoryExporter()
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) // stands for that of the service
@@ -51,7 +51,7 @@ func Example() {
 	// true
 }
 
-// Work of a Runner, such as that of a queue's consumer, has no handler: Start stands around it.
+// The work of a Runner, such as that of a queue consumer, has no handler. So it calls Start.
 func ExampleTelemetry_Start() {
 	telemetry, err := otelidempotency.New(otelidempotency.Options{})
 	if err != nil {
@@ -73,4 +73,19 @@ func ExampleTelemetry_Start() {
 	// Output:
 	// 4711 false <nil>
 	// 4711 true <nil>
+}
+
+// A service that has metrics of another library tells failures apart by ErrorType, as the metrics of this package do.
+func ExampleErrorType() {
+	opts := idempotency.Options{
+		Required: true,
+		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, otelidempotency.ErrorType(e)) },
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		panic(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil) // without a key
+	idem.Handler(http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), r)
+	// Output: rejected key_missing
 }

@@ -28,7 +28,7 @@ func (t *Telemetry) Handler(next http.Handler) http.Handler {
 //
 //	defer telemetry.Start(ctx)()
 //
-// The context must be the one that work, or the handler, was given.
+// The context must be the one that the work, or the handler, was given.
 func (t *Telemetry) Start(ctx context.Context) (end func()) {
 	if !t.begin(ctx) {
 		return func() {}

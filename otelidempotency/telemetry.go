@@ -19,14 +19,14 @@ type Options struct {
 	// MeterProvider makes the instruments. Nil means the global one, see [otel.GetMeterProvider].
 	MeterProvider metric.MeterProvider
 
-	// TracerProvider makes the spans that Observe begins. Nil means the global one, see [otel.GetTracerProvider]. One of
-	// package trace/noop means that Observe begins none, which saves time where there are no traces at all.
+	// TracerProvider makes the spans that Observe begins. Nil means the global one, see [otel.GetTracerProvider]. With the
+	// provider of package trace/noop, Observe begins none, which saves time where there are no traces at all.
 	TracerProvider trace.TracerProvider
 
-	// Attributes returns attributes of the service's own for what an event adds to metrics, such as the name of a route.
-	// Each combination of values makes new series, so there must be few of them: never a user or a key. It is called once
-	// for each event, by many goroutines at once. The metric of operations that run now does not have them. Nil means
-	// none.
+	// Attributes returns further attributes for what an event adds to metrics, such as the name of a route. Each
+	// combination of values makes new series, so there must be few of them: never a user or a key. It is called once for
+	// each event, by many goroutines at once. The metric of operations that run now does not have these attributes. Nil
+	// means none.
 	//
 	// Series with such attributes begin when they first count something.
 	Attributes func(context.Context, idempotency.Event) []attribute.KeyValue

@@ -14,8 +14,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Check reports what would break the promise of the store, or keep it from working. It is to be called when the program
-// starts. It returns all findings joined, each of one of these types, for [errors.AsType] to find:
+// Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
+// returns all findings joined. Each has one of these types, for [errors.AsType] to find:
 //
 //   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it or its standbys may forget what
 //     was acknowledged, the table is not logged, or a pooler refuses transactions.

@@ -1,66 +1,68 @@
 // Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx.
 //
-// There are two stores. [TxStore] is for handlers whose effects are in the same database: claim, effects and record
-// are one transaction, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that call
-// other systems: a claim is a lease, as with Redis, and what an owner has done that died is not known to the database.
+// There are two stores. [TxStore] is for handlers whose effects are in the same database. Claim, effects and record are
+// one transaction, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that call
+// other systems. A claim is a lease, as with Redis. If an owner dies, the database does not know what it has done.
 //
 //	pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
 //	store := pgxstore.NewTx(pool, pgxstore.Options{})
 //
 // # How a transaction claims
 //
-// A transaction takes the advisory lock of the key, or finds that another one has it, and looks at the record in a
-// second statement: its snapshot must not be older than the lock. The handler then works in that transaction, and the
-// record is inserted in front of its commit, where the primary key would refuse a second one. A duplicate learns of the
-// lock at once and waits, if it does, without a connection. Nothing is sent to the client before the commit.
+// A transaction takes the advisory lock of the key, or finds that another one has it. It looks at the record in a
+// second statement, because the snapshot of that statement must not be older than the lock. The handler then works in
+// this transaction. The record is inserted just before the commit, and the primary key would refuse a second one. A
+// duplicate learns of the lock at once. If it waits, it holds no connection. Nothing is sent to the client before the
+// commit.
 //
-// A commit whose reply is lost has happened, or has not, or may still happen. The store then waits for the lock of the
-// key on another connection: when it can be had the transaction is over, and whether its record is there is the truth.
-// If that takes too long the client is told to try again, and gets whatever came of it.
+// If the reply to a commit is lost, the commit has happened, has not happened, or may still happen. The store then
+// waits for the lock of the key on another connection. When it has the lock, the transaction is over, and the table
+// shows whether its record is there. If that takes too long, the client is told to try again. The retry gets whatever
+// came of the operation.
 //
-// With synchronous replication, that a record is there does not mean that a standby has it. Before anybody relies on
-// one that was only seen, the store locks it in a transaction whose commit waits for the standbys.
+// With synchronous replication, a record that can be read may be missing on the standbys. So before anybody relies on a
+// record that was only read, the store locks it in a transaction whose commit waits for the standbys.
 //
-// An answer with a status of 400 or more is a refusal: it is stored, and what the handler did is rolled back, unless it
-// calls [KeepEffects]. The store ends the transaction of the handler then, claims the key again on the same connection, and
-// commits a transaction in which there is nothing but the record. The key is free for a moment in between. If another
-// attempt claims it, that one counts, and the first one has lost its claim.
+// An answer with a status of 400 or more is a refusal. It is stored, and the changes of the handler are rolled back,
+// unless it calls [KeepEffects]. To do so, the store ends the transaction of the handler, claims the key again on the
+// same connection, and commits a transaction with nothing but the record. The key is free for a moment in between. If
+// another attempt claims it then, that attempt counts, and the first one has lost its claim.
 //
-// At the isolation levels repeatable read and serializable the database may refuse a commit, also for another
-// transaction that it merely resembles. The client is told to try again then; nothing is half done. At the level
-// serializable a claim takes a round trip more: the record is read in front of the transaction, which would else depend
-// on all records that are inserted near it in the index.
+// At the isolation levels repeatable read and serializable, the database may refuse a commit because of another
+// transaction, even of one that is merely similar. The client is told to try again then; nothing is half done. At the
+// level serializable, a claim takes one more round trip, because the record is read before the transaction. Otherwise
+// the transaction would depend on all records that are inserted near it in the index.
 //
 // # Expiry
 //
-// Records that have expired do not count, but take space until [Table.Maintain] deletes them, which [Table.Janitor]
-// calls again and again. Where there are too many for that, [Options].PartitionDays divides the table by the day on which
-// records expire, and Maintain drops a day at once.
+// Records that have expired do not count, but take space until [Table.Maintain] deletes them. [Table.Janitor] calls it
+// again and again. If there are too many records for that, [Options].PartitionDays divides the table by the day on
+// which records expire, and Maintain drops a day at once.
 //
-// A unique index cannot span partitions unless the border is in it, so it would not keep a key from being claimed on
-// both sides. Therefore all claims of a key in such a table take turns, by an advisory lock that ends with the
-// transaction, and each searches every partition that can hold a record which counts, by a statement that begins when it
-// has the lock. Only such a statement makes a record, and it finds the one that is there; completion and renewal change a
-// record, or move it to the partition of the day on which it expires now. If they find none, they make it again as a claim
-// does. So there is no second one, as long as all claims have the same [Options], and nobody detaches a day by hand that
-// is not over.
+// In a divided table a unique index must include the column by which the table is divided. So no index keeps two
+// partitions from having a record of the same key. Therefore all claims of a key in such a table take turns, by an
+// advisory lock that ends with the transaction. Each claim searches every partition that can hold a valid record, by a
+// statement that begins when it has the lock. Only such a statement makes a record, and it finds the one that is there.
+// Completion and renewal change a record, or move it to the partition of the day on which it now expires. If they find
+// none, they make it again as a claim does. So there is no second record, as long as all claims have the same
+// [Options], and nobody detaches a day by hand that is not over.
 //
-// That costs no round trip, as everything is sent at once; but a transaction that cannot see what was committed since
-// it began would be blind to the other partitions, which is why there is no other isolation level than read committed.
-// A table on the side with a unique index on the key instead would have to be deleted from row by row, which is what
-// partitions are to save.
+// That costs no round trip, because everything is sent at once. But it needs the isolation level read committed, and so
+// no other level is allowed: a transaction that cannot see what was committed since it began would not see records in
+// other partitions. The alternative is a table on the side with a unique index on the key. Its rows would have to be
+// deleted one by one, which partitions are meant to avoid.
 //
 // # Records that were tampered with
 //
-// A record counts only for the user, endpoint and key that its columns name. One that names another key, or has a value
-// that no store writes, is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and left as it is. One
-// that has expired is replaced, whatever it says. The columns are returned and compared by the client, except where a
-// statement claims the record of an earlier attempt: that compares them itself.
+// A record counts only for the user, endpoint and key that its columns name. If it names another key, or has a value
+// that no store writes, the error is [idempotency.ErrRecordInvalid]. Such a record is neither replayed nor claimed, and
+// left as it is. A record that has expired is replaced, whatever it says. The statements return the columns, and the
+// client compares them. One statement compares them itself: the one that claims the record of an earlier attempt.
 //
 // # PgBouncer
 //
 // Both stores work behind PgBouncer in session mode and in transaction mode: what they set and lock ends with the
-// transaction. In statement mode TxStore is refused. In transaction mode, unless its
-// max_prepared_statements is above zero, which it knows since version 1.21, pgx must not prepare statements there: set
-// DefaultQueryExecMode to [pgx.QueryExecModeExec].
+// transaction. In statement mode [TxStore] is refused. In transaction mode, pgx may prepare statements only if
+// PgBouncer is 1.21 or newer and its max_prepared_statements is above zero. Otherwise set DefaultQueryExecMode to
+// [pgx.QueryExecModeExec].
 package pgxstore

@@ -11,8 +11,8 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// On the machine of a developer the server may run without fsync, and a job with a role of its own calls Maintain.
-// Everything else ends the program.
+// A service passes over two findings: a server for development may run without fsync, and a job with another role calls
+// Maintain. Any other finding ends the program.
 func ExampleTable_Check() {
 	var pool *pgxpool.Pool
 	store := pgxstore.NewTx(pool, pgxstore.Options{})

@@ -53,7 +53,7 @@ func Example() {
 	http.Handle("POST /payments", m.Handler(payments))
 }
 
-// Code that sqlc has generated takes the transaction by WithTx.
+// Code that sqlc has generated takes the transaction through its method WithTx.
 func ExampleTx_sqlc() {
 	var queries *Queries // New(pool)
 	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
@@ -70,7 +70,7 @@ func ExampleTx_sqlc() {
 	})
 }
 
-// What may fail without the whole operation failing goes into a savepoint.
+// A savepoint undoes a part of the changes, so that the whole operation need not fail.
 func ExampleTx_savepoint() {
 	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
 		tx, ok := pgxstore.Tx(r.Context())

@@ -34,8 +34,9 @@ func (t *Table) inspecting(ctx context.Context) (*inspectStatements, error) {
 
 // Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
 //
-// It shows a transaction of a [TxStore] that runs the operation, by the advisory lock of its key. On a standby there are no
-// such locks: it shows what was committed. Nor does it wait for standbys as a replay does, see the package documentation.
+// It shows that a transaction of a [TxStore] runs the operation, by the advisory lock of its key. A standby has no such
+// locks, so it shows only what was committed. Inspect does not wait for standbys as a replay does, see the package
+// documentation.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return t.inspect(ctx, key.Digest(), &key)
 }
@@ -69,8 +70,9 @@ func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.K
 
 // Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
 //
-// Nobody can run a completed operation. Of any other it takes the advisory lock of the key, so that no transaction takes it
-// over meanwhile. If the lock or the row cannot be had within a second, somebody is running the operation, or is about to.
+// A completed operation cannot run. For any other operation, Forget takes the advisory lock of the key, so that no
+// transaction takes it over meanwhile. If the lock or the row cannot be had within a second, somebody is running the
+// operation, or is about to.
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	sql, err := t.inspecting(ctx)
 	if err != nil {
@@ -116,9 +118,9 @@ func isLockTimeout(err error) bool {
 	return ok && e.Code == "55P03"
 }
 
-// List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the table, and
-// no more. A transaction of a [TxStore] that runs is not listed, because it has no record that others can see. A store with
-// DigestNames finds the records of a user, but an entry names none.
+// List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
+// table, and no more. A running transaction of a [TxStore] is not listed, because it has no record that others can see.
+// With DigestNames, List finds the records of a user, but the entries have no names.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	if request.Limit < 0 {
 		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)

@@ -17,14 +17,15 @@ import (
 // It may run at any time, on many instances, and be interrupted: one instance at a time removes records, and the others
 // return at once. Claims go on meanwhile. It takes two connections of the pool.
 //
-// Without partitions it deletes records in short transactions, and waits for nobody. It should be called every few minutes.
-// Records stay up to a minute longer than they count; until they are deleted they take space, and nothing else.
+// Without partitions it deletes records in short transactions, and waits for nobody. It should be called every few
+// minutes. A record stays up to a minute longer than it counts. Until it is deleted it takes space, and does nothing
+// else.
 //
-// With partitions it drops those of days that have been over for an hour, each at once and whole, for the same price
-// whatever is in them. It must be called at least once a day. A partition is detached before it is dropped, which waits for
-// the transactions that began before, but lets nobody wait. If it is interrupted, the next call goes on from there. A
-// partition that somebody has detached before its day is over is attached again. In the hour, a claim that was made, renewed
-// or completed before midnight ends: while a day is detached, a record that moves away from it might be missed.
+// With partitions it drops each partition whose day has been over for an hour. That costs the same whatever is in it.
+// It must be called at least once a day. A partition is detached before it is dropped. That waits for the transactions
+// that began before, but nobody waits for it. If it is interrupted, the next call goes on from there. A partition that
+// somebody has detached before its day is over is attached again. The hour lets those claims end that were made,
+// renewed or completed before midnight: while a day is detached, a record that moves away from it might be missed.
 func (t *Table) Maintain(ctx context.Context) error {
 	if t.faults != nil {
 		return t.faults
@@ -47,10 +48,11 @@ func (t *Table) Maintain(ctx context.Context) error {
 	return nil
 }
 
-// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. It takes up to a tenth more or less, so
-// that instances come at different times. An interval of zero means five minutes.
+// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer
+// or shorter, so that instances come at different times. An interval of zero means five minutes.
 //
-// It may run on every instance. A turn that takes longer than the interval, and than a minute, is given up. Each failure is given to failed, or logged by [slog.Default] if that is nil; Janitor goes on.
+// It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
+// failure is given to failed, or logged by [slog.Default] if that is nil. Janitor then goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }

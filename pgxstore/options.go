@@ -14,58 +14,61 @@ import (
 // Options are the settings of a store. The zero value of each field is its default. Everything that works on the same
 // table must be given the same Schema, Table and PartitionDays.
 type Options struct {
-	// Schema is the schema of the table. Empty means the first one of the search path that has such a table, when the
-	// store is used for the first time; where none has, [Migrate] makes it in the first one.
+	// Schema is the schema of the table. Empty means the first schema of the search path that has such a table when the
+	// store is used for the first time. If no schema has one, [Migrate] makes it in the first schema of the path.
 	Schema string
 
 	// Table is the name of the table. Empty means "idempotency_records".
 	Table string
 
-	// PartitionDays divides the table by the day on which records expire, for [Table.Maintain] to drop a day at once
-	// instead of deleting each record. It is the longest TTL, in days: a longer one is refused. To raise it, give it to
-	// all processes before any has a longer TTL, for they look for records on these days only. Zero means that the
-	// table is not divided.
+	// PartitionDays divides the table by the day on which records expire, so that [Table.Maintain] can drop a day at once
+	// instead of deleting each record. Its value is the longest TTL, in days. A longer TTL is refused. To raise the value,
+	// give it to all processes before any of them has a longer TTL, because they look for records on these days only. Zero
+	// means that the table is not divided.
 	PartitionDays int
 
-	// SpareDays is for how many days beyond PartitionDays [Table.Maintain] keeps partitions ready: so long may it fail to
-	// run. Without a partition for its record, nothing can be claimed. Zero means 7.
+	// SpareDays is for how many days beyond PartitionDays [Table.Maintain] keeps partitions ready. For that long, Maintain
+	// may fail to run. Without a partition for its record, nothing can be claimed. Zero means 7.
 	SpareDays int
 
-	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest
-	// of a page is room for what [Store] does when an operation ends. It changes the record in place if the answer finds
-	// room there; if not, it writes the record anew, and both indexes. Zero means 70.
+	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The
+	// rest of a page is room for [Store], which changes a record when its operation ends. If the answer finds room there,
+	// the record is changed in place. If not, the record and its entries in both indexes are written anew. Zero means 70.
 	//
 	// 100 suits a table that only [TxStore] uses, which never changes a record. Less than 70 suits a Store with large
-	// answers or many operations that run at once. It applies to tables and partitions that are made from then on; the
-	// setting of others is changed by ALTER TABLE.
+	// answers, or with many operations that run at once. The setting applies to tables and partitions that are made from
+	// then on. ALTER TABLE changes it for the others.
 	FillFactor int
 
-	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is
-	// read committed unless default_transaction_isolation says otherwise. Serializable should be named here even so:
-	// the store looks for records in another way then, or any two operations at once might be refused.
+	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is read
+	// committed unless default_transaction_isolation says otherwise. Set serializable here even if the session has it: the
+	// store then looks for records in another way. Otherwise any two operations at once might be refused.
 	//
-	// A divided table allows no other than read committed: where no unique index can refuse a second record, a
-	// transaction has to see what others have committed since it began.
+	// A divided table allows only read committed. No unique index can refuse a second record there, so a transaction has
+	// to see what others have committed since it began.
 	Isolation pgx.TxIsoLevel
 
-	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it: so
-	// long is a key held by an owner that fell silent, because its network is gone or its handler does something else.
-	// (One that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.) Zero
-	// means one minute. PostgreSQL counts in milliseconds, up to 24 days, by its wall clock: if that is set back in the
-	// meantime, a silent session keeps its key for longer. A session whose own setting
-	// idle_in_transaction_session_timeout is the same saves the server the work of changing it for each transaction.
+	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it. For that
+	// long, an owner that fell silent holds its key, because its network is gone or its handler does something else. (An
+	// owner that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.) Zero
+	// means one minute.
+	//
+	// PostgreSQL counts in milliseconds, up to 24 days, by its wall clock. If that clock is set back meanwhile, a silent
+	// session keeps its key for longer. If the session's own idle_in_transaction_session_timeout has the same value, the
+	// server is saved the work of changing it for each transaction.
 	IdleTimeout time.Duration
 
-	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of
-	// each in hexadecimal. What is written from then on does not show the names, in the table, its backups and the log of the
-	// server. Whoever can guess a name can confirm it, because the digest has no key. Answers are stored as they are.
+	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of each
+	// in hexadecimal. Records that are written from then on do not show the names, in the table, its backups and the log
+	// of the server. Anybody who can guess a name can confirm it, because the digest has no key. Answers are stored as
+	// they are.
 	//
-	// The setting may be changed while there are records: each form is recognised, and what is written from then on has
-	// the new one.
+	// The setting may be changed while there are records. Each form is recognised, and records that are written from then
+	// on have the new one.
 	DigestNames bool
 
-	// CountReplays counts in the column "replays" how often each response was fetched to be replayed; duplicates that
-	// waited in one process share it. That costs a write for each, where otherwise nothing is written.
+	// CountReplays counts in the column "replays" how often each response was fetched to be replayed. Duplicates that
+	// waited in one process share one fetch. Each fetch costs a write. Without CountReplays a replay writes nothing.
 	CountReplays bool
 
 	now string // SQL for the time; empty: statement_timestamp()

@@ -13,12 +13,12 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// KeepEffects commits what the handler does in its transaction together with its answer, also if the status of the answer
-// is 400 or more. Without it, such an answer is stored and what the handler did is rolled back.
+// KeepEffects commits the changes of the handler together with its answer, even if the status of the answer is 400 or
+// more. Without it, such an answer is stored and the changes are rolled back.
 //
-// The handler calls it with its context at any time before it returns. If the transaction cannot be committed then, also
-// after a Rollback, nothing is stored, and the client is told to try again. KeepEffects returns false where no [TxStore]
-// protects the call.
+// The handler calls it with its context, at any time before it returns. If the transaction cannot be committed, for
+// instance after a Rollback, nothing is stored, and the client is told to try again. KeepEffects returns false if no
+// [TxStore] protects the call.
 func KeepEffects(ctx context.Context) bool {
 	tx, ok := ctx.Value(txKey{}).(*transaction)
 	if ok {

@@ -19,8 +19,8 @@ type Migration struct {
 // Migrations returns all migrations for opts in their order, for other tools to apply. Each may be run twice. A table
 // with partitions needs [Table.Maintain] before it can be used.
 //
-// Without a Schema they work in the first one of the search path. They do not check opts: what is wrong with them is an
-// error of [Migrate], of [Table.Check] and of the Begin of a store.
+// Without a Schema they work in the first schema of the search path. Migrations does not check opts: their faults are
+// errors of [Migrate], of [Table.Check] and of the Begin of a store.
 func Migrations(opts Options) []Migration {
 	file := "0001_records"
 	if opts.divided() {
@@ -34,12 +34,13 @@ func Migrations(opts Options) []Migration {
 	return []Migration{{1, sql, opts.read("0001_down")}}
 }
 
-// Migrate applies the migrations that the table has not seen yet, or whose function or comment is missing, in one
-// transaction, and makes the first partitions if it has any. Many may call it at once, and again at each start.
+// Migrate applies, in one transaction, the migrations that the table has not seen yet, or whose function or comment is
+// missing. If the table has partitions, it makes the first ones. Many processes may call it at once, and again at each
+// start.
 //
-// The role needs CREATE and USAGE on the schema of the table, and ownership of the table if there is one. It needs CREATE
-// on the database only if there is no such schema, which Migrate makes first. Where nothing is to be done, it needs only
-// USAGE.
+// The role needs CREATE and USAGE on the schema of the table, and ownership of the table if the table exists. It needs
+// CREATE on the database only if the schema does not exist, because Migrate makes the schema first. If nothing is to be
+// done, it needs only USAGE.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
 	if t.faults != nil {

@@ -15,17 +15,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// SQLTx returns the transaction of [Tx] for package database/sql, and so for GORM, sqlx, ent, bun and the code that sqlc
-// generates for database/sql. Both can be used side by side. It returns false where Tx does.
+// SQLTx returns the transaction of [Tx] for package database/sql, and so for GORM, sqlx, ent, bun and the code that
+// sqlc generates for database/sql. Both can be used side by side. SQLTx returns false where Tx does.
 //
-// All that Tx says holds: Commit returns [ErrCommit], Rollback undoes what the handler did, errors of the server are of
-// type [*pgconn.PgError], and the transaction ends with the handler. Commit and Rollback end the [sql.Tx] in any case. A
-// savepoint is made in SQL, as GORM does it. There are the same round trips as with Tx: Prepare takes none, for pgx prepares
-// statements when they are used.
+// All rules of Tx hold: Commit returns [ErrCommit], Rollback undoes the changes of the handler, errors of the server
+// are of type [*pgconn.PgError], and the transaction ends with the handler. Commit and Rollback end the [sql.Tx] in any
+// case. A savepoint is made in SQL, as GORM does it. There are the same round trips as with Tx. Prepare takes none,
+// because pgx prepares statements when they are used.
 //
-// Package database/sql does not pass on a statement whose context has ended. If it is the context of the handler, nothing
-// is committed or stored, as with Tx. If it is a context that the handler has made, the store does not know of the
-// statement: the handler must not answer as if the database had refused it.
+// Package database/sql does not send a statement whose context has ended. If that is the context of the handler,
+// nothing is committed or stored, as with Tx. If it is a context that the handler has derived, the store does not know
+// of the statement. The handler must not answer then as if the database had refused it.
 func SQLTx(ctx context.Context) (*sql.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
 	case *transaction:

@@ -15,8 +15,8 @@ import (
 )
 
 // Store keeps records in PostgreSQL, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds
-// as long as its owner lives. Every step is decided by the statement that makes it, and time is that of the server. It
-// is safe for concurrent use.
+// as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for concurrent
+// use.
 type Store struct {
 	*Table
 	statements located[leaseStatements]
@@ -24,8 +24,8 @@ type Store struct {
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on pool, which stays the caller's to close. While others hold all connections of the pool, leases
-// are renewed on one connection more, made as the pool makes them and closed at once. The table is made by [Migrate].
+// New returns a store on pool. The caller closes the pool. While others hold all connections of the pool, leases are
+// renewed on one more connection. It is made as the pool makes them, and closed at once. [Migrate] makes the table.
 func New(pool *pgxpool.Pool, opts Options) *Store {
 	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
 }
@@ -56,8 +56,8 @@ func reachOf(request idempotency.ClaimRequest) reach {
 	return released
 }
 
-// Begin implements [idempotency.Store]. It asks again if a connection breaks: should the first question have claimed
-// the key, the second one recognises its own token. If no answer comes, it returns the claim beside the error.
+// Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
+// key, the second one recognises its own token. If no answer comes, Begin returns the claim together with the error.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	ttl := max(request.TTL, request.Lease)
 	if err := errors.Join(s.faults, s.mayKeep(ttl)); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Table is the table that a store keeps its records in, and what is to be done about it from time to time. [Store] and
-// [TxStore] have its methods; for a job that does nothing else there is [NewTable]. It is safe for concurrent use, also
-// by many processes.
+// Table is the table that a store keeps its records in, with the methods that look after it. [Store] and [TxStore] have
+// these methods, too. [NewTable] is for a job that does nothing else. It is safe for concurrent use, also by many
+// processes.
 type Table struct {
 	pool   *pgxpool.Pool
 	opts   Options

@@ -10,28 +10,32 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Tx returns the transaction that the handler must make its changes in: they are committed together with the record
-// of the operation, or not at all. It returns false where no [TxStore] protects the call. [SQLTx] returns the same transaction
-// for package database/sql. A test gives one to a handler by [WithTx].
+// Tx returns the transaction in which the handler must make its changes. They are committed together with the record of
+// the operation, or not at all. Tx returns false if no [TxStore] protects the call. [SQLTx] returns the same
+// transaction for package database/sql. A test gives a transaction to a handler by [WithTx].
 //
 // The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
 // savepoint: tx.Begin, or [pgx.BeginFunc].
 //
-// What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it;
-// so they are if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back, and the
-// answer is stored and replayed; [KeepEffects] commits them even so.
+// What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it.
+// They are committed too if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back,
+// and the answer alone is stored and replayed, unless the handler calls [KeepEffects].
 //
-// Nothing is committed after a Rollback, after an error that no savepoint has undone, and if a savepoint cannot be undone
-// or released. An answer of 400 or more is stored then, too; in place of any other the client is told to try again.
+// Nothing is committed after a Rollback, after an error that no savepoint has undone, and if a savepoint cannot be
+// undone or released. An answer of 400 or more is stored all the same. Instead of an answer below 400, the client is
+// told to try again.
 //
-// Nothing is committed or stored, and the client is told to try again, if a statement fails because its context is over; if
-// one fails for another reason that may pass (a conflict with another transaction, a timeout, a lack of resources), and no
-// savepoint has undone it; after a ROLLBACK in SQL; and if somebody still uses the transaction when the handler returns.
-// Like any other, it can be used by one goroutine at a time.
+// In these cases nothing is committed or stored, and the client is told to try again:
 //
-// A COMMIT that is hidden, behind other statements in one string, in a batch, or sent by way of Conn, cannot be
-// refused. It makes permanent what the handler did before; but everything after it is refused, no answer is stored, and
-// the client is told to try again.
+//   - a statement fails because its context is over;
+//   - a statement fails for another reason that may pass (a conflict with another transaction, a timeout, a lack of
+//     resources), and no savepoint has undone it;
+//   - the handler executes ROLLBACK in SQL;
+//   - somebody still uses the transaction when the handler returns. One goroutine at a time can use it.
+//
+// A COMMIT cannot be refused if it is hidden: behind other statements in one string, in a batch, or sent by way of
+// Conn. It makes permanent what the handler did before. Everything after it is refused, no answer is stored, and the
+// client is told to try again.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
 	case *transaction:
@@ -44,9 +48,9 @@ func Tx(ctx context.Context) (pgx.Tx, bool) {
 
 type txKey struct{}
 
-// ErrCommit is what the Commit of a handler's transaction returns: it is committed with the record, after the handler
-// has returned. Leave the Commit out, and the Rollback that is deferred in front of it; or begin a part of the transaction
-// with tx.Begin, whose Commit and Rollback work.
+// ErrCommit is what the Commit of a handler's transaction returns: the transaction is committed with the record, after
+// the handler has returned. Leave out the call of Commit, and the Rollback that is deferred before it. To commit a part
+// of the work, begin it with tx.Begin, whose Commit and Rollback work.
 var ErrCommit = errors.New("pgxstore: the transaction is committed with the answer, after the handler has returned: " +
 	"leave Commit out, or commit a part that is begun with tx.Begin or SAVEPOINT")
 

@@ -18,10 +18,10 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database: the claim is a
-// transaction, which the handler gets from [Tx], and its commit makes effects and record permanent together. Exactly
-// once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for
-// concurrent use.
+// TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database. The claim is a transaction,
+// which the handler gets from [Tx]. Its commit makes effects and record permanent together, so each operation takes
+// effect exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is
+// safe for concurrent use.
 //
 // A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
 // session falls silent.
@@ -34,8 +34,8 @@ type TxStore struct {
 
 var _ idempotency.Store = (*TxStore)(nil)
 
-// NewTx returns a store on pool, which stays the caller's to close. Each operation holds one of its connections while
-// it runs; requests that wait for it hold none. The table is made by [Migrate].
+// NewTx returns a store on pool. The caller closes the pool. Each operation holds one of its connections while it runs.
+// Requests that wait for the operation hold none. [Migrate] makes the table.
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 	return &TxStore{
 		Table: NewTable(pool, opts), statements: located[txStatements]{expand: expandTx},
@@ -56,7 +56,7 @@ func expandTx(opts Options) txStatements {
 // Transactional tells idempotency.New that no handler may run without its transaction.
 func (s *TxStore) Transactional() bool { return true }
 
-// Begin implements [idempotency.Store]. It starts again on another connection if one breaks.
+// Begin implements [idempotency.Store]. If a connection breaks, it starts again on another one.
 func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	if err := errors.Join(s.faults, s.mayKeep(request.TTL)); err != nil {
 		return idempotency.Record{}, nil, err

@@ -11,7 +11,7 @@ import (
 
 // UserTotal is what the records of one user are together.
 type UserTotal struct {
-	// User is as the column user_id has it: the SHA-256 in hexadecimal, if it was stored with DigestNames.
+	// User is the user as the column user_id has it. With DigestNames that is the SHA-256 in hexadecimal.
 	User string
 
 	idempotency.Total

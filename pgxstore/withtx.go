@@ -6,8 +6,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// WithTx returns a context from which [Tx] returns tx, and [SQLTx] the same for database/sql, until ctx ends. It is for tests
-// of a handler without the middleware. There is no store: Commit is that of tx, and so is all else.
+// WithTx returns a context from which [Tx] returns tx, until ctx ends. [SQLTx] returns the same transaction for
+// database/sql. WithTx is for tests of a handler without the middleware. No store has a part in it: Commit is that of
+// tx, and so is all else.
 func WithTx(ctx context.Context, tx pgx.Tx) context.Context {
 	return context.WithValue(ctx, txKey{}, &given{Tx: tx, ctx: ctx})
 }

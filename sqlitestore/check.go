@@ -10,8 +10,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Check reports what would break the promise of the store, or keep it from working. It is to be called when the program
-// starts. It returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
+// Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
+// returns all findings joined. Each of these is an [*idempotency.UnsafeSetting] to weigh:
 //
 //   - "file system": one in memory, one that ends with its container, or one on another machine.
 //   - "synchronous", if a loss of power may forget what was acknowledged.

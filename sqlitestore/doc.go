@@ -6,11 +6,11 @@
 //	defer store.Close() // when the server has shut down
 //	err = store.Check(ctx)
 //
-// There are two stores. [TxStore] is for handlers whose effects are in the same file: they make them in the transaction
-// of their record, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that call
-// other systems: a claim is a lease. If an owner dies, the store does not know what it has done, and Abandoned of
-// [idempotency.Options] decides, as with Redis. Both may have the same file open at the same time, and respect each
-// other's records.
+// There are two stores. [TxStore] is for handlers whose effects are in the same file. A handler makes them in the
+// transaction of its record, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that
+// call other systems. A claim is a lease. If an owner dies, the store does not know what it has done, and Abandoned of
+// [idempotency.Options] decides, as with Redis. Both stores may have the same file open at the same time, and respect
+// each other's records.
 //
 //	store, err := sqlitestore.OpenTx("/var/lib/payments/payments.db", sqlitestore.Options{})
 //	// ...
@@ -79,10 +79,11 @@
 //
 // # Expiry
 //
-// Whoever adds a record deletes up to two that have expired, in the same transaction: a Store when it claims a key, a
-// TxStore when it commits. So the table holds the records that count, and hardly more, without a janitor and without a
-// further wait for the disk. Until then, answers that have expired stay in the file. The file keeps its largest size,
-// and uses free space in it again; to make it smaller, run sqlite3's VACUUM. A log beside it has a few MiB.
+// A store that adds a record deletes up to two that have expired, in the same transaction: a [Store] when it claims a
+// key, a [TxStore] when it commits. So the table holds hardly more than the records that count. It needs neither a
+// janitor nor a further wait for the disk. Until they are deleted, answers that have expired stay in the file. The file
+// keeps its largest size, and uses free space in it again. To make it smaller, run sqlite3's VACUUM. A log beside it
+// has a few MiB.
 //
 // # Failures
 //
@@ -91,6 +92,6 @@
 // answer, if there is room for that. If not, the middleware tries again until there is; with a TxStore the effects are
 // undone instead, and the client is told to try again. What is stored is replayed.
 //
-// A row that no store would have written is [idempotency.ErrRecordInvalid]: it is neither replayed nor claimed, and
+// A row that no store would have written is [idempotency.ErrRecordInvalid]. It is neither replayed nor claimed, and
 // stays until it expires. If SQLite finds the file damaged, the step returns an error.
 package sqlitestore

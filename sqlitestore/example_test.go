@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-// A service that is started again finds what it has answered before.
+// After a restart, a service still has the answers from before.
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-// A payment and its record are committed together. The service reads its file by connections of its own.
+// A payment and its record are committed together. The service reads the file through its own connections.
 func ExampleTx() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

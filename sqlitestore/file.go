@@ -176,9 +176,9 @@ func (f *file) isFull(ctx context.Context) (bool, error) {
 	return room.IsFull(), err
 }
 
-// Close waits for the steps that run, and for the transactions that handlers have begun. Then it closes the file. What
-// comes later returns [ErrClosed]; so do the first statement, and the storing of an answer, of a handler that had begun
-// no transaction. Close may be called again, and returns the same then.
+// Close waits for the steps that run, and for the transactions that handlers have begun. Then it closes the file. A
+// step that comes later returns [ErrClosed]. If a handler had begun no transaction, its first statement and the storing
+// of its answer return it too. Close may be called again, and returns the same then.
 func (f *file) Close() error {
 	f.closing.Do(func() {
 		close(f.closed)

@@ -37,17 +37,17 @@ type Options struct {
 	// Synchronous says whether records survive a loss of power. Zero is [Full].
 	Synchronous Synchronous
 
-	// MaxBytes bounds how many bytes of the file are in use. Other tables in the file count, too. Above seven eighths of
-	// it, answers are stored with Omitted set. Above fifteen sixteenths, new operations are refused with
-	// idempotency.ErrStoreFull, and the rest is for operations that run by then. The log beside the file takes a few MiB
-	// more, and the file does not become smaller by itself. All processes should have the same value. The least is 1 MiB.
-	// Zero means no limit but the disk.
+	// MaxBytes bounds how many bytes of the file are in use, those of other tables included. Above seven eighths of it,
+	// answers are stored with Omitted set. Above fifteen sixteenths, new operations are refused with
+	// [idempotency.ErrStoreFull]. The rest is for operations that are running by then. The log beside the file takes a few
+	// MiB more, and the file does not become smaller by itself. All processes should have the same value. It must be at
+	// least 1 MiB. Zero means no limit but the disk.
 	MaxBytes int64
 
-	// Parameters are those of the driver for the connection that handlers use ([Tx]), written as behind the question
-	// mark in the name of a data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those that the
-	// service opens the file with. Settings that are the store's are refused, such as the journal mode. Only [OpenTx]
-	// uses them. Empty means none.
+	// Parameters are those of the driver for the connection that handlers use ([Tx]), written as behind the question mark
+	// in the name of a data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those with which the
+	// service opens the file. Settings that belong to the store, such as the journal mode, are refused. Only [OpenTx] uses
+	// Parameters. Empty means none.
 	Parameters string
 
 	now func() time.Time // nil: time.Now

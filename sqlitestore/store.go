@@ -26,7 +26,7 @@ func Open(path string, opts Options) (*Store, error) {
 	return &Store{f}, nil
 }
 
-// Begin implements [idempotency.Store]. To read a record that holds its key, it does not wait for those who write.
+// Begin implements [idempotency.Store]. It reads a record that holds its key without waiting for those who write.
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

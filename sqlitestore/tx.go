@@ -9,9 +9,9 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Tx returns the transaction that the handler must make its changes in: they are committed together with the record of
-// the operation, or not at all. It returns false where no [TxStore] protects the call. A test gives one to a handler by
-// [WithTx].
+// Tx returns the transaction in which the handler must make its changes. They are committed together with the record of
+// the operation, or not at all. Tx returns false if no [TxStore] protects the call. A test gives a transaction to a
+// handler by [WithTx].
 //
 // It is lazy. Nothing begins before the first statement, which waits for its turn. From then on until the handler has
 // returned, nobody else writes to the file. So a handler calls other systems first, and uses the transaction last. Use
@@ -20,10 +20,10 @@ import (
 // The transaction ends with the handler. Its Commit returns [ErrCommit]. BEGIN, COMMIT and ROLLBACK in SQL are refused.
 // To undo a part of the changes, use SAVEPOINT, ROLLBACK TO and RELEASE.
 //
-// What becomes of the changes depends on the status of the answer. Below 400 they are committed with it; so they are if
-// the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back, and the answer alone is
-// stored and replayed, unless the handler calls [KeepEffects]. If the answer is not stored, as with a 5xx by default,
-// they are rolled back in any case.
+// What becomes of the changes depends on the status of the answer. Below 400 they are committed with it. They are
+// committed too if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back, and the
+// answer alone is stored and replayed, unless the handler calls [KeepEffects]. If the answer is not stored, as with a
+// 5xx by default, they are rolled back in any case.
 //
 // Nothing is committed after a Rollback, nor after an error for which SQLite rolls back, as with ON CONFLICT ROLLBACK.
 // An answer of 400 or more is stored all the same. Instead of an answer below 400, the client is told to try again.
@@ -37,20 +37,21 @@ import (
 //
 // If the commit violates a foreign key, the client is told not to try again.
 //
-// Package database/sql does not pass on a statement whose context had ended before. If that was the context of the
-// handler, nothing is committed or stored, as above. If it was one that the handler had derived, the store does not know
-// of the statement. The handler must not answer then as if the statement had been executed, or refused by the database.
+// Package database/sql does not send a statement whose context had ended before. If that was the context of the
+// handler, nothing is committed or stored, as above. If it was a context that the handler had derived, the store does
+// not know of the statement. The handler must not answer then as if the statement had been executed, or refused by the
+// database.
 //
-// ATTACH, DETACH and a PRAGMA that would outlast the transaction are refused. One that is a part of it, such as
-// defer_foreign_keys, is not. A statement that would change the table of the records is refused, too.
+// ATTACH, DETACH and a PRAGMA that would outlast the transaction are refused. A PRAGMA that ends with the transaction,
+// such as defer_foreign_keys, is not. A statement that would change the table of the records is refused, too.
 func Tx(ctx context.Context) (*sql.Tx, bool) { return dialect.Tx(ctx) }
 
-// KeepEffects commits what the handler does in its transaction together with its answer, also if the status of the
-// answer is 400 or more. Without it, such an answer is stored and what the handler did is rolled back.
+// KeepEffects commits the changes of the handler together with its answer, even if the status of the answer is 400 or
+// more. Without it, such an answer is stored and the changes are rolled back.
 //
 // The handler calls it with its context, at any time before it returns. If the transaction cannot be committed, for
-// instance after a Rollback, nothing is stored, and the client is told to try again. KeepEffects returns false, and does
-// nothing, where no [TxStore] protects the call. It is safe for concurrent use.
+// instance after a Rollback, nothing is stored, and the client is told to try again. KeepEffects returns false, and
+// does nothing, if no [TxStore] protects the call. It is safe for concurrent use.
 func KeepEffects(ctx context.Context) bool { return dialect.KeepEffects(ctx) }
 
 // WithTx returns a context from which [Tx] returns tx. It is for tests of a handler without the middleware. No store

@@ -7,10 +7,10 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// TxStore keeps records in a file, for handlers whose effects are in the same file: they make them in the transaction
-// that [Tx] returns, and its commit makes effects and record permanent together. So each operation takes effect exactly
-// once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for
-// concurrent use.
+// TxStore keeps records in a file, for handlers whose effects are in the same file. A handler makes its effects in the
+// transaction that [Tx] returns. The commit makes effects and record permanent together, so each operation takes effect
+// exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe
+// for concurrent use.
 //
 // A claim has no lease. It ends with the process.
 type TxStore struct {
@@ -20,8 +20,8 @@ type TxStore struct {
 
 var _ idempotency.Store = (*TxStore)(nil)
 
-// OpenTx opens the store in the file at path, which is that of the service: the handlers change its tables. In all else
-// it is like [Open].
+// OpenTx opens the store in the file at path. This is the file of the service, whose tables the handlers change. In all
+// else OpenTx is like [Open].
 func OpenTx(path string, opts Options) (*TxStore, error) {
 	f, err := openFile(path, opts, true)
 	if err != nil {
@@ -33,8 +33,8 @@ func OpenTx(path string, opts Options) (*TxStore, error) {
 // Transactional tells idempotency.New that no handler may run without its transaction.
 func (s *TxStore) Transactional() bool { return true }
 
-// Begin implements [idempotency.Store]. It begins no transaction. That another attempt of this store runs is all that
-// it knows of that; one of another process shows when it is committed.
+// Begin implements [idempotency.Store]. It begins no transaction. Of another running attempt of this store, it knows
+// only that it runs. An attempt of another process shows when it is committed.
 func (s *TxStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

@@ -1,0 +1,47 @@
+package idempotency_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A stranger finds each function in an example of its package, and so each hook that a service implements: the types
+// that are functions or interfaces.
+func TestExamplesShowEveryEntry(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/idempotency-go/idempotency"
+	entry := regexp.MustCompile(`^(?:func (\w+)|type (\w+) (?:func\(|interface$))`)
+	lists, err := filepath.Glob("api/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, lists)
+	for _, list := range lists {
+		var name, examples string
+		for line := range strings.Lines(read(t, list)) {
+			line = strings.TrimSpace(line)
+			if path, ok := strings.CutPrefix(line, "package "); ok {
+				name = filepath.Base(path)
+				examples = examplesIn(t, "."+strings.TrimPrefix(path, module))
+			} else if found := entry.FindStringSubmatch(line); found != nil {
+				shown := regexp.MustCompile(`\b(?:` + name + `\.|func Example)` + found[1] + found[2] + `\b`)
+				assert.True(t, shown.MatchString(examples), "no example of %s shows %s", name, found[1]+found[2])
+			}
+		}
+	}
+}
+
+// examplesIn is the text of all examples in a folder.
+func examplesIn(t *testing.T, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "example_*test.go"))
+	require.NoError(t, err)
+	var text strings.Builder
+	for _, file := range files {
+		text.WriteString(read(t, file))
+	}
+	return text.String()
+}
