@@ -35,7 +35,7 @@ func createPayment(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
-	status, body, err := pay(r.Context(), tx, "new", r.Header.Get("Idempotency-Key"), string(amount))
+	status, body, err := pay(r.Context(), tx, r.Header.Get("Idempotency-Key"), string(amount))
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back, not stored
 		return
@@ -44,12 +44,12 @@ func createPayment(w http.ResponseWriter, r *http.Request) {
 }
 
 // pay makes a payment. It is what both versions have in common. The caller rolls back if the status is 400 or more.
-func pay(ctx context.Context, tx pgx.Tx, version, key, text string) (status int, body string, err error) {
+func pay(ctx context.Context, tx pgx.Tx, key, text string) (status int, body string, err error) {
 	amount, err := strconv.Atoi(text)
 	if err != nil {
 		return http.StatusBadRequest, `{"error":"no amount"}`, nil
 	}
-	if _, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1, $2, $3)", key, amount, version); err != nil {
+	if _, err := tx.Exec(ctx, "INSERT INTO payments VALUES ($1, $2)", key, amount); err != nil {
 		return 0, "", err
 	}
 	if amount > 100 {

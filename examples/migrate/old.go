@@ -12,7 +12,7 @@ import (
 )
 
 const schema = `
-CREATE TABLE payments (key text, amount int, version text);
+CREATE TABLE payments (key text, amount int);
 CREATE TABLE idempotency_keys (
 	user_id text, key text, PRIMARY KEY (user_id, key),
 	locked_at timestamptz NOT NULL DEFAULT now(),
@@ -40,7 +40,7 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var status int
 	var body string
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		status, body, err = pay(ctx, tx, "old", key, string(amount))
+		status, body, err = pay(ctx, tx, key, string(amount))
 		if err == nil && status >= 400 {
 			return errRefused // rolls back
 		}
