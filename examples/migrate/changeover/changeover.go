@@ -68,7 +68,8 @@ func (k key) claim(ctx context.Context, tx pgx.Tx) (*answer, error) {
 	if err != nil || tag.RowsAffected() == 1 {
 		return nil, err
 	}
-	const read = "SELECT coalesce(response_status, 0), coalesce(response_body, '') FROM idempotency_keys WHERE user_id = $1 AND key = $2"
+	const read = `SELECT coalesce(response_status, 0), coalesce(response_body, '') FROM idempotency_keys
+		WHERE user_id = $1 AND key = $2`
 	var status int
 	var body string
 	if err := tx.QueryRow(ctx, read, k.user, k.key).Scan(&status, &body); err != nil {

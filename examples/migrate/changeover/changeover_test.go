@@ -218,23 +218,25 @@ func TestOutcomes(t *testing.T) {
 			status: 200, stored: true, effects: 1, runs: 1,
 		},
 		"refusal": {
-			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "too much", 422) },
+			then: func(w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, "too much", http.StatusUnprocessableEntity)
+			},
 			status: 422, body: "too much\n", stored: true, effects: 0, runs: 1,
 		},
 		"refusal after an error in the database": {
 			then: func(w http.ResponseWriter, r *http.Request) {
 				tx, _ := pgxstore.Tx(r.Context())
 				_, err := tx.Exec(r.Context(), "SELECT 1/0")
-				http.Error(w, err.Error()[:6], 422)
+				http.Error(w, err.Error()[:6], http.StatusUnprocessableEntity)
 			},
 			status: 422, body: "ERROR:\n", stored: true, effects: 0, runs: 1,
 		},
 		"failure": {
-			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", 503) },
+			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusServiceUnavailable) },
 			status: 503, body: "down\n", effects: 0, runs: 2,
 		},
 		"too many requests": {
-			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "slowly", 429) },
+			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "slowly", http.StatusTooManyRequests) },
 			status: 429, body: "slowly\n", effects: 0, runs: 2,
 		},
 		"rollback by the handler": {
