@@ -1,0 +1,54 @@
+package idempotency_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each block of code on the page stands in the file that is named above it, but for its indentation.
+func TestMigratingShowsTheCode(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/migrating.md")
+	block := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:go|sql)\n(.*?)\n```\n")
+	shown := block.FindAllStringSubmatch(page, -1)
+	require.NotEmpty(t, shown)
+	require.Equal(t, strings.Count(page, "\n```")/2, len(shown), "a block names no file")
+	for _, block := range shown {
+		require.Equal(t, block[1], block[2])
+		require.Contains(t, "\n"+unindented(read(t, block[1])), "\n"+unindented(block[3]), block[1])
+	}
+}
+
+// What is called a test on the pages is one.
+func TestMigratingAndDesignNameTests(t *testing.T) {
+	t.Parallel()
+	tests := read(t, "internal/compat/migrate_fiber_test.go")
+	for _, page := range []string{"docs/migrating.md", "docs/design.md"} {
+		for _, name := range regexp.MustCompile("`(Test[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1) {
+			require.Contains(t, tests, "\nfunc "+name[1]+"(")
+		}
+	}
+}
+
+// The files that the decisions name are there.
+func TestDesignNamesFiles(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/design.md")
+	decisions := strings.Split(page, "\n## ")[1:]
+	require.NotEmpty(t, decisions)
+	for _, decision := range decisions {
+		title, _, _ := strings.Cut(decision, "\n")
+		for _, part := range []string{"**Problem.**", "**Decision.**", "**Not chosen.**", "**Price.**", "**Code.**"} {
+			require.Contains(t, decision, part, title)
+		}
+		_, code, _ := strings.Cut(decision, "**Code.**")
+		files := regexp.MustCompile("`([a-z_A-Z0-9/-]+\\.(?:go|md|lua|sql))`").FindAllStringSubmatch(code, -1)
+		require.NotEmpty(t, files, title)
+		for _, file := range files {
+			read(t, file[1])
+		}
+	}
+}

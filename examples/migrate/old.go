@@ -1,0 +1,76 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+const schema = `
+CREATE TABLE payments (key text, amount int);
+CREATE TABLE idempotency_keys (
+	user_id text, key text, PRIMARY KEY (user_id, key),
+	locked_at timestamptz NOT NULL DEFAULT now(),
+	response_status int, response_body text -- null while the request runs
+)`
+
+// oldVersion is a service that keeps idempotency keys as many do. If it dies between two statements, the row stays
+// locked, and nobody can tell whether the payment was made. It does not notice that a key comes back with another body.
+type oldVersion struct{ pool *pgxpool.Pool }
+
+func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	user, _ := demo.User(r)
+	key := r.Header.Get("Idempotency-Key")
+	const claim = "INSERT INTO idempotency_keys (user_id, key) VALUES ($1, $2) ON CONFLICT DO NOTHING"
+	tag, err := s.pool.Exec(ctx, claim, user, key)
+	demo.Check(err)
+	if tag.RowsAffected() == 0 {
+		s.answerAgain(w, r, user, key)
+		return
+	}
+	amount, err := io.ReadAll(r.Body)
+	demo.Check(err)
+
+	var status int
+	var body string
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		status, body, err = pay(ctx, tx, key, string(amount))
+		if err == nil && status >= 400 {
+			return errRefused // rolls back
+		}
+		return err
+	})
+	if !errors.Is(err, errRefused) {
+		demo.Check(err)
+	}
+	const complete = "UPDATE idempotency_keys SET response_status = $3, response_body = $4 WHERE user_id = $1 AND key = $2"
+	_, err = s.pool.Exec(ctx, complete, user, key, status, body)
+	demo.Check(err)
+	answer(w, status, body)
+}
+
+var errRefused = errors.New("refused")
+
+func (s *oldVersion) answerAgain(w http.ResponseWriter, r *http.Request, user, key string) {
+	const read = "SELECT response_status, response_body FROM idempotency_keys WHERE user_id = $1 AND key = $2"
+	var status *int
+	var body *string
+	demo.Check(s.pool.QueryRow(r.Context(), read, user, key).Scan(&status, &body))
+	if status == nil {
+		http.Error(w, "a request with this key is running", http.StatusConflict)
+		return
+	}
+	answer(w, *status, *body)
+}
+
+func answer(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}

@@ -1,0 +1,203 @@
+package compat_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	fiberidempotency "github.com/gofiber/fiber/v3/middleware/idempotency"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/fiber/guard"
+)
+
+// before is a service with fiber's middleware.
+func before(app *fiber.App, records fiber.Storage, charge fiber.Handler) {
+	app.Post("/payments", fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
+}
+
+// during has both: the recipe outside, and fiber's middleware inside, with the records that it has.
+func during(app *fiber.App, records fiber.Storage, charge fiber.Handler, once fiber.Handler) {
+	app.Post("/payments", once, fiberidempotency.New(fiberidempotency.Config{Storage: records}), charge)
+}
+
+// after has the recipe alone.
+func after(app *fiber.App, charge fiber.Handler, once fiber.Handler) {
+	app.Post("/payments", once, charge)
+}
+
+// newGuard has the header, the check of keys and the lifetime that fiber's middleware has.
+func newGuard(app *fiber.App, store idempotency.Store, user func(fiber.Ctx) string) (fiber.Handler, error) {
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{TTL: 30 * time.Minute, Wait: 10 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	once, err := guard.New(app, runner, user)
+	if err != nil {
+		return nil, err
+	}
+	return func(c fiber.Ctx) error {
+		if key := c.Get("X-Idempotency-Key"); key != "" && c.Get("Idempotency-Key") == "" {
+			c.Request().Header.Set("Idempotency-Key", key)
+		}
+		if key := c.Get("Idempotency-Key"); key != "" && idempotency.ValidateUUID(key) != nil {
+			return fiber.NewError(fiber.StatusBadRequest, "the key must be a UUID")
+		}
+		return once(c)
+	}, nil
+}
+
+// onNetHTTP serves the app behind net/http, with the middleware of this library.
+func onNetHTTP(app *fiber.App, store idempotency.Store, user idempotency.UserFunc) (http.Handler, error) {
+	idem, err := idempotency.New(store, user, idempotency.Options{
+		Headers:     []string{"Idempotency-Key", "X-Idempotency-Key"},
+		ValidateKey: idempotency.ValidateUUID,
+		TTL:         30 * time.Minute,
+		Wait:        10 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return idem.Handler(adaptor.FiberApp(app)), nil
+}
+
+// fiberRecords are what instances of a service share.
+type fiberRecords struct {
+	fiber.Storage // which nobody calls
+	all           sync.Map
+}
+
+func (s *fiberRecords) GetWithContext(_ context.Context, key string) ([]byte, error) {
+	record, _ := s.all.Load(key)
+	found, _ := record.([]byte)
+	return found, nil
+}
+
+func (s *fiberRecords) SetWithContext(_ context.Context, key string, record []byte, _ time.Duration) error {
+	s.all.Store(key, record)
+	return nil
+}
+
+// fiberService is one service in all its versions.
+type fiberService struct {
+	*testing.T
+	records fiberRecords
+	store   idempotency.Store
+	runs    atomic.Int64
+}
+
+func newFiberService(t *testing.T) *fiberService {
+	return &fiberService{T: t, store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+}
+
+func (s *fiberService) charge(c fiber.Ctx) error {
+	return c.Status(fiber.StatusCreated).SendString("charge " + strconv.FormatInt(s.runs.Add(1), 10))
+}
+
+func (s *fiberService) version(mount func(app *fiber.App, once fiber.Handler)) *fiber.App {
+	app := fiber.New(fiber.Config{DisablePreParseMultipartForm: true})
+	once, err := newGuard(app, s.store, func(c fiber.Ctx) string { return c.Get("User") })
+	require.NoError(s, err)
+	mount(app, once)
+	return app
+}
+
+// requireCharge sends a request by way of call.
+func (s *fiberService) requireCharge(call func(*http.Request) *http.Response, key, user, want string, replayed bool) {
+	s.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("X-Idempotency-Key", key)
+	r.Header.Set("User", user)
+	resp := call(r)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(s, err)
+	require.Equal(s, want, string(body))
+	require.Equal(s, http.StatusCreated, resp.StatusCode)
+	require.Equal(s, replayed, resp.Header.Get(marker) == "true")
+}
+
+func (s *fiberService) to(app *fiber.App) func(*http.Request) *http.Response {
+	return func(r *http.Request) *http.Response {
+		resp, err := app.Test(r)
+		require.NoError(s, err)
+		return resp
+	}
+}
+
+// No key is charged twice by a service that goes from fiber's middleware to the recipe by way of both.
+func TestFromFiberToTheRecipe(t *testing.T) {
+	t.Parallel()
+	s := newFiberService(t)
+	oldest := s.to(s.version(func(app *fiber.App, _ fiber.Handler) { before(app, &s.records, s.charge) }))
+	both := s.to(s.version(func(app *fiber.App, once fiber.Handler) { during(app, &s.records, s.charge, once) }))
+	newest := s.to(s.version(func(app *fiber.App, once fiber.Handler) { after(app, s.charge, once) }))
+	early, late := uuid.NewString(), uuid.NewString()
+
+	s.requireCharge(oldest, early, "alice", "charge 1", false)
+	s.requireCharge(oldest, early, "alice", "charge 1", false)
+	s.requireCharge(both, early, "alice", "charge 1", false) // from the records of fiber's middleware
+	s.requireCharge(both, early, "alice", "charge 1", true)
+	s.requireCharge(both, late, "alice", "charge 2", false)
+	s.requireCharge(oldest, late, "alice", "charge 2", false) // an instance that is still there, or comes back
+	s.requireCharge(newest, early, "alice", "charge 1", true)
+	s.requireCharge(newest, late, "alice", "charge 2", true)
+	s.requireCharge(newest, late, "bob", "charge 3", false)
+}
+
+// The same, for an app that moves behind net/http.
+func TestFromFiberToNetHTTP(t *testing.T) {
+	t.Parallel()
+	s := newFiberService(t)
+	app := s.version(func(app *fiber.App, _ fiber.Handler) { before(app, &s.records, s.charge) })
+	handler, err := onNetHTTP(app, s.store, func(r *http.Request) (string, error) { return r.Header.Get("User"), nil })
+	require.NoError(t, err)
+	both := func(r *http.Request) *http.Response {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Result()
+	}
+	early, late := uuid.NewString(), uuid.NewString()
+	s.requireCharge(s.to(app), early, "alice", "charge 1", false)
+	s.requireCharge(both, early, "alice", "charge 1", false)
+	s.requireCharge(both, early, "alice", "charge 1", true)
+	s.requireCharge(both, late, "alice", "charge 2", false)
+	s.requireCharge(both, late, "alice", "charge 2", true)
+	s.requireCharge(s.to(app), late, "alice", "charge 2", false)
+}
+
+// What a changeover has to know of fiber's middleware: it asks neither who sends a key, nor where to, and it keeps a 503.
+func TestFiberSharesKeysAndKeepsFailures(t *testing.T) {
+	t.Parallel()
+	s := newFiberService(t)
+	app := s.version(func(app *fiber.App, _ fiber.Handler) { before(app, &s.records, s.charge) })
+	key := uuid.NewString()
+	s.requireCharge(s.to(app), key, "alice", "charge 1", false)
+	s.requireCharge(s.to(app), key, "bob", "charge 1", false)
+
+	failing := s.version(func(app *fiber.App, _ fiber.Handler) {
+		before(app, &s.records, func(c fiber.Ctx) error {
+			s.runs.Add(1)
+			return c.Status(fiber.StatusServiceUnavailable).SendString("down")
+		})
+	})
+	other := uuid.NewString()
+	for range 2 {
+		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+		r.Header.Set("X-Idempotency-Key", other)
+		resp := s.to(failing)(r)
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+		require.NoError(t, resp.Body.Close())
+	}
+	require.EqualValues(t, 2, s.runs.Load())
+}
