@@ -119,6 +119,7 @@ func TestBrowserCORS(t *testing.T) {
 		api.ServeHTTP(w, r)
 		require.Equal(t, test.status, w.Code, test.name)
 		require.Equal(t, test.allowed, w.Header().Get("Access-Control-Allow-Origin"), test.name)
+		require.Equal(t, test.allowed != "", w.Header().Get("Access-Control-Expose-Headers") == "Idempotent-Replayed, Retry-After", test.name)
 		require.Equal(t, []string{"Origin"}, w.Header().Values("Vary"), test.name)
 	}
 	require.EqualValues(t, 1, p.charges.Load())
