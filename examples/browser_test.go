@@ -41,6 +41,9 @@ func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler 
 		p.keys <- r.Header.Get("Idempotency-Key")
 		if p.lose.Add(-1) >= 0 {
 			guarded.ServeHTTP(httptest.NewRecorder(), r)
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "half an answer") // without it, Chromium sends the request again by itself
+			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}
 		guarded.ServeHTTP(w, r)

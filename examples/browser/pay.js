@@ -14,7 +14,7 @@ export async function payOnce(url, order) {
         sessionStorage.removeItem('pending')
         return answer
       }
-      seconds = Math.max(seconds, Number(response.headers.get('Retry-After')))
+      seconds = Math.max(seconds, Number(response.headers.get('Retry-After')) || 0)
     } catch {
       // No answer, or half of one: nobody knows what has happened.
     }
