@@ -93,14 +93,29 @@ func TestPagesNameTests(t *testing.T) {
 // Each block of code in the tutorial stands in the file that is named above it.
 func TestStoreTutorialShowsTheCode(t *testing.T) {
 	t.Parallel()
-	page := read(t, "docs/store.md")
-	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:go|sql)\n(.*?)```\n").FindAllStringSubmatch(page, -1)
+	blocks := shownCode(t, "docs/store.md", "go|sql")
+	require.Len(t, blocks, strings.Count(read(t, "docs/store.md"), "\n```")/2, "a block in another language")
+	for _, block := range blocks {
+		require.Contains(t, "\n"+read(t, block.file)+"\n", "\n"+block.code, block.file)
+	}
+}
+
+// shownBlock is a block of code in a page, and the file that is linked above it.
+type shownBlock struct{ file, code string }
+
+// shownCode returns the blocks of a page in some languages ("go|sql"). It fails if one of them has no link above it.
+func shownCode(t *testing.T, page, languages string) (blocks []shownBlock) {
+	t.Helper()
+	text := read(t, page)
+	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:"+languages+")\n(.*?)```\n").
+		FindAllStringSubmatch(text, -1)
 	require.NotEmpty(t, shown)
-	require.Equal(t, strings.Count(page, "\n```")/2, len(shown), "a block names no file")
+	require.Len(t, regexp.MustCompile("(?m)^```(?:"+languages+")$").FindAllString(text, -1), len(shown), "a block names no file")
 	for _, block := range shown {
 		require.Equal(t, block[1], block[2])
-		require.Contains(t, "\n"+read(t, block[1])+"\n", "\n"+block[3], block[1])
+		blocks = append(blocks, shownBlock{block[1], block[3]})
 	}
+	return blocks
 }
 
 // What is in italics in the tutorial are cases of the conformance suite.

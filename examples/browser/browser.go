@@ -1,0 +1,61 @@
+// Package browser has what pages need from a guarded service. It is to be copied, and changed.
+package browser
+
+import (
+	"bytes"
+	_ "embed"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+)
+
+// PayOnce is the script of a page that pays once, however often its requests get lost.
+//
+//go:embed pay.js
+var PayOnce []byte
+
+// CORS lets pages of another origin send keys, and read what they need of the answers. It goes outside of the middleware,
+// so that its fields are made for each request, and outside of the router, so that it sees OPTIONS.
+func CORS(origin string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Add("Vary", "Origin")
+		if r.Header.Get("Origin") != origin {
+			next.ServeHTTP(w, r)
+			return
+		}
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Set("Access-Control-Expose-Headers", "Idempotent-Replayed, Retry-After")
+		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+			h.Set("Access-Control-Allow-Methods", "POST")
+			h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key")
+			h.Set("Access-Control-Max-Age", "600")
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// FormKey makes the hidden field "idempotency-key" of an HTML form the key of its request. It goes outside of the
+// middleware, and hands on a request whose body is whole again.
+func FormKey(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if r.Method != http.MethodPost || media != "application/x-www-form-urlencoded" {
+			next.ServeHTTP(w, r)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+		if err != nil {
+			http.Error(w, "the form cannot be read", http.StatusBadRequest)
+			return
+		}
+		form, _ := url.ParseQuery(string(body)) // the handler looks for faults
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		r.Header.Set("Idempotency-Key", form.Get("idempotency-key"))
+		next.ServeHTTP(w, r)
+	})
+}

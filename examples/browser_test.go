@@ -1,0 +1,154 @@
+package examples_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/browser"
+)
+
+// payments is a service of another origin than the page. It loses answers, as often as it is told.
+type payments struct {
+	charges, requests, lose, fail atomic.Int32
+	keys                          chan string
+}
+
+func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler {
+	t.Helper()
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	require.NoError(t, err)
+	guarded := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.fail.Add(-1) >= 0 {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		order, _ := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "charge %d of %s", p.charges.Add(1), order)
+	}))
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		p.requests.Add(1)
+		p.keys <- r.Header.Get("Idempotency-Key")
+		if p.lose.Add(-1) >= 0 {
+			guarded.ServeHTTP(httptest.NewRecorder(), r)
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "half an answer") // without it, Chromium sends the request again by itself
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		guarded.ServeHTTP(w, r)
+	})
+	return mux
+}
+
+// The script of a page gets its answer although the first one is lost and the second attempt fails, from another origin.
+func TestBrowserPaysOnce(t *testing.T) {
+	t.Parallel()
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/pay.js" {
+			w.Header().Set("Content-Type", "text/javascript")
+			_, _ = w.Write(browser.PayOnce)
+			return
+		}
+		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,"><body data-done="0">`+
+			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
+	}))
+	t.Cleanup(page.Close)
+	p := &payments{keys: make(chan string, 100)}
+	api := httptest.NewServer(browser.CORS(page.URL, p.guarded(t, idempotency.Options{Required: true})))
+	t.Cleanup(api.Close)
+
+	v := visit(t, startBrowser(t), page.URL, desktop)
+	pay := func(amount int) string {
+		t.Helper()
+		v.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,
+			void payOnce('%s/payments', {amount: %d}).then((a) => { window.answer = a.status + ' ' + a.text },
+				(e) => { window.answer = e.message })`, api.URL, amount)))
+		v.await(`'answer' in window`)
+		return ask[string](v, `window.answer`)
+	}
+
+	p.lose.Store(1)
+	require.Equal(t, `201 charge 1 of {"amount":4200}`, pay(4200))
+	require.EqualValues(t, 2, p.requests.Load())
+	first := <-p.keys
+	require.NoError(t, idempotency.ValidateUUID(first))
+	require.Equal(t, first, <-p.keys)
+
+	p.fail.Store(1)
+	require.Equal(t, `201 charge 2 of {"amount":9900}`, pay(9900), "another order")
+	require.NotEqual(t, first, <-p.keys)
+	require.EqualValues(t, 2, p.charges.Load())
+
+	v.do(chromedp.Evaluate[chromedp.Void](`sessionStorage.setItem('pending', '{"key":"of-before","body":"{}"}')`))
+	v.do(chromedp.Navigate(page.URL))
+	v.await(`'payOnce' in window`)
+	require.Equal(t, `201 charge 3 of {}`, pay(1), "the order that was pending goes first")
+	require.Equal(t, `201 charge 4 of {"amount":1}`, pay(1))
+	require.Empty(t, ask[string](v, `sessionStorage.getItem('pending') ?? ''`))
+}
+
+// What a page of another origin may send and read. Other origins are told nothing.
+func TestBrowserCORS(t *testing.T) {
+	t.Parallel()
+	p := &payments{keys: make(chan string, 100)}
+	api := browser.CORS("https://shop.example", p.guarded(t, idempotency.Options{Required: true}))
+	for _, test := range []struct {
+		name, method, origin string
+		status               int
+		allowed              string
+	}{
+		{"preflight", "OPTIONS", "https://shop.example", 204, "https://shop.example"},
+		{"preflight of others", "OPTIONS", "https://evil.example", 405, ""},
+		{"request", "POST", "https://shop.example", 201, "https://shop.example"},
+		{"replay", "POST", "https://shop.example", 201, "https://shop.example"},
+		{"replay to others", "POST", "https://evil.example", 201, ""},
+	} {
+		r := httptest.NewRequest(test.method, "/payments", nil)
+		r.Header.Set("Origin", test.origin)
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, r)
+		require.Equal(t, test.status, w.Code, test.name)
+		require.Equal(t, test.allowed, w.Header().Get("Access-Control-Allow-Origin"), test.name)
+		require.Equal(t, test.allowed != "", w.Header().Get("Access-Control-Expose-Headers") == "Idempotent-Replayed, Retry-After", test.name)
+		require.Equal(t, []string{"Origin"}, w.Header().Values("Vary"), test.name)
+	}
+	require.EqualValues(t, 1, p.charges.Load())
+}
+
+// A form that is submitted twice is carried out once. One without a key is refused.
+func TestBrowserForms(t *testing.T) {
+	t.Parallel()
+	p := &payments{keys: make(chan string, 100)}
+	form := browser.FormKey(p.guarded(t, idempotency.Options{Required: true}))
+	for _, test := range []struct {
+		name, body string
+		status     int
+		answer     string
+	}{
+		{"submitted", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
+		{"again", "idempotency-key=k1&amount=1", 201, "charge 1 of idempotency-key=k1&amount=1"},
+		{"changed", "idempotency-key=k1&amount=2", 409, "key-reused"},
+		{"another", "idempotency-key=k2&amount=2", 201, "charge 2 of idempotency-key=k2&amount=2"},
+		{"without a key", "amount=2", 400, "key-invalid"},
+	} {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(test.body))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+		w := httptest.NewRecorder()
+		form.ServeHTTP(w, r)
+		require.Equal(t, test.status, w.Code, test.name)
+		require.Contains(t, w.Body.String(), test.answer, test.name)
+	}
+}
