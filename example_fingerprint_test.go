@@ -1,12 +1,10 @@
 package idempotency_test
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log"
-	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,26 +19,6 @@ func ExampleFingerprintJSON() {
 		r := httptest.NewRequest("POST", "/payments", nil)
 		r.Header.Set("Content-Type", "application/json")
 		fp, err := idempotency.FingerprintJSON(r, []byte(body))
-		if err != nil {
-			log.Fatal(err)
-		}
-		fingerprints = append(fingerprints, fp)
-	}
-	fmt.Println(fingerprints[0] == fingerprints[1])
-	// Output: true
-}
-
-// A client builds a form anew for each attempt, with another boundary. The fingerprint is the same.
-func ExampleFingerprintMultipart() {
-	var fingerprints []idempotency.Fingerprint
-	for range 2 {
-		var body bytes.Buffer
-		form := multipart.NewWriter(&body) // chooses a random boundary
-		_ = form.WriteField("title", "holiday")
-		_ = form.Close()
-		r := httptest.NewRequest("POST", "/photos", nil)
-		r.Header.Set("Content-Type", form.FormDataContentType())
-		fp, err := idempotency.FingerprintMultipart(r, body.Bytes())
 		if err != nil {
 			log.Fatal(err)
 		}
