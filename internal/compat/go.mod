@@ -10,6 +10,7 @@ replace (
 	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
 	github.com/idempotency-go/idempotency/grpcidempotency => ../../grpcidempotency
 	github.com/idempotency-go/idempotency/mysqlstore => ../../mysqlstore
+	github.com/idempotency-go/idempotency/otelidempotency => ../../otelidempotency
 	github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
 	github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
 )
@@ -21,6 +22,8 @@ require (
 	github.com/gin-contrib/gzip v1.2.5
 	github.com/gin-gonic/gin v1.12.0
 	github.com/go-chi/chi/v5 v5.5.0
+	github.com/go-chi/cors v1.2.2
+	github.com/go-chi/httplog/v3 v3.3.0
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/golang-migrate/migrate/v4 v4.20.1
@@ -33,6 +36,7 @@ require (
 	github.com/idempotency-go/idempotency/examples v0.0.0
 	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
 	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.12.0
@@ -46,12 +50,24 @@ require (
 	github.com/uptrace/bun/dialect/mysqldialect v1.3.0
 	github.com/uptrace/bun/dialect/pgdialect v1.3.0
 	github.com/uptrace/bun/dialect/sqlitedialect v1.3.0
+	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0
+	go.opentelemetry.io/otel/sdk v1.47.0
+	go.opentelemetry.io/otel/trace v1.47.0
 	go.uber.org/goleak v1.3.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/gorm v1.31.2
 	modernc.org/sqlite v1.61.1
+)
+
+require (
+	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/otel v1.47.0 // indirect
+	go.opentelemetry.io/otel/log v1.47.0 // indirect
+	go.opentelemetry.io/otel/metric v1.47.0 // indirect
 )
 
 require (

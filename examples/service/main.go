@@ -1,0 +1,191 @@
+// Service is a chi service with what most services have, in the usual order: request ID, tracing, access log, recovery,
+// CORS, compression, rate limit, timeout and authentication. Three lines guard its payments. It visits itself as a
+// browser's page and a program would. It ends with the line
+//
+//	first 201, retry 201 replayed, other payment 409, stranger 401, preflight 200, too late 504, then 201; charges: 2
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/go-chi/chi/v5/middleware"
+	"github.com/go-chi/cors"
+	"github.com/go-chi/httplog/v3"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+func main() {
+	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{ReplaceAttr: brief}))
+	service, err := newService(logger)
+	demo.Check(err)
+	visit(service)
+}
+
+func newService(logger *slog.Logger) (http.Handler, error) {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // the guard, line 1
+	idem, err := idempotency.New(store, user, idempotency.Options{}) // the guard, line 2
+	if err != nil {
+		return nil, err
+	}
+	var bank bank
+
+	r := chi.NewRouter()
+	r.Use(
+		middleware.RequestID,
+		otelhttp.NewMiddleware("payments"),
+		httplog.RequestLogger(logger, &httplog.Options{Level: slog.LevelDebug, Schema: schema}),
+		middleware.Recoverer,
+		cors.Handler(cors.Options{
+			AllowedOrigins: []string{"https://shop.example"},
+			AllowedHeaders: []string{"Authorization", "Content-Type", "Idempotency-Key"},
+			ExposedHeaders: []string{"Idempotent-Replayed"},
+		}),
+		middleware.Compress(5),
+		middleware.Throttle(100),
+		middleware.Timeout(timeout),
+		authenticate,
+	)
+	r.Get("/payments", bank.count)
+	r.With(idem.Handler).Post("/payments", bank.pay) // the guard, line 3
+	return r, nil
+}
+
+const timeout = 500 * time.Millisecond
+
+type userKey struct{}
+
+// authenticate stands for the authentication that you have. It lets in whoever has a token.
+func authenticate(next http.Handler) http.Handler {
+	users := map[string]string{"Bearer alice-token": "alice"}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, ok := users[r.Header.Get("Authorization")]
+		if !ok {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+	})
+}
+
+// user returns the user whom authenticate has let in.
+func user(r *http.Request) (string, error) {
+	name, _ := r.Context().Value(userKey{}).(string)
+	return name, nil
+}
+
+// bank charges cards.
+type bank struct {
+	attempts, charges atomic.Int64
+}
+
+// pay charges a card, unless the network of the card is slow, as it is when the second payment is tried first.
+func (b *bank) pay(w http.ResponseWriter, r *http.Request) {
+	if b.attempts.Add(1) == 2 {
+		<-r.Context().Done() // the card has not been charged
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]int64{"charge": b.charges.Add(1)})
+}
+
+func (b *bank) count(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, b.charges.Load()) }
+
+// schema and brief keep the lines of the access log short.
+var schema = &httplog.Schema{ResponseStatus: "status", ResponseBytes: "bytes"}
+
+func brief(_ []string, a slog.Attr) slog.Attr {
+	switch a.Key {
+	case slog.TimeKey, slog.LevelKey:
+		return slog.Attr{}
+	case slog.MessageKey:
+		request, _, _ := strings.Cut(a.Value.String(), " => ")
+		return slog.String("request", request)
+	default:
+		return a
+	}
+}
+
+// visit serves the service, and sends it what clients send.
+func visit(service http.Handler) {
+	listener := demo.Listen()
+	server := &http.Server{Handler: service, ReadTimeout: time.Minute}
+	go server.Serve(listener)
+	c := client{"http://" + listener.Addr().String() + "/payments"}
+
+	first := c.pay("order-1", "4200")
+	retry := c.pay("order-1", "4200")
+	other := c.pay("order-1", "9900")
+	stranger := c.send("POST", "order-1", "4200", nil)
+	preflight := c.send("OPTIONS", "", "", http.Header{
+		"Access-Control-Request-Method": {"POST"}, "Access-Control-Request-Headers": {"authorization,idempotency-key"},
+	})
+	late := c.pay("order-2", "4200")
+	then := c.pay("order-2", "4200")
+	charges := c.send("GET", "", "", token)
+	demo.Check(server.Shutdown(context.Background()))
+
+	if !bytes.Equal(first.body, retry.body) {
+		demo.Check(fmt.Errorf("the retry got %s, not %s", retry.body, first.body))
+	}
+	for _, a := range []answer{first, retry, other, stranger, preflight, late, then} {
+		if n := len(a.header["Access-Control-Allow-Origin"]); n != 1 {
+			demo.Check(fmt.Errorf("an answer with %s allows %d origins", a, n))
+		}
+	}
+	fmt.Printf("first %s, retry %s, other payment %s, stranger %s, preflight %s, too late %s, then %s; charges: %s\n",
+		first, retry, other, stranger, preflight, late, then, charges.body)
+}
+
+// client is a page at https://shop.example. The browser takes gzip.
+type client struct{ url string }
+
+var token = http.Header{"Authorization": {"Bearer alice-token"}}
+
+func (c client) pay(key, amount string) answer { return c.send("POST", key, amount, token) }
+
+func (c client) send(method, key, body string, header http.Header) answer {
+	r, err := http.NewRequest(method, c.url, strings.NewReader(body))
+	demo.Check(err)
+	for name, values := range header {
+		r.Header[name] = values
+	}
+	r.Header.Set("Origin", "https://shop.example")
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	demo.Check(err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	demo.Check(err)
+	return answer{resp.StatusCode, resp.Header, text}
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (a answer) String() string {
+	if a.header.Get("Idempotent-Replayed") == "true" {
+		return fmt.Sprint(a.status, " replayed")
+	}
+	return fmt.Sprint(a.status)
+}
