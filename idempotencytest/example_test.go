@@ -3,6 +3,8 @@ package idempotencytest_test
 import (
 	"context"
 	"database/sql"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/idempotency-go/idempotency"
@@ -42,4 +44,21 @@ func ExampleRunTx() {
 	}
 	idempotencytest.Run(t, newStore)
 	idempotencytest.RunTx(t, newStore, effect, count)
+}
+
+// A service tests that none of its routes was forgotten. Here the test names the routes. Routers list theirs: chi by
+// chi.Walk, gorilla/mux by Router.Walk, gin by Engine.Routes, echo by Router().Routes.
+func ExampleGuarded() {
+	var (
+		t       *testing.T // of func TestRoutesAreGuarded(t *testing.T)
+		service http.Handler
+	)
+
+	var requests []*http.Request
+	for _, path := range []string{"/payments", "/payments/1/refunds"} {
+		r := httptest.NewRequest(http.MethodPost, path, nil)
+		r.SetBasicAuth("alice", "secret")
+		requests = append(requests, r)
+	}
+	idempotencytest.Guarded(t, service, idempotencytest.GuardedOptions{}, requests...)
 }
