@@ -28,7 +28,7 @@ type GuardedOptions struct {
 //
 // The requests name the routes, one request for each. A router that lists its routes can make them, see the example;
 // net/http's ServeMux lists none, so there the test names them. A request needs the path of its route and what
-// authentication asks for. It needs no body, and no key.
+// authentication asks for. It needs no body, and no key. One whose method is not in Options.Methods is reported, too.
 //
 // Guarded sends each request with two different keys, which a Middleware refuses with key-invalid, whatever its options
 // are. It does so before it asks for the user, reads the body or looks into the store. So the handler of a guarded route
