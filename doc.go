@@ -76,5 +76,5 @@
 // [Middleware.Handler] has the form that routers expect of a middleware.
 //
 // [Runner] is the same engine without HTTP, and [Transport] is the client's half. Package idempotencytest checks a
-// Store of your own.
+// Store of your own, and whether the routes of a service are guarded.
 package idempotency

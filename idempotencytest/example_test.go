@@ -3,6 +3,8 @@ package idempotencytest_test
 import (
 	"context"
 	"database/sql"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/idempotency-go/idempotency"
@@ -50,4 +52,21 @@ func ExampleRunInspector() {
 	idempotencytest.RunInspector(t, func(t *testing.T) idempotency.Store {
 		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	})
+}
+
+// A service tests that none of its routes was forgotten. Here the test names the routes. Routers list theirs: chi by
+// chi.Walk, gorilla/mux by Router.Walk, gin by Engine.Routes, echo by Router().Routes.
+func ExampleGuarded() {
+	var (
+		t       *testing.T // of func TestRoutesAreGuarded(t *testing.T)
+		service http.Handler
+	)
+
+	var requests []*http.Request
+	for _, path := range []string{"/payments", "/payments/1/refunds"} {
+		r := httptest.NewRequest(http.MethodPost, path, nil)
+		r.SetBasicAuth("alice", "secret")
+		requests = append(requests, r)
+	}
+	idempotencytest.Guarded(t, service, idempotencytest.GuardedOptions{}, requests...)
 }

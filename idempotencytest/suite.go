@@ -1,5 +1,5 @@
 // Package idempotencytest tests implementations of [idempotency.Store] against the contract that its documentation
-// states.
+// states. It also has a test for services: [Guarded] finds the routes on which the middleware was forgotten.
 //
 // Two kinds of stores keep that contract. In a leased store a claim lapses unless it is extended. In a transactional
 // store a claim has no lease, and [idempotency.Record].NoLease says so: the claim holds until it is settled. If it is
