@@ -173,7 +173,7 @@ func (p *payments) start(t *testing.T) {
 		p.user = func(*http.Request) (string, error) { return "alice", nil }
 	}
 	if p.handler == nil {
-		p.handler = pay
+		p.handler = acceptPayment
 	}
 	p.opts.Logger = slog.New(slog.DiscardHandler)
 	idem, err := idempotency.New(p.store, p.user, p.opts)
@@ -187,7 +187,7 @@ func (p *payments) start(t *testing.T) {
 	p.url = server.URL
 }
 
-func pay(w http.ResponseWriter, _ *http.Request) {
+func acceptPayment(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated)
 	_, _ = io.WriteString(w, `{"id":"7","amount":4200}`)
@@ -237,7 +237,7 @@ func (down) Begin(context.Context, idempotency.Key, idempotency.ClaimRequest) (i
 func decide(v idempotency.Verdict) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		idempotency.Decide(r.Context(), v)
-		pay(w, r)
+		acceptPayment(w, r)
 	}
 }
 
@@ -317,7 +317,7 @@ func TestOpenAPIDescribesRefusalsMeanwhile(t *testing.T) {
 			refused := make(chan *http.Response, 1)
 			p.handler = func(w http.ResponseWriter, r *http.Request) {
 				refused <- p.send(t, check, key, validPayment)
-				pay(w, r)
+				acceptPayment(w, r)
 			}
 			p.start(t)
 			require.Equal(t, http.StatusCreated, p.send(t, check, "first", validPayment).StatusCode)

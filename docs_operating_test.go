@@ -1,0 +1,55 @@
+package idempotency_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// The user of Redis whose rights the documentation lists can do all that the store does, and Check. It reads no other keys.
+func TestOperatingGivesRedisEnoughRights(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	defer admin.Close()
+	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/operating.md"))
+	require.NotEmpty(t, shown)
+	var words []any
+	for word := range strings.FieldsSeq(shown + " >secret") {
+		words = append(words, word)
+	}
+	require.NoError(t, admin.Do(t.Context(), words...).Err())
+
+	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "service", Password: "secret"})
+	t.Cleanup(func() { _ = limited.Close() })
+	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store {
+		return idempotency.NewRedisStore(limited, idempotency.RedisOptions{})
+	})
+	err := idempotency.NewRedisStore(limited, idempotency.RedisOptions{}).Check(t.Context())
+	var unsafe *idempotency.UnsafeSetting
+	require.ErrorAs(t, err, &unsafe, "this server has no append-only file")
+	require.NotContains(t, err.Error(), "NOPERM")
+	denied, err := admin.ACLLog(t.Context(), 100).Result()
+	require.NoError(t, err)
+	for _, entry := range denied {
+		require.Equal(t, "another", entry.Object)
+	}
+}
+
+// Figures of room stand in the page that the benchmark has written.
+func TestOperatingFiguresAreMeasured(t *testing.T) {
+	t.Parallel()
+	_, table, found := strings.Cut(read(t, "docs/operating.md"), "<!-- from benchmarks/footprint.md -->\n")
+	require.True(t, found)
+	table, _, found = strings.Cut(table, "<!-- end -->")
+	require.True(t, found)
+	require.Contains(t, read(t, "docs/benchmarks/footprint.md"), strings.TrimSpace(table))
+}
