@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -30,7 +31,7 @@ var answers = []int{200, 4 << 10}
 
 func main() {
 	log.SetFlags(log.Ltime)
-	records := flag.Int("records", 100_000, "records of each measurement")
+	records := flag.Int("records", 50_000, "records of each measurement")
 	out := flag.String("out", filepath.Join("docs", "benchmarks", "footprint.md"), "file of the table")
 	flag.Parse()
 	page, err := measure(*records)
@@ -85,7 +86,7 @@ func fill(store idempotency.Store, records, answer int) error {
 	body := make([]byte, answer) // no database can compress it
 	_, _ = rand.Read(body)
 	user := func(r *http.Request) (string, error) { return r.Header.Get("User"), nil }
-	idem, err := idempotency.New(store, user, idempotency.Options{})
+	idem, err := idempotency.New(store, user, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,11 @@ func fill(store idempotency.Store, records, answer int) error {
 	for range workers {
 		all.Go(func() {
 			for key := range keys {
-				if w := send(handler, key); w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "" {
+				w := send(handler, key)
+				for w.Code == http.StatusServiceUnavailable { // the disk is busy; a retry is safe
+					w = send(handler, key)
+				}
+				if w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "" {
 					lost.Store(key, w.Body.String())
 				}
 			}
