@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The reasons for which a request is refused. Match them with [errors.Is], in the error of [Runner.Do] and in the
-// [Error] that Options.ErrorHandler gets. The comment behind each one names the problem type that a client sees.
+// These are the reasons for which a request is refused. Match them with [errors.Is], in the error of [Runner.Do] and in
+// the [Error] that Options.ErrorHandler gets. The comment behind each one names the problem type that a client sees.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
 	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid
@@ -48,14 +48,14 @@ const (
 	RetryNever   Retry = "never"    // do not send it again as it is
 )
 
-// Error says why a request is refused, and what the client is told. It renders as RFC 9457 problem details. The zero
-// value of each field is valid.
+// Error has the reason for a refusal, and the answer to the client. [WriteProblem] writes it as problem details (RFC
+// 9457). The zero value of each field is valid.
 type Error struct {
 	// Status is the HTTP status code. A value outside of 400 to 599 means 500.
 	Status int
 
-	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in it. An empty
-	// Code means the type about:blank, which says no more than the status does.
+	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in Code. An empty
+	// Code means the type about:blank: the client learns only the status.
 	Code string
 
 	// Title is the same for every problem with this code. An empty Title means the text of the status.
@@ -64,11 +64,11 @@ type Error struct {
 	// Detail explains the refusal to a person.
 	Detail string
 
-	// Retry tells the client what to do. If it is empty, the client is told nothing about that.
+	// Retry tells the client what to do. If it is empty, the answer does not have the member "retry".
 	Retry Retry
 
-	// RetryAfter is how long the client should wait before it retries. If it is zero, the client is told nothing about
-	// that.
+	// RetryAfter is how long the client should wait before it retries. It is sent in whole seconds, rounded up. If it is
+	// zero, the answer has no field Retry-After.
 	RetryAfter time.Duration
 
 	// OriginalStatus is the status code of the answer that was not kept. It is zero unless the reason is
@@ -79,7 +79,7 @@ type Error struct {
 	// middleware has set.
 	Header http.Header
 
-	// Err is the sentinel, wrapped with its cause. The client does not see it.
+	// Err wraps the sentinel and its cause. The client does not see it.
 	Err error
 }
 

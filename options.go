@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// Abandoned says what happens to an operation whose owner disappeared. Its lease has lapsed without an answer, and
-// nobody knows how far the handler came. Neither choice gives exactly once for effects outside of the store. A
+// Abandoned says what happens to an operation after its owner has disappeared: the lease has lapsed, and no answer is
+// stored. Nobody knows how far the handler came. Neither choice gives exactly once for effects outside of the store. A
 // transactional store needs no choice, because it undoes the effects.
 type Abandoned int
 
 const (
-	// ReExecute takes over. The next request with the key runs the handler again, with the same operation ID and the next
-	// attempt number: at least once.
+	// ReExecute lets the next request with the key take over. It runs the handler again, with the same operation ID and
+	// the next attempt number. Effects happen at least once.
 	ReExecute Abandoned = iota
 
-	// Refuse answers every further request with outcome-unknown until the record expires: at most once.
+	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires. Effects happen at
+	// most once.
 	Refuse
 )
 
@@ -39,8 +40,9 @@ type Options struct {
 	// unprotected.
 	Required bool
 
-	// ValidateKey checks more of a key than its syntax, as [ValidateUUID] does. An error refuses the request with
-	// key-invalid. The client sees the text of the error, so the text must not hold secrets. Nil accepts every key.
+	// ValidateKey checks a key further, as [ValidateUUID] does. The syntax has been checked before. If it returns an error,
+	// the request is refused with key-invalid. The client sees the text of the error, so the text must not hold secrets.
+	// Nil accepts every key.
 	ValidateKey func(id string) error
 
 	// Endpoint returns the scope of a key. Nil means the method, as for Methods, and the escaped path: "POST /payments".
@@ -51,10 +53,10 @@ type Options struct {
 	// [FingerprintMultipart] are ready alternatives.
 	Fingerprint FingerprintFunc
 
-	// FingerprintHeaders are request fields that select what a request does, such as Stripe-Account. They become a part of
-	// every fingerprint, whatever function computes it. A key that comes back with another value, or without the field, is
-	// refused with key-reused. Values are compared as they are sent, line by line. Content-Encoding, X-HTTP-Method,
-	// X-HTTP-Method-Override and X-Method-Override are always included.
+	// FingerprintHeaders are header fields of the request that change its meaning, such as Stripe-Account. They become a
+	// part of the fingerprint, also if Fingerprint is a function of your own. If a retry has another value, or does not
+	// have the field, it is refused with key-reused. Values are compared as they are sent, line by line. Content-Encoding,
+	// X-HTTP-Method, X-HTTP-Method-Override and X-Method-Override are always included.
 	//
 	// Leave out fields that change from one attempt to the next, such as those of tracing. Leave out Authorization too,
 	// because tokens are renewed: the [UserFunc] tells the callers apart.
@@ -64,11 +66,11 @@ type Options struct {
 	// held in memory while the request is served. Zero means 1 MiB.
 	MaxBody int64
 
-	// MaxBodies limits how many bytes the bodies of all guarded requests take in memory together. A request beyond it is
-	// refused with overloaded. Requests that wait for the same operation hold one body together. Zero means no limit.
+	// MaxBodies limits the bytes that the bodies of all guarded requests take in memory together. At the limit, a request
+	// is refused with overloaded. Requests that wait for the same operation share one body. Zero means no limit.
 	//
-	// One user may take half of it, or MaxBody if that is more. So if MaxBodies is at least twice MaxBody, one user cannot
-	// take all of it. The one user of [SingleUser] may take all of it.
+	// One user may take half of it, or MaxBody if that is more. So set MaxBodies to at least twice MaxBody: then one user
+	// cannot take all of it. With [SingleUser], the one user may take all of it.
 	MaxBodies int64
 
 	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole. A retry
@@ -77,18 +79,18 @@ type Options struct {
 	// means 1 MiB.
 	MaxResponse int64
 
-	// Storable reports whether an answer ends the operation. If it does not, the client gets the answer as it is, and may
-	// try again with the same key. Storable gets the complete response, but without the body if that cannot be kept. It
-	// must neither modify nor retain the response. A verdict of the handler outranks Storable, see [Decide]. Nil means
-	// [DefaultStorable].
+	// Storable reports whether an answer completes the operation, and so is stored. If it returns false, the client gets
+	// the answer as it is, and may try again with the same key. Storable gets the complete response. The body is left out
+	// if it cannot be stored. Storable must not modify or retain the response. A verdict of the handler overrides Storable,
+	// see [Decide]. Nil means [DefaultStorable].
 	Storable func(*Response) bool
 
-	// Replay is called before an answer is replayed, with the request that is to get it. It is the place to check rights
-	// that may have been withdrawn. An error refuses the request, with replay-refused, or with the [*Error] that it is or
-	// wraps. The handler does not run in any case. Nil lets every replay pass.
+	// Replay is called before an answer is replayed. It gets the request that is to get the answer, and the answer. Use it
+	// to check rights that may have been withdrawn. If it returns an error, the request is refused with replay-refused. If
+	// the error is or wraps an [*Error], that is the answer. The handler does not run in any case. Nil allows every replay.
 	//
-	// Until it returns, Replay can read the body of the request from its start. The response is what would be sent. Replay
-	// must neither modify nor retain it. Replay is not called if there is no answer to send, as for not-replayable.
+	// Until it returns, Replay can read the body of the request from its start. Replay must not modify or retain the
+	// response. It is not called if there is no answer to send, as for not-replayable.
 	Replay func(*http.Request, *Response) error
 
 	// OmitHeaders are response fields that must not be stored, such as Set-Cookie. The first client gets them, but a
@@ -130,9 +132,9 @@ type RunnerOptions struct {
 	// TTL is how long an answer is kept, counted from its completion. A request with the key after that begins a new
 	// operation. Zero means 24 hours. TTL must not be shorter than Lease, nor longer than 100 years.
 	//
-	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. It is kept for
-	// two leases only if no attempt has done anything. An attempt has done nothing if its handler decided [Release], or if
-	// its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
+	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. But if no
+	// attempt has done anything, the record is kept only for two leases. An attempt has done nothing if its handler decided
+	// [Release], or if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
 	TTL time.Duration
 
 	// Lease is how long a key stays blocked after its process dies. The owner renews the lease for as long as the handler
@@ -140,8 +142,8 @@ type RunnerOptions struct {
 	Lease time.Duration
 
 	// Wait is how long a request waits for a running attempt with its key. If that attempt completes, the request gets its
-	// answer. Zero means that the request is refused with in-progress at once. A [Middleware] also refuses at once if 128
-	// requests of the same user are waiting already.
+	// answer. If the attempt is still running after Wait, the request is refused with in-progress. Zero means that it is
+	// refused at once. A [Middleware] also refuses a request at once if 128 requests of its user are waiting already.
 	Wait time.Duration
 
 	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute].
@@ -153,7 +155,7 @@ type RunnerOptions struct {
 	// An answer that the store does not take in this time is sent, and then stored in the background.
 	StoreTimeout time.Duration
 
-	// FailOpen runs the handler without protection when the store is down. By default such requests are refused with
+	// FailOpen runs the handler without protection while the store is down. By default, requests are then refused with
 	// store-unavailable. FailOpen is not allowed with a transactional store. Some requests are refused in any case:
 	//
 	//   - those for which the store has no room, or no free connection;
