@@ -44,6 +44,23 @@ func TestOperatingGivesRedisEnoughRights(t *testing.T) {
 	}
 }
 
+// The settings that the documentation gives to Redis leave nothing for Check to report.
+func TestOperatingGivesRedisSafeSettings(t *testing.T) {
+	t.Parallel()
+	_, settings, found := strings.Cut(read(t, "docs/operating.md"), "```\n# The room of above")
+	require.True(t, found)
+	settings, _, _ = strings.Cut("#"+settings, "```")
+	var args []string
+	for line := range strings.Lines(settings) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), " "); found && name[0] != '#' {
+			args = append(args, "--"+name, value)
+		}
+	}
+	require.Len(t, args, 12)
+	client := newRedisClient(t, servertest.Redis(t, args...).Addr())
+	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
+}
+
 // Figures of room stand in the page that the benchmark has written.
 func TestOperatingFiguresAreMeasured(t *testing.T) {
 	t.Parallel()

@@ -103,7 +103,7 @@ func fill(store idempotency.Store, records, answer int) error {
 		all.Go(func() {
 			for key := range keys {
 				w := send(handler, key)
-				for w.Code == http.StatusServiceUnavailable { // the disk is busy; a retry is safe
+				for w.Header().Get("Retry-After") != "" { // the disk is busy; a retry is safe
 					w = send(handler, key)
 				}
 				if w.Code != http.StatusCreated || w.Header().Get("Idempotent-Replayed") != "" {
@@ -158,8 +158,9 @@ This page is written by
     go run ./benchmark/cmd/footprint
 
 It executes %s requests of 256 B, each with a key of its own, a UUID, and asks the store afterwards how much more it takes
-than before. An answer has two fields of header, ` + "`Content-Type` and `Location`" + `, and random bytes that no database can compress. *Memory* is that of the process or of
-Redis. *Disk* is what tables, indexes and files take, without the log of the database. Machine: %s.
+than before. An answer has two fields of header, ` + "`Content-Type` and `Location`" + `, and random bytes that no database can
+compress. *Memory* is that of the process or of Redis. *Disk* is what tables, indexes and files take, without the log of the
+database. Machine: %s.
 
 | store | a record with an answer of 200 B | a million of them | a record with an answer of 4 KiB | a million of them |
 |---|---:|---:|---:|---:|
