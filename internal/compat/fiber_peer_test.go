@@ -94,7 +94,10 @@ func TestFiberMiddlewareInTwoProcessesRunsTwice(t *testing.T) {
 	var both sync.WaitGroup
 	for range 2 {
 		app := newPeer(&runs, h, idempotency.Config{Storage: shared})
-		both.Go(func() { askPeer(t, app, peerOrder()) })
+		both.Go(func() {
+			res, _ := askPeer(t, app, peerOrder())
+			assert.Equal(t, http.StatusCreated, res.StatusCode, "the handlers did not run at the same time")
+		})
 	}
 	both.Wait()
 	assert.EqualValues(t, 2, runs.Load())
