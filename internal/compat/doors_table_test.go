@@ -14,25 +14,30 @@ import (
 var writeTable = flag.Bool("write", false, "write the table of docs/frameworks.md")
 
 const (
-	frameworksFile = "../../docs/frameworks.md"
-	tableBegin     = "<!-- written by internal/compat -->\n"
-	tableEnd       = "<!-- end -->\n"
+	tableBegin = "<!-- written by internal/compat -->\n"
+	tableEnd   = "<!-- end -->\n"
 )
 
 // The table says what TestDoors shows.
 func TestFrameworksTable(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile(frameworksFile)
+	requireTable(t, "../../docs/frameworks.md", frameworksTable())
+}
+
+// requireTable compares a table with the one that a page has between its markers, or writes it there.
+func requireTable(t *testing.T, file, table string) {
+	t.Helper()
+	page, err := os.ReadFile(file)
 	require.NoError(t, err)
-	before, rest, begins := strings.Cut(string(doc), tableBegin)
+	before, rest, begins := strings.Cut(string(page), tableBegin)
 	_, after, ends := strings.Cut(rest, tableEnd)
 	require.True(t, begins && ends, "the markers are gone")
-	want := before + tableBegin + frameworksTable() + tableEnd + after
+	want := before + tableBegin + table + tableEnd + after
 	if *writeTable {
-		require.NoError(t, os.WriteFile(frameworksFile, []byte(want), 0o644))
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, want, string(doc), "write the table anew: go test -run TestFrameworksTable -write")
+	require.Equal(t, want, string(page), "write the table anew: go test -run %s -write", t.Name())
 }
 
 // frameworksTable returns a table with one line for each framework, and one with a line for each way.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
@@ -240,22 +239,10 @@ func (w *town) reading(next part) http.Handler {
 	return bearer(w.guard.Handler(reads(handler)))
 }
 
-const orderFile = "../../docs/order.md"
-
 // The page says what TestOrders and TestMisplaced show.
 func TestOrderTable(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(orderFile)
-	require.NoError(t, err)
-	before, rest, begins := strings.Cut(string(page), tableBegin)
-	_, after, ends := strings.Cut(rest, tableEnd)
-	require.True(t, begins && ends, "the markers are gone")
-	want := before + tableBegin + orderTable() + tableEnd + after
-	if *writeTable {
-		require.NoError(t, os.WriteFile(orderFile, []byte(want), 0o644))
-		return
-	}
-	require.Equal(t, want, string(page), "write the table anew: go test -run TestOrderTable -write")
+	requireTable(t, "../../docs/order.md", orderTable())
 }
 
 func orderTable() string {
