@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,11 +41,7 @@ func TestReadmeProgramAnswersAsShown(t *testing.T) {
 // start runs a program that serves localhost:8080, on another port, and returns its address.
 func start(t *testing.T, program string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "localhost:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-
+	address := freeAddress(t)
 	require.Contains(t, program, `"localhost:8080"`)
 	source := filepath.Join(t.TempDir(), "main.go")
 	require.NoError(t, os.WriteFile(source, []byte(strings.ReplaceAll(program, "localhost:8080", address)), 0o600))
@@ -58,6 +56,18 @@ func start(t *testing.T, program string) string {
 		return err == nil && conn.Close() == nil
 	}, 10*time.Second, 10*time.Millisecond)
 	return address
+}
+
+// freeAddress returns an address whose port no system gives to connections by itself, and no other test takes.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := "localhost:" + strconv.Itoa(22000+rand.IntN(10000))
+		if listener, err := net.Listen("tcp", address); err == nil {
+			require.NoError(t, listener.Close())
+			return address
+		}
+	}
 }
 
 // curl does what a curl command of the README says, at another address, and returns what curl -i prints.
