@@ -273,10 +273,10 @@ func (x *execution) completeLater(resp Response) {
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}
-			if later.event.Outcome != OutcomeUnrecorded { // which is known
-				later.report(told)
-			}
 			later.runner.wake(later.key)
+			if later.event.Outcome != OutcomeUnrecorded { // which is known
+				later.reportAlone(told)
+			}
 		}
 	})
 }
@@ -387,6 +387,17 @@ func (x *execution) settle() {
 	}
 	x.runner.wake(x.key)
 	x.report(x.ctx)
+}
+
+// reportAlone is report outside of a request. There is no server that recovers from a panic of the Observer, which would
+// end the process.
+func (x *execution) reportAlone(ctx context.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.runner.events.panicked(ctx, p)
+		}
+	}()
+	x.report(ctx)
 }
 
 // report completes the event with what is known of the request.

@@ -3,7 +3,9 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/google/uuid"
@@ -84,7 +86,8 @@ type Event struct {
 // Observer is told of each [Outcome] when it is known, mostly before the answer is sent, with the context of the request,
 // or of the handler if it has run. With [OutcomeRecorded], and what else follows [OutcomeUnrecorded], that is the context
 // of a request that has ended, but it is not cancelled. The Observer is called by many goroutines at once, and the request
-// waits for it.
+// waits for it. It should not panic: a panic goes on to the server, or to the caller of [Runner.Do], after the claim has been
+// settled, so the client gets no answer although there may be one. After the request has ended, the panic is logged instead.
 type Observer func(context.Context, Event)
 
 // keeps says what is kept of the answer.
@@ -139,11 +142,20 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 	if !ok {
 		return
 	}
-	logger := p.logger
-	if logger == nil {
-		logger = slog.Default()
-	}
-	logger.LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
+	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
 		slog.String("operation", e.Operation.String()), slog.Int("attempt", e.Attempt),
 		slog.Int("status", e.Status), slog.Any("error", e.Err))
+}
+
+// panicked logs that the observer has panicked.
+func (p *reporter) panicked(ctx context.Context, value any) {
+	p.log().LogAttrs(ctx, slog.LevelError, "idempotency: observer panicked",
+		slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+}
+
+func (p *reporter) log() *slog.Logger {
+	if p.logger == nil {
+		return slog.Default()
+	}
+	return p.logger
 }
