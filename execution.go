@@ -97,9 +97,8 @@ func (x *execution) leased() bool { return x.begun.claim != nil && !x.begun.reco
 func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {
 	x.event = Event{Outcome: OutcomeUnprotected, Err: x.unprotected}
 	defer x.report(ctx)
-	began := x.runner.events.now()
-	resp, _, _ := work(ctx)
-	x.event.Status, x.event.Work = resp.Status, x.runner.events.since(began)
+	resp, _, _ := x.timed(ctx, work)
+	x.event.Status = resp.Status
 	return resp, nil
 }
 
@@ -116,11 +115,17 @@ func (x *execution) giveUp() error {
 	return refusal
 }
 
-func (x *execution) run(work work) (Response, error) {
+// timed runs work, and notes how long it ran, also if it panics.
+func (x *execution) timed(ctx context.Context, work work) (Response, Verdict, error) {
 	began := x.runner.events.now()
-	resp, verdict, cause := work(x.ctx)
+	defer func() { x.event.Work = x.runner.events.since(began) }()
+	return work(ctx)
+}
+
+func (x *execution) run(work work) (Response, error) {
+	resp, verdict, cause := x.timed(x.ctx, work)
 	x.answered = nil
-	x.event.Status, x.event.Work, x.event.Err = resp.Status, x.runner.events.since(began), cmp.Or(x.event.Err, cause)
+	x.event.Status, x.event.Err = resp.Status, cmp.Or(x.event.Err, cause)
 	switch {
 	case x.settled: // by an answer that was too large to be kept
 		return resp, x.refusal
