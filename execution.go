@@ -27,6 +27,7 @@ type execution struct {
 	ctx       context.Context // of work
 	cancel    context.CancelCauseFunc
 	renewer   renewer
+	note      *string   // as it is stored; nil: not settled yet
 	answered  *Response // what the handler has answered, until it is known what that means
 	event     Event
 	settled   bool  // the claim has ended, or is left to lapse
@@ -97,9 +98,8 @@ func (x *execution) leased() bool { return x.begun.claim != nil && !x.begun.reco
 func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {
 	x.event = Event{Outcome: OutcomeUnprotected, Err: x.unprotected}
 	defer x.report(ctx)
-	began := x.runner.events.now()
-	resp, _, _ := work(ctx)
-	x.event.Status, x.event.Work = resp.Status, x.runner.events.since(began)
+	resp, _, _ := x.timed(ctx, work)
+	x.event.Status = resp.Status
 	return resp, nil
 }
 
@@ -116,11 +116,17 @@ func (x *execution) giveUp() error {
 	return refusal
 }
 
-func (x *execution) run(work work) (Response, error) {
+// timed runs work, and notes how long it ran, also if it panics.
+func (x *execution) timed(ctx context.Context, work work) (Response, Verdict, error) {
 	began := x.runner.events.now()
-	resp, verdict, cause := work(x.ctx)
+	defer func() { x.event.Work = x.runner.events.since(began) }()
+	return work(ctx)
+}
+
+func (x *execution) run(work work) (Response, error) {
+	resp, verdict, cause := x.timed(x.ctx, work)
 	x.answered = nil
-	x.event.Status, x.event.Work, x.event.Err = resp.Status, x.runner.events.since(began), cmp.Or(x.event.Err, cause)
+	x.event.Status, x.event.Err = resp.Status, cmp.Or(x.event.Err, cause)
 	switch {
 	case x.settled: // by an answer that was too large to be kept
 		return resp, x.refusal
@@ -206,6 +212,7 @@ const (
 // persist calls Complete, which may be repeated, until the record is settled or the time is up.
 func (x *execution) persist(resp Response, within time.Duration) error {
 	until := time.Now().Add(within)
+	resp = x.noted(resp)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		err := x.completeOnce(resp, time.Until(until))
 		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
@@ -218,8 +225,20 @@ func (x *execution) persist(resp Response, within time.Duration) error {
 func (x *execution) completeOnce(resp Response, most time.Duration) error {
 	ctx, cancel := x.step(most)
 	defer cancel()
-	return x.begun.claim.Complete(ctx, resp.withNote(x.operation.note.Load()), x.runner.opts.TTL)
+	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
 }
+
+// noted returns resp as it is stored. What is attached after that does not count: Complete is repeated with the same
+// arguments, as [Claim] demands, and the event has the note that is stored.
+func (x *execution) noted(resp Response) Response {
+	if x.note == nil && !resp.Omitted {
+		x.note = cmp.Or(x.operation.note.Load(), &noNote)
+	}
+	return resp.withNote(x.note)
+}
+
+// noNote stands for none, once that is settled.
+var noNote string
 
 // persistLater is persist until the response would have expired. A store may work and never take the response, which is too
 // large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone. If it
@@ -255,7 +274,7 @@ func (x *execution) completeLater(resp Response) {
 	// The request goes on, and reports what is known now.
 	later := x.inBackground()
 	later.asked, later.claimed, later.event = x.asked, x.claimed, x.event
-	later.operation.note.Store(x.operation.note.Load())
+	later.note = cmp.Or(x.note, x.operation.note.Load())
 	told := x.detached()
 	room.run(func(context.Context) {
 		defer x.renewer.stop()
@@ -273,10 +292,10 @@ func (x *execution) completeLater(resp Response) {
 			if later.event.Outcome == OutcomeExecuted {
 				later.event.Outcome = OutcomeRecorded
 			}
-			if later.event.Outcome != OutcomeUnrecorded { // which is known
-				later.report(told)
-			}
 			later.runner.wake(later.key)
+			if later.event.Outcome != OutcomeUnrecorded { // which is known
+				later.reportAlone(told)
+			}
 		}
 	})
 }
@@ -389,13 +408,24 @@ func (x *execution) settle() {
 	x.report(x.ctx)
 }
 
+// reportAlone is report outside of a request. There is no server that recovers from a panic of the Observer, which would
+// end the process.
+func (x *execution) reportAlone(ctx context.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.runner.events.panicked(ctx, p)
+		}
+	}()
+	x.report(ctx)
+}
+
 // report completes the event with what is known of the request.
 func (x *execution) report(ctx context.Context) {
 	e := &x.event
 	e.Key, e.Operation, e.Attempt = x.key, x.begun.record.Operation, x.begun.record.Attempt
 	e.Began, e.Claim, e.Waited, e.Total = x.asked, x.claimed, x.waited, x.runner.events.since(x.asked)
 	e.FromCache = x.fromCache
-	if note := x.operation.note.Load(); note != nil {
+	if note := cmp.Or(x.note, x.operation.note.Load()); note != nil {
 		e.Note = *note
 	}
 	x.runner.events.report(ctx, e)

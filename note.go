@@ -14,8 +14,8 @@ var errNoOperation = errors.New("idempotency: the context belongs to no operatio
 
 // Annotate attaches a note to the operation that ctx belongs to, such as the ID of a payment or of a trace. The note is
 // stored with the answer and never sent to a client. [Event] and [Entry] show it, also for a replay. If a handler calls
-// Annotate again, the last note counts. The note is lost if the answer is not kept, or is larger than
-// Options.MaxResponse.
+// Annotate again, the last note counts. A note that comes after the handler has returned may not be stored. The note is
+// lost if the answer is not kept, or is larger than Options.MaxResponse.
 //
 // A note has at most 255 bytes. They are visible ASCII characters and spaces, with no space at the beginning or the
 // end. Annotate returns an error if a note has anything else, or if ctx belongs to no operation. It is safe for

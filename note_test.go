@@ -2,9 +2,13 @@ package idempotency_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -86,4 +90,57 @@ func TestNotesThatAreRefused(t *testing.T) {
 	require.Equal(t, http.StatusOK, svc.post("k", "b").status)
 	require.Equal(t, strings.Repeat("x", 255), svc.journal.last(t).Note)
 	require.Error(t, idempotency.Annotate(t.Context(), someNote), "no operation")
+}
+
+// A repetition of Complete has the same arguments, as Claim demands, whatever is annotated meanwhile.
+func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &notedStore{Store: newSpyStore()}
+		service := observe(t, store, idempotency.RunnerOptions{})
+		_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
+			func(ctx context.Context) (idempotency.Response, error) {
+				store.between = func() { _ = idempotency.Annotate(ctx, "later") }
+				return answered, idempotency.Annotate(ctx, "first")
+			})
+		require.NoError(t, err)
+		require.Equal(t, "first", (<-service.events).Note)
+		require.Len(t, store.headers, 2)
+		require.Equal(t, store.headers[0], store.headers[1])
+	})
+}
+
+// notedStore stores an answer, and loses the reply to that once.
+type notedStore struct {
+	idempotency.Store
+	mu      sync.Mutex
+	between func()
+	headers []idempotency.Fields
+}
+
+func (s *notedStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = notedClaim{claim, s}
+	}
+	return record, claim, err
+}
+
+type notedClaim struct {
+	idempotency.Claim
+	store *notedStore
+}
+
+func (c notedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	c.store.headers = append(c.store.headers, resp.Header)
+	err := c.Claim.Complete(ctx, resp, ttl)
+	if len(c.store.headers) == 1 {
+		c.store.between()
+		return errors.New("the reply is lost")
+	}
+	return err
 }

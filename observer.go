@@ -3,7 +3,9 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/google/uuid"
@@ -90,6 +92,9 @@ type Event struct {
 // the request or, if the handler has run, that of the handler. For [OutcomeRecorded] and the others that follow
 // [OutcomeUnrecorded], the request has ended, but the context is not cancelled. Many goroutines call the Observer at
 // once, and each request waits for its call.
+//
+// It should not panic. A panic goes on to the server, or to the caller of [Runner.Do], after the claim has been settled:
+// the client gets no answer, although one may be stored. After the request has ended, a panic is logged instead.
 type Observer func(context.Context, Event)
 
 // keeps says what is kept of the answer.
@@ -144,11 +149,20 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 	if !ok {
 		return
 	}
-	logger := p.logger
-	if logger == nil {
-		logger = slog.Default()
-	}
-	logger.LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
+	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
 		slog.String("operation", e.Operation.String()), slog.Int("attempt", e.Attempt),
 		slog.Int("status", e.Status), slog.Any("error", e.Err))
+}
+
+// panicked logs that the observer has panicked.
+func (p *reporter) panicked(ctx context.Context, value any) {
+	p.log().LogAttrs(ctx, slog.LevelError, "idempotency: observer panicked",
+		slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
+}
+
+func (p *reporter) log() *slog.Logger {
+	if p.logger == nil {
+		return slog.Default()
+	}
+	return p.logger
 }

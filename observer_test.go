@@ -237,3 +237,28 @@ func TestEventsTellOfTheCache(t *testing.T) {
 		require.Equal(t, answeredBytes, replay.Stored)
 	})
 }
+
+// A handler that panics has run, too: its event says for how long.
+func TestEventOfAPanicTellsTheWork(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]bool{"claimed": false, "unprotected": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := slowStore()
+				if open {
+					store.onBegin = func(context.Context, int64, func() error) error { return errors.New("down") }
+				}
+				service := observe(t, store, idempotency.RunnerOptions{FailOpen: open})
+				require.Panics(t, func() {
+					_, _, _ = service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
+						func(context.Context) (idempotency.Response, error) {
+							time.Sleep(workTakes)
+							panic(http.ErrAbortHandler)
+						})
+				})
+				require.Equal(t, workTakes, (<-service.events).Work)
+			})
+		})
+	}
+}

@@ -100,10 +100,11 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 	}
 	parsed, err := parser.Parse(args)
 	if err == nil {
-		err = parsed.Run(&app{
+		out := &output{w: stdout}
+		err = out.orFailed(parsed.Run(&app{
 			line: &line, env: env, secrets: secrets, style: styleOf(stdout, env),
-			stdin: stdin, out: stdout, questions: stderr, seen: term.IsTerminal(int(stdout.Fd())),
-		})
+			stdin: stdin, out: out, questions: stderr, seen: term.IsTerminal(int(stdout.Fd())),
+		}))
 	} else {
 		err = &failure{exitUsage, err}
 	}

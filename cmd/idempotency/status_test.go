@@ -1,7 +1,9 @@
 package main_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -187,4 +189,22 @@ func TestGarbage(t *testing.T) {
 	require.EqualValues(t, 1, client.Exists(t.Context(), name).Val())
 	require.Contains(t, try(t, env, "stats").stdout, "Records that cannot be read: 1.")
 	require.Equal(t, 3, try(t, env, "list").status, "it may be one that was asked for")
+}
+
+// What could not be printed is not taken for the whole answer.
+func TestOutputIsLost(t *testing.T) {
+	t.Parallel()
+	b := newRedis(t)
+	complete(t, b.open(t), keyOfAlice, answer)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	for _, args := range [][]string{with("inspect"), {"list"}, {"stats"}, {"check"}, {"list", "--json"}} {
+		var complaints bytes.Buffer
+		cmd := command(t.Context(), b.env, args...)
+		cmd.Stdout, cmd.Stderr = full, &complaints
+		_ = cmd.Run()
+		require.Equal(t, 3, cmd.ProcessState.ExitCode(), "%v: %s", args, &complaints)
+		require.Contains(t, complaints.String(), "no space left", args)
+	}
 }
