@@ -27,7 +27,9 @@ func TestOperatingGivesRedisEnoughRights(t *testing.T) {
 	}
 	require.NoError(t, admin.Do(t.Context(), words...).Err())
 
-	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "service", Password: "secret"})
+	limited := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), Username: "service", Password: "secret", DisableIdentity: true,
+	})
 	t.Cleanup(func() { _ = limited.Close() })
 	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store {
