@@ -52,7 +52,7 @@ func newService(logger *slog.Logger) (http.Handler, error) {
 		cors.Handler(cors.Options{
 			AllowedOrigins: []string{"https://shop.example"},
 			AllowedHeaders: []string{"Authorization", "Content-Type", "Idempotency-Key"},
-			ExposedHeaders: []string{"Idempotent-Replayed"},
+			ExposedHeaders: []string{"Idempotent-Replayed", "Retry-After"},
 		}),
 		middleware.Compress(5),
 		middleware.Throttle(100),
