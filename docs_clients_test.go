@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -195,14 +194,7 @@ func TestClientsPageStatesTheDefaultsOfTransport(t *testing.T) {
 // Each block of Go stands in the file that is named above it.
 func TestClientsPageShowsTheExamples(t *testing.T) {
 	t.Parallel()
-	page := read(t, clientsPage)
-	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```go\n(.*?)```\n").FindAllStringSubmatch(page, -1)
-	require.NotEmpty(t, shown)
-	require.Equal(t, strings.Count(page, "\n```go\n"), len(shown), "a block names no file")
-	for _, block := range shown {
-		require.Equal(t, block[1], filepath.ToSlash(block[2]))
-		require.Contains(t, "\n"+unindented(read(t, block[1])), "\n"+unindented(block[3]), block[1])
-	}
+	requireShown(t, clientsPage, "go")
 }
 
 // What the page says of an option is said of one that there is.

@@ -118,6 +118,15 @@ func shownCode(t *testing.T, page, languages string) (blocks []shownBlock) {
 	return blocks
 }
 
+// requireShown fails unless each block of a page in some languages stands in the file that is linked above it, but for its
+// indentation.
+func requireShown(t *testing.T, page, languages string) {
+	t.Helper()
+	for _, block := range shownCode(t, page, languages) {
+		require.Contains(t, "\n"+unindented(read(t, block.file)), "\n"+unindented(block.code), block.file)
+	}
+}
+
 // What is in italics in the tutorial are cases of the conformance suite.
 func TestStoreTutorialNamesCases(t *testing.T) {
 	t.Parallel()

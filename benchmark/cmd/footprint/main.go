@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dustin/go-humanize"
 	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
@@ -46,7 +47,7 @@ func main() {
 // measure returns the page.
 func measure(records int) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, text, thousands(records), runtime.GOARCH)
+	fmt.Fprintf(&b, text, humanize.Comma(int64(records)), runtime.GOARCH)
 	for _, s := range subjects {
 		fmt.Fprintf(&b, "| %s |", s.name)
 		for _, answer := range answers {
@@ -56,7 +57,7 @@ func measure(records int) (string, error) {
 			}
 			each := float64(used) / float64(records)
 			log.Printf("%s, answers of %d B: %.0f B a record", s.name, answer, each)
-			fmt.Fprintf(&b, " %s | %.2f GB |", thousands(int(each+0.5)), each/1000) // a million times each, in 1e9 bytes
+			fmt.Fprintf(&b, " %s | %.2f GB |", humanize.Comma(int64(each+0.5)), each/1000) // a million times each, in 1e9 bytes
 		}
 		b.WriteString("\n")
 	}
@@ -141,14 +142,6 @@ func send(handler http.Handler, key string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	return w
-}
-
-func thousands(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
 }
 
 const text = `# How much room records take
