@@ -184,18 +184,39 @@ func TestNoPartitionForTheAnswer(t *testing.T) {
 	}
 }
 
-// Where there is no table, nobody waits for it until the deadline.
+// Where there is no table, nobody waits for it until the deadline, and the error says what to do.
 func TestNoTable(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	for _, schema := range []string{"", "public"} {
-		for kind, store := range stores(pool, pgxstore.Options{Table: "nowhere", Schema: schema}) {
+	dropped := newTable(t, pool, pgxstore.Options{})
+	used := stores(pool, dropped)
+	for _, store := range used {
+		completed(t, store)
+	}
+	execute(t, pool, "DROP TABLE "+tableName(dropped))
+	for name, some := range map[string]map[string]idempotency.Store{
+		"in the search path": stores(pool, pgxstore.Options{Table: "nowhere"}),
+		"in a schema":        stores(pool, pgxstore.Options{Table: "nowhere", Schema: "public"}),
+		"no schema":          stores(pool, pgxstore.Options{Table: "nowhere", Schema: "nowhere"}),
+		"dropped":            used,
+	} {
+		for kind, store := range some {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			_, claim, err := store.Begin(ctx, keyOf("1"), attempt)
-			require.Error(t, err, kind)
+			requireMigrate(t, err, name, kind)
+			_, err = store.(idempotency.Inspector).Inspect(ctx, keyOf("1"))
+			requireMigrate(t, err, name, kind)
+			requireMigrate(t, store.(interface{ Maintain(context.Context) error }).Maintain(ctx), name, kind)
 			require.NoError(t, ctx.Err(), kind)
 			require.Nil(t, claim)
 			cancel()
 		}
 	}
+}
+
+func requireMigrate(t *testing.T, err error, where ...any) {
+	t.Helper()
+	unready, ok := errors.AsType[*pgxstore.UnreadyTable](err)
+	require.True(t, ok, "%v: %v", where, err)
+	require.Equal(t, "call Migrate", unready.Remedy, "%v", where)
 }

@@ -19,8 +19,8 @@ import (
 //
 //   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it or its standbys may forget what
 //     was acknowledged, the table is not logged, or a pooler refuses transactions.
-//   - [*UnreadyTable]: the table is missing, out of date or made with another PartitionDays, or nobody creates its
-//     partitions.
+//   - [*UnreadyTable]: the table is missing, out of date, newer than this package, or made with another PartitionDays;
+//     somebody has changed its columns; or nobody creates its partitions.
 //   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
 //
 // Any other error says that the options are wrong, or that the server could not be asked. The error that Check returns
@@ -183,8 +183,7 @@ func (t *Table) checkVersion(ctx context.Context, conn *pgxpool.Conn) error {
 	if err != nil {
 		return err
 	}
-	migrations := Migrations(t.opts)
-	if want := migrations[len(migrations)-1].Version; have < want {
+	if want := t.newest(); have < want {
 		return t.unready(callMigrate, "table %s has version %d, not %d", t.opts.name(""), have, want)
 	}
 	return nil

@@ -71,12 +71,17 @@ const (
 // removes records needs many transactions, or may not be in one.
 func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
 	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
-		var mine bool
+		var mine *bool
 		// By the extended protocol the statement would keep its snapshot, and to finalize a detachment waits for that.
 		err := turn.QueryRow(ctx, removeTurn, pgx.QueryExecModeSimpleProtocol, int64(t.space)+1, t.opts.name("")).
 			Scan(nil, &mine)
-		if err != nil || !mine {
+		switch {
+		case err != nil:
 			return err
+		case mine == nil:
+			return t.unready(callMigrate, "there is no table %s", t.opts.name(""))
+		case !*mine:
+			return nil
 		}
 		return remove(ctx)
 	})

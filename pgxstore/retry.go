@@ -67,7 +67,7 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 			pause(ctx, growing(lost-2, time.Millisecond))
 			lost++
 		case !isBroken(err):
-			return err
+			return t.explain(err)
 		case stale != 0 && !isUnreachable(err): // a server that has restarted has left no connection of the pool intact
 			if stale < 0 {
 				stale = int(t.pool.Stat().TotalConns()) + 1

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -41,6 +44,9 @@ func Migrations(opts Options) []Migration {
 // The role needs CREATE and USAGE on the schema of the table, and ownership of the table if the table exists. It needs
 // CREATE on the database only if the schema does not exist, because Migrate makes the schema first. If nothing is to be
 // done, it needs only USAGE.
+//
+// It changes nothing, and returns an [UnreadyTable], if the table is newer than this package, or has other columns than
+// Migrate makes.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
 	if t.faults != nil {
@@ -71,7 +77,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 				return fmt.Errorf("version %d: %w", m.Version, err)
 			}
 		}
-		return nil
+		_, err = t.version(ctx, tx) // what has the name may be a table of somebody else
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("pgxstore: migrate: %w", err)
@@ -114,16 +121,23 @@ const callMigrate = "call Migrate"
 
 // version returns the version of the table, which its comment tells. It is zero beside the error that asks for Migrate:
 // there is no table, or not the function that claims beside it, or not the comment, which a dump may lack. Other errors
-// are that the table has partitions and should not, or the other way round; or is not ours.
+// are that the table has partitions and should not, or the other way round; that it is not ours, or newer than this
+// package; or that somebody has changed its columns.
 func (t *Table) version(ctx context.Context, q querier) (version int, err error) {
 	var kind, comment string
 	var claims bool
+	var lacking, unfilled []string
 	name := t.opts.name("")
 	err = q.QueryRow(ctx, `
 SELECT c.relkind::text, coalesce(obj_description(c.oid, 'pg_class'), ''),
-    EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text)
-FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction()).
-		Scan(&kind, &comment, &claims)
+    EXISTS (SELECT FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text),
+    ARRAY(SELECT n FROM unnest($3::text[]) n
+        WHERE NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = n)),
+    ARRAY(SELECT a.attname::text FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname <> ALL ($3::text[])
+            AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' ORDER BY a.attnum)
+FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction(), columns()).
+		Scan(&kind, &comment, &claims, &lacking, &unfilled)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return 0, t.unready(callMigrate, "there is no table %s", name)
@@ -135,11 +149,33 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 		return 0, t.unready(callMigrate, "table %s has no comment that tells its version", name)
 	}
 	const form = "idempotency records, version %d"
-	if _, err := fmt.Sscanf(comment, form, &version); err != nil {
+	_, err = fmt.Sscanf(comment, form, &version)
+	switch newest := t.newest(); {
+	case err != nil:
 		return 0, t.unready("", "table %s is %q, not %q", name, comment, form)
-	}
-	if !claims {
+	case version > newest:
+		return 0, t.unready("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
+	case version == newest && len(lacking) > 0:
+		return 0, t.unready("", "table %s lacks the columns %s", name, strings.Join(lacking, ", "))
+	case len(unfilled) > 0:
+		return 0, t.unready("give them a default, or let them be null", "table %s has the columns %s, which no store fills",
+			name, strings.Join(unfilled, ", "))
+	case !claims:
 		return 0, t.unready(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
 	}
 	return version, nil
+}
+
+func (t *Table) newest() int {
+	migrations := Migrations(t.opts)
+	return migrations[len(migrations)-1].Version
+}
+
+// explain adds to an error of the server that the table is missing, or what is beside it, and what is to be done about it.
+func (t *Table) explain(err error) error {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || !slices.Contains([]string{"42P01", "42883", "3F000"}, e.Code) { // no such table, function or schema
+		return err
+	}
+	return fmt.Errorf("%w: %w", t.unready(callMigrate, "table %s, or its function, is missing", t.opts.name("")), err)
 }

@@ -290,14 +290,21 @@ func TestCheckOfTheTable(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	for _, days := range []int{0, 1} {
 		for change, problem := range map[string]string{
-			"DROP TABLE {table}":                 "there is no table {table}: call Migrate",
-			"COMMENT ON TABLE {table} IS NULL":   "table {table} has no comment that tells its version: call Migrate",
-			`DROP FUNCTION "{function}"`:         "table {table} has no function {function} beside it: call Migrate",
-			"COMMENT ON TABLE {table} IS '{0}'":  "table {table} has version 0, not 1: call Migrate",
-			"COMMENT ON TABLE {table} IS 'mine'": `table {table} is "mine", not "idempotency records, version %d"`,
+			"DROP TABLE {table}":                             "there is no table {table}: call Migrate",
+			"COMMENT ON TABLE {table} IS NULL":               "table {table} has no comment that tells its version: call Migrate",
+			`DROP FUNCTION "{function}"`:                     "table {table} has no function {function} beside it: call Migrate",
+			"COMMENT ON TABLE {table} IS '{0}'":              "table {table} has version 0, not 1: call Migrate",
+			"COMMENT ON TABLE {table} IS 'mine'":             `table {table} is "mine", not "idempotency records, version %d"`,
+			"COMMENT ON TABLE {table} IS '{99}'":             "table {table} has version 99, newer than 1: use a newer version of pgxstore",
+			"ALTER TABLE {table} DROP trailer, DROP replays": "table {table} lacks the columns trailer, replays",
+			`ALTER TABLE {table} ADD tenant int NOT NULL, ADD "a b" int NOT NULL, ADD c int, ADD d int NOT NULL DEFAULT 1,
+				{identity} ADD f int NOT NULL; ALTER TABLE {table} DROP f`: //
+			"table {table} has the columns tenant, a b, which no store fills: give them a default, or let them be null",
 		} {
 			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
 			names := strings.NewReplacer("{table}", tableName(opts), "{0}", "idempotency records, version 0",
+				"{99}", "idempotency records, version 99",
+				"{identity}", map[int]string{0: "ADD e int NOT NULL GENERATED ALWAYS AS IDENTITY,", 1: ""}[days],
 				"{function}", opts.Table+map[int]string{0: "_claim", 1: "_claim_day"}[days])
 			execute(t, pool, names.Replace(change))
 			store := pgxstore.NewTable(pool, opts)
@@ -305,12 +312,25 @@ func TestCheckOfTheTable(t *testing.T) {
 			require.True(t, ok, change)
 			require.EqualError(t, unready, "pgxstore: "+names.Replace(problem))
 			require.Equal(t, tableName(opts), unready.Table)
-			if unready.Remedy != "" {
+			if unready.Remedy == "call Migrate" {
 				require.NoError(t, pgxstore.Migrate(ctx, pool, opts))
 				require.Equal(t, onlyFsync, settings(t, store))
+			} else {
+				require.EqualError(t, pgxstore.Migrate(ctx, pool, opts), "pgxstore: migrate: "+unready.Error())
 			}
 		}
 	}
+}
+
+// Migrate does not take a table of somebody else for its own because of the name.
+func TestMigrateOfAnotherTable(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := pgxstore.Options{Table: "somebody's"}
+	execute(t, pool, "CREATE TABLE "+tableName(opts)+" (digest bytea PRIMARY KEY, expires_minute timestamptz)")
+	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "lacks the columns fingerprint, ")
+	require.ErrorContains(t, pgxstore.NewTable(pool, opts).Check(ctx), "has no comment", "nothing was changed")
 }
 
 // Check reports that the days to come are running out, before they are at an end.

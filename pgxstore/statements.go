@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -150,6 +151,14 @@ const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' A
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
 
+// restoredColumns are all columns of the table.
+const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`
+
+func columns() []string {
+	return strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
+}
+
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
@@ -171,8 +180,7 @@ var common = strings.NewReplacer(
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
-	"{restored_columns}", `digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`,
+	"{restored_columns}", restoredColumns,
 	"{restorable}", `(r.expires_at <= {now} AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
         OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL)`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
