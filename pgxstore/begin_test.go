@@ -3,6 +3,7 @@ package pgxstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -219,4 +220,97 @@ func requireMigrate(t *testing.T, err error, where ...any) {
 	unready, ok := errors.AsType[*pgxstore.UnreadyTable](err)
 	require.True(t, ok, "%v: %v", where, err)
 	require.Equal(t, "call Migrate", unready.Remedy, "%v", where)
+}
+
+// A session that has forgotten its prepared statements, which pgx does not notice, costs no request. DISCARD ALL cannot be
+// executed in a transaction.
+func TestForgottenStatements(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	const forget = "DEALLOCATE ALL"
+	exec := func(ctx context.Context, tx pgx.Tx) { // and the handler goes on with what it has prepared
+		_, err := tx.Exec(ctx, forget)
+		require.NoError(t, err)
+		require.NoError(t, tx.QueryRow(ctx, "SELECT $1::int", 1).Scan(nil))
+	}
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
+		for way, c := range map[string]struct {
+			then func(ctx context.Context, tx pgx.Tx)
+			code int
+		}{
+			"Exec": {exec, http.StatusCreated},
+			"Exec in a part": {func(ctx context.Context, tx pgx.Tx) {
+				require.NoError(t, pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
+					exec(ctx, part)
+					return nil
+				}))
+			}, http.StatusCreated},
+			"SQLTx": {func(ctx context.Context, tx pgx.Tx) {
+				bridged, _ := pgxstore.SQLTx(ctx)
+				_, err := bridged.ExecContext(ctx, forget)
+				require.NoError(t, err)
+			}, http.StatusCreated},
+			"Conn, as pgx has it done": {func(ctx context.Context, tx pgx.Tx) {
+				require.NoError(t, tx.Conn().DeallocateAll(ctx))
+			}, http.StatusCreated},
+			"Conn": {func(ctx context.Context, tx pgx.Tx) {
+				_, err := tx.Conn().Exec(ctx, forget)
+				require.NoError(t, err)
+			}, http.StatusServiceUnavailable}, // nobody knows before the commit
+		} {
+			t.Run(fmt.Sprint(way, "/", level), func(t *testing.T) {
+				t.Parallel()
+				pool := newPool(t, serverURL(t), alone)
+				store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{Isolation: level}))
+				warm := func() { require.NotNil(t, answered(t, store, completed(t, store))) }
+				warm()
+				h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+					tx, _ := pgxstore.Tx(r.Context())
+					require.NoError(t, tx.QueryRow(r.Context(), "SELECT $1::int", 1).Scan(nil))
+					c.then(r.Context(), tx)
+					w.WriteHeader(http.StatusCreated)
+				})
+				require.Equal(t, c.code, post(h, "1").Code)
+				warm()
+			})
+		}
+	}
+	for _, sql := range []string{forget, "DISCARD ALL"} {
+		for kind, days := range map[string]int{"plain": 0, "partitions": 1} {
+			pool := newPool(t, serverURL(t), alone)
+			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: days})
+			for name, store := range stores(pool, opts) {
+				t.Run(sql+"/"+kind+"/"+name, func(t *testing.T) {
+					key := completed(t, store)
+					execute(t, pool, sql) // by somebody else who uses the pool
+					key2, claim := begun(t, store)
+					if name == "lease" {
+						execute(t, pool, sql)
+						require.NoError(t, claim.Extend(ctx, time.Minute))
+						execute(t, pool, sql)
+					}
+					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+					execute(t, pool, sql)
+					require.NotNil(t, answered(t, store, key))
+					execute(t, pool, sql)
+					require.NotNil(t, answered(t, store, key2))
+					execute(t, pool, sql)
+					_, claim = begun(t, store)
+					if name == "lease" {
+						execute(t, pool, sql)
+					}
+					require.NoError(t, claim.Release(ctx, time.Hour))
+				})
+			}
+		}
+	}
+}
+
+// answered returns the response of a key.
+func answered(t *testing.T, store idempotency.Store, key idempotency.Key) *idempotency.Response {
+	t.Helper()
+	record, claim, err := store.Begin(context.Background(), key, attempt)
+	require.NoError(t, err)
+	require.Nil(t, claim)
+	return record.Response
 }

@@ -136,7 +136,17 @@ func hasten(ctx context.Context, conn *pgx.Conn, step func() error) error {
 		_ = wire.SetDeadline(time.Now().Add(time.Until(deadline) / 2)) // fails if it is closed,
 		defer func() { _ = wire.SetDeadline(time.Time{}) }()           // as the step will notice
 	}
-	return step()
+	err := step()
+	if isForgotten(err) {
+		_ = conn.DeallocateAll(ctx) // even if it fails, pgx does not rely on any of them any more
+	}
+	return err
+}
+
+// isForgotten reports whether a session does not know a prepared statement, as after DEALLOCATE ALL by somebody else.
+func isForgotten(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == "26000"
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -166,7 +176,8 @@ func lostRace(err error) bool {
 // isAnswer reports whether err is what the server has answered: that it has not done the step, unless err is nil.
 func isAnswer(err error) bool { return err == nil || lostRace(err) || isRefused(err) }
 
-// isBroken reports whether it was the connection that failed, or the server as it went down or came up.
+// isBroken reports whether it was the connection that failed, or the server as it went down or came up, or has forgotten
+// what the connection has prepared.
 func isBroken(err error) bool {
 	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
 		return false // the answer came, from a table that is not as it was made
@@ -178,5 +189,5 @@ func isBroken(err error) bool {
 	if !ok {
 		return true
 	}
-	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || isTooMany(err)
+	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || isForgotten(err) || isTooMany(err)
 }

@@ -144,6 +144,9 @@ func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn
 		return pgconn.CommandTag{}, err
 	}
 	tag, err := t.conn.Exec(ctx, sql, args...)
+	if err == nil && tag.String() == "DEALLOCATE ALL" {
+		err = t.conn.DeallocateAll(ctx) // for pgx to forget it, too
+	}
 	u.done(err)
 	return tag, err
 }
