@@ -5,10 +5,25 @@ import (
 	"strings"
 )
 
-// commits reports whether sql begins with a statement that commits the transaction: COMMIT, END or PREPARE TRANSACTION,
-// behind comments and empty statements. A name of a prepared statement that begins with one of these words is none.
+// commits reports whether one of the statements in sql commits the transaction: COMMIT, END or PREPARE TRANSACTION, behind
+// comments and empty statements. A name of a prepared statement that begins with one of these words is none.
 func commits(sql string) bool {
-	first, rest := cutWord(skipBlank(sql, ";"))
+	whole := sql
+	for {
+		sql = skipBlank(sql, ";")
+		if first, _ := cutWord(sql); isCommit(sql) && !(isOneOf(first, "end") && endsBody(whole, sql)) {
+			return true
+		}
+		if !strings.Contains(sql, ";") {
+			return false
+		}
+		sql = skipStatement(sql)
+	}
+}
+
+// isCommit reports whether sql begins with a statement that commits.
+func isCommit(sql string) bool {
+	first, rest := cutWord(sql)
 	switch {
 	case isOneOf(first, "commit", "end"):
 		rest = skipBlank(rest, "")
@@ -19,6 +34,65 @@ func commits(sql string) bool {
 		return isOneOf(next, "transaction")
 	}
 	return false
+}
+
+// endsBody reports whether the END that rest begins with may be that of a function, the only statement with others in it.
+func endsBody(whole, rest string) bool {
+	return strings.Contains(strings.ToLower(strings.TrimSuffix(whole, rest)), "atomic")
+}
+
+// skipStatement returns what follows the statement that sql begins with. A quotation without an end is the end.
+func skipStatement(sql string) string {
+	for sql != "" {
+		word, rest := cutWord(sql)
+		switch c := sql[0]; {
+		case c == ';':
+			return sql[1:]
+		case c == '$':
+			sql = skipDollars(sql)
+		case isOneOf(word, "e") && strings.HasPrefix(rest, "'"):
+			sql = skipQuotes(rest, `\`)
+		case word != "":
+			sql = rest
+		case c == '\'' || c == '"':
+			sql = skipQuotes(sql, "")
+		case strings.HasPrefix(sql, "--") || strings.HasPrefix(sql, "/*"):
+			sql = skipBlank(sql, "")
+		default:
+			sql = sql[1:]
+		}
+	}
+	return ""
+}
+
+// skipQuotes returns what follows the string or the name that sql begins with. A doubled quotation mark is a part of it, and
+// so is what follows the character escape.
+func skipQuotes(sql, escape string) string {
+	mark := sql[:1]
+	for i := 1; i < len(sql); i++ {
+		switch sql[i : i+1] {
+		case escape:
+			i++
+		case mark:
+			if !strings.HasPrefix(sql[i+1:], mark) {
+				return sql[i+1:]
+			}
+			i++
+		}
+	}
+	return ""
+}
+
+// skipDollars returns what follows the string between two tags that sql begins with, or the dollar sign of a parameter.
+func skipDollars(sql string) string {
+	name, _, found := strings.Cut(sql[1:], "$")
+	word, rest := cutWord(name)
+	if !found || rest != "" || word != "" && word[0] >= '0' && word[0] <= '9' {
+		return sql[1:]
+	}
+	tag := "$" + name + "$"
+	_, after, _ := strings.Cut(sql[len(tag):], tag)
+	return after
 }
 
 func isOneOf(word string, keywords ...string) bool {

@@ -43,6 +43,9 @@ func (c *txClaim) startOver(ctx context.Context) error {
 		if err := rollback(ctx, conn); err != nil {
 			return sqlstore.RolledBack(err)
 		}
+		if c.hasCommitted(ctx, conn) {
+			return sqlstore.RolledBack(errEnded)
+		}
 	}
 	seen, began, ended := v.row.token, v.began, v.began
 	v.locked, v.found, v.claimable, v.expired = false, false, false, false

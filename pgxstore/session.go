@@ -19,6 +19,7 @@ type session struct {
 	checking   sync.Mutex // held while the state is checked
 	savepoints atomic.Int64
 	bridge     bridge
+	id         string // of the transaction, for PostgreSQL; empty: not asked for
 
 	used            atomic.Bool // by the handler
 	undone          atomic.Bool // the transaction must not be committed

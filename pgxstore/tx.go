@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -14,7 +15,7 @@ import (
 // the operation, or not at all. Tx returns false if no [TxStore] protects the call. [SQLTx] returns the same
 // transaction for package database/sql. A test gives a transaction to a handler by [WithTx].
 //
-// The transaction ends with the handler. Its Commit is refused, in SQL too. To undo a part of the changes, use a
+// The transaction ends with the handler. Its Commit is refused, and so is each string or batch with a COMMIT in it. To undo a part of the changes, use a
 // savepoint: tx.Begin, or [pgx.BeginFunc].
 //
 // What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it.
@@ -33,9 +34,9 @@ import (
 //   - the handler executes ROLLBACK in SQL;
 //   - somebody still uses the transaction when the handler returns. One goroutine at a time can use it.
 //
-// A COMMIT cannot be refused if it is hidden: behind other statements in one string, in a batch, or sent by way of
-// Conn. It makes permanent what the handler did before. Everything after it is refused, no answer is stored, and the
-// client is told to try again.
+// Only a COMMIT by way of Conn cannot be refused. It makes permanent what the handler did before. Everything after it is
+// refused. The operation counts as carried out, and its answer is not kept: the client is told to try again, and the retry
+// gets not-replayable.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
 	case *transaction:
@@ -65,7 +66,7 @@ type transaction struct {
 }
 
 // enter begins a call that sends sql.
-func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
+func (t *transaction) enter(ctx context.Context, sql ...string) (use, error) {
 	if t.closed.Load() || t.undone.Load() {
 		return use{}, pgx.ErrTxClosed
 	}
@@ -76,7 +77,7 @@ func (t *transaction) enter(ctx context.Context, sql string) (use, error) {
 	case t.conn.PgConn().TxStatus() == 'I':
 		t.release()
 		return use{}, errEnded // what it did would be committed at once
-	case commits(sql):
+	case slices.ContainsFunc(sql, commits):
 		t.release()
 		return use{}, ErrCommit
 	}
@@ -173,7 +174,11 @@ func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx
 }
 
 func (t *transaction) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	u, err := t.enter(ctx, "")
+	texts := make([]string, len(batch.QueuedQueries))
+	for i, query := range batch.QueuedQueries {
+		texts[i] = query.SQL
+	}
+	u, err := t.enter(ctx, texts...)
 	if err != nil {
 		return refusedBatch{err: err}
 	}
@@ -181,7 +186,7 @@ func (t *transaction) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.Batch
 }
 
 func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, from pgx.CopyFromSource) (int64, error) {
-	u, err := t.enter(ctx, "")
+	u, err := t.enter(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -191,7 +196,7 @@ func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, column
 }
 
 func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	u, err := t.enter(ctx, "")
+	u, err := t.enter(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +209,7 @@ func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.St
 // one, so that the connection is closed then. If the transaction has ended already or is in use, or the connection fails,
 // its large objects panic.
 func (t *transaction) LargeObjects() pgx.LargeObjects {
-	u, err := t.enter(context.Background(), "")
+	u, err := t.enter(context.Background())
 	if err != nil {
 		return pgx.LargeObjects{}
 	}
@@ -218,7 +223,15 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 	return tx.LargeObjects()
 }
 
+// Conn takes a round trip the first time, for the ID of the transaction: what the handler does with the connection is not
+// seen, but the server knows of each transaction whether it was committed.
 func (t *transaction) Conn() *pgx.Conn {
+	if u, err := t.enter(t.handler); err == nil {
+		if t.id == "" {
+			err = t.conn.QueryRow(u.ctx, "select pg_current_xact_id()::text").Scan(&t.id)
+		}
+		u.done(err)
+	}
 	t.used.Store(true)
 	t.raw.Store(true)
 	t.awaitCheck()

@@ -20,8 +20,13 @@ import (
 
 // TxStore keeps records in PostgreSQL, for handlers whose effects are in the same database. The claim is a transaction,
 // which the handler gets from [Tx]. Its commit makes effects and record permanent together, so each operation takes
-// effect exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is
-// safe for concurrent use.
+// effect exactly once, whatever breaks, unless the handler itself commits. An answer of 400 or more is kept without the
+// effects (see [KeepEffects]). It is safe for concurrent use.
+//
+// A COMMIT is refused by [Tx] and [SQLTx], and by PostgreSQL in a procedure or a DO block. One by way of the Conn of the
+// transaction is noticed when the handler has returned. The operation is then recorded as carried out, without its answer.
+// It is not noticed if the process dies before that. Nor does anything keep a request that comes in between from running
+// the handler again.
 //
 // A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
 // session falls silent.
@@ -67,7 +72,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	c := &txClaim{
 		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		reach: reachOf(request), operation: newUUID(),
+		ttl: request.TTL, reach: reachOf(request), operation: newUUID(),
 	}
 	v, err := s.begin(ctx, c)
 	if err == nil && v.free() && s.withoutDay.Load() {
@@ -245,6 +250,7 @@ type txClaim struct {
 	fingerprint idempotency.Fingerprint
 	reach       reach
 	token       pgtype.UUID
+	ttl         time.Duration // as it was asked for
 
 	visit     *visit
 	tx        transaction
@@ -258,11 +264,16 @@ type txClaim struct {
 	outcome  error // of Complete
 }
 
-// own makes v the transaction of the claim.
+// own makes v the transaction of the claim, and of the handler.
 func (c *txClaim) own(v *visit) {
-	c.visit, c.tx.session = v, &v.session
+	c.tx.session = &v.session
 	v.session.conn = v.conn.Conn()
-	c.attempt, c.created = 1, v.began
+	c.take(v)
+}
+
+// take makes v the transaction of the record.
+func (c *txClaim) take(v *visit) {
+	c.visit, c.attempt, c.created = v, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
 		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
 	}
@@ -303,7 +314,9 @@ func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
 		c.visit.hangUp()
 		return nil
 	}
-	if err := c.visit.end(ctx); err != nil {
+	err := c.visit.end(ctx)
+	c.bury(ctx)
+	if err != nil {
 		return fmt.Errorf("pgxstore: release: %w", err)
 	}
 	return nil
@@ -336,13 +349,18 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 	}
 	if err != nil {
 		_ = c.visit.end(ctx) // if it fails the connection is closed
+		c.bury(ctx)
 		return err
 	}
 	err = hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
 	c.visit.giveBack()
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	if isRefused(err) {
+		c.bury(ctx)
+	}
+	switch {
 	case c.store.isCollision(err):
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
 	case c.store.isWithoutDay(err):
@@ -354,6 +372,33 @@ func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl t
 		return sqlstore.RolledBack(err)
 	}
 	return c.resolve(ctx, err)
+}
+
+// bury records that the operation was carried out, without its answer, if the handler has committed by way of Conn. What was
+// done cannot be undone, and must not be done again. The transaction of the visit has ended before.
+func (c *txClaim) bury(ctx context.Context) {
+	if !c.hasCommitted(ctx, c.store.pool) {
+		return
+	}
+	v, err := c.store.visit(ctx, beginReadCommitted, c, c.reach)
+	if err != nil {
+		return
+	}
+	if v.free() { // else another attempt was faster
+		c.take(v)
+		_ = c.commit(ctx, idempotency.Response{Omitted: true}, c.ttl)
+	}
+	_ = v.end(ctx)
+}
+
+// hasCommitted reports whether the handler has committed its transaction by way of Conn.
+func (c *txClaim) hasCommitted(ctx context.Context, q querier) bool {
+	if c.tx.id == "" {
+		return false
+	}
+	var status string
+	err := q.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", c.tx.id).Scan(&status)
+	return err == nil && status == "committed"
 }
 
 // prepare returns an error if there is no transaction that may be committed with a response.

@@ -48,7 +48,8 @@ func TestHandlerInTransaction(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	execute(t, direct, `DROP TABLE IF EXISTS child, parent; CREATE TABLE parent (id int PRIMARY KEY);
-		CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`)
+		CREATE TABLE child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+		CREATE OR REPLACE PROCEDURE commits() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'`)
 	run := func(statements ...string) func(context.Context, pgx.Tx) {
 		return func(ctx context.Context, tx pgx.Tx) {
 			for _, sql := range statements {
@@ -80,22 +81,53 @@ func TestHandlerInTransaction(t *testing.T) {
 		"commits in SQL": {run("COMMIT", " end work", "prepare TRANSACTION 'x'", // all of which is refused
 			"-- name: Done :exec\nCOMMIT", ";/* a */ /* b\n */COMMIT"), 201, 1, 422},
 		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1, 422},
-		// A hidden commit nobody can undo, but no success is reported, and nothing more is done.
-		"commits in a string": {run("SELECT 1; COMMIT", "INSERT INTO parent VALUES (8)"), 503, 1, 503},
-		"commits, and rolls back": {func(ctx context.Context, tx pgx.Tx) {
+		"commits in a string":      {run("SELECT 1; COMMIT", "SELECT $$;$$; END"), 201, 1, 422},
+		"commits in a string, and rolls back": {func(ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Exec(ctx, "SELECT 1; COMMIT")
 			_ = tx.Rollback(ctx)
-		}, 503, 1, 503},
-		"commits behind our back": {behind("COMMIT"), 503, 1, 503},
-		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1, 503},
+		}, 503, 0, 422},
 		"commits in a batch": {func(ctx context.Context, tx pgx.Tx) {
 			batch := &pgx.Batch{}
+			batch.Queue("SELECT 1")
 			batch.Queue("COMMIT")
-			_ = tx.SendBatch(ctx, batch).Close()
+			if err := tx.SendBatch(ctx, batch).Close(); !errors.Is(err, pgxstore.ErrCommit) {
+				panic("the batch is not refused")
+			}
+		}, 201, 1, 422},
+		"prepares a commit": {func(ctx context.Context, tx pgx.Tx) {
+			if _, err := tx.Prepare(ctx, "done", "COMMIT"); !errors.Is(err, pgxstore.ErrCommit) {
+				panic("it is prepared")
+			}
+		}, 201, 1, 422},
+		"commits in a block":     {run("DO $$ BEGIN COMMIT; END $$"), 503, 0, 422}, // PostgreSQL refuses it
+		"commits in a procedure": {run("CALL commits()"), 503, 0, 422},
+		// A commit behind our back nobody can undo, but no success is reported, and nothing more is done.
+		"commits behind our back": {behind("COMMIT"), 503, 1, 503},
+		"goes on behind our back": {behind("COMMIT", "BEGIN"), 503, 1, 503},
+		"fails behind our back": {func(ctx context.Context, tx pgx.Tx) {
+			behind("COMMIT", "BEGIN")(ctx, tx)
+			_, _ = tx.Exec(ctx, "SELECT 1/0")
+		}, 503, 1, 503},
+		"commits behind our back, and goes on": {func(ctx context.Context, tx pgx.Tx) {
+			behind("COMMIT")(ctx, tx)
 			if _, err := tx.Exec(ctx, "INSERT INTO parent VALUES (9)"); err == nil {
 				panic("a statement after the end is not refused")
 			}
 		}, 503, 1, 503},
+		"commits behind our back, and rolls back": {func(ctx context.Context, tx pgx.Tx) {
+			behind("COMMIT")(ctx, tx)
+			_ = tx.Rollback(ctx)
+		}, 503, 1, 503},
+		"commits behind our back, and ends its session": {func(ctx context.Context, tx pgx.Tx) {
+			behind("COMMIT")(ctx, tx)
+			_, _ = tx.Conn().Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+		}, 503, 1, 503},
+		"begins and commits behind our back": {func(ctx context.Context, tx pgx.Tx) {
+			part, _ := tx.Conn().Begin(ctx) // as code does that is given a connection
+			_ = part.Commit(ctx)
+		}, 503, 1, 503},
+		"rolls back behind our back":          {behind("ROLLBACK"), 503, 0, 503},
+		"uses the connection behind our back": {behind("SELECT 1"), 201, 1, 422},
 		"commits": {func(ctx context.Context, tx pgx.Tx) {
 			if !errors.Is(tx.Commit(ctx), pgxstore.ErrCommit) {
 				panic("Commit is not refused")
@@ -237,7 +269,50 @@ func TestHandlerInTransaction(t *testing.T) {
 				require.Equal(t, want.status, post(h, key).Code)
 				require.Equal(t, want.effects, l.effects(t, keyOf(key)))
 				records := one[int](t, direct, "SELECT count(*) FROM "+tableName(opts))
-				require.Equal(t, want.status == answer, records == 1, "record and answer go together")
+				lost := want.effects == 1 && want.status != answer
+				require.Equal(t, want.status == answer || lost, records == 1, "what has taken effect has a record")
+				if lost {
+					require.Contains(t, post(h, key).Body.String(), "not-replayable", "it does not run again")
+				}
+			})
+		}
+	}
+}
+
+// A handler that commits by way of Conn and then fails does not run again. One that rolls back does.
+func TestFailureBehindACommit(t *testing.T) {
+	t.Parallel()
+	for sql, runs := range map[string]int{"COMMIT": 1, "COMMIT; BEGIN": 1, "ROLLBACK": 2, "ROLLBACK; BEGIN": 2, "SELECT 1": 2} {
+		for how, fail := range map[string]func(http.ResponseWriter){
+			"answers 503": func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+			"panics":      func(http.ResponseWriter) { panic(errHandler) },
+		} {
+			t.Run(sql+"/"+how, func(t *testing.T) {
+				t.Parallel()
+				direct := newPool(t, serverURL(t))
+				opts := newTable(t, direct, pgxstore.Options{})
+				l := newLedger(t, direct, opts)
+				ran := 0
+				h := newMiddleware(t, pgxstore.NewTx(newPool(t, serverURL(t), alone), opts), idempotency.Options{},
+					func(w http.ResponseWriter, r *http.Request) {
+						ran++
+						tx, _ := pgxstore.Tx(r.Context())
+						_, err := tx.Exec(r.Context(), l.insert(), "1")
+						require.NoError(t, err)
+						if ran == 1 {
+							_, err = tx.Conn().Exec(r.Context(), sql)
+							require.NoError(t, err)
+							fail(w)
+						}
+					})
+				func() {
+					defer func() { _ = recover() }()
+					_ = post(h, "1")
+				}()
+				second := post(h, "1")
+				require.Equal(t, runs, ran)
+				require.Equal(t, 1, l.effects(t, keyOf("1")))
+				require.Equal(t, runs == 1, second.Code == http.StatusConflict)
 			})
 		}
 	}
