@@ -379,8 +379,9 @@ func TestFailOpenDoesNotReleaseTheClaimThatIsUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lossyStore{newSpyStore(), 1}
 		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
-			_, ok := idempotency.FromContext(r.Context())
-			assert.False(t, ok)
+			op, ok := idempotency.FromContext(r.Context())
+			assert.True(t, ok)
+			assert.Zero(t, op.Attempt)
 			echo(w, r)
 		})
 		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)

@@ -20,7 +20,7 @@
 //
 // A claim has a lease: the claim ends after a time, unless the owner renews it. The owner renews it for as long as the
 // handler runs. If the process dies, the lease lapses within Options.Lease. Then Options.Abandoned decides about the
-// next request. With [ReExecute] the request takes over, with the same operation ID and the next attempt number. With
+// next request. With [ReExecute] the request takes over, with the next attempt number. With
 // [Refuse] it is refused.
 //
 // An owner can lose its claim, for instance because its machine was paused. The context of the handler is then
@@ -66,12 +66,14 @@
 // twice if the store forgets records that it has acknowledged; [RedisStore.Check] reports settings that allow this. A
 // lease does not stop a late owner either: its token keeps it from the record, but not from other systems.
 //
-// A handler can do better, because it knows its effects. Operation.ID is the same for every attempt, so it can be
-// stored with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key for other
-// systems.
+// A handler can do better, because it knows its effects. Operation.ID follows from user, endpoint and key, so every
+// attempt has the same one, even if the store was down or has lost the record. It can be stored with the effect under a
+// unique constraint. [Operation.DownstreamKey] derives an idempotency key for other systems from it.
 //
 // The transactional stores of modules pgxstore, mysqlstore and sqlitestore give each handler a transaction. Effects in
-// this transaction happen exactly once, because they are committed together with the record.
+// this transaction happen exactly once, because they are committed together with the record. A handler that also calls
+// another system calls it first, with its DownstreamKey: if the transaction is rolled back, the next attempt calls it
+// with the same key.
 //
 // # Where it belongs
 //

@@ -62,8 +62,8 @@ func ExampleStore() {
 		log.Fatal(err)
 	}
 	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, protected := idempotency.FromContext(r.Context())
-		fmt.Println("runs, protected:", protected)
+		op, _ := idempotency.FromContext(r.Context())
+		fmt.Println("attempt", op.Attempt, op.DownstreamKey("charge"))
 	}))
 	for range 2 {
 		r := httptest.NewRequest("POST", "/payments", nil)
@@ -71,8 +71,8 @@ func ExampleStore() {
 		handler.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	// Output:
-	// runs, protected: false
-	// runs, protected: false
+	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
+	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
 }
 
 // A MemoryStore has bounds: one user cannot take the room of the others.

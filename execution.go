@@ -53,7 +53,8 @@ func (r *Runner) execute(ctx context.Context, x *execution, work work) (Response
 	if x.begun.claim == nil {
 		return x.runUnprotected(ctx, work)
 	}
-	x.enter(ctx)
+	ctx, x.cancel = context.WithCancelCause(x.enter(ctx))
+	x.ctx = x.begun.claim.Context(ctx)
 	defer x.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
 	if x.overdue() {
 		return Response{}, x.giveUp()
@@ -65,13 +66,10 @@ func (r *Runner) execute(ctx context.Context, x *execution, work work) (Response
 	return x.run(work)
 }
 
-// enter makes the context of work.
-func (x *execution) enter(ctx context.Context) {
-	record := &x.begun.record
-	x.operation.Operation = Operation{Key: x.key, ID: record.Operation, Attempt: record.Attempt}
-	x.operation.store = x.runner.store
-	ctx, x.cancel = context.WithCancelCause(ctx)
-	x.ctx = x.begun.claim.Context(context.WithValue(ctx, operationKey{}, &x.operation))
+// enter returns ctx with the operation. Without a claim, its attempt is 0.
+func (x *execution) enter(ctx context.Context) context.Context {
+	x.operation.key, x.operation.attempt, x.operation.store = x.key, x.begun.record.Attempt, x.runner.store
+	return context.WithValue(ctx, operationKey{}, &x.operation)
 }
 
 // detached returns the context of what must be done even if that of the request has ended.
@@ -97,6 +95,7 @@ func (x *execution) leased() bool { return x.begun.claim != nil && !x.begun.reco
 // runUnprotected runs work without a claim, as FailOpen allows.
 func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {
 	x.event = Event{Outcome: OutcomeUnprotected, Err: x.unprotected}
+	ctx = x.enter(ctx)
 	defer x.report(ctx)
 	resp, _, _ := x.timed(ctx, work)
 	x.event.Status = resp.Status
@@ -422,7 +421,7 @@ func (x *execution) reportAlone(ctx context.Context) {
 // report completes the event with what is known of the request.
 func (x *execution) report(ctx context.Context) {
 	e := &x.event
-	e.Key, e.Operation, e.Attempt = x.key, x.begun.record.Operation, x.begun.record.Attempt
+	e.Key, e.Attempt = x.key, x.begun.record.Attempt
 	e.Began, e.Claim, e.Waited, e.Total = x.asked, x.claimed, x.waited, x.runner.events.since(x.asked)
 	e.FromCache = x.fromCache
 	if note := cmp.Or(x.note, x.operation.note.Load()); note != nil {

@@ -19,7 +19,7 @@ import (
 // redisForm is the head of a record in Redis as lua/record.lua describes it.
 var redisForm = regexp.MustCompile(`^idempotency/1 (running|released|done) token=([^ \n]{32}) lease=([0-9]{1,13}) ` +
 	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) key=([^ \n]+) ` +
-	`operation=([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}) fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)
+	`fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)
 
 var hexToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
@@ -45,9 +45,8 @@ func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 		return e, false
 	}
 	e = redisEntry{state: m[1], lease: time.Duration(number(m[3])), ttl: time.Duration(number(m[4]))}
-	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(number(m[9]))
-	_ = e.record.Operation.UnmarshalText([]byte(m[7]))
-	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[8]))
+	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(number(m[8]))
+	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[7]))
 	if e.state != "done" {
 		return e, rest == "" && hexToken.MatchString(m[2])
 	}

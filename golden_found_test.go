@@ -38,7 +38,7 @@ func foundReleased(t *testing.T, s *goldenService, _ *goldenAnswer) {
 	require.Equal(t, 2, s.last.Attempt)
 	names := redisKeys(t, s.client, "")
 	require.Len(t, names, 1, "it has been found")
-	require.Contains(t, s.client.Get(t.Context(), names[0]).Val(), "operation="+s.last.ID.String())
+	require.Contains(t, s.client.Get(t.Context(), names[0]).Val(), " created=1763712000000\n", "the operation goes on")
 	requireProblem(t, s.ask("another body").answer, http.StatusConflict, "key-reused")
 }
 

@@ -59,7 +59,7 @@ func goldenNames(t *testing.T) string {
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	sealed := mustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "sealed:"}), sealing("2026"))
 	for _, key := range goldenKeys {
-		fmt.Fprintf(&b, "key %q %q %q\n digest %x\n", key.User, key.Endpoint, key.ID, key.Digest())
+		fmt.Fprintf(&b, "key %q %q %q\n digest %x\n operation %v\n", key.User, key.Endpoint, key.ID, key.Digest(), key.OperationID())
 		bounded := key.Bounded()
 		fmt.Fprintf(&b, " bounded %q %q %q\n", bounded.User, bounded.Endpoint, bounded.ID)
 		mustClaim(t, store, key, attemptFor(time.Hour))

@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -171,7 +170,7 @@ func (s *goldenService) made(t *testing.T) (file string) {
 	return file
 }
 
-var goldenWords = regexp.MustCompile(`(token|operation|created)=\S+`)
+var goldenWords = regexp.MustCompile(`(token|created)=\S+`)
 
 var goldenFingerprint = regexp.MustCompile(`fingerprint=\S+`)
 
@@ -179,7 +178,7 @@ var goldenFingerprint = regexp.MustCompile(`fingerprint=\S+`)
 func normal(t *testing.T, file string) string {
 	t.Helper()
 	random := map[string]string{
-		"token": "0123456789abcdef0123456789abcdef", "operation": "01234567-89ab-4def-8123-456789abcdef", "created": "1763712000000",
+		"token": "0123456789abcdef0123456789abcdef", "created": "1763712000000",
 	}
 	name, value, _ := strings.Cut(file, "\n")
 	head, rest, _ := strings.Cut(value, "\n")
@@ -202,10 +201,8 @@ func unsealed(t *testing.T, name, head, text string) string {
 	body, found := strings.CutPrefix(string(resp.Body), prefix)
 	require.True(t, found)
 	words := record{head: head}
-	operation, err := uuid.Parse(words.word("operation"))
-	require.NoError(t, err)
 	var attempt int
-	_, err = fmt.Sscan(words.word("attempt"), &attempt)
+	_, err := fmt.Sscan(words.word("attempt"), &attempt)
 	require.NoError(t, err)
 	digest, err := hex.DecodeString(regexp.MustCompile(`\{(.*)\}`).FindStringSubmatch(name)[1])
 	require.NoError(t, err)
@@ -213,7 +210,6 @@ func unsealed(t *testing.T, name, head, text string) string {
 	require.NoError(t, err)
 
 	aad := append([]byte("idempotency/seal/1 answer\n"), digest...)
-	aad = append(aad, operation[:]...)
 	aad = binary.BigEndian.AppendUint64(aad, uint64(attempt))
 	aad = append(aad, fingerprint...)
 	aad = append(binary.BigEndian.AppendUint64(aad, uint64(resp.Status)), "2026"...)

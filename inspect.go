@@ -37,11 +37,9 @@ type Entry struct {
 	// State is the present one, by the clock of the store.
 	State State
 
-	// Operation, Attempt and Created are those of the [Record]. They are zero for a running transaction, which nobody else
-	// can see.
-	Operation uuid.UUID
-	Attempt   int
-	Created   time.Time
+	// Attempt and Created are those of the [Record]. They are zero for a running transaction, which nobody else can see.
+	Attempt int
+	Created time.Time
 
 	// Fingerprint is that of the [Record]. A store may keep it secret, as it may there. It is zero for a running
 	// transaction, and may be zero in a [Listing].
@@ -73,6 +71,9 @@ type Entry struct {
 	Note string
 }
 
+// OperationID returns the ID of the operation, see [Key.OperationID].
+func (e Entry) OperationID() uuid.UUID { return operationID(e.Digest) }
+
 // Inspector is what a [Store] offers to people who ask what has happened. A [MemoryStore], a [RedisStore] and the
 // stores of pgxstore are Inspectors, and so is a [Cache] or a store of [Seal] in front of one of them. No request needs
 // it, and some of its methods are slow. It is safe for concurrent use.
@@ -93,7 +94,7 @@ type Inspector interface {
 	//
 	//   - [ErrInProgress]: the operation is running, whatever the entry says. Its owner would store the record again.
 	//   - [ErrNoRecord]: there is no record any more.
-	//   - [ErrEntryChanged]: the record has another operation, attempt or state than the entry says.
+	//   - [ErrEntryChanged]: the record was created at another time than the entry says, or has another attempt or state.
 	//   - [ErrRecordInvalid]: too little of the record can be read to compare it with the entry.
 	Forget(ctx context.Context, entry Entry) error
 

@@ -13,7 +13,7 @@ func (e Entry) mayForget(asked Entry) error {
 	switch {
 	case e.State == StateRunning:
 		return ErrInProgress
-	case e.State != asked.State || e.Operation != asked.Operation || e.Attempt != asked.Attempt:
+	case e.State != asked.State || !e.Created.Equal(asked.Created) || e.Attempt != asked.Attempt:
 		return ErrEntryChanged
 	}
 	return nil
@@ -39,7 +39,7 @@ func (r ListRequest) order() func(a, b Entry) int {
 		if r.Largest {
 			bySize = cmp.Compare(b.Size, a.Size)
 		}
-		return cmp.Or(bySize, a.Created.Compare(b.Created), bytes.Compare(a.Operation[:], b.Operation[:]))
+		return cmp.Or(bySize, a.Created.Compare(b.Created), bytes.Compare(a.Digest[:], b.Digest[:]))
 	}
 }
 

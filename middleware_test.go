@@ -322,13 +322,13 @@ func TestCrashedAttemptIsTakenOverWhenItsLeaseHasLapsed(t *testing.T) {
 			op, _ = idempotency.FromContext(r.Context())
 			echo(w, r)
 		})
-		crashed := crash(t, svc, "k", "b", time.Minute)
+		crash(t, svc, "k", "b", time.Minute)
 		time.Sleep(time.Minute - 1)
 		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
 		time.Sleep(time.Nanosecond)
 		requireProblem(t, svc.call("k", "c"), http.StatusConflict, "key-reused")
 		requireReplay(t, svc.call("k", "b"), svc.call("k", "b"))
-		require.Equal(t, crashed.Operation, op.ID)
+		require.Equal(t, op.Key.OperationID(), op.ID)
 		require.Equal(t, 2, op.Attempt)
 	})
 }
@@ -553,6 +553,30 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		}
 		require.EqualValues(t, 2, svc.runs.Load())
 		requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
+	})
+	t.Run("fail open, and one charge", func(t *testing.T) {
+		provider := make(map[string]int) // charges once for each key that it is given
+		var attempts []int
+		charge := func(w http.ResponseWriter, r *http.Request) {
+			op, ok := idempotency.FromContext(r.Context())
+			assert.True(t, ok)
+			provider[op.DownstreamKey("charge")]++
+			attempts = append(attempts, op.Attempt)
+			echo(w, r)
+		}
+		store := newSpyStore()
+		store.onBegin = failing(3, errDown)
+		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, charge)
+		for range 3 {
+			require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+			require.Equal(t, idempotency.OutcomeUnprotected, svc.journal.last(t).Outcome)
+			require.Equal(t, svc.journal.last(t).Key.OperationID(), svc.journal.last(t).Operation)
+		}
+		require.Equal(t, http.StatusCreated, svc.call("k", "b").status) // the store is back
+		require.Equal(t, []int{0, 0, 0, 1}, attempts)
+		require.Len(t, provider, 1)
+		svc.call("another", "b")
+		require.Len(t, provider, 2)
 	})
 	t.Run("store full", func(t *testing.T) {
 		svc := setup{store: oneUserStore(1)}.guard(t, echo)

@@ -49,9 +49,11 @@ type Event struct {
 	// before its key was known.
 	Key Key
 
-	// Operation and Attempt are zero if the request was rejected, or the store did not answer.
+	// Operation is [Key.OperationID]. It is zero if Key is.
 	Operation uuid.UUID
-	Attempt   int
+
+	// Attempt is zero if the request was rejected, or the store did not answer.
+	Attempt int
 
 	// Status is that of the handler's answer. It is zero if there is no answer, as after a panic.
 	Status int
@@ -142,11 +144,17 @@ func (p *reporter) since(t time.Time) time.Duration {
 }
 
 func (p *reporter) report(ctx context.Context, e *Event) {
+	level, logged := e.logged()
+	if p.observer == nil && !logged {
+		return
+	}
+	if e.Key != (Key{}) {
+		e.Operation = e.Key.OperationID()
+	}
 	if p.observer != nil {
 		p.observer(ctx, *e)
 	}
-	level, ok := e.logged()
-	if !ok {
+	if !logged {
 		return
 	}
 	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),

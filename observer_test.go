@@ -81,7 +81,7 @@ func (o observed) do(t *testing.T, payload string, work func(context.Context) (i
 	_, _, _ = o.Do(t.Context(), key, []byte(payload), work)
 	e := <-o.events
 	require.Equal(t, key, e.Key)
-	require.NotEqual(t, uuid.Nil, e.Operation)
+	require.Equal(t, key.OperationID(), e.Operation)
 	require.Equal(t, began, e.Began)
 	e.Key, e.Operation, e.Began = idempotency.Key{}, uuid.Nil, time.Time{}
 	return e.Event

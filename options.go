@@ -17,8 +17,8 @@ import (
 type Abandoned int
 
 const (
-	// ReExecute lets the next request with the key take over. It runs the handler again, with the same operation ID and
-	// the next attempt number. Effects happen at least once.
+	// ReExecute lets the next request with the key take over. It runs the handler again, with the next attempt number.
+	// Effects happen at least once.
 	ReExecute Abandoned = iota
 
 	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires. Effects happen at
@@ -129,10 +129,10 @@ type Options struct {
 
 // RunnerOptions are the settings of a [Runner]. The zero value of each field is its default.
 type RunnerOptions struct {
-	// TTL is how long an answer is kept, counted from its completion. A request with the key after that begins a new
-	// operation. Zero means 24 hours. TTL must not be shorter than Lease, nor longer than 100 years.
+	// TTL is how long an answer is kept, counted from its completion. A request with the key after that runs
+	// the handler again. Zero means 24 hours. TTL must not be shorter than Lease, nor longer than 100 years.
 	//
-	// The record of an operation that failed is kept for TTL too, so that the next attempt has the same ID. But if no
+	// The record of an operation that failed is kept for TTL too, so that a changed request is refused. But if no
 	// attempt has done anything, the record is kept only for two leases. An attempt has done nothing if its handler decided
 	// [Release], or if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
 	TTL time.Duration
@@ -156,7 +156,8 @@ type RunnerOptions struct {
 	StoreTimeout time.Duration
 
 	// FailOpen runs the handler without protection while the store is down. By default, requests are then refused with
-	// store-unavailable. FailOpen is not allowed with a transactional store. Some requests are refused in any case:
+	// store-unavailable. The handler still has its [Operation], so a provider that is given [Operation.DownstreamKey] acts
+	// once. FailOpen is not allowed with a transactional store. Some requests are refused in any case:
 	//
 	//   - those for which the store has no room, or no free connection;
 	//   - those whose record cannot be read;

@@ -351,7 +351,7 @@ func TestOptionObserver(t *testing.T) {
 		events := svc.journal.all()
 		require.Len(t, events, 2)
 		first := events[0]
-		require.NotZero(t, first.Operation)
+		require.Equal(t, first.Key.OperationID(), first.Operation)
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeExecuted, Operation: first.Operation, Attempt: 1, Status: http.StatusCreated,
 			Key:   idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "k"},

@@ -9,16 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // Record is the state of one operation.
 type Record struct {
-	// Operation is the same for every attempt at the operation.
-	Operation uuid.UUID
-
-	// Attempt is 1 for the first attempt and grows by one with each claim: a fencing number.
+	// Attempt is 1 for the first attempt and grows by one with each claim, for as long as the store has the record.
 	Attempt int
 
 	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise it says whether the request

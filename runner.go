@@ -162,7 +162,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 	err := x.claim(fp)
 	switch {
 	case err != nil && r.failsOpen(err) && x.waited == 0:
-		x.unprotected, x.begun.claim = err, nil // one that was granted unknown to us keeps others away for a lease
+		x.unprotected, x.begun = err, beginResult{} // a claim that was granted unknown to us keeps others away for a lease
 		return nil, nil
 	case err != nil:
 		if x.begun.claim != nil {

@@ -34,11 +34,11 @@ type SealOptions struct {
 }
 
 // Seal returns a store that keeps its records in the inner store, where answers are encrypted and authenticated. Each
-// answer is bound to its key, operation, attempt, status and fingerprint. The error reports every fault of opts.
+// answer is bound to its key, attempt, status and fingerprint. The error reports every fault of opts.
 //
 // Header, trailer and body of an answer are secret. The fingerprint of a request is stored as a keyed digest
 // (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies. These stay in
-// the clear: status, operation, attempt, times, the size of the answer, the ID of the sealing key, and the digest of
+// the clear: status, attempt, times, the size of the answer, the ID of the sealing key, and the digest of
 // the [Key]. The inner store gets the Key itself, and may keep it, as PostgreSQL does.
 //
 // Somebody who can write to the inner store cannot make up, alter or move an answer. Begin reports an answer that
@@ -47,7 +47,7 @@ type SealOptions struct {
 //
 //   - delete a record or mark it as released, so that the operation runs again;
 //   - mark a record as running, so that its operation is in progress;
-//   - bring back a whole older record of the same key;
+//   - bring back an older answer to the same request, with the same number of attempts;
 //   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
 //     too. The status of such an answer is reported as zero, because nothing vouches for it.
 //
@@ -126,7 +126,7 @@ func (s *sealedStore) Begin(ctx context.Context, key Key, request ClaimRequest) 
 		return s.reveal(ctx, digest, fp, record)
 	}
 	c := &sealedClaim{Claim: claim, key: s.keys[0], noLease: record.NoLease, request: fp, to: binding{
-		digest: digest, operation: record.Operation, attempt: record.Attempt, fingerprint: request.Fingerprint,
+		digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint,
 	}}
 	record.Fingerprint = fp
 	return record, c, nil
@@ -186,8 +186,7 @@ func (s *sealedStore) open(ctx context.Context, digest [sha256.Size]byte, record
 		return fmt.Errorf("%w: sealed answer, with a header in the clear", ErrRecordInvalid)
 	}
 	plain, err := k.open(ctx, sealed.Body, &binding{
-		digest: digest, operation: record.Operation, attempt: record.Attempt, fingerprint: record.Fingerprint,
-		status: sealed.Status,
+		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
 	})
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (s *sealedStore) openEntry(ctx context.Context, key Key, entry Entry) (Entr
 		return entry, fmt.Errorf("%w: sealed answer, with a note in the clear", ErrRecordInvalid)
 	}
 	opened, _, err := s.reveal(ctx, key.Digest(), entry.Fingerprint, Record{
-		Operation: entry.Operation, Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response,
+		Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response,
 	})
 	if err != nil {
 		return entry, err

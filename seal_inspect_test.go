@@ -39,7 +39,7 @@ func TestSealInspect(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Nil(t, other.Response)
 	require.Equal(t, idempotency.StateCompleted, other.State)
-	require.Equal(t, entry.Operation, other.Operation)
+	require.Equal(t, entry.OperationID(), other.OperationID())
 	require.Equal(t, entry.Created, other.Created)
 	require.NoError(t, mustSeal(t, inner, sealing("unknown")).(idempotency.Inspector).Forget(t.Context(), other))
 	_, err = store.(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))

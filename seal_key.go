@@ -137,7 +137,6 @@ func (k *sealKey) fingerprint(digest [sha256.Size]byte, fp Fingerprint) Fingerpr
 // binding is what a sealed answer belongs to: opened under any other, it is refused.
 type binding struct {
 	digest      [sha256.Size]byte // of the key of the operation
-	operation   [16]byte
 	attempt     int
 	fingerprint Fingerprint // as the inner store has it
 	status      int
@@ -148,7 +147,6 @@ func (k *sealKey) bind(to *binding) []byte {
 	b := make([]byte, 0, 160)
 	b = append(b, "idempotency/seal/1 answer\n"...)
 	b = append(b, to.digest[:]...)
-	b = append(b, to.operation[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))
 	b = append(b, to.fingerprint[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.status))

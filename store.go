@@ -25,7 +25,7 @@ import (
 // A transactional Store is one whose claims are transactions, and the effects of the handler are a part of them. It has
 // a method "Transactional() bool" that returns true. Its handlers never run without a claim, not even with FailOpen. In
 // the record of a claim, and of an attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody
-// else's running attempt, these are zero if the Store cannot see them: Operation, Attempt, Fingerprint and Created.
+// else's running attempt, these are zero if the Store cannot see them: Attempt, Fingerprint and Created.
 //
 // To implement a Store, use [Key.Digest] as a key of fixed size, and [Response.MarshalBinary] as the stored form of a
 // response. Package idempotencytest checks an implementation against this contract.
@@ -95,7 +95,7 @@ type Claim interface {
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays for
-	// ttl from now, with its operation, attempt number and fingerprint. A transactional store rolls back, and has no
+	// ttl from now, with its attempt number and fingerprint. A transactional store rolls back, and has no
 	// record to keep. [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
 	//
 	// Release is also called for a claim that Begin returned together with an error.

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
@@ -193,7 +191,6 @@ func (sh *shard) drop(hash uint64, e *entry) {
 type entry struct {
 	shard       *shard
 	key         Key
-	operation   uuid.UUID
 	fingerprint Fingerprint
 	attempt     int32
 	released    bool
@@ -209,7 +206,6 @@ type entry struct {
 
 func (e *entry) record(now time.Duration) Record {
 	r := Record{
-		Operation:   e.operation,
 		Attempt:     int(e.attempt),
 		Fingerprint: e.fingerprint,
 		Created:     e.shard.store.start.Add(e.created),
@@ -248,12 +244,12 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
 	var remaining time.Duration
 	if held == nil {
-		e.operation, e.created = newOperation(), now
+		e.created = now
 		if err := s.insert(sh, hash, e, now); err != nil {
 			return Record{}, nil, err
 		}
 	} else {
-		e.operation, e.created, e.attempt = held.operation, held.created, held.attempt+1
+		e.created, e.attempt = held.created, held.attempt+1
 		remaining = held.expires - now
 		sh.forget(held)
 		sh.drop(hash, held)

@@ -32,7 +32,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 func (e *entry) shown(now time.Duration) Entry {
 	shown := Entry{
 		Key: e.key, State: e.state(now),
-		Operation: e.operation, Attempt: int(e.attempt), Created: e.shard.store.start.Add(e.created), Fingerprint: e.fingerprint,
+		Attempt: int(e.attempt), Created: e.shard.store.start.Add(e.created), Fingerprint: e.fingerprint,
 		Remaining: e.expires - now, Size: e.size() - entryOverhead,
 	}
 	switch shown.State {

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -90,7 +89,7 @@ func (r redisRecord) show(entry *Entry, held seenRecord) error {
 		return errRedisHead
 	}
 	entry.State = r.stateNow(held)
-	entry.Operation, entry.Attempt, entry.Created = r.record.Operation, r.record.Attempt, r.record.Created
+	entry.Attempt, entry.Created = r.record.Attempt, r.record.Created
 	entry.Fingerprint = r.record.Fingerprint
 	if entry.State == StateRunning {
 		entry.LeaseLeft = r.leaseLeft(held)
@@ -140,7 +139,7 @@ func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
 	}
 	name := s.name(asked.Digest)
 	verdict, tries, err := s.tryRun(ctx, s.send, forgetScript, name,
-		s.half(name), string(asked.State), strconv.Itoa(asked.Attempt), asked.Operation.String())
+		s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
 	switch {
 	case err != nil:
 		return err

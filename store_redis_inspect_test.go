@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"strings"
@@ -75,10 +76,10 @@ func mustList(t testing.TB, store idempotency.Store) idempotency.Listing {
 	return listing
 }
 
-// listedOperations returns the operations of a listing, in its order.
-func listedOperations(listing idempotency.Listing) (all []uuid.UUID) {
+// listedDigests returns the digests of a listing, in its order.
+func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
 	for _, e := range listing.Entries {
-		all = append(all, e.Operation)
+		all = append(all, e.Digest)
 	}
 	return all
 }
@@ -113,7 +114,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 				require.Empty(t, entry.Note)
 				if entry.State == "" {
 					require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrRecordInvalid)
-					entry.Operation, entry.Attempt = healthy.Operation, 1
+					entry.Created, entry.Attempt = healthy.Created, 1
 					for _, entry.State = range []idempotency.State{
 						idempotency.StateReleased, idempotency.StateAbandoned, idempotency.StateCompleted, idempotency.StateRunning,
 					} {
@@ -128,7 +129,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 					require.Zero(t, listing.Unreadable)
 					return
 				}
-				require.Equal(t, []uuid.UUID{healthy.Operation}, listedOperations(listing))
+				require.Equal(t, [][sha256.Size]byte{healthy.Digest}, listedDigests(listing))
 				require.Equal(t, 1, listing.Unreadable)
 				require.Equal(t, map[idempotency.State]idempotency.Total{
 					idempotency.StateCompleted: {Records: 1, Bytes: healthy.Size},

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 // The states of a record, as the scripts write them.
@@ -39,7 +37,6 @@ const redisMagic = "idempotency/1"
 const (
 	redisTokenSize   = 32
 	redisKeySize     = 32 // lua/record.lua says why
-	redisUUIDSize    = 36
 	redisAttemptSize = 10
 	redisTimeSize    = 13
 )
@@ -64,10 +61,9 @@ func parseRecord(value []byte, key string) (redisRecord, error) {
 	lease, given := words.digits("lease=", redisTimeSize), words.digits("ttl=", redisTimeSize)
 	attempt := words.digits("attempt=", redisAttemptSize)
 	own := words.next("key=")
-	operation, err := uuid.ParseBytes(words.sized("operation=", redisUUIDSize))
 	fingerprint := r.record.Fingerprint.parse(words.next("fingerprint="))
 	created := words.digits("created=", redisTimeSize)
-	if string(magic) != redisMagic || !words.ok || len(words.rest) > 0 || err != nil || !fingerprint {
+	if string(magic) != redisMagic || !words.ok || len(words.rest) > 0 || !fingerprint {
 		return redisRecord{}, errRedisHead
 	}
 	if attempt < 1 || attempt > math.MaxInt32 {
@@ -77,12 +73,12 @@ func parseRecord(value []byte, key string) (redisRecord, error) {
 		return redisRecord{}, errRedisKey
 	}
 	r.head, r.lease, r.given = value[:len(line)+1], lease, given
-	r.record.Operation, r.record.Attempt = operation, int(attempt)
-	r.record.Created = time.UnixMilli(created)
+	r.record.Attempt, r.record.Created = int(attempt), time.UnixMilli(created)
 	switch {
 	case r.state == stateDone:
 		r.response = rest
 	case len(rest) > 0:
+		var err error
 		if r.told, err = strconv.ParseInt(string(rest), 10, 64); err != nil {
 			return redisRecord{}, errRedisHead
 		}
@@ -170,25 +166,24 @@ type runningRecord struct {
 	encoded atomic.Int32 // how often
 	record  Record
 	ttl     any       // in milliseconds: to put a number into an any costs an allocation
-	space   [304]byte // as much as a head may have
+	space   [256]byte // as much as a head may have
 }
 
 // newRunningRecord returns the record of the first attempt at a new operation.
 func newRunningRecord(key string, request ClaimRequest) *runningRecord {
-	var random [32]byte
-	rand.Read(random[:]) // never fails
-	operation, now := operationFrom([16]byte(random[16:])), time.Now().UnixMilli()
+	var token [redisTokenSize / 2]byte
+	rand.Read(token[:]) // never fails
+	now := time.Now().UnixMilli()
 	ttl := milliseconds(max(request.TTL, request.Lease))
 	r := &runningRecord{ttl: ttl, record: Record{
-		Operation: operation, Attempt: 1, Fingerprint: request.Fingerprint,
+		Attempt: 1, Fingerprint: request.Fingerprint,
 		Created: time.UnixMilli(now), LeaseLeft: request.Lease,
 	}}
 	b := append(r.space[:0], runningHead...)
-	b = hex.AppendEncode(b, random[:16])
+	b = hex.AppendEncode(b, token[:])
 	b = strconv.AppendInt(append(b, " lease="...), milliseconds(request.Lease), 10)
 	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
 	b = append(append(b, " attempt=1 key="...), key...)
-	b = appendUUID(append(b, " operation="...), operation)
 	b = hex.AppendEncode(append(b, " fingerprint="...), request.Fingerprint[:])
 	b = strconv.AppendInt(append(b, " created="...), now, 10)
 	r.text = append(b, '\n')
@@ -218,17 +213,6 @@ func (r *runningRecord) MarshalBinary() ([]byte, error) {
 
 // String is for hooks of the client that log or trace commands.
 func (r *runningRecord) String() string { return string(r.text) }
-
-// appendUUID appends what id.String returns.
-func appendUUID(b []byte, id uuid.UUID) []byte {
-	for i, group := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
-		if i > 0 {
-			b = append(b, '-')
-		}
-		b = hex.AppendEncode(b, group)
-	}
-	return b
-}
 
 // appendDone appends the record of the claim with its response to b.
 func (r *runningRecord) appendDone(b []byte, resp Response) []byte {

@@ -41,7 +41,7 @@ func TestRedisRetentionOfUnfinishedOperations(t *testing.T) {
 				for range test.answers {
 					svc.call("key", "")
 				}
-				require.Len(t, a.ids, len(test.answers))
+				require.Len(t, a.numbers, len(test.answers))
 				keys := redisKeys(t, client, prefix)
 				require.Len(t, keys, 1)
 				left := client.PTTL(t.Context(), keys[0]).Val()

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -44,7 +42,7 @@ var referenceBugs = map[string][]string{
 		"Extend acts, then checks", "Complete acts, then checks", "Release acts, then checks",
 	},
 	"takeover at the last moment":     {"Complete checks, then writes"},
-	"released owner":                  {"fenced by operation"},
+	"released owner":                  {"fenced by time of creation"},
 	"forgotten owner":                 {"fenced by attempt number"},
 	"overtaken owner after a release": {"not fenced after a release"},
 	"repeated Complete":               {"repeated Complete is refused"},
@@ -58,7 +56,7 @@ var referenceBugs = map[string][]string{
 	"Extend during Release":           {"Extend checks, then writes"},
 	"completed record expires": {
 		"completed records stay", "completed records expire early", "reading prolongs the record",
-		"operation is named after its key",
+		"creation is that of the expired record",
 	},
 	"retention of a response":   {"retention counts from the claim"},
 	"unfinished record expires": {"unfinished records stay", "unfinished records expire early"},
@@ -79,6 +77,8 @@ var referenceBugs = map[string][]string{
 	"Extend during the end of a forgotten record": {"Extend restores what was settled"},
 	"response/memory of the caller":               {"response is modified", "body memory is retained"},
 	"claim without a lease":                       {"own lease is not told"},
+	"identity":                                    {"context without values", "Release does nothing"},
+	"identity of a key that is used again":        {"unfinished records stay"},
 }
 
 // transactionBugs does so for the transactional store.
@@ -94,6 +94,7 @@ var transactionBugs = map[string][]string{
 
 // effectBugs does so for the transactional store and the cases of RunTx.
 var effectBugs = map[string][]string{
+	"identity":        {"release commits"},
 	"effect":          {"effects are committed at once", "effects are lost", "response is lost"},
 	"no effect":       {"nothing to commit is no record", "refusals are not kept"},
 	"several effects": {"first effect is committed at once", "last effect alone is committed"},
@@ -162,8 +163,6 @@ var alterations = []struct {
 			r.Fingerprint = idempotency.Fingerprint{}
 		}
 	})},
-	{"record has no operation", "fresh key", records(func(r *idempotency.Record) { r.Operation = uuid.Nil })},
-	{"one operation for all", "fresh key", records(func(r *idempotency.Record) { r.Operation = uuid.NameSpaceDNS })},
 	{"attempts count from 0", "fresh key", records(func(r *idempotency.Record) { r.Attempt-- })},
 	{"attempts count from 2", "fresh key", records(func(r *idempotency.Record) { r.Attempt++ })},
 	{"creation in another unit", "fresh key", records(func(r *idempotency.Record) {

@@ -398,6 +398,15 @@ var effectCases = []testCase{{
 		t.counts(name, 1)
 		t.replays(h.own, resp)
 	},
+}, {
+	name: "identity",
+	rule: "An attempt whose effects were undone, and the one that follows it, have the ID of their key and the number 1.",
+	check: func(t *trial) {
+		for _, end := range endings {
+			t.counts(t.attempt(1, end), 0)
+		}
+		t.counts(t.attempt(1, answers), 1)
+	},
 }}
 
 // rush lets a crowd begin at once. Whoever is granted the claim makes an effect, and completes with its own response.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -48,8 +46,6 @@ func (t *trial) loses(own answer) {
 // describes checks that a record is that of the attempt of own.
 func (t *trial) describes(seen, own answer) {
 	switch {
-	case seen.Operation != own.Operation:
-		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
 	case seen.Attempt != own.Attempt:
 		t.failf("the record is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
 	case seen.Created.Sub(own.Created).Abs() > resolution:
@@ -88,8 +84,6 @@ func (t *trial) runsAs(seen, own answer) {
 		t.leaseRuns(seen, own)
 	case seen.LeaseLeft != 0:
 		t.failf("the record of an attempt without a lease says that %v are left", seen.LeaseLeft)
-	case seen.Operation != uuid.Nil && seen.Operation != own.Operation:
-		t.failf("the record is of operation %v, not of %v", seen.Operation, own.Operation)
 	case seen.Fingerprint != idempotency.Fingerprint{}:
 		t.tellsApart(seen, own)
 	}
@@ -111,10 +105,11 @@ func (t *trial) isAbandoned(seen, own answer) {
 	}
 }
 
-// isNew checks that own is the first attempt at another operation than before.
+// isNew checks that own is a first attempt, which knows nothing of the attempt before.
 func (t *trial) isNew(own, before answer) {
-	if own.Operation == before.Operation || own.Attempt != 1 {
-		t.failf("the claim is not for a new operation: %s", show(own))
+	least := own.asked.Sub(before.answered) - resolution
+	if own.Attempt != 1 || own.Created.Sub(before.Created) < least {
+		t.failf("the claim is not a first one, made now: %s", show(own))
 	}
 }
 
@@ -147,6 +142,6 @@ func (t *trial) notEarly(event string, since time.Time, span time.Duration, seen
 }
 
 func show(a answer) string {
-	return fmt.Sprintf("attempt %d at %v, created %v, lease left %v, completed %t",
-		a.Attempt, a.Operation, a.Created, a.LeaseLeft, a.Response != nil)
+	return fmt.Sprintf("attempt %d, created %v, lease left %v, completed %t",
+		a.Attempt, a.Created, a.LeaseLeft, a.Response != nil)
 }

@@ -131,13 +131,14 @@ var forgetCases = []testCase{{
 		t.next(own, request)
 	},
 }, {
-	name: "forget/other operation",
-	rule: "ErrEntryChanged says that the key is another operation's by now. The record stays.",
+	name: "forget/other record",
+	rule: "ErrEntryChanged says that the key has another record by now. The record stays.",
 	check: func(t *trial) {
 		own := t.claim(request)
 		t.complete(own, receipt("old"))
 		entry := t.inspect().Entry
 		t.forget(entry)
+		t.later() // a record is told from its predecessor by the time of its creation
 		own = t.claim(request)
 		t.complete(own, receipt("new"))
 		t.says("Forget", t.tryForget(entry), idempotency.ErrEntryChanged)

@@ -49,7 +49,7 @@ func (h *handler) isLate() {
 
 // response returns the response of the attempt.
 func (h *handler) response(status int) idempotency.Response {
-	resp := receipt("of " + h.own.Operation.String())
+	resp := receipt("of the attempt of " + h.own.asked.String())
 	resp.Status = status
 	return resp
 }

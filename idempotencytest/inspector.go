@@ -124,8 +124,8 @@ func (t *trial) isEntry(seen idempotency.Entry, state idempotency.State, own ans
 	t.names(seen)
 	hidden := t.isHidden(state)
 	switch {
-	case seen.Operation != own.Operation && !(hidden && seen.Operation == uuid.Nil):
-		t.failf("the entry is of operation %v, not of %v", seen.Operation, own.Operation)
+	case seen.OperationID() != t.key.OperationID():
+		t.failf("the entry is of operation %v, not of %v", seen.OperationID(), t.key.OperationID())
 	case seen.Attempt != own.Attempt && !(hidden && seen.Attempt == 0):
 		t.failf("the entry is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
 	case seen.Created.Sub(own.Created).Abs() > resolution && !(hidden && seen.Created.IsZero()):

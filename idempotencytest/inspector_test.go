@@ -38,7 +38,7 @@ var inspectorBugs = map[string][]string{
 	"forget/no record":                 {"forgetting nothing succeeds", "expired is forgotten"},
 	"forget/other state":               {"state is not compared"},
 	"forget/other attempt":             {"attempt is not compared"},
-	"forget/other operation":           {"operation is not compared"},
+	"forget/other record":              {"time of creation is not compared"},
 	"forget/concurrently":              {"forgetting checks, then removes"},
 	"forget/completed during Begin":    {"forgetting removes twice"},
 	"forget/released during Begin":     {"forgetting checks, then removes"},

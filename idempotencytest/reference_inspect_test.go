@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -32,7 +30,7 @@ func (r *reference) Inspect(_ context.Context, key idempotency.Key) (idempotency
 	e := r.shown(key, now)
 	if e == nil {
 		if r.has("inspecting claims") {
-			r.entries[key] = &entry{Record: idempotency.Record{Operation: uuid.New(), Attempt: 1}, ttl: now.Add(long)}
+			r.entries[key] = &entry{Record: idempotency.Record{Attempt: 1}, ttl: now.Add(long)}
 		}
 		if r.has("nothing is an empty entry") {
 			return idempotency.Entry{}, nil
@@ -94,7 +92,7 @@ func (r *reference) shown(key idempotency.Key, now time.Time) *entry {
 func (r *reference) entry(key idempotency.Key, e *entry, now time.Time) idempotency.Entry {
 	shown := idempotency.Entry{
 		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned,
-		Operation: e.Operation, Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
+		Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
 		Remaining: e.ttl.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)),
 	}
 	switch {
@@ -220,7 +218,7 @@ func (r *reference) compare(have, asked idempotency.Entry) error {
 		return idempotency.ErrInProgress
 	case have.State != asked.State && !r.has("state is not compared"),
 		have.Attempt != asked.Attempt && !r.has("attempt is not compared"),
-		have.Operation != asked.Operation && !r.has("operation is not compared"):
+		!have.Created.Equal(asked.Created) && !r.has("time of creation is not compared"):
 		return idempotency.ErrEntryChanged
 	}
 	return nil
@@ -278,7 +276,7 @@ func (r *reference) listed(key idempotency.Key, e *entry, now time.Time) idempot
 	case "listed status is lost":
 		shown.Status = 0
 	case "listed entries cannot be forgotten":
-		shown.Operation = uuid.Nil
+		shown.Created = shown.Created.Add(time.Nanosecond)
 	}
 	return shown
 }
@@ -377,7 +375,7 @@ func (tx *transaction) entry() idempotency.Entry {
 	resp := tx.record.Response
 	return idempotency.Entry{
 		Key: tx.key, Digest: tx.key.Digest(), State: idempotency.StateCompleted,
-		Operation: tx.record.Operation, Attempt: tx.record.Attempt, Created: tx.record.Created,
+		Attempt: tx.record.Attempt, Created: tx.record.Created,
 		Fingerprint: tx.record.Fingerprint, Status: resp.Status, Remaining: time.Until(tx.expires),
 		Size: int64(len(resp.Header) + len(resp.Trailer) + len(resp.Body)),
 	}
@@ -393,7 +391,7 @@ func (s *transactions) Forget(_ context.Context, asked idempotency.Entry) error 
 		return idempotency.ErrInProgress
 	case row == nil || !row.expires.After(time.Now()):
 		return idempotency.ErrNoRecord
-	case asked.State != idempotency.StateCompleted || asked.Operation != row.record.Operation:
+	case asked.State != idempotency.StateCompleted || !asked.Created.Equal(row.record.Created):
 		return idempotency.ErrEntryChanged
 	}
 	delete(s.rows, asked.Key)

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -49,6 +47,7 @@ func (r *reference) Begin(
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	old := r.entries[key]
 	e := r.find(key, now)
 	if e != nil && !r.claimable(e, a, now) {
 		if r.has("held key is an error") && e.lease.After(now) {
@@ -74,9 +73,9 @@ func (r *reference) Begin(
 		r.pause()
 	}
 	if e == nil {
-		e = &entry{Record: idempotency.Record{Operation: uuid.New(), Fingerprint: a.Fingerprint, Created: now}}
-		if r.has("operation is named after its key") {
-			e.Operation = uuid.NewSHA1(uuid.Nil, []byte(key.String()))
+		e = &entry{Record: idempotency.Record{Fingerprint: a.Fingerprint, Created: now}}
+		if old != nil && r.has("creation is that of the expired record") {
+			e.Created = old.Created
 		}
 		r.entries[key] = e
 	}
@@ -336,7 +335,7 @@ func (c *referenceClaim) step(name string, do func(*entry, time.Time) error) err
 func (c *referenceClaim) owns(step string, e *entry) bool {
 	r := c.store
 	return e.owner == c || r.has(step+" is not fenced") ||
-		r.has("fenced by operation") && e.Operation == c.claimed.Operation ||
+		r.has("fenced by time of creation") && e.Created.Equal(c.claimed.Created) ||
 		r.has("fenced by attempt number") && e.Attempt == c.claimed.Attempt ||
 		r.has("not fenced after a release") && e.released
 }

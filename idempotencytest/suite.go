@@ -10,7 +10,7 @@
 //     still do.
 //   - A released record stays in a leased store. So the next attempt belongs to the same operation, and no other
 //     request gets the key. A transactional store may have forgotten it.
-//   - A transactional store may know nothing of a running attempt but that it runs: operation and fingerprint are then
+//   - A transactional store may know nothing of a running attempt but that it runs: attempt and fingerprint are then
 //     zero.
 //
 // All other rules hold for both.
@@ -189,7 +189,7 @@ func probeTx(ctx context.Context, tested subject) error {
 }
 
 func casesFor(kind kind) []testCase {
-	all := slices.Concat(claimCases, scopeCases, leaseCases, fencingCases, settleCases, replayCases(), expiryCases)
+	all := slices.Concat(claimCases, scopeCases, leaseCases, fencingCases, settleCases, replayCases(), expiryCases, identityCases)
 	return only(kind, all)
 }
 

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -95,7 +93,7 @@ func (s *transactions) Begin(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	tx := &transaction{store: s, key: key, begun: ctx, record: idempotency.Record{
-		Operation: uuid.New(), Attempt: 1, Fingerprint: a.Fingerprint, Created: time.Now(), NoLease: true}}
+		Attempt: 1, Fingerprint: a.Fingerprint, Created: time.Now(), NoLease: true}}
 	if s.has("key runs before its record is read") {
 		if s.locks[key] != nil {
 			return idempotency.Record{NoLease: true}, nil, nil

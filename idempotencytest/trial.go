@@ -116,8 +116,6 @@ func (t *trial) claim(a idempotency.ClaimRequest) answer {
 	switch {
 	case own.claim == nil:
 		t.failf("the key was not claimed: %s", show(own))
-	case own.Operation == uuid.Nil:
-		t.failf("the record of the claim names no operation")
 	case own.Attempt < 1:
 		t.failf("the record of the claim has attempt number %d", own.Attempt)
 	case own.Fingerprint != a.Fingerprint:

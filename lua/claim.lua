@@ -6,8 +6,6 @@
 -- A plain SET comes before this script, and only what it cannot decide comes here: what is running or released, and what
 -- the server does not let it write. Such a server may still read, so this script reads first.
 
-local UUID = '^%x%x%x%x%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$'
-
 local key, claim, ttl, takeover = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local record = redis.call('GET', key)
 if not record then
@@ -37,8 +35,8 @@ end
 local lapsed = state == 'running' and takeover == '1' and left == 0
 if (state == 'released' or lapsed) and own == asked and content == fingerprint then
   -- The client refuses what neither it nor a script has written, so that must stay as it is. The last attempt has no next.
-  local operation, created = string.match(origin, ' operation=(%S+) .* created=(%d+)$')
-  if string.find(operation, UUID) and #owner == 32 and string.lower(record) == record
+  local created = string.match(origin, ' created=(%d+)$')
+  if #owner == 32 and string.lower(record) == record
     and #lease <= 13 and #given <= 13 and #created <= 13
     and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647
   then

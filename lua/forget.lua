@@ -1,7 +1,7 @@
--- Removes the record KEYS[1], whose key is ARGV[1], if it is in the state ARGV[2], and of the attempt ARGV[3] at the
--- operation ARGV[4]. One that is running stays.
+-- Removes the record KEYS[1], whose key is ARGV[1], if it is in the state ARGV[2], of the attempt ARGV[3], and was created
+-- at ARGV[4]. One that is running stays.
 
-local key, own, asked, attempt, operation = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, own, asked, attempt, created = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local line = read(key)
 if line == '' then
   return 'missing'
@@ -25,7 +25,7 @@ elseif state == 'done' then
   state = 'completed'
 end
 if state ~= asked or tonumber(tried) ~= tonumber(attempt)
-  or not string.find(origin, ' operation=' .. operation .. ' ', 1, true)
+  or tonumber(string.match(origin, ' created=(%d+)$')) ~= tonumber(created)
 then
   return 'changed'
 end

@@ -3,7 +3,7 @@
 -- A record is one string. Its first line is the head below; a completed record goes on with the stored form of the
 -- response. Times are milliseconds.
 --
--- idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 key=e1.. operation=0d.. fingerprint=9c.. created=17..
+-- idempotency/1 running token=5f.. lease=60000 ttl=86400000 attempt=1 key=e1.. fingerprint=9c.. created=17..
 --
 -- The state is running (perhaps abandoned, if the lease is over), released or done. The token is that of the last
 -- claim; no script writes over a record of another token. While a claim lasts, its record does not change by a byte. So
@@ -17,7 +17,7 @@
 -- 2^128 tries. The other half would cost each record 32 bytes more. The scripts that settle a claim compare the token
 -- alone: a copy has that of another claim.
 
-local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( key=(%x+) operation=%S+ fingerprint=(%x+) created=%d+)\n'
+local HEAD = '^idempotency/1 (%l+) token=(%x+) lease=(%d+) ttl=(%d+) attempt=(%d+)( key=(%x+) fingerprint=(%x+) created=%d+)\n'
 
 -- read returns the beginning of the record, which is empty if there is none.
 local function read(key)

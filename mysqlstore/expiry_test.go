@@ -23,7 +23,7 @@ func TestMaintain(t *testing.T) {
 	db := pool(t, servertest.MariaDB(t).DSN())
 	store, table := newStore(t, db)
 	const records = 1001 // in several batches
-	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, '', 1, '', '', 0, NULL, seq, NULL "+
+	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL "+
 		"FROM seq_1_to_1001")
 	require.Equal(t, records, one[int](t, db, "SELECT COUNT(*) FROM "+table))
 	completed(t, store, "key")

@@ -2,6 +2,7 @@ package mysqlstore_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -32,7 +33,7 @@ func TestConnectionBreaks(t *testing.T) {
 				store, table := newStore(t, db)
 				completed(t, store, "warm")
 
-				proxy.Inject(servertest.Rule{Fault: fault, Pattern: string(digest[:]), Skip: skip})
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: skip})
 				record, claim := begun(t, store, "key")
 				require.Equal(t, 1, record.Attempt)
 				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
@@ -64,7 +65,7 @@ func TestClaimInDoubt(t *testing.T) {
 			proxy := servertest.NewProxy(t, m.Addr())
 			store, _ := newStore(t, pool(t, m.DSNAt(proxy.Addr())))
 			completed(t, store, "warm")
-			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: string(digest[:]), Skip: tt.skip})
+			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skip})
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			asked := request

@@ -80,7 +80,7 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 // Put implements [sqlstore.Steps].
 func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
 	names := own.Names
-	args := []any{names[0], names[1], names[2], own.Operation, own.Attempt, own.Fingerprint, own.Token, own.Created,
+	args := []any{names[0], names[1], names[2], own.Attempt, own.Fingerprint, own.Token, own.Created,
 		length(lease), sqlstore.Micros(ttl), own.Response}
 	if seen.Found {
 		return s.change("replace", append(args, digest, seen.Token, seen.Lease, seen.Expires, !seen.Response.Valid)...)

@@ -113,10 +113,9 @@ func (a *attempt) put(ctx context.Context, token, response []byte, ttl time.Dura
 	v := values{
 		"{digest}", binary(a.digest[:]),
 		"{user}", text(a.names[0]), "{endpoint}", text(a.names[1]), "{key}", text(a.names[2]),
-		"{operation}", binary(a.record.Operation[:]), "{attempt}", integer(int64(a.record.Attempt)),
-		"{fingerprint}", binary(a.record.Fingerprint[:]), "{token}", binary(token),
-		"{created}", integer(a.record.Created.UnixMicro()), "{ttl}", integer(sqlstore.Micros(ttl)),
-		"{response}", place, "{locked}", locked,
+		"{attempt}", integer(int64(a.record.Attempt)), "{fingerprint}", binary(a.record.Fingerprint[:]),
+		"{token}", binary(token), "{created}", integer(a.record.Created.UnixMicro()),
+		"{ttl}", integer(sqlstore.Micros(ttl)), "{response}", place, "{locked}", locked,
 	}
 	if !a.seen.Found {
 		return a.change(ctx, v.in(a.store.sql.insert), arg...)

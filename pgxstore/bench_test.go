@@ -136,9 +136,9 @@ func byHand(b *testing.B, pool *pgxpool.Pool) http.Handler {
 // byHandSameRow inserts a record as the store does.
 func byHandSameRow(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	table := tableName(newTable(b, pool, pgxstore.Options{}))
-	insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, operation, token, attempt, created_at, fingerprint,
+	insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, token, attempt, created_at, fingerprint,
 			status, header, trailer, body, completed_at, expires_at, expires_minute)
-		VALUES ($1, $2, $3, $4, $5, $5, 1, now(), $6, $7, $8, '', $9, now(), now() + interval '1 hour',
+		VALUES ($1, $2, $3, $4, $5, 1, now(), $6, $7, $8, '', $9, now(), now() + interval '1 hour',
 			date_trunc('minute', now()) + interval '1 hour')`
 	return protectedByHand(pool, table, func(key idempotency.Key, digest []byte) (string, []any) {
 		return insert, []any{digest, key.User, key.Endpoint, key.ID, [16]byte(uuid.New()), attempt.Fingerprint[:],
@@ -313,9 +313,9 @@ func BenchmarkFirst(b *testing.B) {
 	}
 	sameRow := func(b *testing.B, pool *pgxpool.Pool) {
 		table := tableName(newTable(b, pool, pgxstore.Options{}))
-		insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
+		insert := "INSERT INTO " + table + ` (digest, user_id, endpoint, key, attempt, fingerprint, token,
 				created_at, lease_until, expires_at, expires_minute)
-			VALUES ($1, $2, $3, $4, $5, 1, $6, $7, now(), now() + interval '1 minute', now() + interval '1 hour',
+			VALUES ($1, $2, $3, $4, 1, $5, $6, now(), now() + interval '1 minute', now() + interval '1 hour',
 				date_trunc('minute', now()) + interval '1 hour') ON CONFLICT DO NOTHING`
 		update := "UPDATE " + table + ` SET status = $3, header = $4, trailer = '', body = $5, completed_at = now(),
 				lease_until = NULL, expires_at = now() + interval '1 hour',
@@ -323,7 +323,7 @@ func BenchmarkFirst(b *testing.B) {
 		compare(b, func(int) {
 			key := keyOf(uuid.NewString())
 			digest, token := key.Digest(), [16]byte(uuid.New())
-			writeOne(pool, insert, digest[:], key.User, key.Endpoint, key.ID, [16]byte(uuid.New()), attempt.Fingerprint[:], token)
+			writeOne(pool, insert, digest[:], key.User, key.Endpoint, key.ID, attempt.Fingerprint[:], token)
 			writeOne(pool, update, digest[:], token, answer.Status, string(answer.Header), answer.Body)
 		}, ours(b, pool))
 	}

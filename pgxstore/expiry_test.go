@@ -24,9 +24,9 @@ import (
 // which makes it much faster.
 func fill(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, records int, expires string) {
 	t.Helper()
-	execute(t, pool, fmt.Sprintf(`INSERT INTO %s (digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
+	execute(t, pool, fmt.Sprintf(`INSERT INTO %s (digest, user_id, endpoint, key, attempt, fingerprint, token,
 			created_at, expires_at, expires_minute, completed_at, status, body)
-		SELECT sha256($2::text::bytea) || int8send(i), 'user', 'POST /', i::text, gen_random_uuid(), 1,
+		SELECT sha256($2::text::bytea) || int8send(i), 'user', 'POST /', i::text, 1,
 			'\x00', gen_random_uuid(), %[2]s, %[2]s, date_bin('1 minute', %[2]s, 'epoch'), %[2]s, 201, repeat('x', 400)::bytea
 		FROM generate_series(1, $1::bigint) i`, tableName(opts), expires), records, uuid.NewString())
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -151,7 +150,6 @@ func TestForgedAnswers(t *testing.T) {
 			`lease_until = '294276-12-31'`:                  replayed,
 			`created_at = '-infinity'`:                      replayed,
 			`completed_at = 'infinity'`:                     replayed,
-			`operation = gen_random_uuid()`:                 replayed,
 			`token = gen_random_uuid()`:                     replayed,
 			`replays = -1`:                                  replayed,
 			`expires_minute = 'infinity'`:                   replayed,
@@ -302,77 +300,33 @@ func waitForLock(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) {
 	}, 10*time.Second, time.Millisecond, "the claim waits for the other session")
 }
 
-// The ID of an operation is shown to handlers and logs. It is not the token by which a claim is settled.
+// Whoever knows a key can compute the ID of its operation. It is not the token by which a claim is settled.
 func TestOperationIsNoToken(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
-		leases := pgxstore.New(pool, opts)
-		check := func(what string, key idempotency.Key, record idempotency.Record) {
-			digest := key.Digest()
-			require.Equal(t, record.Operation.String(), one[string](t, pool,
-				"SELECT operation::text FROM "+tableName(opts)+" WHERE digest = $1", digest[:]), what)
-			require.False(t, one[bool](t, pool,
-				"SELECT token = operation FROM "+tableName(opts)+" WHERE digest = $1", digest[:]), what)
-			require.Equal(t, uuid.Version(4), record.Operation.Version(), what)
-
+		check := func(what string, key idempotency.Key) {
+			digest, id := key.Digest(), key.OperationID().String()
 			before := rowOf(t, pool, opts, key)
+			require.NotContains(t, before, id, what)
 			for step, args := range map[string][]any{
 				"extend":   {time.Hour.Microseconds()},
 				"release":  {time.Hour.Microseconds()},
 				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged")},
 				"replace":  nil,
 			} {
-				execute(t, pool, opts.Statement(step), append([]any{digest[:], record.Operation.String()}, args...)...)
-				require.Equal(t, before, rowOf(t, pool, opts, key), step)
+				execute(t, pool, opts.Statement(step), append([]any{digest[:], id}, args...)...)
+				require.Equal(t, before, rowOf(t, pool, opts, key), "%s: %s", what, step)
 			}
 		}
-
-		key, claim := begun(t, leases)
-		record, _, err := store.Begin(ctx, key, attempt) // by another one
-		require.NoError(t, err)
-		check("running", key, record)
+		key, claim := begun(t, pgxstore.New(pool, opts))
+		check("running", key)
 		require.NoError(t, claim.Release(ctx, time.Hour))
-		check("released", key, record)
-
-		next, claim, err := store.Begin(ctx, key, attempt)
-		require.NoError(t, err)
-		require.NotNil(t, claim)
-		require.Equal(t, record.Operation, next.Operation)
-		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-		check("the next attempt", key, next)
-
-		key = keyOf(uuid.NewString())
-		record, claim, err = store.Begin(ctx, key, attempt)
+		check("released", key)
+		_, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
 		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-		check("completed", key, record)
-		again, _, err := store.Begin(ctx, key, attempt)
-		require.NoError(t, err)
-		require.Equal(t, record.Operation, again.Operation)
-
-		forge(t, pool, opts, key, "expires_at = now() - interval '1 second'")
-		renewed, claim, err := store.Begin(ctx, key, attempt)
-		require.NoError(t, err)
-		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-		require.NotEqual(t, record.Operation, renewed.Operation)
-		check("after the former one has expired", key, renewed)
+		check("the next attempt", key)
+		check("completed", completed(t, store))
 	})
-}
-
-// A record that is made again keeps its operation, which is still not its token.
-func TestOperationOfARestoredRecord(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	key := keyOf("1")
-	record, claim, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
-	require.NoError(t, err)
-	execute(t, pool, "DELETE FROM "+tableName(opts))
-	require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
-	require.Equal(t, record.Operation.String(), one[string](t, pool, "SELECT operation::text FROM "+tableName(opts)))
-	require.False(t, one[bool](t, pool, "SELECT token = operation FROM "+tableName(opts)))
-	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-	require.True(t, strings.Contains(rowOf(t, pool, opts, key), record.Operation.String()))
 }

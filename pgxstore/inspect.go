@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -90,8 +89,7 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 		if entry.State != idempotency.StateCompleted {
 			batch.Queue("select pg_advisory_xact_lock($1::bigint)", t.lockNumber(entry.Digest))
 		}
-		batch.Queue(sql.forget, entry.Digest[:], pgtype.UUID{Bytes: entry.Operation, Valid: true}, int32(entry.Attempt),
-			string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
+		batch.Queue(sql.forget, entry.Digest[:], entry.Created, int32(entry.Attempt), string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
 			deleted = tag.RowsAffected()
 			return nil
 		})

@@ -151,7 +151,7 @@ func TestForgetWhatHasChanged(t *testing.T) {
 			want   error
 		}{
 			"nothing":             {"attempt = attempt", nil},
-			"another operation":   {"operation = gen_random_uuid()", idempotency.ErrEntryChanged},
+			"another record":      {"created_at = created_at + interval '1 microsecond'", idempotency.ErrEntryChanged},
 			"another attempt":     {"attempt = attempt + 1", idempotency.ErrEntryChanged},
 			"claimed again":       {"lease_until = now() + interval '1 minute'", idempotency.ErrInProgress},
 			"completed meanwhile": {"lease_until = NULL, status = 200, completed_at = now()", idempotency.ErrEntryChanged},
@@ -237,7 +237,7 @@ func TestListByUser(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, entry.Key, inspected.Key)
 				require.Equal(t, entry.Size, inspected.Size)
-				require.Equal(t, entry.Operation, inspected.Operation)
+				require.Equal(t, entry.Created, inspected.Created)
 			}
 		}
 		listing, err = table.List(ctx, idempotency.ListRequest{User: "a\x00b"})
@@ -271,7 +271,7 @@ func TestUnreadableRecords(t *testing.T) {
 			forge(t, pool, opts, key, damage)
 			entry, err := store.Inspect(ctx, key)
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
-			require.Equal(t, record.Operation, entry.Operation, damage)
+			require.Equal(t, record.Created, entry.Created, damage)
 			require.Equal(t, key, entry.Key, damage)
 			listing, err := store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
 			require.NoError(t, err)
@@ -400,7 +400,7 @@ func TestInspectInEveryMode(t *testing.T) {
 				States: []idempotency.State{idempotency.StateCompleted}, User: key.User, Largest: true, Limit: 1,
 			})
 			require.NoError(t, err)
-			require.Equal(t, []uuid.UUID{entry.Operation}, []uuid.UUID{listing.Entries[0].Operation})
+			require.Equal(t, entry.Created, listing.Entries[0].Created)
 			users, err := store.LargestUsers(ctx, 1)
 			require.NoError(t, err)
 			require.Equal(t, []pgxstore.UserTotal{{User: key.User, Total: listing.Totals[idempotency.StateCompleted]}}, users)

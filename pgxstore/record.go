@@ -17,7 +17,6 @@ import (
 // row is a record as the statements return it.
 type row struct {
 	names       storedNames
-	operation   pgtype.UUID
 	attempt     pgtype.Int4
 	fingerprint []byte
 	token       pgtype.UUID
@@ -39,8 +38,8 @@ func (r *row) columns(asked *names, more ...any) []any {
 	for i := range asked {
 		r.names[i].asked = asked[i]
 	}
-	return append(append(make([]any, 0, 18), &r.names[0], &r.names[1], &r.names[2], &r.operation, &r.attempt,
-		&r.fingerprint, &r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
+	return append(append(make([]any, 0, 18), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
+		&r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
 		&r.trailer, &r.body, &r.awaited), more...)
 }
 
@@ -102,7 +101,7 @@ func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
 
 // record returns the record without its response.
 func (r *row) record() idempotency.Record {
-	rec := idempotency.Record{Operation: r.operation.Bytes, Attempt: int(r.attempt.Int32), Created: r.created.Time}
+	rec := idempotency.Record{Attempt: int(r.attempt.Int32), Created: r.created.Time}
 	copy(rec.Fingerprint[:], r.fingerprint)
 	rec.LeaseLeft = r.leaseLeft()
 	return rec

@@ -33,7 +33,7 @@ func Migrations(opts Options) []Migration {
 	if opts.Schema != "" {
 		sql += opts.read("0001_schema") + "\n"
 	}
-	sql += opts.read(file) + "\n" + opts.at("$11").read("0001_claim")
+	sql += opts.read(file) + "\n" + opts.at("$10").read("0001_claim")
 	return []Migration{{1, sql, opts.read("0001_down")}}
 }
 
@@ -45,8 +45,8 @@ func Migrations(opts Options) []Migration {
 // CREATE on the database only if the schema does not exist, because Migrate makes the schema first. If nothing is to be
 // done, it needs only USAGE.
 //
-// It changes nothing, and returns an [UnreadyTable], if the table is newer than this package, or has other columns than
-// Migrate makes.
+// It changes nothing, and returns an [UnreadyTable], if the table is newer than this package, lacks columns, or has
+// one that no store can fill.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	t := NewTable(pool, opts)
 	if t.faults != nil {

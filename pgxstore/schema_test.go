@@ -328,6 +328,7 @@ func TestMigrateOfAnotherTable(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := pgxstore.Options{Table: "somebody's"}
+	execute(t, pool, "DROP TABLE IF EXISTS "+tableName(opts))
 	execute(t, pool, "CREATE TABLE "+tableName(opts)+" (digest bytea PRIMARY KEY, expires_minute timestamptz)")
 	require.ErrorContains(t, pgxstore.Migrate(ctx, pool, opts), "lacks the columns fingerprint, ")
 	require.ErrorContains(t, pgxstore.NewTable(pool, opts).Check(ctx), "has no comment", "nothing was changed")

@@ -69,7 +69,7 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	}
 	record, err := r.held(idempotency.Fingerprint{})
 	e := idempotency.Entry{
-		Key: s.storedKey(), Digest: s.digest, State: idempotency.State(s.state), Operation: r.operation.Bytes,
+		Key: s.storedKey(), Digest: s.digest, State: idempotency.State(s.state),
 		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
 		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
 	}
@@ -137,13 +137,13 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 			size         int64
 			state, first string
 		)
-		_, err := pgx.ForEachRow(rows, []any{&digest, &stored[0], &stored[1], &stored[2], &r.operation, &r.attempt, &r.created,
+		_, err := pgx.ForEachRow(rows, []any{&digest, &stored[0], &stored[1], &stored[2], &r.attempt, &r.created,
 			&r.leaseUntil, &r.expires, &r.now, &completed, &r.status, &size, &state, &first}, func() error {
 			if len(digest) != 32 {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
 			e := idempotency.Entry{
-				Digest: [32]byte(digest), State: idempotency.State(state), Operation: r.operation.Bytes,
+				Digest: [32]byte(digest), State: idempotency.State(state),
 				Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: completed.Time, LeaseLeft: r.leaseLeft(),
 				Remaining: r.left(), Size: size, Status: int(r.status.Int32),
 			}

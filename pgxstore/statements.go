@@ -67,16 +67,16 @@ func (o Options) storage() string {
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 
-// vacant is the creation of an operation whose former record is replaced, if it is gone: a divided table has no primary
+// vacant is the creation of a record that replaces a former one, if it is gone: a divided table has no primary
 // key to tell.
-const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $15::timestamptz END"
+const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $14::timestamptz END"
 
 // recordStatements returns how a transaction records a new operation, and the next attempt at one: its number and when
 // the operation began are parameters then.
 func (o Options) recordStatements() (first, next string) {
 	sql := o.statement("record")
 	return strings.NewReplacer("{attempt}", "1", "{created}", "now()").Replace(sql),
-		strings.NewReplacer("{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
+		strings.NewReplacer("{attempt}", "$13::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
 // kind returns what pg_class.relkind says of the table.
@@ -152,7 +152,7 @@ const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' A
         AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
 
 // restoredColumns are all columns of the table.
-const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`
 
 func columns() []string {
@@ -161,19 +161,18 @@ func columns() []string {
 
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
-	"{columns}", `r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
+	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited`,
 	"{claimable}", claimable,
 	"{seen_claimable}", strings.ReplaceAll(claimable, "r.", "seen_"),
-	"{claim_columns}", `digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
+	"{claim_columns}", `digest, user_id, endpoint, key, attempt, fingerprint, token,
         created_at, lease_until, expires_at, expires_minute`,
-	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, $10::uuid, 1, $2::bytea,
+	"{claim}", `$1::bytea, $4::text, $5::text, $6::text, 1, $2::bytea,
         $7::uuid, {now}, {after $8}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')`,
 	"{claim_again}", `
             user_id = $4::text, endpoint = $5::text, key = $6::text,
-            operation = CASE WHEN r.expires_at <= {now} THEN $10::uuid ELSE r.operation END,
             attempt = CASE WHEN r.expires_at <= {now} THEN 1 ELSE r.attempt + 1 END,
             created_at = CASE WHEN r.expires_at <= {now} THEN {now} ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
@@ -181,8 +180,7 @@ var common = strings.NewReplacer(
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
 	"{restored_columns}", restoredColumns,
-	"{restorable}", `(r.expires_at <= {now} AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
-        OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL)`,
+	"{restorable}", `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'

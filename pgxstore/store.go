@@ -17,6 +17,8 @@ import (
 // Store keeps records in PostgreSQL, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds
 // as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for concurrent
 // use.
+//
+// The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
 type Store struct {
 	*Table
 	statements located[leaseStatements]
@@ -69,7 +71,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	}
 	c := &claim{
 		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint,
-		token: newUUID(), lease: request.Lease, ttl: ttl, operation: newUUID(),
+		token: newUUID(), lease: request.Lease, ttl: ttl,
 	}
 	claimed := false
 	held, err := c.take(ctx, reachOf(request), &claimed)
@@ -87,7 +89,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		return idempotency.Record{}, nil, err
 	}
 	if held.token == c.token {
-		c.operation, c.attempt, c.created = held.operation, held.attempt.Int32, held.created
+		c.attempt, c.created = held.attempt.Int32, held.created
 		record := held.record()
 		record.Remaining = c.replaced
 		return record, c, nil
@@ -105,7 +107,6 @@ type claim struct {
 	fingerprint idempotency.Fingerprint
 	token       pgtype.UUID
 	lease, ttl  time.Duration
-	operation   pgtype.UUID
 	attempt     int32 // 0: not claimed yet
 	created     pgtype.Timestamptz
 	replaced    time.Duration // how long the record of the attempt before would have been kept; 0: not known
@@ -117,7 +118,7 @@ type claim struct {
 // take claims the key within reach, and returns the record that holds it then. See [Table.retry] for claimed.
 func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
 	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
-		c.lease.Microseconds(), c.ttl.Microseconds(), &c.operation}
+		c.lease.Microseconds(), c.ttl.Microseconds()}
 	err = c.ask(ctx, claimed, pooled, c.sql.claim, args, func(r pgx.Row) (err error) {
 		held, err = c.scan(r)
 		return err
@@ -160,10 +161,10 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 	case claimed.Int32 == 0:
 		return nil, errOvertaken
 	}
-	own := row{operation: c.operation, attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
+	own := row{attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
 		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.lease), Valid: true}}
 	if claimed.Int32 > 1 {
-		own.operation, own.created, c.replaced = held.operation, held.created, held.left()
+		own.created, c.replaced = held.created, held.left()
 	}
 	*held = own
 	return held, nil
@@ -232,7 +233,7 @@ var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
 // restoreArgs returns what the record is made of again, up to its lease.
 func (c *claim) restoreArgs() []any {
-	return []any{c.digest[:], c.fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.operation, c.attempt, c.created}
+	return []any{c.digest[:], c.fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.attempt, c.created}
 }
 
 // restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was

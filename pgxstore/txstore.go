@@ -28,6 +28,10 @@ import (
 // It is not noticed if the process dies before that. Nor does anything keep a request that comes in between from running
 // the handler again.
 //
+// An attempt that was rolled back leaves nothing, so the next one has the number 1 again. It has the same ID, and so the same
+// [idempotency.Operation.DownstreamKey]. So a handler that also calls another system calls it first, with that key, and
+// writes the rows afterwards.
+//
 // A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
 // session falls silent.
 type TxStore struct {
@@ -72,7 +76,7 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	c := &txClaim{
 		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		ttl: request.TTL, reach: reachOf(request), operation: newUUID(),
+		ttl: request.TTL, reach: reachOf(request),
 	}
 	v, err := s.begin(ctx, c)
 	if err == nil && v.free() && s.withoutDay.Load() {
@@ -252,11 +256,10 @@ type txClaim struct {
 	token       pgtype.UUID
 	ttl         time.Duration // as it was asked for
 
-	visit     *visit
-	tx        transaction
-	operation pgtype.UUID
-	attempt   int32
-	created   pgtype.Timestamptz
+	visit   *visit
+	tx      transaction
+	attempt int32
+	created pgtype.Timestamptz
 
 	settled  bool
 	ended    atomic.Bool // Complete or Release has returned, or is about to
@@ -275,14 +278,12 @@ func (c *txClaim) own(v *visit) {
 func (c *txClaim) take(v *visit) {
 	c.visit, c.attempt, c.created = v, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
-		c.operation, c.attempt, c.created = v.row.operation, v.row.attempt.Int32+1, v.row.created
+		c.attempt, c.created = v.row.attempt.Int32+1, v.row.created
 	}
 }
 
 func (c *txClaim) recordOf() idempotency.Record {
-	return idempotency.Record{
-		Operation: c.operation.Bytes, Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time, NoLease: true,
-	}
+	return idempotency.Record{Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time, NoLease: true}
 }
 
 // Context implements [idempotency.Claim]: it adds what [Tx] returns.
@@ -421,8 +422,8 @@ func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl tim
 	if c.visit.found {
 		batch.Queue(c.sql.replace, c.digest[:], c.visit.row.token)
 	}
-	sql, args := c.sql.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token,
-		c.operation, c.visit.began, c.fingerprint[:], ttl.Microseconds())
+	sql, args := c.sql.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token, c.visit.began,
+		c.fingerprint[:], ttl.Microseconds())
 	if c.attempt > 1 || c.created != c.visit.began { // the operation is older than the transaction
 		sql, args = c.sql.recordNext, append(args, c.attempt, c.created)
 	}

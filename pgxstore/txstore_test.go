@@ -279,6 +279,49 @@ func TestHandlerInTransaction(t *testing.T) {
 	}
 }
 
+// A handler that charges first, and whose commit fails then, charges once: the provider sees the same key again.
+func TestChargeBehindAFailedCommit(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	execute(t, direct, `DROP TABLE IF EXISTS payment, account; CREATE TABLE account (id int PRIMARY KEY);
+		CREATE TABLE payment (account int REFERENCES account DEFERRABLE INITIALLY DEFERRED)`)
+	for name, c := range map[string]struct {
+		sql   string // what keeps the first attempt from being committed
+		first int
+	}{
+		"deferred constraint": {"INSERT INTO payment VALUES (1)", http.StatusInternalServerError},
+		"end of the session":  {"SELECT pg_terminate_backend(pg_backend_pid())", http.StatusServiceUnavailable},
+		"conflict":            {"DO $$ BEGIN RAISE SQLSTATE '40001'; END $$", http.StatusServiceUnavailable},
+		"rollback":            {"ROLLBACK", http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := newTable(t, direct, pgxstore.Options{})
+			l := newLedger(t, direct, opts)
+			charges, ran := make(map[string]int), 0
+			h := newMiddleware(t, pgxstore.NewTx(newPool(t, serverURL(t)), opts), idempotency.Options{},
+				func(w http.ResponseWriter, r *http.Request) {
+					op, _ := idempotency.FromContext(r.Context())
+					assert.Equal(t, 1, op.Attempt, "nothing is left of the first")
+					charges[op.DownstreamKey("charge")]++
+					tx, _ := pgxstore.Tx(r.Context())
+					_, err := tx.Exec(r.Context(), l.insert(), op.Key.ID)
+					assert.NoError(t, err)
+					if ran++; ran == 1 {
+						_, _ = tx.Exec(r.Context(), c.sql)
+					}
+					w.WriteHeader(http.StatusCreated)
+				})
+			require.Equal(t, c.first, post(h, "1").Code)
+			require.Zero(t, l.effects(t, keyOf("1")))
+			require.Equal(t, http.StatusCreated, post(h, "1").Code)
+			require.Equal(t, 1, l.effects(t, keyOf("1")))
+			require.Len(t, charges, 1)
+			require.Equal(t, 2, ran)
+		})
+	}
+}
+
 // A handler that commits by way of Conn and then fails does not run again. One that rolls back does.
 func TestFailureBehindACommit(t *testing.T) {
 	t.Parallel()
@@ -499,7 +542,7 @@ func TestIsolation(t *testing.T) {
 					http.Error(w, err.Error(), http.StatusServiceUnavailable)
 					return
 				}
-				w.Header().Set("Operation", op.ID.String())
+				w.Header().Set("Run", uuid.NewString())
 				w.WriteHeader(http.StatusCreated)
 			})
 			for range 10 {
@@ -515,7 +558,7 @@ func TestIsolation(t *testing.T) {
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						answers[w.Header().Get("Operation")]++
+						answers[w.Header().Get("Run")]++
 					})
 				}
 				crowd.Wait()

@@ -37,19 +37,25 @@ func TestExpiredRecordsGo(t *testing.T) {
 	require.Equal(t, claims, one[int](t, other, "SELECT count(*) FROM idempotency_records"))
 }
 
-// An attempt whose successor is forgotten does not come back: the next attempt would have the successor's number.
+// An attempt that another one has followed does not come back, even if the successor's record has expired: the token in
+// it tells.
 func TestForgottenSuccessor(t *testing.T) {
 	t.Parallel()
-	clock := newClock()
-	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
-	_, old := begun(t, store, "key")
-	clock.step(2 * request.Lease)
-	_, successor, err := store.Begin(t.Context(), keyOf("key"), takeover)
-	require.NoError(t, err)
-	require.NotNil(t, successor)
-	clock.step(2 * request.TTL)
-	require.ErrorIs(t, old.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
-	require.ErrorIs(t, old.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
-	require.ErrorIs(t, successor.Complete(t.Context(), answer, time.Hour), idempotency.ErrRestored)
-	requireReplay(t, store, "key")
+	for name, step := range map[string]time.Duration{"taken over": 2 * request.Lease, "forgotten": 2 * request.TTL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := newClock()
+			store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
+			_, old := begun(t, store, "key")
+			clock.step(step)
+			_, successor, err := store.Begin(t.Context(), keyOf("key"), takeover)
+			require.NoError(t, err)
+			require.NotNil(t, successor)
+			clock.step(2 * request.TTL)
+			require.ErrorIs(t, old.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
+			require.ErrorIs(t, old.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
+			require.ErrorIs(t, successor.Complete(t.Context(), answer, time.Hour), idempotency.ErrRestored)
+			requireReplay(t, store, "key")
+		})
+	}
 }

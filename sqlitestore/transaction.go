@@ -49,8 +49,8 @@ func (tx *transaction) Put(digest []byte, _, own *sqlstore.Row, lease, ttl time.
 	tx.used += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + overhead
 	now := tx.micros()
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
-	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Operation,
-		own.Attempt, own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response)
+	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
+		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response)
 	if err == nil && !put {
 		err = errNotPut // the effects of a handler must not be committed without it
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -73,10 +72,7 @@ func (c *forgetCommand) decide(a *app, entry idempotency.Entry, damage error) er
 	if c.Yes {
 		return nil
 	}
-	word := hex.EncodeToString(entry.Digest[:4])
-	if entry.Attempt > 0 {
-		word = entry.Operation.String()[:8]
-	}
+	word := entry.OperationID().String()[:8]
 	if a.line.JSON || !a.seen {
 		fmt.Fprintln(a.questions, paragraph(warn(entry, damage))) // whoever is asked must see it
 	}

@@ -103,8 +103,8 @@ func (a *app) show(e idempotency.Entry) {
 	row("endpoint", visible(e.Key.Endpoint))
 	row("key", visible(e.Key.ID))
 	row("digest", hex.EncodeToString(e.Digest[:]))
+	row("operation", e.OperationID().String())
 	if e.Attempt > 0 {
-		row("operation", e.Operation.String())
 		row("attempt", fmt.Sprint(e.Attempt))
 	}
 	row("began", instant(e.Created))

@@ -25,7 +25,7 @@ type jsonEntry struct {
 	Endpoint    string            `json:"endpoint,omitempty"`
 	Key         string            `json:"key,omitempty"`
 	Digest      string            `json:"digest"`
-	Operation   string            `json:"operation,omitempty"`
+	Operation   string            `json:"operation"`
 	Attempt     int               `json:"attempt,omitempty"`
 	Created     *time.Time        `json:"created,omitempty"`
 	Completed   *time.Time        `json:"completed,omitempty"`
@@ -52,13 +52,10 @@ type jsonResponse struct {
 func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 	j := &jsonEntry{
 		State: e.State, User: e.Key.User, Endpoint: e.Key.Endpoint, Key: e.Key.ID,
-		Digest:  hex.EncodeToString(e.Digest[:]),
+		Digest: hex.EncodeToString(e.Digest[:]), Operation: e.OperationID().String(),
 		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
 		Note: e.Note,
-	}
-	if e.Attempt > 0 {
-		j.Operation = e.Operation.String()
 	}
 	if damage != nil {
 		j.Damage = damage.Error()

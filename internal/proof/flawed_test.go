@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -88,11 +86,11 @@ func (f *flawed) Begin(
 	}
 	claim := &flawedClaim{store: f, key: key}
 	claim.made = row{
-		Record: idempotency.Record{Operation: uuid.New(), Attempt: 1, Fingerprint: a.Fingerprint, Created: now},
+		Record: idempotency.Record{Attempt: 1, Fingerprint: a.Fingerprint, Created: now},
 		owner:  claim, lease: now.Add(a.Lease), ttl: now.Add(max(a.Lease, a.TTL)),
 	}
 	if held != nil {
-		claim.made.Operation, claim.made.Attempt = held.Operation, held.Attempt+1
+		claim.made.Created, claim.made.Attempt = held.Created, held.Attempt+1
 	}
 	if held != nil && f.has("the attempt number stays") {
 		claim.made.Attempt = held.Attempt

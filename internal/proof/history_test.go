@@ -175,7 +175,7 @@ func (c *client) begin() {
 
 func show(record idempotency.Record) shown {
 	s := shown{
-		origin: origin{record.Operation, record.Attempt, int(record.Fingerprint[0])},
+		origin: origin{record.Created.UnixNano(), record.Attempt, int(record.Fingerprint[0])},
 		left:   record.LeaseLeft, remaining: record.Remaining,
 	}
 	if record.Response != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
-	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -40,11 +39,11 @@ type call struct {
 // past is what was called on a claim before, or is called at the same time.
 type past struct{ completed, released, settled bool } // settled: with a known outcome
 
-// origin is what a claim makes its record of.
+// origin is what a claim makes its record of. All records of an operation have the time of its creation.
 type origin struct {
-	operation uuid.UUID // zero: not seen yet
-	attempt   int
-	request   int
+	created int64 // zero: not seen yet
+	attempt int
+	request int
 }
 
 // span is an instant of which only the earliest and the latest time are known, since the start of the history.
@@ -172,9 +171,8 @@ func (s state) begin(c call, r reply) []state {
 	if r.unknown && free {
 		return []state{next}
 	}
-	reused := s.phase == gone && r.record.operation == s.operation
 	next, ok := next.shows(c, r.record)
-	if r.unknown || r.err != nil || r.claimed != free || reused && free || !ok {
+	if r.unknown || r.err != nil || r.claimed != free || !ok {
 		return nil
 	}
 	return []state{next}
@@ -196,10 +194,10 @@ func (s state) claim(c call) (claimed state, free bool) {
 
 // shows reports whether the store may show the record so, and returns it with what that tells.
 func (s state) shows(c call, r shown) (state, bool) {
-	if s.operation == uuid.Nil {
-		s.operation = r.operation // of a claim whose reply was lost
+	if s.created == 0 {
+		s.created = r.created // of a claim whose reply was lost
 	}
-	ok := s.origin == r.origin && s.operation != uuid.Nil && s.body == r.body
+	ok := s.origin == r.origin && s.created != 0 && s.body == r.body
 	if s.phase == running {
 		s.lease = s.lease.and(c.plus(r.left))
 		return s, ok && r.left > 0 && s.lease.from <= s.lease.to
@@ -318,7 +316,7 @@ func (r reply) String() string {
 	case r.record == shown{}:
 		return "ok"
 	}
-	text := fmt.Sprintf("operation %.8s attempt %d, request %d", r.record.operation, r.record.attempt, r.record.request)
+	text := fmt.Sprintf("created %d attempt %d, request %d", r.record.created, r.record.attempt, r.record.request)
 	switch {
 	case r.claimed:
 		return "claimed: " + text

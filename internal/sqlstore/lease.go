@@ -284,14 +284,15 @@ func (l *lease) find(steps Steps) (*Row, standing, error) {
 	return seen, l.standing(seen), nil
 }
 
+// standing tells by the token whether another attempt has claimed the key since, even if its record has expired.
 func (l *lease) standing(seen *Row) standing {
 	switch {
 	case !seen.Found:
 		return gone
-	case !seen.Counts():
-		return l.expired(seen)
 	case string(seen.Token) != string(l.token):
 		return foreign
+	case !seen.Counts():
+		return gone
 	case seen.Response.Valid:
 		return isComplete
 	case !seen.Lease.Valid:
@@ -299,14 +300,4 @@ func (l *lease) standing(seen *Row) standing {
 	default:
 		return running
 	}
-}
-
-// expired returns how a record that has expired stands to a claim. A record of a later attempt at the same operation is
-// left alone: no two attempts may have the same number.
-func (l *lease) expired(seen *Row) standing {
-	later := string(seen.Operation) == string(l.record.Operation[:]) && seen.Attempt > int64(l.record.Attempt)
-	if later {
-		return foreign
-	}
-	return gone
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -34,7 +32,6 @@ type Row struct {
 	Now   int64 // when it was read, by the clock of the store
 
 	Names       Names
-	Operation   []byte
 	Attempt     int64
 	Fingerprint []byte
 	Token       []byte // of the attempt that claimed the key last
@@ -47,15 +44,15 @@ type Row struct {
 // NewRow returns what is stored of an attempt, without lease, expiry and response.
 func NewRow(names Names, token []byte, of idempotency.Record) *Row {
 	return &Row{
-		Names: names, Operation: of.Operation[:], Attempt: int64(of.Attempt), Fingerprint: of.Fingerprint[:], Token: token,
+		Names: names, Attempt: int64(of.Attempt), Fingerprint: of.Fingerprint[:], Token: token,
 		Created: of.Created.UnixMicro(),
 	}
 }
 
 // Columns returns where to scan what is stored to, in the order of the fields.
 func (r *Row) Columns() []any {
-	return []any{&r.Names[0], &r.Names[1], &r.Names[2], &r.Operation, &r.Attempt, &r.Fingerprint, &r.Token, &r.Created,
-		&r.Lease, &r.Expires, &r.Response}
+	return []any{&r.Names[0], &r.Names[1], &r.Names[2], &r.Attempt, &r.Fingerprint, &r.Token, &r.Created, &r.Lease,
+		&r.Expires, &r.Response}
 }
 
 // Stored returns what is stored of a response, and what is stored instead if there is no room for it.
@@ -95,8 +92,6 @@ func (r *Row) check(asked Names, by idempotency.Fingerprint) error {
 	switch {
 	case r.Names != asked:
 		return invalid("made for another key")
-	case len(r.Operation) != len(uuid.UUID{}):
-		return invalid("operation of %d bytes", len(r.Operation))
 	case len(r.Fingerprint) != len(by):
 		return invalid("fingerprint of %d bytes", len(r.Fingerprint))
 	case bytes.Equal(r.Fingerprint, none[:]) && by != none:
@@ -122,7 +117,7 @@ func (r *Row) claimable(request *idempotency.ClaimRequest) bool {
 // Next returns the record of the attempt that claims the key, without a lease. It is for a row that does not hold the
 // key against the request.
 func (r *Row) Next(request *idempotency.ClaimRequest) idempotency.Record {
-	record := idempotency.Record{Operation: uuid.New(), Created: time.UnixMicro(r.Now)}
+	record := idempotency.Record{Created: time.UnixMicro(r.Now)}
 	if r.Counts() {
 		record = r.attempted()
 		record.Remaining = until(r.Expires, r.Now)
@@ -132,11 +127,10 @@ func (r *Row) Next(request *idempotency.ClaimRequest) idempotency.Record {
 	return record
 }
 
-// attempted returns what check has looked at: operation, attempt, fingerprint and creation.
+// attempted returns what check has looked at: attempt, fingerprint and creation.
 func (r *Row) attempted() idempotency.Record {
 	return idempotency.Record{
-		Operation: uuid.UUID(r.Operation), Attempt: int(r.Attempt), Fingerprint: idempotency.Fingerprint(r.Fingerprint),
-		Created: time.UnixMicro(r.Created),
+		Attempt: int(r.Attempt), Fingerprint: idempotency.Fingerprint(r.Fingerprint), Created: time.UnixMicro(r.Created),
 	}
 }
 

@@ -4,7 +4,6 @@ CREATE TABLE IF NOT EXISTS {records} (
     user_id     TEXT       NOT NULL,
     endpoint    TEXT       NOT NULL,
     `key`       TEXT       NOT NULL,
-    operation   BINARY(16) NOT NULL COMMENT 'UUID, the same for all attempts',
     attempt     INT        NOT NULL,
     fingerprint BINARY(32) NOT NULL,
     token       BINARY(16) NOT NULL COMMENT 'of the attempt that claimed the key last',

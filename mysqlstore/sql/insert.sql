@@ -1,7 +1,7 @@
 -- Makes the record of a key that has none.
 --
---   digest, user, endpoint, key, operation, attempt, fingerprint, token, created, how long the lease is or null,
---   how long the record is kept, response
+--   digest, user, endpoint, key, attempt, fingerprint, token, created, how long the lease is or null, how long the record
+--   is kept, response
 INSERT INTO {records}
-    (digest, user_id, endpoint, `key`, operation, attempt, fingerprint, token, created, lease, expires, response)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?)
+    (digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?)

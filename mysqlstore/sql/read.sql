@@ -3,5 +3,5 @@
 --
 --   digest
 SELECT {now}, @@max_allowed_packet, digest IS NOT NULL,
-    user_id, endpoint, `key`, operation, attempt, fingerprint, token, created, lease, expires, response
+    user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response
 FROM (SELECT 1) one LEFT JOIN {records} ON digest = ?

@@ -1,7 +1,7 @@
 -- Makes the record of a key that has none, if the session has the lock. The primary key decides where locks do not
 -- reach.
 INSERT INTO {records}
-    (digest, user_id, endpoint, `key`, operation, attempt, fingerprint, token, created, lease, expires, response)
-SELECT {digest}, {user}, {endpoint}, {key}, {operation}, {attempt}, {fingerprint}, {token}, {created}, NULL,
-    {now} + {ttl}, {response}
+    (digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response)
+SELECT {digest}, {user}, {endpoint}, {key}, {attempt}, {fingerprint}, {token}, {created}, NULL, {now} + {ttl},
+    {response}
 FROM DUAL WHERE {locked}

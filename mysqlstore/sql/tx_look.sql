@@ -5,8 +5,8 @@
 -- one name in MariaDB, and another one in MySQL.
 SELECT @@autocommit, /*M!100000 @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED',
     @@wait_timeout, name, IS_FREE_LOCK(name), {now}, @@max_allowed_packet, digest IS NOT NULL,
-    CAST(user_id AS BINARY), CAST(endpoint AS BINARY), CAST(`key` AS BINARY), operation, attempt, fingerprint, token,
-    created, lease, expires, response
+    CAST(user_id AS BINARY), CAST(endpoint AS BINARY), CAST(`key` AS BINARY), attempt, fingerprint, token, created,
+    lease, expires, response
 FROM (
     SELECT CONCAT('idempotency:', LEFT(SHA2(CONCAT_WS('.', DATABASE(), {table}, HEX({digest})), 256), 52)) AS name
 ) one LEFT JOIN {records} ON digest = {digest}

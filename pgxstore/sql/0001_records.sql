@@ -14,7 +14,6 @@ CREATE TABLE IF NOT EXISTS {records} (
     user_id        text        NOT NULL,    -- or SHA-256 digests in hexadecimal, as are endpoint and key then
     endpoint       text        NOT NULL,
     key            text        NOT NULL,
-    operation      uuid        NOT NULL,    -- the same for every attempt
     attempt        integer     NOT NULL,
     fingerprint    bytea       NOT NULL,    -- of the request
     token          uuid        NOT NULL,    -- of the claim, that is of the last attempt

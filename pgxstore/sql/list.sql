@@ -4,10 +4,10 @@
 --
 -- How long a value is stands in the row, also of a value that is stored out of line. So only the rows that are returned may
 -- have one fetched: the header, for its beginning. A note is its first line, and starts with a colon.
-SELECT l.digest, l.user_id, l.endpoint, l.key, l.operation, l.attempt, l.created_at, l.lease_until, l.expires_at,
+SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
     l.now, l.completed_at, l.status, l.size, l.state, coalesce(substr(l.header, 1, 260), '')
 FROM (
-    SELECT r.digest, r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.created_at, r.lease_until, r.expires_at,
+    SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
         {now} AS now, r.completed_at, r.status, {size} AS size, {state} AS state, r.header
     FROM {records} r WHERE {asked_for} AND {readable} AND (cardinality($1::text[]) = 0 OR {state} = ANY ($1::text[]))
     ORDER BY CASE WHEN $3::boolean THEN {size} END DESC, r.created_at, r.digest LIMIT $4::bigint

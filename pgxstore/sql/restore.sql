@@ -3,16 +3,16 @@
 -- it has; whether it may, by what was there before (if it may and has not, another session was faster, and the statement
 -- is to be run again); and whether the claim has its response already.
 --
--- A record is left alone if it is somebody else's, and still counts or is of a later attempt at the same operation: no
--- two attempts may have the same number. One that the claim has made again before is renewed or completed.
+-- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
+-- claim has made again before is renewed or completed.
 --
---   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 operation, $8 attempt, $9 created
---   $10 lease, null with a response; $11 time to live (both in microseconds)
---   $12 status, $13 header, $14 trailer, $15 body; null with a lease
+--   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
+--   $9 lease, null with a response; $10 time to live (both in microseconds)
+--   $11 status, $12 header, $13 trailer, $14 body; null with a lease
 WITH record ({restored_columns}) AS (
-    SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::uuid, $8::integer, $9::timestamptz,
-        {after $10}, {after $11}, date_bin('1 minute', {after $11}, 'epoch'),
-        CASE WHEN $12::integer IS NOT NULL THEN {now} END, $12::integer, $13::text, $14::text, $15::bytea, 0
+    SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
+        {after $9}, {after $10}, date_bin('1 minute', {after $10}, 'epoch'),
+        CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, 0
 ), again AS (
     UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record)
     WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true

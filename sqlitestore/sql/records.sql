@@ -4,7 +4,6 @@ CREATE TABLE IF NOT EXISTS idempotency_records (
     user_id     TEXT    NOT NULL,
     endpoint    TEXT    NOT NULL,
     key         TEXT    NOT NULL,
-    operation   BLOB    NOT NULL,             -- UUID, the same for all attempts
     attempt     INTEGER NOT NULL,
     fingerprint BLOB    NOT NULL,
     token       BLOB    NOT NULL,             -- of the attempt that claimed the key last

@@ -82,7 +82,6 @@ func TestExplorerFindsBugsOfAStore(t *testing.T) {
 		"lapsed lease is kept":         {Requests: "1a", Faults: 1},
 		"answer lapses with its lease": {Requests: "1a"},
 		"attempt number stays":         {Requests: "1a 2a", Faults: 1},
-		"operation changes":            {Requests: "1a 2a", Faults: 1},
 		"any claim extends":            {Requests: "1a 2a", Passages: 1, Jumps: 1},
 		"any claim completes":          {Requests: "1a 2a", Jumps: 1},
 		"any claim releases":           {Requests: "1a 2a 3a", Faults: 1, Jumps: 1},

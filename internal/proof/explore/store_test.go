@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/idempotency-go/idempotency"
 )
 
@@ -33,13 +31,12 @@ type granted struct {
 
 // record is what the store keeps. It may have a bug.
 type record struct {
-	bug       string
-	token     int // of the last claim; 0: there is none
-	until     time.Duration
-	operation uuid.UUID
-	attempt   int
-	released  bool
-	response  *idempotency.Response
+	bug      string
+	token    int // of the last claim; 0: there is none
+	until    time.Duration
+	attempt  int
+	released bool
+	response *idempotency.Response
 }
 
 func (s *record) runs(now time.Duration) bool {
@@ -60,9 +57,6 @@ func (s *record) free(now time.Duration, takeOver bool) bool {
 }
 
 func (s *record) claim(now time.Duration) {
-	if s.token == 0 || s.bug == "operation changes" {
-		s.operation = uuid.New()
-	}
 	if s.token == 0 || s.bug != "attempt number stays" {
 		s.attempt++
 	}
@@ -155,7 +149,7 @@ func (c *claim) lease() *granted { return &c.key.leases[c.token-1] }
 
 func (k *key) show(now time.Duration, fp idempotency.Fingerprint) idempotency.Record {
 	s := &k.record
-	rec := idempotency.Record{Operation: s.operation, Attempt: s.attempt, Fingerprint: fp, Response: s.response}
+	rec := idempotency.Record{Attempt: s.attempt, Fingerprint: fp, Response: s.response}
 	if s.runs(now) {
 		rec.LeaseLeft = s.until - now
 	}

@@ -22,7 +22,6 @@ CREATE TABLE IF NOT EXISTS "idempotency_records" (
     user_id        text        NOT NULL,    -- or SHA-256 digests in hexadecimal, as are endpoint and key then
     endpoint       text        NOT NULL,
     key            text        NOT NULL,
-    operation      uuid        NOT NULL,    -- the same for every attempt
     attempt        integer     NOT NULL,
     fingerprint    bytea       NOT NULL,    -- of the request
     token          uuid        NOT NULL,    -- of the claim, that is of the last attempt
@@ -51,13 +50,13 @@ COMMENT ON TABLE "idempotency_records" IS 'idempotency records, version 1';
 
 -- Claims a key for which no record was seen, or one that can be claimed. Returns the number of the attempt, which is 1
 -- for every new record; null if what was seen holds the key; or 0 if another session was faster, also if it has deleted
--- what was seen. See claim.sql for the parameters, and for why this is a function. $11 is the time.
+-- what was seen. See claim.sql for the parameters, and for why this is a function. $10 is the time.
 --
 -- Its name tells whether the table is divided, for a store that was told otherwise to find none. Nor may that find one
 -- which a former table has left.
 DROP FUNCTION IF EXISTS "idempotency_records_claim_day";
 
-CREATE OR REPLACE FUNCTION "idempotency_records_claim"(bytea, bytea, integer, text, text, text, uuid, bigint, bigint, uuid,
+CREATE OR REPLACE FUNCTION "idempotency_records_claim"(bytea, bytea, integer, text, text, text, uuid, bigint, bigint,
     timestamptz, seen_token uuid, seen_status integer, seen_expires_at timestamptz, seen_fingerprint bytea,
     seen_lease_until timestamptz, seen_completed_at timestamptz, seen_attempt integer, seen_user_id text,
     seen_endpoint text, seen_key text) RETURNS integer
@@ -66,14 +65,14 @@ DECLARE
     claimed integer;
 BEGIN
     IF seen_token IS NULL THEN
-        INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, operation, attempt, fingerprint, token,
-        created_at, lease_until, expires_at, expires_minute) VALUES ($1::bytea, $4::text, $5::text, $6::text, $10::uuid, 1, $2::bytea,
-        $7::uuid, $11, ($11 + $8::bigint * interval '1 microsecond'), ($11 + $9::bigint * interval '1 microsecond'), date_bin('1 minute', ($11 + $9::bigint * interval '1 microsecond'), 'epoch')) ON CONFLICT (digest) DO NOTHING;
+        INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, attempt, fingerprint, token,
+        created_at, lease_until, expires_at, expires_minute) VALUES ($1::bytea, $4::text, $5::text, $6::text, 1, $2::bytea,
+        $7::uuid, $10, ($10 + $8::bigint * interval '1 microsecond'), ($10 + $9::bigint * interval '1 microsecond'), date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch')) ON CONFLICT (digest) DO NOTHING;
         GET DIAGNOSTICS claimed = ROW_COUNT; -- any expression would take longer
         RETURN claimed;
     END IF;
-    IF NOT (seen_expires_at <= $11 OR seen_status IS NULL AND seen_fingerprint = $2::bytea
-        AND ($3::integer >= 1 AND seen_lease_until IS NULL OR $3::integer >= 2 AND seen_lease_until <= $11)
+    IF NOT (seen_expires_at <= $10 OR seen_status IS NULL AND seen_fingerprint = $2::bytea
+        AND ($3::integer >= 1 AND seen_lease_until IS NULL OR $3::integer >= 2 AND seen_lease_until <= $10)
         AND seen_lease_until IS DISTINCT FROM '-infinity' AND seen_completed_at IS NULL
         AND seen_attempt BETWEEN 1 AND 2147483646 AND ((seen_user_id, seen_endpoint, seen_key) = ($4::text, $5::text, $6::text)
             OR (encode(sha256(convert_to(seen_user_id, 'UTF8')), 'hex'), encode(sha256(convert_to(seen_endpoint, 'UTF8')), 'hex'), encode(sha256(convert_to(seen_key, 'UTF8')), 'hex')) = ($4::text, $5::text, $6::text)
@@ -82,15 +81,14 @@ BEGIN
     END IF;
     UPDATE "idempotency_records" r SET 
             user_id = $4::text, endpoint = $5::text, key = $6::text,
-            operation = CASE WHEN r.expires_at <= $11 THEN $10::uuid ELSE r.operation END,
-            attempt = CASE WHEN r.expires_at <= $11 THEN 1 ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= $11 THEN $11 ELSE r.created_at END,
-            replays = CASE WHEN r.expires_at <= $11 THEN 0 ELSE r.replays END,
-            fingerprint = $2::bytea, token = $7::uuid, lease_until = ($11 + $8::bigint * interval '1 microsecond'),
-            expires_at = ($11 + $9::bigint * interval '1 microsecond'), expires_minute = date_bin('1 minute', ($11 + $9::bigint * interval '1 microsecond'), 'epoch'),
+            attempt = CASE WHEN r.expires_at <= $10 THEN 1 ELSE r.attempt + 1 END,
+            created_at = CASE WHEN r.expires_at <= $10 THEN $10 ELSE r.created_at END,
+            replays = CASE WHEN r.expires_at <= $10 THEN 0 ELSE r.replays END,
+            fingerprint = $2::bytea, token = $7::uuid, lease_until = ($10 + $8::bigint * interval '1 microsecond'),
+            expires_at = ($10 + $9::bigint * interval '1 microsecond'), expires_minute = date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL
-    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $11 OR r.status IS NULL AND r.fingerprint = $2::bytea
-        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $11)
+    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.status IS NULL AND r.fingerprint = $2::bytea
+        AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $10)
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR (encode(sha256(convert_to(r.user_id, 'UTF8')), 'hex'), encode(sha256(convert_to(r.endpoint, 'UTF8')), 'hex'), encode(sha256(convert_to(r.key, 'UTF8')), 'hex')) = ($4::text, $5::text, $6::text)

@@ -2,9 +2,9 @@
 -- Deletes a record if it still says what somebody has been shown, and nobody is running the operation. Unless the operation
 -- is completed, the transaction has the advisory lock of the key, which keeps other transactions away. A lease that is claimed
 -- or renewed meanwhile is seen, because the row is looked at again when it has been locked.
---   $1 digest, $2 operation, $3 attempt, $4 state
+--   $1 digest, $2 when it was created, $3 attempt, $4 state
 DELETE FROM "idempotency_records" r WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours' AND r.expires_at > statement_timestamp()
-    AND r.operation = $2::uuid AND r.attempt = $3::integer AND CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
+    AND r.created_at = $2::timestamptz AND r.attempt = $3::integer AND CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = $4::text AND CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END <> 'running'

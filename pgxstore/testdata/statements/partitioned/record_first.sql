@@ -1,6 +1,6 @@
 /* idempotency: record */
-INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, token, operation, attempt, created_at, fingerprint,
+INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, token, attempt, created_at, fingerprint,
     status, header, trailer, body, completed_at, expires_at, expires_minute)
-VALUES ($1::bytea, $2::text, $3::text, $4::text, $5::uuid, $6::uuid,
-    1, CASE now() WHEN $7::timestamptz THEN now() END, $8::bytea,
-    $10::integer, $11::text, $12::text, $13::bytea, statement_timestamp(), (statement_timestamp() + $9::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $9::bigint * interval '1 microsecond'), 'epoch'))
+VALUES ($1::bytea, $2::text, $3::text, $4::text, $5::uuid,
+    1, CASE now() WHEN $6::timestamptz THEN now() END, $7::bytea,
+    $9::integer, $10::text, $11::text, $12::bytea, statement_timestamp(), (statement_timestamp() + $8::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $8::bigint * interval '1 microsecond'), 'epoch'))

@@ -3,33 +3,31 @@
 -- it has; whether it may, by what was there before (if it may and has not, another session was faster, and the statement
 -- is to be run again); and whether the claim has its response already.
 --
--- A record is left alone if it is somebody else's, and still counts or is of a later attempt at the same operation: no
--- two attempts may have the same number. One that the claim has made again before is renewed or completed.
+-- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
+-- claim has made again before is renewed or completed.
 --
---   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 operation, $8 attempt, $9 created
---   $10 lease, null with a response; $11 time to live (both in microseconds)
---   $12 status, $13 header, $14 trailer, $15 body; null with a lease
-WITH record (digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+--   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
+--   $9 lease, null with a response; $10 time to live (both in microseconds)
+--   $11 status, $12 header, $13 trailer, $14 body; null with a lease
+WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) AS (
-    SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::uuid, $8::integer, $9::timestamptz,
-        (statement_timestamp() + $10::bigint * interval '1 microsecond'), (statement_timestamp() + $11::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $11::bigint * interval '1 microsecond'), 'epoch'),
-        CASE WHEN $12::integer IS NOT NULL THEN statement_timestamp() END, $12::integer, $13::text, $14::text, $15::bytea, 0
+    SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
+        (statement_timestamp() + $9::bigint * interval '1 microsecond'), (statement_timestamp() + $10::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $10::bigint * interval '1 microsecond'), 'epoch'),
+        CASE WHEN $11::integer IS NOT NULL THEN statement_timestamp() END, $11::integer, $12::text, $13::text, $14::bytea, 0
 ), again AS (
-    UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+    UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) = (SELECT * FROM record)
     WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
         AND r.expires_at = (SELECT max(expires_at) FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
-        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours') AND (r.expires_at <= statement_timestamp() AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
-        OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL) RETURNING true
+        AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours') AND (r.token = $6::uuid AND (r.expires_at <= statement_timestamp() OR r.status IS NULL AND r.lease_until IS NOT NULL)) RETURNING true
 ), made AS (
-    INSERT INTO "idempotency_records" (digest, fingerprint, user_id, endpoint, key, token, operation, attempt, created_at,
+    INSERT INTO "idempotency_records" (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) SELECT * FROM record
     WHERE NOT EXISTS (SELECT FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours')  RETURNING true
 )
-SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce((r.expires_at <= statement_timestamp() AND (r.operation <> $7::uuid OR r.attempt <= $8::integer)
-        OR r.token = $6::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL), true),
+SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce((r.token = $6::uuid AND (r.expires_at <= statement_timestamp() OR r.status IS NULL AND r.lease_until IS NOT NULL)), true),
     coalesce(r.token = $6::uuid AND r.status IS NOT NULL, false)
 FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'

@@ -6,16 +6,14 @@
 --
 --   $1 digest, $2 fingerprint, $3 what may be claimed beyond what is absent or expired: 1 released, 2 also lapsed
 --   $4 user, $5 endpoint, $6 key, $7 token, $8 lease, $9 time to live (both in microseconds)
---   $10 operation, if it is a new one
 --
 -- What claims is a function because a statement that can write takes more than twice as long to begin as one that can
 -- only read; and one that returns a value, not rows, because to begin a second source of rows takes half as long again.
 -- For a record that is to be replayed it is not called.
-SELECT r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
+SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited, CASE WHEN r.status IS NULL OR r.expires_at <= statement_timestamp() THEN "idempotency_records_claim"($1::bytea, $2::bytea,
-    $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, $10::uuid, statement_timestamp(), r.token,
-    r.status, r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint,
-    r.key) END
+    $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, statement_timestamp(), r.token, r.status,
+    r.expires_at, r.fingerprint, r.lease_until, r.completed_at, r.attempt::integer, r.user_id, r.endpoint, r.key) END
 FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea

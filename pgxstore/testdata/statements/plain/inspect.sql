@@ -4,7 +4,7 @@
 -- because a request that comes meanwhile would find it taken.
 --
 --   $1 digest, $2 number of the key
-SELECT r.user_id, r.endpoint, r.key, r.operation, r.attempt, r.fingerprint, r.token, r.created_at,
+SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
     r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited, r.completed_at, coalesce((octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)

@@ -1,0 +1,99 @@
+package idempotencytest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var identityCases = []testCase{{
+	name: "identity",
+	rule: "Every attempt at an operation has the ID of its key, however the attempts before it have ended. The store " +
+		"counts the attempts that it remembers.",
+	check: func(t *trial) {
+		number := 1
+		for _, end := range endings {
+			t.attempt(number, end)
+			if t.kind == leased {
+				number++
+			}
+		}
+		if t.kind == leased {
+			t.lapsed() // as after a crash
+			number++
+		}
+		t.attempt(number, answers)
+	},
+}, {
+	name: "identity of a key that is used again",
+	rule: "An operation whose record has expired has its ID again, when its key is used again.",
+	only: leased,
+	check: func(t *trial) {
+		t.forgotten()
+		t.attempt(1, answers)
+	},
+}}
+
+// attempt carries the operation of the key out, by a Runner, and checks what its work is told of it. The work makes an
+// effect if the store is tested with effects, and then ends. It returns the name of the effect.
+func (t *trial) attempt(number int, end ending) (effect string) {
+	runner, err := idempotency.NewRunner(t.store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
+	t.succeeds("NewRunner", err)
+	var own idempotency.Operation
+	var known bool
+	effect = uuid.NewString()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() { _ = recover() }()
+		_, _, _ = runner.Do(t.ctx, t.key, []byte("request"), func(ctx context.Context) (idempotency.Response, error) {
+			own, known = idempotency.FromContext(ctx)
+			if t.effect != nil {
+				err = t.effect(ctx, effect)
+			}
+			return end(ctx)
+		})
+	}()
+	<-ended
+	t.succeeds("effect", err)
+	switch {
+	case !known:
+		t.failf("attempt %d was not run, or not told of its operation", number)
+	case own.ID != t.key.OperationID() || own.Key != t.key:
+		t.failf("attempt %d is told of operation %v, not of %v", number, own.ID, t.key.OperationID())
+	case own.Attempt != number:
+		t.failf("attempt %d is told that it is attempt %d", number, own.Attempt)
+	}
+	return effect
+}
+
+// ending is how the work of an attempt ends.
+type ending func(context.Context) (idempotency.Response, error)
+
+// endings leave an operation without an answer.
+var endings = []ending{
+	func(context.Context) (idempotency.Response, error) {
+		return idempotency.Response{}, errors.New("idempotencytest: the attempt has failed")
+	},
+	func(context.Context) (idempotency.Response, error) { panic("idempotencytest: the attempt panics") },
+	func(context.Context) (idempotency.Response, error) {
+		runtime.Goexit()
+		return idempotency.Response{}, nil
+	},
+	func(ctx context.Context) (idempotency.Response, error) {
+		idempotency.Decide(ctx, idempotency.Release)
+		return receipt("of what has not happened"), nil
+	},
+	func(ctx context.Context) (idempotency.Response, error) {
+		idempotency.Decide(ctx, idempotency.Unknown)
+		return receipt("of what nobody knows"), nil
+	},
+}
+
+// answers ends the operation.
+func answers(context.Context) (idempotency.Response, error) { return receipt("at last"), nil }
