@@ -166,7 +166,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 // remaining returns how long the completed record with that head is still kept, or zero if that is not known soon: the
 // record itself is there already.
 func (s *RedisStore) remaining(ctx context.Context, name any, head []byte) time.Duration {
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	reply, err := s.run(ctx, remainingScript, name, head)
 	if err != nil {
