@@ -67,8 +67,9 @@ func (c *check) unsafeAt(node, setting, value, risk string) {
 // settings are those of the session.
 type settings map[string]string
 
-// leastPacket is what an answer of 1 MiB needs, which is the default of Options.MaxResponse, with its header.
-const leastPacket = 2 << 20
+// leastPacket is more than what an answer of 1 MiB needs, which is the default of Options.MaxResponse, in hexadecimal
+// digits and with its header.
+const leastPacket = 3 << 20
 
 // hazards are the settings that the promise rests on.
 var hazards = []struct {

@@ -78,7 +78,8 @@
 // a lock, although its caller has gone. A step returns [idempotency.ErrStoreBusy] if its context ends while all
 // connections of the pool are in use, or after such conflicts, and if the server has too many connections.
 //
-// An answer that is larger than max_allowed_packet of the server is stored with Omitted set. A full disk or table
+// An answer that is larger than half of max_allowed_packet of the server is stored with Omitted set: all bytes and texts
+// are sent in hexadecimal digits, so that no character set of a session changes them. A full disk or table
 // refuses new operations with [idempotency.ErrStoreFull].
 //
 // # Time

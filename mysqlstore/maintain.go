@@ -82,7 +82,7 @@ func batch(digests [][]byte) []any {
 	slices.SortFunc(digests, bytes.Compare)
 	args := make([]any, deleteBatch)
 	for i := range args {
-		args[i] = digests[min(i, len(digests)-1)]
+		args[i] = digits(digests[min(i, len(digests)-1)])
 	}
 	return args
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/hex"
 	"strings"
 	"sync"
 )
@@ -28,8 +29,14 @@ func read(file string) string {
 
 // statement returns a file of the directory sql for the table.
 func (o Options) statement(file string) string {
-	digests := strings.Repeat("?, ", deleteBatch-1) + "?"
+	digests := strings.Repeat("UNHEX(?), ", deleteBatch-1) + "UNHEX(?)"
 	return strings.NewReplacer("{records}", o.name(), "{now}", read("now"), "{digests}", digests).Replace(read(file))
+}
+
+// digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes
+// again. The server takes a parameter for text in the character set of the session, and may convert it. Nil is null.
+func digits(b []byte) sql.NullString {
+	return sql.NullString{String: hex.EncodeToString(b), Valid: b != nil}
 }
 
 // prepared are statements that were prepared. A statement that is not takes two round trips, unless the driver

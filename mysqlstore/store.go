@@ -66,7 +66,7 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := stmt.QueryContext(s.ctx, digest)
+	rows, err := stmt.QueryContext(s.ctx, digits(digest))
 	if err != nil {
 		return nil, err
 	}
@@ -80,13 +80,14 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 // Put implements [sqlstore.Steps].
 func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
 	names := own.Names
-	args := []any{names[0], names[1], names[2], own.Attempt, own.Fingerprint, own.Token, own.Created,
-		length(lease), sqlstore.Micros(ttl), own.Response}
+	args := []any{digits([]byte(names[0])), digits([]byte(names[1])), digits([]byte(names[2])), own.Attempt,
+		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V)}
 	if seen.Found {
-		return s.change("replace", append(args, digest, seen.Token, seen.Lease, seen.Expires, !seen.Response.Valid)...)
+		return s.change("replace",
+			append(args, digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
 	}
 	began := time.Now()
-	put, err := s.change("insert", append([]any{digest}, args...)...)
+	put, err := s.change("insert", append([]any{digits(digest)}, args...)...)
 	if isDuplicate(err) {
 		return false, nil
 	}
@@ -100,27 +101,30 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Dura
 // Extend implements [sqlstore.Steps].
 func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
 	micros := sqlstore.Micros(lease)
-	return s.change("extend", micros, micros, digest, token)
+	return s.change("extend", micros, micros, digits(digest), digits(token))
 }
 
 // Complete implements [sqlstore.Steps].
 func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
-	return s.change("complete", sqlstore.Micros(ttl), response, digest, token)
+	return s.change("complete", sqlstore.Micros(ttl), digits(response), digits(digest), digits(token))
 }
 
 // Release implements [sqlstore.Steps].
 func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.change("release", sqlstore.Micros(ttl), digest, token)
+	return s.change("release", sqlstore.Micros(ttl), digits(digest), digits(token))
 }
 
 // IsFull implements [sqlstore.Steps]. The server says so itself.
 func (s *steps) IsFull() bool { return false }
 
 // HasRoom implements [sqlstore.Steps]. The server closes the connection on which it is sent too much.
-func (s *steps) HasRoom(n int) bool { return int64(n)+besides <= s.largest.Load() }
+func (s *steps) HasRoom(n int) bool { return fits(n, s.largest.Load()) }
 
-// besides is more than what a statement that stores a response has beside it.
-const besides = 8 << 10
+// fits reports whether a statement that stores n bytes of a response fits into a packet.
+func fits(n int, packet int64) bool {
+	const besides = 8 << 10 // more than what the statement has beside it
+	return 2*int64(n)+besides <= packet
+}
 
 // length returns how long a lease is, or null.
 func length(lease time.Duration) sql.NullInt64 {

@@ -170,7 +170,7 @@ func (a *attempt) settle(ctx context.Context, resp idempotency.Response, ttl tim
 	if err != nil {
 		return err
 	}
-	if !a.hasRoom(len(whole)) {
+	if !fits(len(whole), a.largest) { // the server closes the connection on which it is sent more
 		whole = tombstone
 	}
 	stored, err := a.answer(ctx, whole, ttl)
@@ -208,8 +208,7 @@ func (a *attempt) answerAnew(ctx context.Context, response []byte, ttl time.Dura
 	return stored, err
 }
 
-// inline is the largest response that is a literal, which takes two bytes for one. A parameter takes a round trip
-// more.
+// inline is the largest response that is a literal. A parameter takes a round trip more.
 const inline = 16 << 10
 
 // placed returns what stands for a response in a statement, and its parameter if that is one.
@@ -217,15 +216,7 @@ func placed(response []byte) (string, []any) {
 	if len(response) <= inline {
 		return binary(response), nil
 	}
-	return "?", []any{response}
-}
-
-// hasRoom reports whether the server takes a response of n bytes. It closes the connection on which it is sent more.
-func (a *attempt) hasRoom(n int) bool {
-	if n <= inline {
-		n *= 2
-	}
-	return int64(n)+besides <= a.largest
+	return "UNHEX(?)", []any{digits(response)}
 }
 
 // end commits what there is to commit, and leaves the session as it was.

@@ -408,8 +408,8 @@ func TestLargeAnswers(t *testing.T) {
 			status int
 			kept   bool
 		}{
-			{16 << 10, 201, true}, {17 << 10, 409, true}, {1 << 20, 201, true}, {most - (9 << 10), 201, true},
-			{most - (9 << 10), 409, true}, {most - 100, 201, false}, {most, 409, false}, {2 * most, 201, false},
+			{16 << 10, 201, true}, {17 << 10, 409, true}, {1 << 20, 201, true}, {(most - 9<<10) / 2, 201, true},
+			{(most - 9<<10) / 2, 409, true}, {most / 2, 201, false}, {most / 2, 409, false}, {2 * most, 201, false},
 		} {
 			key := fmt.Sprint(test)
 			h := w.handle(t, key)

@@ -4,4 +4,4 @@
 --   is kept, response
 INSERT INTO {records}
     (digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now} + ?, {now} + ?, ?)
+VALUES (UNHEX(?), UNHEX(?), UNHEX(?), UNHEX(?), ?, UNHEX(?), UNHEX(?), ?, {now} + ?, {now} + ?, UNHEX(?))

@@ -3,5 +3,6 @@
 --
 --   digest
 SELECT {now}, @@max_allowed_packet, digest IS NOT NULL,
-    user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response
-FROM (SELECT 1) one LEFT JOIN {records} ON digest = ?
+    CAST(user_id AS BINARY), CAST(endpoint AS BINARY), CAST(`key` AS BINARY), attempt, fingerprint, token, created,
+    lease, expires, response
+FROM (SELECT 1) one LEFT JOIN {records} ON digest = UNHEX(?)
