@@ -2,6 +2,7 @@ package mysqlstore_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/http"
@@ -52,6 +53,32 @@ func TestMaintainWhileAHandlerRuns(t *testing.T) {
 	require.Equal(t, 1, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table))
 	require.NoError(t, h.answer(http.StatusCreated))
 	require.Equal(t, http.StatusCreated, requireStored(t, w.store, "replaced").Status)
+}
+
+// Records that others have locked, more than one search finds, keep none that expired later. Many may have expired at
+// the same time.
+func TestMaintainPassesByWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	for name, expires := range map[string]string{"one by one": "seq", "at once": "7"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, table := newStore(t, db)
+			execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
+				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL FROM seq_1_to_500")
+			locker, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			require.NoError(t, err)
+			defer locker.Rollback()
+			_, err = locker.ExecContext(t.Context(), "UPDATE "+table+" SET token = 'x' WHERE user_id = 'locked'")
+			require.NoError(t, err)
+			require.NoError(t, store.Maintain(t.Context()))
+			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE user_id = 'locked'"))
+			require.NoError(t, locker.Rollback())
+			require.NoError(t, store.Maintain(t.Context()))
+			require.Zero(t, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+		})
+	}
 }
 
 // Instances delete records while many others claim the keys of those very records, and no one fails.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -13,6 +13,12 @@ import (
 
 // deleteBatch is how many records one statement deletes: few enough for claims not to notice.
 const deleteBatch = 200
+
+// expired is a record that has expired.
+type expired struct {
+	digest []byte
+	at     int64
+}
 
 // Maintain deletes the records that have expired, in short transactions. [Table.Janitor] calls it again and again.
 //
@@ -23,96 +29,81 @@ func (t *Table) Maintain(ctx context.Context) error {
 	if t.faults != nil {
 		return t.faults
 	}
-	for {
-		found, deleted, err := t.deleteSome(ctx)
-		if err != nil {
-			return fmt.Errorf("mysqlstore: maintain: %w", err)
+	for last := (expired{digest: []byte{}, at: math.MinInt64}); ; {
+		found, err := t.findExpired(ctx, last)
+		if err == nil && len(found) > 0 {
+			err = t.retry(ctx, func() error { return t.delete(ctx, found) })
 		}
-		if found < deleteBatch || deleted == 0 {
-			return nil
+		if err != nil || len(found) < deleteBatch {
+			return failure("maintain", err)
 		}
+		last = found[len(found)-1]
 	}
 }
 
-// deleteSome deletes what one search finds, and returns how many records it has found and deleted. By then some may be
-// gone, belong to a new operation, or be locked.
-func (t *Table) deleteSome(ctx context.Context) (found, deleted int, err error) {
-	digests, err := t.findExpired(ctx)
-	if err != nil || len(digests) == 0 {
-		return 0, 0, err
-	}
-	err = t.retry(ctx, func() (err error) {
-		deleted, err = t.delete(ctx, digests)
-		return err
-	})
-	return len(digests), deleted, err
-}
-
-// delete deletes in a transaction that locks no gaps between records, in which others insert.
-func (t *Table) delete(ctx context.Context, digests [][]byte) (deleted int, err error) {
-	lock, err := t.statements.get(ctx, "lock_expired")
-	if err != nil {
-		return 0, err
-	}
-	stmt, err := t.statements.get(ctx, "delete_expired")
-	if err != nil {
-		return 0, err
-	}
-	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return 0, err
-	}
-	defer tx.Rollback() // does nothing behind Commit
-	rows, err := tx.StmtContext(ctx, lock).QueryContext(ctx, batch(digests)...)
-	if err != nil {
-		return 0, err
-	}
-	locked, err := collect(rows)
-	if err != nil || len(locked) == 0 {
-		return 0, err
-	}
-	if _, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, batch(locked)...); err != nil {
-		return 0, err
-	}
-	return len(locked), tx.Commit()
-}
-
-// batch returns the parameters of a statement for some digests. It repeats one for those that are missing.
-func batch(digests [][]byte) []any {
-	slices.SortFunc(digests, bytes.Compare)
-	args := make([]any, deleteBatch)
-	for i := range args {
-		args[i] = digits(digests[min(i, len(digests)-1)])
-	}
-	return args
-}
-
-func (t *Table) findExpired(ctx context.Context) (digests [][]byte, err error) {
+// findExpired returns some records behind another one: what was left there is not met again.
+func (t *Table) findExpired(ctx context.Context, last expired) (found []expired, err error) {
 	err = t.retry(ctx, func() error {
 		stmt, err := t.statements.get(ctx, "find_expired")
 		if err != nil {
 			return err
 		}
-		rows, err := stmt.QueryContext(ctx, deleteBatch)
-		if err != nil {
-			return err
-		}
-		digests, err = collect(rows)
+		found, err = collect(stmt.QueryContext(ctx, last.at, last.at, digits(last.digest), deleteBatch))
 		return err
 	})
-	return digests, err
+	return found, err
 }
 
-func collect(rows *sql.Rows) (digests [][]byte, err error) {
+// delete deletes records, but for those that are gone by now, belong to a new operation, or are locked. Its transaction
+// locks no gaps between records, in which others insert.
+func (t *Table) delete(ctx context.Context, found []expired) error {
+	lock, err := t.statements.get(ctx, "lock_expired")
+	if err != nil {
+		return err
+	}
+	stmt, err := t.statements.get(ctx, "delete_expired")
+	if err != nil {
+		return err
+	}
+	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // does nothing behind Commit
+	locked, err := collect(tx.StmtContext(ctx, lock).QueryContext(ctx, batch(found)...))
+	if err != nil || len(locked) == 0 {
+		return err
+	}
+	if _, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, batch(locked)...); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// batch returns the parameters of a statement for some digests in their order. It repeats one for those that are
+// missing.
+func batch(records []expired) []any {
+	records = slices.SortedFunc(slices.Values(records), func(a, b expired) int { return bytes.Compare(a.digest, b.digest) })
+	args := make([]any, deleteBatch)
+	for i := range args {
+		args[i] = digits(records[min(i, len(records)-1)].digest)
+	}
+	return args
+}
+
+func collect(rows *sql.Rows, err error) (records []expired, _ error) {
+	if err != nil {
+		return nil, err
+	}
 	defer rows.Close() // Err tells what matters
 	for rows.Next() {
-		var digest []byte
-		if err := rows.Scan(&digest); err != nil {
+		var r expired
+		if err := rows.Scan(&r.digest, &r.at); err != nil {
 			return nil, err
 		}
-		digests = append(digests, digest)
+		records = append(records, r)
 	}
-	return digests, rows.Err()
+	return records, rows.Err()
 }
 
 // Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer

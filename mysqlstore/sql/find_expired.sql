@@ -1,4 +1,5 @@
--- The keys of some records that have expired, those first that expired first. It locks nothing.
+-- Some records that have expired, those first that expired first, behind another one. It locks nothing.
 --
---   how many at most
-SELECT digest FROM {records} WHERE expires <= {now} ORDER BY expires LIMIT ?
+--   of the other one: when it expired, the same, digest; how many at most
+SELECT digest, expires FROM {records}
+WHERE expires <= {now} AND expires >= ? AND (expires > ? OR digest > UNHEX(?)) ORDER BY expires, digest LIMIT ?

@@ -2,5 +2,5 @@
 -- handler may have replaced a record, and run for an hour. It locks by the primary key alone.
 --
 --   digests
-SELECT digest FROM {records} FORCE INDEX (PRIMARY) WHERE digest IN ({digests}) AND expires <= {now}
+SELECT digest, expires FROM {records} FORCE INDEX (PRIMARY) WHERE digest IN ({digests}) AND expires <= {now}
 FOR UPDATE SKIP LOCKED
