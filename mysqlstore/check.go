@@ -24,7 +24,7 @@ import (
 //   - a pool that may have more connections than the server allows.
 //
 // Any other error says that the options are wrong, that the server could not be asked, or that the store does not work:
-// the table is missing, say, or the user lacks a privilege for one of the statements. An error that Check returns has a
+// the table is missing or of another version, say, or the user lacks a privilege for one of the statements. An error that Check returns has a
 // method Unwrap() []error.
 func (t *Table) Check(ctx context.Context) error {
 	if t.faults != nil {
@@ -52,7 +52,7 @@ type check struct {
 	conn     *sql.Conn
 	node     string
 	settings settings
-	missing  bool // the table
+	unready  bool // the table is missing, or differs
 	findings []error
 }
 
@@ -190,21 +190,19 @@ func (c *check) askReplicas(ctx context.Context) error {
 	return nil
 }
 
-// askTable reports a table whose engine has no transactions. One that is missing is found by its statements.
+// askTable reports a table that is missing or differs from what Migrate makes, or whose engine has no transactions.
 func (c *check) askTable(ctx context.Context) error {
-	var engine sql.NullString
-	const query = "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?"
-	err := c.conn.QueryRowContext(ctx, query, c.opts.table()).Scan(&engine)
-	if c.missing = errors.Is(err, sql.ErrNoRows); c.missing {
-		return fmt.Errorf("there is no table %s: call Migrate", c.opts.name())
-	}
-	if err != nil {
+	table, err := c.describe(ctx, c.conn)
+	c.unready = table.engine == "" || table.differs != nil
+	switch {
+	case err != nil:
 		return err
+	case table.engine == "":
+		return fmt.Errorf("there is no table %s: call Migrate", c.opts.name())
+	case table.engine != "InnoDB":
+		c.unsafe("ENGINE of table "+c.opts.name(), table.engine, "a crash of the server loses records or damages them")
 	}
-	if engine.String != "InnoDB" {
-		c.unsafe("ENGINE of table "+c.opts.name(), engine.String, "a crash of the server loses records or damages them")
-	}
-	return nil
+	return table.differs
 }
 
 // askIndex reports that there is no index to find what has expired, or another primary key than the digest, as a table
@@ -215,7 +213,7 @@ func (c *check) askIndex(ctx context.Context) error {
     SUM(COLUMN_NAME = 'expires' AND SEQ_IN_INDEX = 1)
 FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?`
 	err := c.conn.QueryRowContext(ctx, query, c.opts.table()).Scan(&primary, &digest, &expires)
-	if err != nil || c.missing {
+	if err != nil || c.unready {
 		return err
 	}
 	if primary.Int64 != 1 || digest.Int64 != 1 {
@@ -229,7 +227,7 @@ FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAM
 
 // askStatements prepares all statements, which tells what the table or the user lacks for them.
 func (c *check) askStatements(ctx context.Context) error {
-	if c.missing {
+	if c.unready {
 		return nil
 	}
 	var faults []error

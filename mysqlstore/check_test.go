@@ -114,12 +114,73 @@ func TestCheckOfTheTable(t *testing.T) {
 	_, others := findings(t, mysqlstore.NewTable(db, opts))
 	require.Len(t, others, 1)
 	require.ErrorContains(t, others[0], "call Migrate")
+}
 
-	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
-	execute(t, db, "ALTER TABLE "+opts.Table+" DROP COLUMN fingerprint")
-	_, others = findings(t, mysqlstore.NewTable(db, opts))
-	require.Len(t, others, 1)
-	require.ErrorContains(t, others[0], "insert: Error 1054 (42S22): Unknown column 'fingerprint'")
+// Check and Migrate tell of a table that is not as Migrate makes it. One that stores can work on is none of these.
+func TestTableDiffers(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	for alteration, want := range map[string]string{
+		"COMMENT 'idempotency records, version 99'": `version 99", not "idempotency records, version 1"`,
+		"COMMENT ''":                                                         `says "", not "idempotency records, version 1"`,
+		"DROP COLUMN fingerprint":                                            "lacks the column fingerprint",
+		"ADD COLUMN note TEXT NOT NULL":                                      "has the column note, which no store fills",
+		"ADD COLUMN note INT NOT NULL FIRST":                                 "has the column note, which no store fills",
+		"ADD COLUMN note INT NOT NULL DEFAULT 1":                             "",
+		"ADD COLUMN note TEXT":                                               "",
+		"ADD COLUMN note INT NOT NULL UNIQUE AUTO_INCREMENT":                 "",
+		"ADD COLUMN note INT AS (attempt + 1) STORED":                        "",
+		"ADD COLUMN note TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)": "",
+		"RENAME COLUMN token TO mark":                                        "lacks the column token",
+	} {
+		t.Run(alteration, func(t *testing.T) {
+			t.Parallel()
+			opts := newOptions()
+			require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
+			execute(t, db, "ALTER TABLE "+opts.Table+" "+alteration)
+			_, others := findings(t, mysqlstore.NewTable(db, opts))
+			err := mysqlstore.Migrate(t.Context(), db, opts)
+			if want == "" {
+				require.Empty(t, others)
+				require.NoError(t, err)
+				completed(t, mysqlstore.New(db, opts), "key")
+				return
+			}
+			require.Len(t, others, 1)
+			require.ErrorContains(t, others[0], want)
+			require.ErrorContains(t, err, "mysqlstore: migrate: ")
+			require.ErrorContains(t, err, want)
+		})
+	}
+}
+
+// Whoever meets no table is told what makes it.
+func TestThereIsNoTable(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	for name, of := range map[string]func(mysqlstore.Options) error{
+		"New":      func(opts mysqlstore.Options) error { return complete(mysqlstore.New(db, opts), "key") },
+		"NewTx":    func(opts mysqlstore.Options) error { return complete(mysqlstore.NewTx(db, opts), "key") },
+		"Maintain": func(opts mysqlstore.Options) error { return mysqlstore.NewTable(db, opts).Maintain(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorContains(t, of(newOptions()), "there is no table of records: call Migrate")
+		})
+	}
+}
+
+// A user who may do no more than make the table sees no columns, and Migrate blames none.
+func TestMigrateWithoutOtherPrivileges(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	execute(t, pool(t, m.DSN()), "CREATE USER migrator@'127.0.0.1' IDENTIFIED BY 'm'")
+	execute(t, pool(t, m.DSN()), "GRANT CREATE ON test.* TO migrator@'127.0.0.1'")
+	db := pool(t, "migrator:m@tcp("+m.Addr()+")/test")
+	for range 2 {
+		require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
+	}
+	execute(t, pool(t, m.DSN()), "ALTER TABLE idempotency_records COMMENT 'idempotency records, version 2'")
+	require.ErrorContains(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}), "records, version 2")
 }
 
 // A user who may not do what the statements do is told so, and one who may is not.

@@ -74,6 +74,8 @@ func failure(step string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case hasNumber(err, 1146):
+		err = fmt.Errorf("there is no table of records: call Migrate: %w", err)
 	case isFull(err):
 		err = fmt.Errorf("%w: %w", idempotency.ErrStoreFull, err)
 	case isCrowded(err) && !errors.Is(err, idempotency.ErrStoreBusy):
