@@ -18,8 +18,9 @@ import (
 //   - "permissions", if every user of the machine may read or write the file.
 //   - "free space", if the disk has less than 64 MiB free, or less than what MaxBytes still allows.
 //
-// Any other error says that the store does not work: the file is damaged, read-only or gone, say. File systems and free
-// space are known on Linux only. The error that Check returns has a method Unwrap() []error.
+// Any other error says that the store does not work: the file is damaged, read-only or gone, say, or the table in it is
+// gone or of another version. File systems and free space are known on Linux only. The error that Check returns has a
+// method Unwrap() []error.
 func (f *file) Check(ctx context.Context) error {
 	findings := []error{f.checkWriting(ctx)}
 	findings = append(findings, f.checkFileSystem()...)
@@ -34,6 +35,9 @@ func (f *file) unsafe(setting, value, risk string) error {
 func (f *file) checkWriting(ctx context.Context) error {
 	var synchronous int
 	_, err := f.writer.do(ctx, false, func(*transaction) error {
+		if _, err := verify(f.writer.conn.Conn); err != nil {
+			return err
+		}
 		return f.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous)
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -49,6 +50,8 @@ func failure(step string, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case strings.Contains(err.Error(), "no such table: main.idempotency_records"):
+		err = fmt.Errorf("%w: %w", errNoTable, err)
 	case isFull(err):
 		err = fmt.Errorf("%w: %w", idempotency.ErrStoreFull, err)
 	case isBusy(err):

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -127,8 +128,8 @@ func makeTable(db *sql.DB) error {
 	if mode != "wal" {
 		return fmt.Errorf("no write-ahead log is possible here: the journal mode is %s", mode)
 	}
-	var made int // what is made already needs no wait for those who write
-	if err := conn.QueryRowContext(untouched, statement("made")).Scan(&made); err != nil || made == 2 {
+	made, err := verify(conn)
+	if err != nil && !errors.Is(err, errNoTable) || made == 2 { // which needs no wait for those who write
 		return err
 	}
 	for _, text := range []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"} {
@@ -137,6 +138,26 @@ func makeTable(db *sql.DB) error {
 		}
 	}
 	return nil
+}
+
+var errNoTable = errors.New("the table idempotency_records is gone: open the store again, which makes it")
+
+// verify returns how much there is of the table and its index, or an error if the table is missing or of another version.
+func verify(conn *sql.Conn) (made int, err error) {
+	var text string
+	if err := conn.QueryRowContext(untouched, statement("made")).Scan(&text, &made); err != nil {
+		return 0, err
+	}
+	const version = "idempotency records, version 1"
+	_, says, _ := strings.Cut(text, "/* ")
+	says, _, _ = strings.Cut(says, " */")
+	switch {
+	case text == "":
+		err = errNoTable
+	case says != version:
+		err = fmt.Errorf("the table idempotency_records says %q, not %q", says, version)
+	}
+	return made, err
 }
 
 func (f *file) newWriter(lends bool) (*writer, error) {

@@ -111,8 +111,8 @@ func TestForeignTypes(t *testing.T) {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			execute(t, foreign(t, path), `CREATE TABLE idempotency_records (digest PRIMARY KEY, user_id, endpoint, key,
-				attempt, fingerprint, token, created, lease, expires, response)`)
+			execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
+				digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response)`)
 			store := open(t, path, sqlitestore.Options{})
 			_, owner := begun(t, store, "key")
 			execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)

@@ -2,9 +2,11 @@ package sqlitestore_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -70,6 +72,45 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 	kept, err := os.ReadFile(text)
 	require.NoError(t, err)
 	require.Equal(t, content, kept)
+}
+
+// A table of another version, or of somebody else, is left as it is, and Check says so too when a store is open.
+func TestOpenRefusesAnotherVersion(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	other := foreign(t, path)
+	text := one[string](t, other, "SELECT sql FROM sqlite_schema WHERE name = 'idempotency_records'")
+	for says, text := range map[string]string{
+		"idempotency records, version 99": strings.Replace(text, "version 1", "version 99", 1),
+		"":                                strings.Replace(text, "/* ", "/*", 1),
+	} {
+		execute(t, other, "DROP TABLE idempotency_records")
+		execute(t, other, text)
+		want := fmt.Sprintf(`the table idempotency_records says %q, not "idempotency records, version 1"`, says)
+		_, err := sqlitestore.Open(path, sqlitestore.Options{})
+		require.ErrorContains(t, err, want)
+		_, err = sqlitestore.OpenTx(path, sqlitestore.Options{})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, store.Check(t.Context()), want)
+	}
+}
+
+// Whoever finds the table gone is told what makes it.
+func TestTableIsGone(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store, transactional := open(t, path, sqlitestore.Options{}), openTx(t, path, sqlitestore.Options{})
+	_, claim := begun(t, store, "key")
+	execute(t, foreign(t, path), "DROP TABLE idempotency_records")
+	for _, err := range []error{
+		complete(store, "other"), complete(transactional, "other"), claim.Complete(t.Context(), answer, time.Hour),
+		store.Check(t.Context()),
+	} {
+		require.ErrorContains(t, err, "the table idempotency_records is gone: open the store again")
+	}
+	completed(t, open(t, path, sqlitestore.Options{}), "other")
+	completed(t, store, "key")
 }
 
 // Several may open a file at once that does not exist yet: one of them makes it.
