@@ -48,7 +48,8 @@
 //
 // In a Galera cluster, handlers of one operation may run on several nodes. One of them commits. The others are rolled
 // back when they are to commit, and their clients are told to try again. So the effects in the database are made once,
-// but whatever a handler does elsewhere is done by each. To avoid that, send all claims to one node.
+// but whatever a handler does elsewhere is done by each, with the same DownstreamKey. To avoid that, send all claims to
+// one node.
 //
 // A proxy that shares connections among clients has to leave one to its client as long as autocommit is off, as for
 // any other transaction. If it sends reads to replicas, the store looks for records there. A record that a replica shows

@@ -12,6 +12,9 @@ import (
 // Store keeps records in MySQL or MariaDB, for handlers whose effects are elsewhere. A claim is a lease: exactly once
 // holds as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for
 // concurrent use.
+//
+// Attempt of [idempotency.Operation] counts the claims that are in the record. If the server loses the record, it begins
+// again with 1.
 type Store struct {
 	*Table
 }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -96,6 +98,32 @@ func TestCommitIsLostOverARecord(t *testing.T) {
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseRequest, Pattern: "autocommit = 1"})
 	require.ErrorIs(t, h.answer(http.StatusCreated), idempotency.ErrRolledBack)
 	direct.requireEffects(t, 0, effect)
+}
+
+// A provider that compares keys charges once, although the first attempt has called it and its commit was lost.
+func TestChargeInFrontOfACommitThatIsLost(t *testing.T) {
+	t.Parallel()
+	w, direct, proxy := newProxied(t, newOptions())
+	runner, err := idempotency.NewRunner(w.store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	effect, charges := uuid.NewString(), make(map[string]int)
+	pay := func() error {
+		_, _, err := runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
+			operation, _ := idempotency.FromContext(ctx)
+			require.Equal(t, 1, operation.Attempt)
+			charges[operation.DownstreamKey("charge")]++
+			return answer, w.act(ctx, effect)
+		})
+		return err
+	}
+	proxy.Inject(servertest.Rule{Fault: servertest.LoseRequest, Pattern: "autocommit = 1"})
+	require.ErrorIs(t, pay(), idempotency.ErrRolledBack)
+	direct.requireEffects(t, 0, effect)
+	require.NoError(t, pay())
+	direct.requireEffects(t, 1, effect)
+	key := idempotency.Operation{ID: keyOf("key").OperationID()}.DownstreamKey("charge")
+	require.Equal(t, map[string]int{key: 2}, charges)
+	require.NoError(t, runner.Shutdown(t.Context()))
 }
 
 // A connection that breaks while a key is claimed is replaced, and leaves nothing behind.

@@ -13,11 +13,18 @@ import (
 
 // TxStore keeps records in MySQL or MariaDB, for handlers whose effects are in the same database. The claim is a
 // transaction, which the handler gets from [Tx]. Its commit makes effects and record permanent together, so each
-// operation takes effect exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see
-// [KeepEffects]). It is safe for concurrent use.
+// operation takes effect exactly once, whatever breaks. The exception is a handler that commits by a statement that
+// cannot be refused (see [Tx]): what it did before is permanent then, and it does not run again. An answer of 400 or
+// more is kept without the effects (see [KeepEffects]). It is safe for concurrent use.
 //
 // A claim has no lease. It ends with its session: at once if the process dies while no statement runs, and after
 // [Options].IdleTimeout if the session falls silent.
+//
+// What the handler does in other systems is no part of the transaction. After a rollback or a commit that has failed, the
+// next attempt has the same [idempotency.Operation.DownstreamKey]. So a system that compares these keys acts once.
+//
+// Attempt of [idempotency.Operation] counts the claims that are in the record. A rollback leaves none. So Attempt is 1,
+// unless a [Store] has released the key before, or has let its lease lapse.
 type TxStore struct {
 	*Table
 	sql txStatements

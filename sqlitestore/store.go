@@ -9,6 +9,9 @@ import (
 
 // Store keeps records in a file, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds as
 // long as its owner lives. It is safe for concurrent use, and several processes of one machine may share the file.
+//
+// Attempt of [idempotency.Operation] counts the claims that are in the record. If the file is lost, or its last records
+// by [Normal], it begins again with 1.
 type Store struct{ *file }
 
 var _ idempotency.Store = (*Store)(nil)

@@ -14,8 +14,9 @@ import (
 // handler by [WithTx].
 //
 // It is lazy. Nothing begins before the first statement, which waits for its turn. From then on until the handler has
-// returned, nobody else writes to the file. So a handler calls other systems first, and uses the transaction last. Use
-// it in one goroutine at a time. A statement may run while the rows of another one are open.
+// returned, nobody else writes to the file. So a handler calls other systems first, and uses the transaction last. It
+// passes [idempotency.Operation.DownstreamKey] on to them: if nothing is committed, the next attempt calls them with the
+// same key. Use the transaction in one goroutine at a time. A statement may run while the rows of another one are open.
 //
 // The transaction ends with the handler. Its Commit returns [ErrCommit]. BEGIN, COMMIT and ROLLBACK in SQL are refused.
 // To undo a part of the changes, use SAVEPOINT, ROLLBACK TO and RELEASE.

@@ -3,6 +3,7 @@ package sqlitestore_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -142,6 +143,34 @@ func TestFailedCommitOfEffects(t *testing.T) {
 		requireFree(t, store, key)
 	}
 	requireWorks(t, store, other)
+}
+
+// A provider that compares keys charges once, although the first attempt has called it and its commit has failed.
+func TestChargeInFrontOfACommitThatFails(t *testing.T) {
+	t.Parallel()
+	store, other := openOrders(t, sqlitestore.Options{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	charges := make(map[string]int)
+	pay := func() error {
+		_, _, err := runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
+			operation, _ := idempotency.FromContext(ctx)
+			require.Equal(t, 1, operation.Attempt)
+			charges[operation.DownstreamKey("charge")]++
+			tx, _ := sqlitestore.Tx(ctx)
+			_, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES (7)")
+			return answer, err
+		})
+		return err
+	}
+	require.NoError(t, store.OnCommit(func() int32 { return 1 }))
+	require.ErrorIs(t, pay(), idempotency.ErrRolledBack)
+	require.NoError(t, store.OnCommit(nil))
+	require.NoError(t, pay())
+	require.Equal(t, "7", orders(t, other))
+	key := idempotency.Operation{ID: keyOf("key").OperationID()}.DownstreamKey("charge")
+	require.Equal(t, map[string]int{key: 2}, charges)
+	require.NoError(t, runner.Shutdown(t.Context()))
 }
 
 // On a full disk, a handler's effects are undone if there is no room for them, or for the answer. An answer without

@@ -9,10 +9,16 @@ import (
 
 // TxStore keeps records in a file, for handlers whose effects are in the same file. A handler makes its effects in the
 // transaction that [Tx] returns. The commit makes effects and record permanent together, so each operation takes effect
-// exactly once, whatever breaks. An answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe
-// for concurrent use.
+// exactly once, whatever breaks. The handler cannot commit by itself: SQLite asks the store about each statement. An
+// answer of 400 or more is kept without the effects (see [KeepEffects]). It is safe for concurrent use.
 //
 // A claim has no lease. It ends with the process.
+//
+// What the handler does in other systems is no part of the transaction. After a rollback or a commit that has failed, the
+// next attempt has the same [idempotency.Operation.DownstreamKey]. So a system that compares these keys acts once.
+//
+// Attempt of [idempotency.Operation] counts the claims that are in the record. A rollback leaves none. So Attempt is 1,
+// unless a [Store] has released the key before, or has let its lease lapse.
 type TxStore struct {
 	*file
 	running running
