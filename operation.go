@@ -20,9 +20,9 @@ type Operation struct {
 	ID uuid.UUID
 
 	// Attempt counts the claims of the key that the store remembers, with this one: it is 1 for the first. It grows as long
-	// as the record is there. It begins again with 1 when the store has lost the record, or has kept it for its TTL. In a
-	// transactional store it is always 1, because a rollback leaves nothing. It is 0 if the handler runs without a claim
-	// (Options.FailOpen).
+	// as the record is there. It begins again with 1 when the store has lost the record, or has kept it for its TTL. A
+	// transactional store remembers no attempt that was rolled back, so its handlers mostly see 1. It is 0 if the handler
+	// runs without a claim (Options.FailOpen).
 	//
 	// A resource that remembers the largest number it has seen for an ID can refuse an attempt that was overtaken
 	// (fencing). This is safe only while the record is there: after a loss, the resource refuses the attempt that is right.
