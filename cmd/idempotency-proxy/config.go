@@ -320,8 +320,8 @@ func (c *config) checkUserHeader() (faults []error) {
 
 // otherHeaders name no user: they belong to HTTP, to the hop, or to this proxy.
 var otherHeaders = []string{
-	"Authorization", "Connection", "Cookie", "Expect", "Forwarded", "Host", "Keep-Alive", "Proxy-Authorization",
-	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+	"Authorization", "Connection", "Cookie", "Expect", "Forwarded", "Host", "Http2-Settings", "Keep-Alive",
+	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
 	"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", operationHeader, attemptHeader,
 }
 

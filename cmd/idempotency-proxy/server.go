@@ -70,7 +70,7 @@ func (s *server) serve(ctx context.Context) (err error) {
 		}
 		defer watched.Close()
 	}
-	public := s.newHTTP(s.counted(forPaths(s.config.inTime(s.guard.Handler(s.upstream)))))
+	public := s.newHTTP(s.counted(forPaths(onlyWebSockets(s.config.inTime(s.guard.Handler(s.upstream))))))
 	if err := s.listen(public, s.config.listen, s.config.tlsCert, s.config.tlsKey, "serving", failed); err != nil {
 		return err
 	}

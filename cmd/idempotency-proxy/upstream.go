@@ -126,8 +126,6 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.Out.Header[operationHeader] = []string{operation.ID.String()}
 	r.Out.Header[attemptHeader] = []string{strconv.Itoa(operation.Attempt)}
 	r.Out.Header.Del("Expect") // the body is here
-	r.Out.Header.Del("Connection")
-	r.Out.Header.Del("Upgrade") // an answer can be stored, another protocol cannot
 	joinBody(r.Out)
 }
 
@@ -180,12 +178,13 @@ func (u *upstream) rewriteKeys(header http.Header, guarded bool) {
 	}
 }
 
-// judge says of some answers that they tell nothing of the outcome. A gateway behind this one has lost the service.
+// judge says of some answers that they tell nothing of the outcome. A gateway behind this one has lost the service. If
+// judge returns an error, ReverseProxy closes the connection to the service.
 func (u *upstream) judge(resp *http.Response) error {
 	if slices.Contains(u.config.unknownStatus, resp.StatusCode) {
 		idempotency.Decide(resp.Request.Context(), idempotency.Unknown)
 	}
-	return nil
+	return checkSwitch(resp)
 }
 
 // failed answers when the service did not.
