@@ -124,7 +124,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` with the certificate, to serve TLS")
 	f.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` with its key")
 	f.StringVar(&c.admin, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
-	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for running requests")
+	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for requests and WebSockets")
 	f.DurationVar(&c.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f

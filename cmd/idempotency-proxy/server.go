@@ -115,14 +115,12 @@ func (s *server) listen(server *http.Server, addr, cert, key, what string, faile
 	return nil
 }
 
-// counted counts the requests that are being answered. Those of HTTP/2 run on when their connection has gone, and
-// http.Server.Shutdown does not wait for them. One that may become another protocol has no end to wait for.
+// counted counts the requests that are being answered, and the WebSockets that they have opened. http.Server.Shutdown
+// waits neither for those nor for requests of HTTP/2, which run on when their connection has gone.
 func (s *server) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header["Upgrade"] == nil {
-			s.running.Add(1)
-			defer s.running.Done()
-		}
+		s.running.Add(1)
+		defer s.running.Done()
 		s.metrics.running.Inc()
 		defer s.metrics.running.Dec()
 		next.ServeHTTP(w, r)
@@ -144,7 +142,8 @@ func forPaths(next http.Handler) http.Handler {
 	})
 }
 
-// shutdown waits for running requests, and for answers that the store has not taken yet.
+// shutdown waits for running requests, and for answers that the store has not taken yet. What runs on then ends with the
+// process.
 func (s *server) shutdown(public *http.Server) error {
 	s.log.Info("shutting down")
 	s.admin.stopping.Store(true)

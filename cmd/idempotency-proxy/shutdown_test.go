@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -150,6 +151,51 @@ func TestShutdownIsBounded(t *testing.T) {
 		}
 		<-ended
 	}
+}
+
+// websocket opens a conversation.
+func (p *process) websocket(t *testing.T) conversation {
+	t.Helper()
+	c := p.converse(t, "GET / HTTP/1.1", "Connection: Upgrade", "Upgrade: websocket")
+	await(t, c.in, "HTTP/1.1 101 Switching Protocols")
+	await(t, c.in, "")
+	return c
+}
+
+// A shutdown waits for open WebSockets, as for everything that runs.
+func TestShutdownWaitsForWebSockets(t *testing.T) {
+	t.Parallel()
+	upstream, ended := switching(t)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	c := p.websocket(t)
+	p.terminate()
+	eventually(t, "it accepts nothing", func() bool {
+		conn, err := net.Dial("tcp", p.address())
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err != nil
+	})
+	for range 500 { // much longer than a shutdown takes
+		c.echoes(t, "hello")
+	}
+	require.NoError(t, c.Close())
+	require.Zero(t, p.wait(), p.logged())
+	awaitEnd(t, ended)
+}
+
+// It does not wait forever. What is open then is closed, at both ends.
+func TestShutdownClosesWebSockets(t *testing.T) {
+	t.Parallel()
+	upstream, ended := switching(t)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-shutdown-timeout", "300ms")...)
+	c := p.websocket(t)
+	p.terminate()
+	_, err := c.in.ReadLine()
+	require.ErrorIs(t, err, io.EOF)
+	awaitEnd(t, ended)
+	require.Equal(t, 1, p.wait())
+	require.Contains(t, p.logged(), "idempotency-proxy: not all requests ended")
 }
 
 // Metrics and logs show outcomes, but no user and no key.
