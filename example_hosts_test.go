@@ -11,15 +11,15 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// hostAndPath binds keys to the host as well. The router must refuse hosts that are not the service's own.
-func hostAndPath(r *http.Request) string {
-	return r.Method + " " + strings.ToLower(r.Host) + r.URL.EscapedPath()
+// withHost binds keys to the host as well. The router must refuse hosts that are not the service's own.
+func withHost(r *http.Request) string {
+	return strings.ToLower(r.Host) + " " + idempotency.DefaultEndpoint(r)
 }
 
-// One service answers for several hosts. The same key at two of them names two operations.
+// One mux answers for several hosts. The same key at two of them names two operations.
 func ExampleOptions_hosts() {
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
-		idempotency.Options{Endpoint: hostAndPath})
+		idempotency.Options{Endpoint: withHost})
 	if err != nil {
 		panic(err)
 	}
@@ -33,24 +33,18 @@ func ExampleOptions_hosts() {
 		payments.ServeHTTP(httptest.NewRecorder(), r)
 	}
 	// Output:
-	// runs POST north.example/payments
-	// runs POST south.example/payments
+	// runs north.example POST /payments
+	// runs south.example POST /payments
 }
 
 // Two versions of an API are two endpoints, unless Endpoint gives them one name. A client that moves to the new
 // version between two attempts then makes one operation.
 func ExampleOptions_versions() {
-	withoutVersion := func(r *http.Request) string {
-		path := r.URL.EscapedPath()
-		for _, version := range []string{"/v1/", "/v2/"} {
-			if rest, found := strings.CutPrefix(path, version); found {
-				path = "/" + rest
-			}
-		}
-		return r.Method + " " + path
+	sameAsV1 := func(r *http.Request) string {
+		return strings.Replace(idempotency.DefaultEndpoint(r), " /v2/", " /v1/", 1)
 	}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
-		idempotency.Options{Endpoint: withoutVersion})
+		idempotency.Options{Endpoint: sameAsV1})
 	if err != nil {
 		panic(err)
 	}

@@ -46,7 +46,7 @@ func ExampleOptions_storable() {
 func ExampleOptions_endpoint() {
 	opts := idempotency.Options{
 		Endpoint: func(r *http.Request) string {
-			return r.Method + " " + strings.TrimPrefix(r.URL.Path, "/v1")
+			return strings.Replace(idempotency.DefaultEndpoint(r), " /v1/", " /", 1)
 		},
 	}
 	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)

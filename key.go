@@ -216,10 +216,15 @@ func ValidateUUID(id string) error {
 	return uuid.Validate(id)
 }
 
+// DefaultEndpoint is the default of Options.Endpoint: the method and the escaped path of a request, as in
+// "POST /payments". The method is r.Method. The path is the one that the client asked for, before any StripPrefix. The
+// host is not a part of it. To add the host, or the name of the service, set an Endpoint that puts it in front of
+// DefaultEndpoint.
+func DefaultEndpoint(r *http.Request) string { return r.Method + " " + requestPath(r) }
+
 // newKey returns the key of a request, in a string of its own: its parts may be cut out of something much larger, such as
-// the request line, which nobody is to keep because of them. Without a function for it, the endpoint is the method and the
-// escaped path that the client asked for. They are read from the request line, which StripPrefix and rewriting middleware
-// leave alone.
+// the request line, which nobody is to keep because of them. Without a function for it, the endpoint is DefaultEndpoint,
+// whose parts are joined here to save an allocation.
 func newKey(r *http.Request, user, id string, endpoint func(*http.Request) string) Key {
 	method, space, path := r.Method, " ", requestPath(r)
 	if endpoint != nil {
@@ -233,6 +238,7 @@ func newKey(r *http.Request, user, id string, endpoint func(*http.Request) strin
 	return Key{User: all[:len(user)], Endpoint: all[len(user):end], ID: all[end:]}
 }
 
+// requestPath reads the path from the request line, which StripPrefix and rewriting middleware leave alone.
 func requestPath(r *http.Request) string {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		path, _, _ := strings.Cut(r.RequestURI, "?")

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -9,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -292,6 +294,65 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 		})
 		svc.call("k", "b", func(r *http.Request) { r.RequestURI, r.URL.Path = target, "/rewritten" })
 		require.Equal(t, want, endpoint, "%q", target)
+	}
+}
+
+// DefaultEndpoint names what no Endpoint names, whatever the client asks for: the record of one is that of the other.
+func TestDefaultEndpoint(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	stored, named := "", ""
+	note := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		stored, named = op.Key.Endpoint, idempotency.DefaultEndpoint(r)
+	})
+	guarded := func(opts idempotency.Options) http.Handler {
+		m, err := idempotency.New(store, idempotency.SingleUser, opts)
+		require.NoError(t, err)
+		return m.Handler(note)
+	}
+	without, with := guarded(idempotency.Options{}), guarded(idempotency.Options{Endpoint: idempotency.DefaultEndpoint})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next := without
+		if r.Header.Get("X-With") != "" {
+			next = with
+		}
+		if strings.HasPrefix(r.URL.Path, "/eu/") {
+			next = http.StripPrefix("/eu", next)
+		}
+		next.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	ask := func(line, field string) *http.Response {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: a.test\r\nIdempotency-Key: k\r\n%sContent-Length: 0\r\n\r\n", line, field)
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp
+	}
+	long := "POST /" + strings.Repeat("p", 300)
+	for line, want := range map[string]string{
+		"POST /payments?q=1":             "POST /payments",
+		"PATCH /payments":                "PATCH /payments",
+		"POST /caf%C3%A9/a%2Fb%20c/../d": "POST /caf%C3%A9/a%2Fb%20c/../d",
+		"POST //a.test/payments":         "POST //a.test/payments",
+		"POST /eu/pay":                   "POST /eu/pay",
+		"POST http://b.test/x%2Fy?q=1":   "POST /x%2Fy",
+		"POST http://b.test":             "POST ",
+		"POST x:a?q=1":                   "POST x:a",
+		"POST x:http://b.test/y":         "POST x:http://b.test/y",
+		"POST *":                         "POST *",
+		long:                             long,
+	} {
+		stored, named = "", ""
+		require.Equal(t, 200, ask(line, "").StatusCode, line)
+		require.Equal(t, want, named, line)
+		require.Equal(t, idempotency.Key{Endpoint: want}.Bounded().Endpoint, stored, line)
+		require.Equal(t, "true", ask(line, "X-With: 1\r\n").Header.Get("Idempotent-Replayed"), line)
 	}
 }
 

@@ -45,8 +45,7 @@ type Options struct {
 	// Nil accepts every key.
 	ValidateKey func(id string) error
 
-	// Endpoint returns the scope of a key. Nil means the method, as for Methods, and the escaped path: "POST /payments".
-	// The path is the one that the client asked for, before any StripPrefix. The host is not a part of the scope.
+	// Endpoint returns the scope of a key. Nil means [DefaultEndpoint]: the method and the path, but not the host.
 	Endpoint func(*http.Request) string
 
 	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and

@@ -87,14 +87,10 @@ func (b *timelyBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// endpoint scopes a key to the method, the host and the path that the client asked for. The service may tell hosts
-// apart, and must not answer for one of them what it has answered for another.
+// endpoint scopes a key to the host, too. The service may tell hosts apart, and must not answer for one of them what it
+// has answered for another.
 func (c *config) endpoint(r *http.Request) string {
-	path := r.URL.EscapedPath()
-	if strings.HasPrefix(r.RequestURI, "/") { // as it was sent
-		path, _, _ = strings.Cut(r.RequestURI, "?")
-	}
-	return r.Method + " " + c.hosts(r) + path
+	return c.hosts(r) + " " + idempotency.DefaultEndpoint(r)
 }
 
 // hosts returns the host that the service gets in X-Forwarded-Host: a proxy in front may have asked for another one
@@ -104,7 +100,7 @@ func (c *config) hosts(r *http.Request) string {
 	if len(forwarded) == 0 || !c.trusted.contain(r.RemoteAddr) {
 		return host(r.Host)
 	}
-	name := url.PathEscape(host(strings.Join(forwarded, ","))) // has no space and no slash, as a Host
+	name := url.PathEscape(host(strings.Join(forwarded, ","))) // has no space, as a Host
 	if c.preserveHost {
 		name += " " + host(r.Host)
 	}

@@ -288,9 +288,7 @@ func serve(kind string) {
 		}
 	}
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
-	guard, err := idempotency.New(store, user, idempotency.Options{Lease: 5 * time.Second, Endpoint: func(r *http.Request) string {
-		return r.Method + " " + r.URL.Path
-	}})
+	guard, err := idempotency.New(store, user, idempotency.Options{Lease: 5 * time.Second})
 	must(err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
