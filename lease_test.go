@@ -538,7 +538,8 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 	})
 }
 
-// The claim of a transactional store is settled after a panic also with Refuse: its effects are undone.
+// The claim of a transaction is settled after a panic also with Refuse, which nobody can forbid if a wrapper hides what the
+// store is: the effects are undone.
 func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {

@@ -593,17 +593,28 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 			require.Zero(t, svc.runs.Load())
 		})
 	}
-	t.Run("fail open, but transactional", func(t *testing.T) {
-		for _, transactional := range []bool{true, false} {
-			_, err := idempotency.New(
-				storeOfTransactions{newSpyStore(), transactional}, idempotency.SingleUser, idempotency.Options{FailOpen: true})
-			if transactional {
-				require.ErrorContains(t, err, "FailOpen with a transactional store")
-			} else {
-				require.NoError(t, err)
-			}
-		}
+}
+
+// What a transactional store cannot do is a fault of the options. It is reported together with the others.
+func TestOptionsOfATransactionalStore(t *testing.T) {
+	t.Parallel()
+	opts := idempotency.Options{FailOpen: true, Abandoned: idempotency.Refuse}
+	leases, transactions := storeOfTransactions{newSpyStore(), false}, storeOfTransactions{newSpyStore(), true}
+	_, err := idempotency.New(leases, idempotency.SingleUser, opts)
+	require.NoError(t, err)
+
+	opts.Wait, opts.MaxBody = -1, -1
+	_, ofMiddleware := idempotency.New(transactions, idempotency.SingleUser, opts)
+	_, ofRunner := idempotency.NewRunner(transactions, idempotency.RunnerOptions{
+		FailOpen: opts.FailOpen, Abandoned: opts.Abandoned, Wait: opts.Wait,
 	})
+	for _, fault := range []string{
+		"FailOpen with a transactional store", "Abandoned is Refuse with a transactional store", "Wait -1ns is negative",
+	} {
+		require.ErrorContains(t, ofMiddleware, fault)
+		require.ErrorContains(t, ofRunner, fault)
+	}
+	require.ErrorContains(t, ofMiddleware, "MaxBody -1 is negative")
 }
 
 type storeOfTransactions struct {

@@ -12,8 +12,7 @@ import (
 )
 
 // Abandoned says what happens to an operation after its owner has disappeared: the lease has lapsed, and no answer is
-// stored. Nobody knows how far the handler came. Neither choice gives exactly once for effects outside of the store. A
-// transactional store needs no choice, because it undoes the effects.
+// stored. Nobody knows how far the handler came. Neither choice gives exactly once for effects outside of the store.
 type Abandoned int
 
 const (
@@ -145,7 +144,8 @@ type RunnerOptions struct {
 	// refused at once. A [Middleware] also refuses a request at once if 128 requests of its user are waiting already.
 	Wait time.Duration
 
-	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute].
+	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute]. [Refuse] is not
+	// allowed with a transactional store: what is abandoned there is undone, so a retry always runs.
 	Abandoned Abandoned
 
 	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, or a third of Lease if that is
@@ -277,6 +277,14 @@ func (o RunnerOptions) validate() error {
 	faults.check(o.StoreTimeout > 0, "StoreTimeout %v is negative", o.StoreTimeout)
 	faults.check(o.StoreTimeout <= o.Lease, "StoreTimeout %v is longer than Lease %v", o.StoreTimeout, o.Lease)
 	faults.check(o.Abandoned == ReExecute || o.Abandoned == Refuse, "Abandoned %d is unknown", o.Abandoned)
+	return errors.Join(faults...)
+}
+
+// validateTransactional returns every fault of options for a transactional store.
+func (o RunnerOptions) validateTransactional() error {
+	var faults faults
+	faults.check(!o.FailOpen, "FailOpen with a transactional store: its handlers need their transaction")
+	faults.check(o.Abandoned != Refuse, "Abandoned is Refuse with a transactional store: a retry runs again, because the effects are undone")
 	return errors.Join(faults...)
 }
 

@@ -30,8 +30,8 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if store == nil {
 		err = errors.Join(errors.New("idempotency: Store is nil"), err)
 	}
-	if opts.FailOpen && isTransactional(store) {
-		err = errors.Join(err, errors.New("idempotency: FailOpen with a transactional store: its handlers need their transaction"))
+	if isTransactional(store) {
+		err = errors.Join(err, opts.validateTransactional())
 	}
 	if err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ const (
 
 	// Unknown says that nobody can tell what has happened, as after a crash. The answer is sent but not stored, and
 	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
-	// operation may be tried again in any case.
+	// operation may be tried again.
 	Unknown
 
 	// failed is what an answer means that is not kept, of a handler that has decided nothing: the operation may be tried

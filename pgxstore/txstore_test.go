@@ -500,20 +500,13 @@ func TestManyLeftBehind(t *testing.T) {
 	require.Equal(t, records, one[int](t, pool, "SELECT count(DISTINCT key) FROM "+l.table+" WHERE key NOT LIKE 'stray%'"))
 }
 
-// Whatever is to become of abandoned operations: of this one nothing is left.
 func TestPanicRollsBack(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
-		panicRollsBack(t, policy)
-	}
-}
-
-func panicRollsBack(t *testing.T, policy idempotency.Abandoned) {
 	pool := newPool(t, serverURL(t), alone)
 	opts := newTable(t, pool, pgxstore.Options{})
 	l := newLedger(t, pool, opts)
 	fail := true
-	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{Abandoned: policy}, func(w http.ResponseWriter, r *http.Request) {
+	h := newMiddleware(t, pgxstore.NewTx(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
 		tx, _ := pgxstore.Tx(r.Context())
 		if _, err := tx.Exec(r.Context(), l.insert(), "1"); err != nil || fail {
 			panic("broken")

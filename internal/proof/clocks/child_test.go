@@ -113,6 +113,9 @@ func (c config) serve() error {
 		if err != nil {
 			return err
 		}
+		if store.transactional {
+			policy = idempotency.ReExecute // nothing is abandoned there, so both paths are the same but for IdleTimeout
+		}
 		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
 			Lease: c.Lease, StoreTimeout: min(c.Lease, 5*time.Second), TTL: time.Hour, Abandoned: policy,
 			Logger: slog.New(slog.DiscardHandler),
@@ -137,7 +140,7 @@ func (c config) serve() error {
 	}))
 }
 
-func (c config) store(policy idempotency.Abandoned) (idempotency.Store, error) {
+func (c config) store(policy idempotency.Abandoned) (stoppable, error) {
 	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == c.Kind })
 	var opts pgxstore.Options
 	if policy == idempotency.ReExecute {

@@ -56,7 +56,11 @@ var steps = [gaps + 1]func(*row){
 
 // newBatch returns one row of each sort on a store.
 func newBatch(t testing.TB, k kind, store idempotency.Store, id string) (b batch) {
-	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
+	policies := []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse}
+	if k.transactional {
+		policies = policies[:1] // nothing is abandoned there
+	}
+	for _, policy := range policies {
 		runner, err := idempotency.NewRunner(claimTeller{store, k.transactional}, idempotency.RunnerOptions{
 			Lease: lease, TTL: ttl, Abandoned: policy, Logger: slog.New(slog.DiscardHandler),
 		})

@@ -50,20 +50,24 @@ func (l *ledger) settle(payment string) int {
 	return l.made[payment]
 }
 
-// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice.
+// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice. That of a
+// transaction is known: it is undone.
 func (r *run) serve(
 	name string, store idempotency.Store, janitor func(context.Context, time.Duration, func(error)),
 ) error {
-	guard, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		TTL: ttl, Lease: lease, StoreTimeout: lease / 2, Wait: lease / 2, Abandoned: idempotency.Refuse,
-		Logger: slog.New(slog.DiscardHandler),
-	})
+	_, inTx := store.(*pgxstore.TxStore)
+	opts := idempotency.Options{
+		TTL: ttl, Lease: lease, StoreTimeout: lease / 2, Wait: lease / 2, Logger: slog.New(slog.DiscardHandler),
+	}
+	if !inTx {
+		opts.Abandoned = idempotency.Refuse
+	}
+	guard, err := idempotency.New(store, idempotency.SingleUser, opts)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &service{name: name, guard: guard, cleanUp: cancel, ledger: ledger{made: make(map[string]int)}}
-	_, s.inTx = store.(*pgxstore.TxStore)
+	s := &service{name: name, guard: guard, cleanUp: cancel, inTx: inTx, ledger: ledger{made: make(map[string]int)}}
 	s.server = httptest.NewUnstartedServer(guard.Handler(http.HandlerFunc(s.handle)))
 	s.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of panics
 	s.server.Start()
