@@ -30,7 +30,7 @@ const (
 	OutcomeReplayRefused Outcome = "replay-refused"    // refused: ran before, and Options.Replay does not let its answer pass
 	OutcomeClientLeft    Outcome = "client-left"       // not answered: its client left while it waited for another attempt
 	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
-	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt was interrupted
+	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt ended without a known result
 	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
 	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
