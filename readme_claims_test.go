@@ -93,6 +93,53 @@ func curl(t *testing.T, command, address string) string {
 	return strings.ReplaceAll(wire.String(), "\r\n", "\n")
 }
 
+// What the README has a user type, until a version is released, makes a program that uses the root module and a store. The
+// other modules have the versions that the workspace has, so that nothing is downloaded.
+func TestReadmeInstallsFromAClone(t *testing.T) {
+	t.Parallel()
+	_, typed, found := strings.Cut(read(t, "README.md"), "No version has been released yet.")
+	if !found {
+		t.Skip("a version is released")
+	}
+	_, typed, _ = strings.Cut(typed, "\n```\n")
+	typed, _, _ = strings.Cut(typed, "\n```")
+	clone, typed, _ := strings.Cut(typed, "\n")
+	require.Equal(t, "git clone https://github.com/idempotency-go/idempotency ../idempotency", clone)
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	shop := filepath.Join(t.TempDir(), "shop")
+	require.NoError(t, os.Mkdir(shop, 0o700))
+	require.NoError(t, os.Symlink(root, filepath.Join(shop, "..", "idempotency")))
+
+	const module = "github.com/idempotency-go/idempotency"
+	program := "package main\n\nfunc main() {}\n"
+	var edits []string
+	for _, replaced := range regexp.MustCompile(`-replace (\S+)=`).FindAllStringSubmatch(typed, -1) {
+		program = strings.Replace(program, "\n\n", "\n\nimport _ \""+replaced[1]+"\"\n", 1)
+		command := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f",
+			"{{with .Module}}{{if not .Main}}-require={{.Path}}@{{.Version}}{{end}}{{end}}", replaced[1])
+		out, err := command.Output()
+		require.NoError(t, err)
+		edits = append(edits, strings.Fields(string(out))...)
+	}
+	require.Contains(t, program, `"`+module+`"`)
+	require.Contains(t, program, `"`+module+`/pgxstore"`)
+	require.NoError(t, os.WriteFile(filepath.Join(shop, "main.go"), []byte(program), 0o600))
+	commands := [][]string{{"go", "mod", "init", "example.com/shop"}, append([]string{"go", "mod", "edit"}, edits...)}
+	for line := range strings.Lines(typed) {
+		commands = append(commands, strings.Fields(line))
+	}
+	// The last one would download the tests of all dependencies. The build finds what is imported in the same way.
+	require.Equal(t, []string{"go", "mod", "tidy"}, commands[len(commands)-1])
+	commands[len(commands)-1] = []string{"go", "build", "-mod=mod", "-o", os.DevNull, "."}
+	for _, words := range commands {
+		command := exec.CommandContext(t.Context(), words[0], words[1:]...)
+		command.Dir, command.Env = shop, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+		out, err := command.CombinedOutput()
+		require.NoError(t, err, "%s\n%s", words, out)
+	}
+}
+
 func undated(answer string) string {
 	return strings.TrimSpace(regexp.MustCompile(`Date: .*`).ReplaceAllString(answer, "Date: (now)"))
 }
