@@ -132,6 +132,7 @@ func (x *execution) run(work work) (Response, error) {
 	case verdict == Keep:
 		return resp, x.complete(resp)
 	case verdict == Release:
+		x.event.untouched = true
 		return resp, x.release(x.untouched(), cause)
 	case verdict == failed:
 		return resp, x.release(x.runner.opts.TTL, cause)

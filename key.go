@@ -1,8 +1,6 @@
 package idempotency
 
 import (
-	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -20,9 +18,9 @@ import (
 // Key identifies an operation by three parts. Requests whose keys are equal in all three belong to one operation. The
 // same ID from another user, or for another endpoint, belongs to another operation.
 //
-// A Key does not print its parts, because they may be personal or guessable: it formats and logs as a pseudonym. There
-// are two exceptions, in which fmt does not ask the Key and shows the parts: the verbs %p and %w, which are not meant
-// for a Key, and a Key in an unexported field of a struct.
+// A Key does not print its parts, because they may be personal: it formats and logs as the ID of its operation, see
+// [Key.OperationID]. There are two exceptions, in which fmt does not ask the Key and shows the parts: the verbs %p and
+// %w, which are not meant for a Key, and a Key in an unexported field of a struct.
 //
 // A part of more than 255 bytes is replaced by one of 257 bytes: its first 192 bytes, a tilde, and its SHA-256 in
 // hexadecimal. If the 192 bytes would end within a UTF-8 character, that character is left out, and more tildes take
@@ -78,28 +76,16 @@ func (k Key) Digest() [sha256.Size]byte {
 	return sha256.Sum256(b)
 }
 
-// String returns a short pseudonym of the key for logs. It is made with a secret of the process, so nobody who reads a
-// log can find the key by guessing. The same key has another pseudonym in another process. To find an operation in the
-// logs of several processes, use its ID.
-func (k Key) String() string {
-	digest := k.Digest()
-	mac := hmac.New(sha256.New, pseudonymSecret[:])
-	mac.Write(digest[:])
-	return hex.EncodeToString(mac.Sum(nil)[:8])
-}
+// String returns [Key.OperationID].
+func (k Key) String() string { return k.OperationID().String() }
 
-var pseudonymSecret = func() (secret [32]byte) {
-	rand.Read(secret[:]) // never fails
-	return secret
-}()
-
-// Format implements [fmt.Formatter]: it writes the pseudonym, whatever the verb.
+// Format implements [fmt.Formatter]: it writes String, whatever the verb.
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
-// MarshalText keeps the parts of the key out of JSON: it returns the pseudonym. The key cannot be read back from it.
+// MarshalText keeps the parts of the key out of JSON: it returns String. The key cannot be read back from it.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// LogValue keeps the parts of the key out of structured logs: it returns the pseudonym.
+// LogValue keeps the parts of the key out of structured logs: it returns String.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 const maxKeyLength = longestPart

@@ -45,7 +45,7 @@ const (
 type Event struct {
 	Outcome Outcome
 
-	// Key prints and logs as a pseudonym. Its long parts are shortened, see [Key]. It is zero if the request was rejected
+	// Key prints and logs as Operation. Its long parts are shortened, see [Key]. It is zero if the request was rejected
 	// before its key was known.
 	Key Key
 
@@ -88,6 +88,8 @@ type Event struct {
 
 	// Err is the reason of a refusal, or of what went wrong. Otherwise it is nil.
 	Err error
+
+	untouched bool // the handler ran and has done nothing
 }
 
 // Observer is told of each [Outcome] as soon as it is known, mostly before the answer is sent. The context is that of
@@ -110,7 +112,7 @@ func (e *Event) logged() (slog.Level, bool) {
 	case OutcomeRejected:
 		return slog.LevelError, errors.Is(e.Err, ErrBodyConsumed) // a fault of the server, not of the client
 	case OutcomeReleased, OutcomeAbandoned:
-		return slog.LevelWarn, errors.Is(e.Err, errAnsweredLater) // so is this one
+		return slog.LevelWarn, !e.untouched
 	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
@@ -157,9 +159,28 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 	if !logged {
 		return
 	}
-	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), slog.Any("key", e.Key),
-		slog.String("operation", e.Operation.String()), slog.Int("attempt", e.Attempt),
-		slog.Int("status", e.Status), slog.Any("error", e.Err))
+	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), e.attributes()...)
+}
+
+// attributes returns what a line of the log says of the event, as far as it is known.
+func (e *Event) attributes() []slog.Attr {
+	all := make([]slog.Attr, 0, 5)
+	if e.Operation != uuid.Nil {
+		all = append(all, slog.String("operation", e.Operation.String()))
+	}
+	if e.Key.Endpoint != "" {
+		all = append(all, slog.String("endpoint", e.Key.Endpoint))
+	}
+	if e.Attempt != 0 {
+		all = append(all, slog.Int("attempt", e.Attempt))
+	}
+	if e.Status != 0 {
+		all = append(all, slog.Int("status", e.Status))
+	}
+	if e.Err != nil {
+		all = append(all, slog.Any("error", e.Err))
+	}
+	return all
 }
 
 // panicked logs that the observer has panicked.

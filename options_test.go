@@ -364,46 +364,78 @@ func TestOptionObserver(t *testing.T) {
 	})
 }
 
+// A line says which operation at which endpoint, what is known of it, and nothing else. Neither user, key nor body is in it.
+// What is a part of normal operation has no line. An attempt that ended without an answer has one, unless it did nothing.
 func TestOptionLogger(t *testing.T) {
 	t.Parallel()
+	beginning := func(err error) func(*spyStore) {
+		return func(s *spyStore) { s.onBegin = failing(always, err) }
+	}
 	completing := func(err error) func(*spyStore) {
 		return func(s *spyStore) { s.onComplete = failing(always, err) }
 	}
-	for _, row := range []struct {
-		name  string
-		fault func(*spyStore)
-		open  bool
-		level string
-		want  idempotency.Outcome
+	answers := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	}
+	decides := func(v idempotency.Verdict) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			idempotency.Decide(r.Context(), v)
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	}
+	panics := func(http.ResponseWriter, *http.Request) { panic("boom") }
+	open, refuse := idempotency.Options{FailOpen: true}, idempotency.Options{Abandoned: idempotency.Refuse}
+	const notStorable, notKept = "idempotency: answer not storable", "idempotency: the handler decided not to keep its answer"
+	for name, row := range map[string]struct {
+		opts    idempotency.Options
+		fault   func(*spyStore)
+		handler http.HandlerFunc
+		want    string // what is between the endpoint and the end of the line; nothing: no line
 	}{
-		{"normal operation", func(*spyStore) {}, false, "", ""},
-		{"unavailable", func(s *spyStore) { s.onBegin = failing(always, errDown) }, false, "ERROR", "store-unavailable"},
-		{"unprotected", func(s *spyStore) { s.onBegin = failing(always, errDown) }, true, "ERROR", "unprotected"},
-		{"unrecorded", completing(errDown), false, "ERROR", "unrecorded"},
-		{"restored", completing(idempotency.ErrRestored), false, "WARN", "restored"},
-		{"claim lost", completing(idempotency.ErrClaimLost), false, "WARN", "claim-lost"},
-		{"rolled back", completing(idempotency.ErrRolledBack), false, "WARN", "rolled-back"},
+		"executed":             {handler: echo},
+		"turned away":          {handler: answers(http.StatusTooManyRequests)},
+		"refused by a verdict": {handler: decides(idempotency.Release)},
+		"failed":               {handler: answers(http.StatusServiceUnavailable), want: `WARN released attempt=1 status=503 error="` + notStorable + `"`},
+		"perhaps refused":      {handler: answers(http.StatusRequestTimeout), want: `WARN released attempt=1 status=408 error="` + notStorable + `"`},
+		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: handler panicked or exited"`},
+		"unknown":              {handler: decides(idempotency.Unknown), want: `WARN released attempt=1 status=502 error="` + notKept + `"`},
+		"failed, and not released": {fault: func(s *spyStore) { s.onRelease = failing(always, errDown) }, handler: answers(http.StatusServiceUnavailable),
+			want: `WARN released attempt=1 status=503 error="store down\n` + notStorable + `"`},
+		"panicked, Refuse": {opts: refuse, handler: panics, want: `WARN abandoned attempt=1 error="idempotency: handler panicked or exited"`},
+		"unknown, Refuse":  {opts: refuse, handler: decides(idempotency.Unknown), want: `WARN abandoned attempt=1 status=502 error="` + notKept + `"`},
+		"unavailable":      {fault: beginning(errDown), handler: echo, want: `ERROR store-unavailable error="store down"`},
+		"unprotected":      {opts: open, fault: beginning(errDown), handler: echo, want: `ERROR unprotected status=201 error="store down"`},
+		"unrecorded":       {fault: completing(errDown), handler: echo, want: `ERROR unrecorded attempt=1 status=201 error="store down"`},
+		"restored":         {fault: completing(idempotency.ErrRestored), handler: echo, want: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`},
+		"claim lost":       {fault: completing(idempotency.ErrClaimLost), handler: echo, want: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`},
+		"rolled back":      {fault: completing(idempotency.ErrRolledBack), handler: echo, want: `WARN rolled-back attempt=1 status=201 error="` + idempotency.ErrRolledBack.Error() + `"`},
 	} {
-		t.Run(row.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newSpyStore()
-				row.fault(store)
+				if row.fault != nil {
+					row.fault(store)
+				}
 				var log bytes.Buffer
-				svc := setup{
-					store: store,
-					user:  func(*http.Request) (string, error) { return "secretuser", nil },
-					opts:  idempotency.Options{FailOpen: row.open, Logger: slog.New(slog.NewTextHandler(&log, nil))},
-				}.guard(t, echo)
-				svc.call("secretkey", "secretbody")
+				opts := row.opts
+				opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				user := func(*http.Request) (string, error) { return "secretuser", nil }
+				svc := setup{store: store, user: user, opts: opts}.guard(t, row.handler)
+				func() {
+					defer func() { _ = recover() }()
+					svc.call("secretkey", "secretbody")
+				}()
 				svc.call("secretkey secretkey", "secretbody") // invalid
 				if row.want == "" {
 					require.Empty(t, log.String())
 					return
 				}
-				require.Contains(t, log.String(), fmt.Sprintf("level=%s msg=%q", row.level, "idempotency: "+row.want))
-				require.NotContains(t, log.String(), "secret")
-				require.Contains(t, log.String(), svc.journal.all()[0].Key.String())
-				require.Equal(t, 1, strings.Count(log.String(), "\n"))
+				key := idempotency.Key{User: "secretuser", Endpoint: "POST /payments", ID: "secretkey"}
+				level, rest, _ := strings.Cut(row.want, " ")
+				outcome, rest, _ := strings.Cut(rest, " ")
+				_, line, _ := strings.Cut(log.String(), " ") // without the time
+				require.Equal(t, fmt.Sprintf("level=%s msg=\"idempotency: %s\" operation=%s endpoint=\"POST /payments\" %s\n",
+					level, outcome, key.OperationID(), rest), line)
 			})
 		})
 	}
