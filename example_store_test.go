@@ -110,17 +110,10 @@ func ExampleRedisStore_Check() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	defer client.Close()
 	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(context.Background())
-	if err == nil {
-		return
-	}
-	findings, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		log.Fatal(err) // Redis does not answer
-	}
-	for _, finding := range findings.Unwrap() {
+	for _, finding := range idempotency.Findings(err) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
 		if !ok || !strings.HasPrefix(unsafe.Setting, "append") {
-			log.Fatal(finding)
+			log.Fatal(finding) // or Redis does not answer
 		}
 		log.Print(unsafe.Node, unsafe.Setting, unsafe.Value, unsafe.Risk)
 	}

@@ -112,25 +112,25 @@ func TestRedisCheckOfTooFewReplicas(t *testing.T) {
 	}
 }
 
+func TestFindings(t *testing.T) {
+	t.Parallel()
+	unsafe, lost := &idempotency.UnsafeSetting{Setting: "appendfsync"}, errors.New("no connection")
+	require.Empty(t, idempotency.Findings(nil))
+	require.Equal(t, []error{lost}, idempotency.Findings(lost))
+	require.Equal(t, []error{unsafe, lost}, idempotency.Findings(errors.Join(nil, unsafe, lost)))
+}
+
 // clocks returns what Check says about clocks.
 func clocks(t *testing.T, client redis.Cmdable) (findings []*idempotency.UnsafeSetting) {
 	t.Helper()
 	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
-	var look func(error)
-	look = func(err error) {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, err := range joined.Unwrap() {
-				look(err)
-			}
-			return
-		}
-		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
-		require.True(t, ok, "not a finding: %v", err)
+	for _, found := range idempotency.Findings(err) {
+		finding, ok := found.(*idempotency.UnsafeSetting) // itself: in a Cluster, too, the findings stand side by side
+		require.True(t, ok, "not a finding: %v", found)
 		if finding.Setting == "clock" {
 			findings = append(findings, finding)
 		}
 	}
-	look(err)
 	return findings
 }
 

@@ -26,9 +26,23 @@ func (e *UnsafeSetting) Error() string {
 	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
 }
 
+// Findings returns what the Check of a store has found, one by one, for a service that accepts some of it. Err is what
+// Check has returned. There are none if it is nil.
+func Findings(err error) []error {
+	switch joined := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		return joined.Unwrap()
+	default:
+		return []error{err}
+	}
+}
+
 // Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
-// all findings joined. Each finding is an [*UnsafeSetting] that you weigh: not every service needs its records to
-// survive a loss of power. A setting that the server does not report, as with some hosted services, is skipped.
+// all findings joined, see [Findings]. Each is an [*UnsafeSetting] that you weigh: not every service needs its records to
+// survive a loss of power. Any other error says that a server could not be asked. A setting that the server does not
+// report, as with some hosted services, is skipped.
 //
 // It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
 // second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
@@ -41,17 +55,17 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	}
 	cluster, ok := s.client.(*redis.ClusterClient)
 	if !ok {
-		return s.checkNode(ctx, s.client)
+		return errors.Join(s.checkNode(ctx, s.client)...)
 	}
 	var (
 		mu       sync.Mutex
 		findings []error
 	)
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		err := s.checkNode(ctx, node)
+		found := s.checkNode(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
-		findings = append(findings, err)
+		findings = append(findings, found...)
 		return nil
 	})
 	return errors.Join(append(findings, err)...)
@@ -111,10 +125,10 @@ func atLeast62(version string, _ settings) bool {
 // settings are those that a server tells.
 type settings map[string]string
 
-func (s *RedisStore) checkNode(ctx context.Context, node redis.Cmdable) error {
+func (s *RedisStore) checkNode(ctx context.Context, node redis.Cmdable) (findings []error) {
 	told, err := readSettings(ctx, node)
 	if err != nil {
-		return fmt.Errorf("idempotency: Redis: %w", err)
+		return []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
 	told[asked] = strconv.Itoa(s.replicas)
 	if client, ok := node.(*redis.Client); ok && s.replicas > 0 {
@@ -122,13 +136,12 @@ func (s *RedisStore) checkNode(ctx context.Context, node redis.Cmdable) error {
 			told["WAIT"] = err.Error()
 		}
 	}
-	var findings []error
 	for _, h := range hazards {
 		if value, known := told[h.setting]; known && !h.safe(value, told) {
 			findings = append(findings, &UnsafeSetting{nodeName(node), h.setting, value, h.risk})
 		}
 	}
-	return errors.Join(append(findings, checkClocks(ctx, node, told)...)...)
+	return append(findings, checkClocks(ctx, node, told)...)
 }
 
 func nodeName(node redis.Cmdable) string {

@@ -767,11 +767,8 @@ func unsafeSettings(t testing.TB, client redis.Cmdable) []string {
 func unsafeWith(t testing.TB, client redis.Cmdable, opts idempotency.RedisOptions) []string {
 	t.Helper()
 	err := idempotency.NewRedisStore(client, opts).Check(t.Context())
-	if err == nil {
-		return nil
-	}
 	var settings []string
-	for _, err := range err.(interface{ Unwrap() []error }).Unwrap() {
+	for _, err := range idempotency.Findings(err) {
 		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
 		require.True(t, ok, "not a finding: %v", err)
 		require.NotEmpty(t, finding.Risk)
