@@ -24,8 +24,8 @@ import (
 //   - a pool that may have more connections than the server allows.
 //
 // Any other error says that the options are wrong, that the server could not be asked, or that the store does not work:
-// the table is missing or of another version, say, or the user lacks a privilege for one of the statements. An error
-// that Check returns has a method Unwrap() []error.
+// the table is missing or of another version, say, or the user lacks a privilege for one of the statements.
+// [idempotency.Findings] returns the findings one by one.
 func (t *Table) Check(ctx context.Context) error {
 	if t.faults != nil {
 		return errors.Join(t.faults)

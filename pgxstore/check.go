@@ -23,8 +23,8 @@ import (
 //     somebody has changed its columns; or nobody creates its partitions.
 //   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
 //
-// Any other error says that the options are wrong, or that the server could not be asked. The error that Check returns
-// has a method Unwrap() []error in any case.
+// Any other error says that the options are wrong, or that the server could not be asked. [idempotency.Findings]
+// returns the findings one by one.
 func (t *Table) Check(ctx context.Context) error {
 	if t.faults != nil {
 		return errors.Join(t.faults)

@@ -16,11 +16,7 @@ import (
 func ExampleTable_Check() {
 	var pool *pgxpool.Pool
 	store := pgxstore.NewTx(pool, pgxstore.Options{})
-	err := store.Check(context.Background())
-	if err == nil {
-		return
-	}
-	for _, finding := range err.(interface{ Unwrap() []error }).Unwrap() {
+	for _, finding := range idempotency.Findings(store.Check(context.Background())) {
 		if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding); ok && unsafe.Setting == "fsync" {
 			log.Print(finding)
 			continue

@@ -81,21 +81,15 @@ func openStore(ctx context.Context, c *config, log *slog.Logger) (*backing, erro
 
 // weigh logs what is unsafe among the findings of a Check, and returns the others.
 func weigh(err error, log *slog.Logger) error {
-	if err == nil {
-		return nil
-	}
-	if several, ok := err.(interface{ Unwrap() []error }); ok {
-		var others []error
-		for _, one := range several.Unwrap() {
-			others = append(others, weigh(one, log))
+	var others []error
+	for _, finding := range idempotency.Findings(err) {
+		if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding); ok {
+			log.Warn("unsafe setting of the store", "finding", unsafe.Error())
+			continue
 		}
-		return errors.Join(others...)
+		others = append(others, finding)
 	}
-	if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](err); ok {
-		log.Warn("unsafe setting of the store", "finding", unsafe.Error())
-		return nil
-	}
-	return err
+	return errors.Join(others...)
 }
 
 func (b *backing) shut() error {

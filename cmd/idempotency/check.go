@@ -52,27 +52,22 @@ func (c *checkCommand) Run(a *app) error {
 
 // weigh returns the findings that err joins, and what else is in it: the store could not be asked.
 func (a *app) weigh(err error) (findings []finding, failed error) {
-	if err == nil {
-		return nil, nil
-	}
-	if several, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, one := range several.Unwrap() {
-			more, err := a.weigh(one)
-			findings, failed = append(findings, more...), errors.Join(failed, err)
+	var others []error
+	for _, found := range idempotency.Findings(err) {
+		_, unsafe := errors.AsType[*idempotency.UnsafeSetting](found)
+		_, unready := errors.AsType[*pgxstore.UnreadyTable](found)
+		_, lacking := errors.AsType[*pgxstore.MissingPrivilege](found)
+		severity := severityBroken
+		switch {
+		case unsafe:
+			severity = severityUnsafe
+		case !unready && !lacking:
+			others = append(others, found)
+			continue
 		}
-		return findings, failed
+		findings = append(findings, finding{severity, a.secrets.hide(found.Error())})
 	}
-	found := func(severity string) []finding { return []finding{{severity, a.secrets.hide(err.Error())}} }
-	if _, ok := errors.AsType[*idempotency.UnsafeSetting](err); ok {
-		return found(severityUnsafe), nil
-	}
-	if _, ok := errors.AsType[*pgxstore.UnreadyTable](err); ok {
-		return found(severityBroken), nil
-	}
-	if _, ok := errors.AsType[*pgxstore.MissingPrivilege](err); ok {
-		return found(severityBroken), nil
-	}
-	return nil, err
+	return findings, errors.Join(others...)
 }
 
 func (a *app) showFindings(s *opened, findings []finding, complete bool) {

@@ -61,12 +61,8 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, devel
 
 // check returns the findings that the service must not run with.
 func check(ctx context.Context, store *pgxstore.TxStore, development bool) error {
-	err := store.Check(ctx)
-	if err == nil {
-		return nil
-	}
 	var grave []error
-	for _, finding := range err.(interface{ Unwrap() []error }).Unwrap() {
+	for _, finding := range idempotency.Findings(store.Check(ctx)) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
 		if ok && unsafe.Setting == "fsync" && development {
 			log.Print(finding)

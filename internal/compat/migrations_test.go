@@ -130,7 +130,7 @@ func requireWorks(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 func onlyFsync(t *testing.T, err error) {
 	t.Helper()
 	require.Error(t, err)
-	findings := err.(interface{ Unwrap() []error }).Unwrap()
+	findings := idempotency.Findings(err)
 	require.Len(t, findings, 1, "%v", err)
 	var unsafe *idempotency.UnsafeSetting
 	require.ErrorAs(t, findings[0], &unsafe)
