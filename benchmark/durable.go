@@ -65,13 +65,13 @@ func (d *Disk) openSQLite() error {
 	for _, level := range []sqlitestore.Synchronous{sqlitestore.Full, sqlitestore.Normal} {
 		opts := sqlitestore.Options{Synchronous: level}
 		name := "SQLite, " + level.String()
-		leased, err := sqlitestore.Open(filepath.Join(d.dir, "leased-"+level.String()), opts)
+		leased, err := sqlitestore.Open(context.Background(), filepath.Join(d.dir, "leased-"+level.String()), opts)
 		if err != nil {
 			return err
 		}
 		d.closers = append(d.closers, func() { _ = leased.Close() })
 		d.add(name, leased)
-		inTx, err := sqlitestore.OpenTx(filepath.Join(d.dir, "tx-"+level.String()), opts)
+		inTx, err := sqlitestore.OpenTx(context.Background(), filepath.Join(d.dir, "tx-"+level.String()), opts)
 		if err != nil {
 			return err
 		}

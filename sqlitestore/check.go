@@ -19,8 +19,8 @@ import (
 //   - "free space", if the disk has less than 64 MiB free, or less than what MaxBytes still allows.
 //
 // Any other error says that the store does not work: the file is damaged, read-only or gone, say, or the table in it is
-// gone or of another version. File systems and free space are known on Linux only. The error that Check returns has a
-// method Unwrap() []error.
+// gone or of another version. File systems and free space are known on Linux only. [idempotency.Findings]
+// returns the findings one by one.
 func (f *file) Check(ctx context.Context) error {
 	findings := []error{f.checkWriting(ctx)}
 	findings = append(findings, f.checkFileSystem()...)

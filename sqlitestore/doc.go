@@ -1,7 +1,7 @@
 // Package sqlitestore keeps the records of package idempotency in a file, by way of SQLite. It needs no server and no C
 // compiler. It is for a service that runs on one machine, and whose records must survive a restart.
 //
-//	store, err := sqlitestore.Open("/var/lib/payments/idempotency.db", sqlitestore.Options{})
+//	store, err := sqlitestore.Open(ctx, "/var/lib/payments/idempotency.db", sqlitestore.Options{})
 //	// ...
 //	defer store.Close() // when the server has shut down
 //	err = store.Check(ctx)
@@ -12,7 +12,7 @@
 // [idempotency.Options] decides, as with Redis. Both stores may have the same file open at the same time, and respect
 // each other's records.
 //
-//	store, err := sqlitestore.OpenTx("/var/lib/payments/payments.db", sqlitestore.Options{})
+//	store, err := sqlitestore.OpenTx(ctx, "/var/lib/payments/payments.db", sqlitestore.Options{})
 //	// ...
 //	func pay(w http.ResponseWriter, r *http.Request) {
 //		tx, _ := sqlitestore.Tx(r.Context())

@@ -20,7 +20,7 @@ func ExampleStore_Check() {
 	}
 	defer os.RemoveAll(dir)
 	opts := sqlitestore.Options{Synchronous: sqlitestore.Normal}
-	store, err := sqlitestore.Open(filepath.Join(dir, "idempotency.db"), opts)
+	store, err := sqlitestore.Open(context.Background(), filepath.Join(dir, "idempotency.db"), opts)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package sqlitestore_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"log"
@@ -21,7 +22,7 @@ func ExampleKeepEffects() {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "coupons.db")
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(context.Background(), path, sqlitestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

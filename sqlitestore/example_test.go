@@ -1,6 +1,7 @@
 package sqlitestore_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net/http"
@@ -31,7 +32,7 @@ func Example() {
 
 // serveOnce opens the store, serves one request, and closes the store.
 func serveOnce(path string) {
-	store, err := sqlitestore.Open(path, sqlitestore.Options{})
+	store, err := sqlitestore.Open(context.Background(), path, sqlitestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

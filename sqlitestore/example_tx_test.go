@@ -1,6 +1,7 @@
 package sqlitestore_test
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"log"
@@ -21,7 +22,7 @@ func ExampleTx() {
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "payments.db")
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{Parameters: "_pragma=foreign_keys(1)"})
+	store, err := sqlitestore.OpenTx(context.Background(), path, sqlitestore.Options{Parameters: "_pragma=foreign_keys(1)"})
 	if err != nil {
 		log.Fatal(err)
 	}

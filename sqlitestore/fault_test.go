@@ -262,7 +262,7 @@ func TestReadOnlyFile(t *testing.T) {
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store, err := sqlitestore.Open(path, sqlitestore.Options{})
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	for i := range 100 {
 		completed(t, store, strconv.Itoa(i))

@@ -34,7 +34,7 @@ type file struct {
 
 // openFile opens the file at path, and makes what is missing. It lends the connection that writes to handlers if lends
 // is true.
-func openFile(path string, opts Options, lends bool) (*file, error) {
+func openFile(ctx context.Context, path string, opts Options, lends bool) (*file, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func openFile(path string, opts Options, lends bool) (*file, error) {
 		return nil, fmt.Errorf("sqlitestore: %w", err)
 	}
 	f := &file{path: path, opts: opts, closed: make(chan struct{})}
-	if err := f.open(lends); err != nil {
+	if err := f.open(ctx, lends); err != nil {
 		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, f.disconnect()))
 	}
 	go f.writer.run()
@@ -78,7 +78,7 @@ func create(path string) (string, error) {
 // creating keeps another Open of the process from the file until the one that has made it has closed it.
 var creating sync.Mutex
 
-func (f *file) open(lends bool) (err error) {
+func (f *file) open(ctx context.Context, lends bool) (err error) {
 	var parameters url.Values
 	if lends {
 		parameters, _ = f.opts.parameters() // valid
@@ -87,7 +87,7 @@ func (f *file) open(lends bool) (err error) {
 	if f.writing, err = sql.Open("sqlite", source(f.path, parameters, synchronous)); err != nil {
 		return err
 	}
-	if err := patiently(func() error { return makeTable(f.writing) }); err != nil {
+	if err := patiently(ctx, func() error { return makeTable(ctx, f.writing) }); err != nil {
 		return err
 	}
 	if f.writer, err = f.newWriter(lends); err != nil {
@@ -106,23 +106,23 @@ func (f *file) open(lends bool) (err error) {
 
 // patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would
 // wait for each other, as when both switch to a write-ahead log.
-func patiently(do func() error) error {
+func patiently(ctx context.Context, do func() error) error {
 	for began := time.Now(); ; pause() {
-		if err := do(); !isBusy(err) || time.Since(began) > settleIn {
+		if err := do(); !isBusy(err) || time.Since(began) > settleIn || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
 // makeTable switches to a write-ahead log, and makes what is missing.
-func makeTable(db *sql.DB) error {
-	conn, err := db.Conn(untouched)
+func makeTable(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	var mode string
-	if err := conn.QueryRowContext(untouched, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {
+	if err := conn.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode); err != nil {
 		return err
 	}
 	if mode != "wal" {
@@ -133,7 +133,7 @@ func makeTable(db *sql.DB) error {
 		return err
 	}
 	for _, text := range []string{"BEGIN IMMEDIATE", statement("records"), statement("records_expires"), "COMMIT"} {
-		if _, err := conn.ExecContext(untouched, text); err != nil {
+		if _, err := conn.ExecContext(ctx, text); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func newPath(t testing.TB) string {
 // open opens a store, and closes it at the end of the test.
 func open(t testing.TB, path string, opts sqlitestore.Options) *sqlitestore.Store {
 	t.Helper()
-	store, err := sqlitestore.Open(path, opts)
+	store, err := sqlitestore.Open(t.Context(), path, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	return store

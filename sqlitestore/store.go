@@ -19,11 +19,11 @@ var _ idempotency.Store = (*Store)(nil)
 // Open opens the store in the file at path. It makes the file if there is none, for its owner only (mode 0600), and the
 // table idempotency_records in it. The directory must exist. A database that holds other tables may be used too, but no
 // table of that name that another version of this package has made. Open reports all faults of opts together. It waits
-// for other processes that write, for ten seconds or somewhat longer.
+// for other processes that write, for ten seconds or somewhat longer, or until ctx ends. The store does not end with ctx.
 //
 // [Store.Close] closes the store. Several stores of both kinds, also of several processes, may have the same file open.
-func Open(path string, opts Options) (*Store, error) {
-	f, err := openFile(path, opts, false)
+func Open(ctx context.Context, path string, opts Options) (*Store, error) {
+	f, err := openFile(ctx, path, opts, false)
 	if err != nil {
 		return nil, err
 	}

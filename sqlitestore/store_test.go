@@ -22,7 +22,7 @@ import (
 func TestRecordsSurviveRestart(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store, err := sqlitestore.Open(path, sqlitestore.Options{})
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	completed(t, store, "completed")
 	running, _ := begun(t, store, "running")
@@ -41,10 +41,39 @@ func TestRecordsSurviveRestart(t *testing.T) {
 	require.Equal(t, 2, record.Attempt)
 }
 
+// Open waits for another process that writes, as long as its context lasts. The store lasts longer.
+func TestOpenHasAContext(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	other := foreign(t, path)
+	for _, statement := range []string{"PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"} {
+		_, err := other.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	_, err = sqlitestore.OpenTx(ctx, path, sqlitestore.Options{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 9*time.Second, "without one it waits for ten seconds")
+
+	_, err = other.ExecContext(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	store, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
+	require.NoError(t, err)
+	defer store.Close()
+	cancel()
+	completed(t, store, "completed")
+}
+
 func TestOpenReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	_, err := sqlitestore.Open(path, sqlitestore.Options{Synchronous: 7, MaxBytes: 5})
+	_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{Synchronous: 7, MaxBytes: 5})
 	require.ErrorContains(t, err, "Synchronous 7")
 	require.ErrorContains(t, err, "MaxBytes is 5")
 	require.NoFileExists(t, path)
@@ -65,7 +94,7 @@ func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
 		"NUL": filepath.Join(dir, "a\x00b"), "text": text, "table of somebody else": table,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := sqlitestore.Open(path, sqlitestore.Options{})
+			_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 			require.ErrorContains(t, err, "sqlitestore: ")
 		})
 	}
@@ -88,9 +117,9 @@ func TestOpenRefusesAnotherVersion(t *testing.T) {
 		execute(t, other, "DROP TABLE idempotency_records")
 		execute(t, other, text)
 		want := fmt.Sprintf(`the table idempotency_records says %q, not "idempotency records, version 1"`, says)
-		_, err := sqlitestore.Open(path, sqlitestore.Options{})
+		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 		require.ErrorContains(t, err, want)
-		_, err = sqlitestore.OpenTx(path, sqlitestore.Options{})
+		_, err = sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, store.Check(t.Context()), want)
 	}
@@ -120,7 +149,7 @@ func TestOpenAtTheSameTime(t *testing.T) {
 	var callers sync.WaitGroup
 	for i := range 8 {
 		callers.Go(func() {
-			store, err := sqlitestore.Open(path, sqlitestore.Options{})
+			store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 			if !assert.NoError(t, err) {
 				return
 			}

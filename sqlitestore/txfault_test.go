@@ -253,7 +253,7 @@ func TestCloseWaitsForHandlers(t *testing.T) {
 	path := newPath(t)
 	other := foreign(t, path)
 	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	works, late, idle := handle(t, store, "works"), handle(t, store, "late"), handle(t, store, "idle")
 	insert(t, works)
@@ -302,7 +302,7 @@ func TestParameters(t *testing.T) {
 		"_pragma=foreign_keys(1)%3Bselect+1": "is not for the handlers",
 		"%zz":                                "invalid URL escape",
 	} {
-		_, err := sqlitestore.OpenTx(newPath(t), sqlitestore.Options{Parameters: parameters})
+		_, err := sqlitestore.OpenTx(t.Context(), newPath(t), sqlitestore.Options{Parameters: parameters})
 		require.ErrorContains(t, err, "sqlitestore: Parameters: ", parameters)
 		require.ErrorContains(t, err, want, parameters)
 	}

@@ -16,7 +16,7 @@ import (
 // openTx opens a transactional store, and closes it at the end of the test.
 func openTx(t testing.TB, path string, opts sqlitestore.Options) *sqlitestore.TxStore {
 	t.Helper()
-	store, err := sqlitestore.OpenTx(path, opts)
+	store, err := sqlitestore.OpenTx(t.Context(), path, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	return store

@@ -65,7 +65,7 @@ const clerkPath = "SQLITESTORE_CLERK"
 // clerk moves money until its process is killed.
 func clerk(path string) {
 	killtest.Live(func() (killtest.Work, error) {
-		store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+		store, err := sqlitestore.OpenTx(context.Background(), path, sqlitestore.Options{})
 		if err != nil {
 			return nil, err
 		}

@@ -88,7 +88,7 @@ func executeOne(path string) {
 			os.Exit(1)
 		}
 	}
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(context.Background(), path, sqlitestore.Options{})
 	fail(err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -204,7 +204,7 @@ func TestTransactionsSurviveRestart(t *testing.T) {
 	path := newPath(t)
 	other := foreign(t, path)
 	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	h := handle(t, store, "completed")
 	insert(t, h)

@@ -28,8 +28,8 @@ var _ idempotency.Store = (*TxStore)(nil)
 
 // OpenTx opens the store in the file at path. This is the file of the service, whose tables the handlers change. In all
 // else OpenTx is like [Open].
-func OpenTx(path string, opts Options) (*TxStore, error) {
-	f, err := openFile(path, opts, true)
+func OpenTx(ctx context.Context, path string, opts Options) (*TxStore, error) {
+	f, err := openFile(ctx, path, opts, true)
 	if err != nil {
 		return nil, err
 	}

@@ -114,7 +114,7 @@ func openMemory(_ context.Context, c *config) (*backing, error) {
 	return &backing{Store: idempotency.NewMemoryStore(opts)}, nil
 }
 
-func openSQLite(_ context.Context, c *config) (*backing, error) {
+func openSQLite(ctx context.Context, c *config) (*backing, error) {
 	limit, err := maxBytes(c)
 	if err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func openSQLite(_ context.Context, c *config) (*backing, error) {
 	if file == "" {
 		return nil, errors.New("the name of the file is missing")
 	}
-	store, err := sqlitestore.Open(file, sqlitestore.Options{MaxBytes: limit})
+	store, err := sqlitestore.Open(ctx, file, sqlitestore.Options{MaxBytes: limit})
 	if err != nil {
 		return nil, err
 	}

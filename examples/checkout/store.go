@@ -67,7 +67,7 @@ func openStore(ctx context.Context) (*ledger, idempotency.Store) {
 		store := idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{Prefix: "checkout:"})
 		return &ledger{openFile(), noTx}, store
 	default:
-		store, err := sqlitestore.OpenTx(os.Getenv(fileVariable), sqlitestore.Options{})
+		store, err := sqlitestore.OpenTx(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
 		demo.Check(err)
 		return &ledger{openFile(), sqlitestore.Tx}, store
 	}

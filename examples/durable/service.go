@@ -14,7 +14,7 @@ import (
 
 // serve runs the service until the process is killed. Nothing is to be repaired when it is started again.
 func serve(file, bank string) {
-	store, err := sqlitestore.Open(file, sqlitestore.Options{})
+	store, err := sqlitestore.Open(context.Background(), file, sqlitestore.Options{})
 	demo.Check(err)
 	if err := store.Check(context.Background()); err != nil {
 		log.Print(err) // such as: a loss of power may forget records

@@ -43,7 +43,7 @@ func main() {
 	_, err = db.Exec(schema)
 	demo.Check(err)
 
-	store, err := sqlitestore.OpenTx(file, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(context.Background(), file, sqlitestore.Options{})
 	demo.Check(err)
 	defer store.Close()
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})

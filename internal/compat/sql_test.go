@@ -114,7 +114,7 @@ func onPostgres(t *testing.T) sqlDatabase {
 
 func onSQLite(t *testing.T) sqlDatabase {
 	path := filepath.Join(t.TempDir(), "shop.db")
-	store, err := sqlitestore.OpenTx(path, sqlitestore.Options{})
+	store, err := sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })
 	db, err := sql.Open("sqlite", path)

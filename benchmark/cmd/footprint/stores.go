@@ -54,10 +54,14 @@ var subjects = []subject{
 	{"memory", openMemory},
 	{"Redis: memory", openRedis},
 	{"SQLite: disk", func() (*target, error) {
-		return openSQLite(func(file string) (sqliteStore, error) { return sqlitestore.Open(file, sqlitestore.Options{}) })
+		return openSQLite(func(file string) (sqliteStore, error) {
+			return sqlitestore.Open(context.Background(), file, sqlitestore.Options{})
+		})
 	}},
 	{"SQLite, transactional: disk", func() (*target, error) {
-		return openSQLite(func(file string) (sqliteStore, error) { return sqlitestore.OpenTx(file, sqlitestore.Options{}) })
+		return openSQLite(func(file string) (sqliteStore, error) {
+			return sqlitestore.OpenTx(context.Background(), file, sqlitestore.Options{})
+		})
 	}},
 	{"PostgreSQL: disk", func() (*target, error) {
 		return openPostgres(func(pool *pgxpool.Pool) idempotency.Store { return pgxstore.New(pool, pgxstore.Options{}) })

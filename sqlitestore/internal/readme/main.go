@@ -18,7 +18,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	store, err := sqlitestore.Open("idempotency.db", sqlitestore.Options{})
+	store, err := sqlitestore.Open(ctx, "idempotency.db", sqlitestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log"
 	"net/http"
@@ -10,7 +11,7 @@ import (
 )
 
 func main() {
-	store, err := sqlitestore.Open("records.db", sqlitestore.Options{})
+	store, err := sqlitestore.Open(context.Background(), "records.db", sqlitestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
