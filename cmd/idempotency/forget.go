@@ -32,10 +32,10 @@ func (c *forgetCommand) Run(a *app) error {
 	switch {
 	case errors.Is(damage, idempotency.ErrNoRecord) && a.line.JSON:
 		forgotten := false
-		document := inspection{Store: s.name, Story: absent, Forgotten: &forgotten}
+		document := inspection{Store: s.name, Story: c.absent(), Forgotten: &forgotten}
 		return errors.Join(writeJSON(a.out, document), nothing(exitNothing))
 	case errors.Is(damage, idempotency.ErrNoRecord):
-		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(absent), s.name)
+		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(c.absent()), s.name)
 		return nothing(exitNothing)
 	case damage != nil && !errors.Is(damage, idempotency.ErrRecordInvalid):
 		return damage

@@ -35,14 +35,31 @@ func (k keyFlags) check() error {
 // find returns what the store has of the key.
 func (k keyFlags) find(ctx context.Context, s *opened) (idempotency.Entry, error) {
 	if k.Digest != "" {
-		digest, _ := hex.DecodeString(k.Digest) // was checked
-		return s.InspectDigest(ctx, [32]byte(digest))
+		return s.InspectDigest(ctx, k.digest())
 	}
+	return s.Inspect(ctx, k.key())
+}
+
+// key returns the key that is named by its parts.
+func (k keyFlags) key() idempotency.Key {
 	id, err := idempotency.ParseKey([]string{k.Key}) // in quotes or bare, as the header may be
 	if err != nil {
 		id = k.Key // of a Runner, which has other rules
 	}
-	return s.Inspect(ctx, idempotency.Key{User: k.User, Endpoint: k.Endpoint, ID: id}.Bounded())
+	return idempotency.Key{User: k.User, Endpoint: k.Endpoint, ID: id}.Bounded()
+}
+
+func (k keyFlags) digest() [32]byte {
+	if k.Digest != "" {
+		digest, _ := hex.DecodeString(k.Digest) // was checked
+		return [32]byte(digest)
+	}
+	return k.key().Digest()
+}
+
+// absent is the story of the key if there is no record of it.
+func (k keyFlags) absent() string {
+	return tellAbsent(idempotency.Entry{Digest: k.digest()}.OperationID().String())
 }
 
 // inspectCommand tells what happened to a key.
@@ -60,9 +77,9 @@ func (c *inspectCommand) Run(a *app) error {
 	entry, err := a.ask(c.keyFlags, s)
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord) && a.line.JSON:
-		return errors.Join(writeJSON(a.out, inspection{Store: s.name, Story: absent}), nothing(exitNothing))
+		return errors.Join(writeJSON(a.out, inspection{Store: s.name, Story: c.absent()}), nothing(exitNothing))
 	case errors.Is(err, idempotency.ErrNoRecord):
-		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(absent), s.name)
+		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(c.absent()), s.name)
 		return nothing(exitNothing)
 	case err != nil && !errors.Is(err, idempotency.ErrRecordInvalid):
 		return err

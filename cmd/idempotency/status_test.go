@@ -55,6 +55,7 @@ func TestExitStatus(t *testing.T) {
 			{"omitted", at("inspect", "omitted"), 0, "409 not-replayable"},
 			{"by its digest", append([]string{"inspect"}, byDigest...), 0, "gets the stored answer, status 201"},
 			{"no record", at("inspect", "none"), 1, "There is no record of this key"},
+			{"no record, its operation", at("inspect", "none"), 1, keyIn("none").OperationID().String()},
 			{"no record as JSON", at("inspect", "none", "--json"), 1, `"found": false`},
 			{"nothing to forget", at("forget", "none", "--yes"), 1, "There is no record of this key"},
 			{"nothing to forget as JSON", at("forget", "none", "--yes", "--json"), 1, `"forgotten": false`},

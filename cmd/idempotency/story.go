@@ -12,9 +12,12 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// absent is the story of a key without a record.
-const absent = "There is no record of this key. It was never used by this user at this endpoint, or its record has " +
-	"expired, or it was forgotten. The next request with it is executed."
+// tellAbsent is the story of a key without a record.
+func tellAbsent(operation string) string {
+	return "There is no record of this key. It was never used by this user at this endpoint, or its transaction was rolled " +
+		"back, or its record has expired, or it was forgotten. The next request with it is executed. In logs and traces, " +
+		"its operation is " + operation + "."
+}
 
 // tell says in plain English what happened, and what a retry gets.
 func tell(e idempotency.Entry, damage error) string {
