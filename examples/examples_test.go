@@ -113,6 +113,9 @@ func run(t *testing.T, name string) string {
 	if strings.Contains(documentation(t, name), "MYSQL_DSN") {
 		cmd.Env = append(cmd.Environ(), "MYSQL_DSN="+servertest.MariaDB(t).DSN())
 	}
+	if strings.Contains(documentation(t, name), "REDIS_URL") {
+		cmd.Env = append(cmd.Environ(), "REDIS_URL=redis://:"+servertest.RedisPassword()+"@"+servertest.Redis(t).Addr())
+	}
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	output, err := cmd.Output()

@@ -3,7 +3,7 @@
 //
 // A stream delivers at least once. A message that was recorded but not acknowledged, as after the second kill, is
 // answered from the record. A message whose effect exists but is not recorded, as after the first kill, is worked on
-// again: no lease can prevent that. Its operation has kept its ID, and the ID is a unique key of the effect, so the
+// again: no lease can prevent that. The ID of its operation is the same, and is a unique key of the effect, so the
 // second attempt finds the effect of the first. It ends with the line
 //
 //	20 messages, 22 tries, 21 executions, 20 effects

@@ -14,6 +14,9 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
+// Where the service is killed.
+const claimed, between, after = "the key is claimed", "between the two bookings", "after both bookings"
+
 // serve is the service.
 func serve(ctx context.Context) {
 	store := pgxstore.NewTx(database.Connect(ctx), pgxstore.Options{})
@@ -26,8 +29,9 @@ func serve(ctx context.Context) {
 }
 
 func transfer(w http.ResponseWriter, r *http.Request) {
-	var amount int
-	if _, err := fmt.Fscan(r.Body, &amount); err != nil {
+	process.HaltAt(claimed)
+	amount, err := demo.Pieces(r)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -55,11 +59,11 @@ func book(ctx context.Context, amount int) (left int, err error) {
 	if _, err := tx.Exec(ctx, insert, op.Key.ID, "alice", -amount); err != nil {
 		return 0, err
 	}
-	process.HaltAt("between the two bookings")
+	process.HaltAt(between)
 	if _, err := tx.Exec(ctx, insert, op.Key.ID, "bob", amount); err != nil {
 		return 0, err
 	}
-	process.HaltAt("after both bookings")
+	process.HaltAt(after)
 	err = tx.QueryRow(ctx, "SELECT sum(amount) FROM bookings WHERE account = 'alice'").Scan(&left)
 	return left, err
 }

@@ -39,8 +39,9 @@ func New() *Service {
 	return &Service{URL: "http://" + listener.Addr().String(), socket: socket}
 }
 
-// Start starts a process, which has env in its environment and ends with ctx at the latest.
+// Start starts a process, which has env in its environment and ends with ctx at the latest. The one before is stopped.
 func (s *Service) Start(ctx context.Context, env ...string) {
+	s.Stop()
 	program, err := os.Executable()
 	demo.Check(err)
 	s.cmd = exec.CommandContext(ctx, program)
@@ -64,26 +65,47 @@ func (s *Service) AwaitHalt() {
 
 // Kill kills the process.
 func (s *Service) Kill() {
+	s.Stop()
+	s.Deaths++
+}
+
+// Stop kills the process, if there is one, and does not count it.
+func (s *Service) Stop() {
+	if s.cmd == nil || s.cmd.ProcessState != nil {
+		return
+	}
 	demo.Check(s.cmd.Process.Kill())
 	_ = s.cmd.Wait()
 	if how := s.cmd.ProcessState.String(); how != "signal: killed" {
 		log.Fatalf("this is broken: the service has ended by itself: %s", how)
 	}
-	s.Deaths++
 }
 
 // IsService reports whether this process was started by Start.
 func IsService() bool { return os.Getenv("EXAMPLE_SERVICE") != "" }
 
-// Serve serves handler until this process is killed.
-func Serve(handler http.Handler) {
+// Stored is the place where an answer is stored, and nobody has got it yet.
+const Stored = "the answer is stored"
+
+// Serve serves a guarded handler until this process is killed. It halts where an answer is [Stored].
+func Serve(guarded http.Handler) {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(1) // who started this process has ended
 	}()
 	listener, err := net.FileListener(os.NewFile(3, "socket"))
 	demo.Check(err)
-	demo.Check(http.Serve(listener, handler))
+	demo.Check(http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		guarded.ServeHTTP(mortal{w}, r)
+	})))
+}
+
+// mortal writes answers that are stored already.
+type mortal struct{ http.ResponseWriter }
+
+func (m mortal) WriteHeader(status int) {
+	HaltAt(Stored)
+	m.ResponseWriter.WriteHeader(status)
 }
 
 // HaltAt waits to be killed if this is the place where the process is to halt.

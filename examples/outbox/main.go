@@ -1,0 +1,128 @@
+// Outbox is a service that sends a mail for each order. The handler writes the mail as a row, in the transaction of the
+// order. A worker sends it afterwards, and deletes the row. The database is the PostgreSQL at DATABASE_URL or else a
+// private one. The service, which has the worker, is killed at each step of an order, and then at random, and the clients
+// try again. It ends with the line
+//
+//	201 orders, 24 deaths: 201 rows, 201 mails, 201 answers replayed
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/database"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/orders"
+	"github.com/idempotency-go/idempotency/examples/internal/process"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if process.IsService() {
+		serve(ctx)
+		return
+	}
+	pool, drop := database.Create(ctx)
+	defer drop()
+	demo.Check(pgxstore.Migrate(ctx, pool, pgxstore.Options{}))
+	_, err := pool.Exec(ctx, `CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, pieces int);
+		CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), order_id bigint)`)
+	demo.Check(err)
+	mails, stop := provider.Start()
+	defer stop()
+
+	sent := orders.New()
+	sent.DieAt(ctx, claimed, written, process.Stored, mailed)
+	sent.DieAtRandom(ctx, 20)
+	defer sent.Stop()
+	replayed := sent.Replayed(ctx)
+	var rows int
+	for left := -1; left != 0; time.Sleep(time.Millisecond) { // until the worker has sent all mails
+		demo.Check(pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM orders)").Scan(&left, &rows))
+	}
+	verdict := fmt.Sprintf("%v: %d rows, %d mails, %d answers replayed", sent, rows, mails.Acts(), replayed)
+	fmt.Println(verdict)
+	if verdict != "201 orders, 24 deaths: 201 rows, 201 mails, 201 answers replayed" {
+		log.Fatal("this is broken")
+	}
+}
+
+// Where the service is killed.
+const claimed, written = "the key is claimed", "the rows are written, and not committed"
+const mailed = "the mail is sent, and its row is still there"
+
+func serve(ctx context.Context) {
+	pool := database.Connect(ctx)
+	go work(ctx, pool)
+	idem, err := idempotency.New(pgxstore.NewTx(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{
+		Required: true,
+		Wait:     10 * time.Second, // for PostgreSQL to notice that an owner has died, and for other attempts to end
+	})
+	demo.Check(err)
+	process.Serve(idem.Handler(http.HandlerFunc(order)))
+}
+
+func order(w http.ResponseWriter, r *http.Request) {
+	process.HaltAt(claimed)
+	pieces, err := demo.Pieces(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	id, err := write(r.Context(), pieces)
+	if err != nil {
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, and rolled back
+		return
+	}
+	process.HaltAt(written)
+	w.WriteHeader(http.StatusCreated) // stored, and committed together with the rows
+	fmt.Fprint(w, "order ", id)
+}
+
+func write(ctx context.Context, pieces int) (id int64, err error) {
+	tx, _ := pgxstore.Tx(ctx) // there is one: keys are required
+	if err := tx.QueryRow(ctx, "INSERT INTO orders (pieces) VALUES ($1) RETURNING id", pieces).Scan(&id); err != nil {
+		return 0, err
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO outbox (order_id) VALUES ($1)", id)
+	return id, err
+}
+
+// work sends mails for as long as the process lives.
+func work(ctx context.Context, pool *pgxpool.Pool) {
+	for {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return send(ctx, tx) })
+		if errors.Is(err, pgx.ErrNoRows) {
+			time.Sleep(5 * time.Millisecond)
+		} else if err != nil {
+			log.Print(err) // the row is still there: the next turn sends the mail
+		}
+	}
+}
+
+// send sends one mail. If the process dies before the row is deleted, the mail is sent again, with the same key.
+func send(ctx context.Context, tx pgx.Tx) error {
+	var id string
+	var order int64
+	err := tx.QueryRow(ctx, "SELECT id::text, order_id FROM outbox LIMIT 1 FOR UPDATE SKIP LOCKED").Scan(&id, &order)
+	if err != nil {
+		return err
+	}
+	if _, err := provider.Call(ctx, provider.Request{Key: id, Reference: fmt.Sprint("order ", order)}); err != nil {
+		return err
+	}
+	process.HaltAt(mailed)
+	_, err = tx.Exec(ctx, "DELETE FROM outbox WHERE id = $1::uuid", id)
+	return err
+}

@@ -1,0 +1,126 @@
+// Unique is a service whose handler charges a card and writes a row, without a transaction that has both row and record:
+// the records are in the Redis at REDIS_URL, the rows in the PostgreSQL at DATABASE_URL, or else in private ones. The ID
+// of the operation is the primary key of its row. The service is killed at each step of an order, and then at random.
+// Each time Redis loses all records, too. The clients try again. It ends with the line
+//
+//	81 orders, 12 deaths: 81 charges, 81 rows, a key used for another order: 422
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/database"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/orders"
+	"github.com/idempotency-go/idempotency/examples/internal/process"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if process.IsService() {
+		serve(ctx)
+		return
+	}
+	pool, dropTables := database.Create(ctx)
+	defer dropTables()
+	empty, drop := database.CreateRedis(ctx)
+	defer drop()
+	_, err := pool.Exec(ctx, "CREATE TABLE payments (operation uuid PRIMARY KEY, pieces int, charge text)")
+	demo.Check(err)
+	bank, stop := provider.Start()
+	defer stop()
+
+	sent := orders.New()
+	sent.WhenDead = empty
+	sent.DieAt(ctx, claimed, charged, written, process.Stored)
+	sent.DieAtRandom(ctx, 8)
+	defer sent.Stop()
+	empty()
+	sent.Replayed(ctx) // the handler runs again, and gives the same answers
+	empty()
+	reused := sent.Send(ctx, sent.Keys[0], 1000)
+	var rows int
+	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM payments").Scan(&rows))
+	verdict := fmt.Sprintf("%v: %d charges, %d rows, a key used for another order: %d", sent, bank.Acts(), rows, reused.Status)
+	fmt.Println(verdict)
+	if verdict != "81 orders, 12 deaths: 81 charges, 81 rows, a key used for another order: 422" {
+		log.Fatal("this is broken")
+	}
+}
+
+// Where the service is killed.
+const claimed, charged, written = "the key is claimed", "the card is charged", "the row is written"
+
+func serve(ctx context.Context) {
+	idem, err := idempotency.New(database.ConnectRedis(), idempotency.SingleUser, idempotency.Options{
+		Required: true,
+		Lease:    time.Second,      // how long an order is blocked if its process dies; the default is more patient
+		Wait:     10 * time.Second, // for the lease of a process that has died
+	})
+	demo.Check(err)
+	process.Serve(idem.Handler(shop{database.Connect(ctx)}))
+}
+
+type shop struct{ pool *pgxpool.Pool }
+
+func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	process.HaltAt(claimed)
+	pieces, err := demo.Pieces(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	op, _ := idempotency.FromContext(r.Context())
+	p, err := s.find(r.Context(), op.ID)
+	if errors.Is(err, pgx.ErrNoRows) {
+		p, err = s.make(r.Context(), op, pieces)
+	}
+	switch {
+	case err != nil:
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry gets the same charge
+	case p.pieces != pieces: // the record is lost or has expired, so the middleware cannot compare
+		http.Error(w, "the key was used for another order", http.StatusUnprocessableEntity)
+	default:
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "%d pieces, paid by charge %s", p.pieces, p.charge)
+	}
+}
+
+type payment struct {
+	pieces int
+	charge string
+}
+
+// make charges the card and writes the row, unless an earlier attempt has written it.
+func (s shop) make(ctx context.Context, op idempotency.Operation, pieces int) (p payment, err error) {
+	charge, err := provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
+	if err != nil {
+		return p, err
+	}
+	process.HaltAt(charged)
+	_, err = s.pool.Exec(ctx, "INSERT INTO payments (operation, pieces, charge) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+		op.ID, pieces, charge)
+	if err != nil {
+		return p, err
+	}
+	process.HaltAt(written)
+	return s.find(ctx, op.ID)
+}
+
+// find returns the payment of an operation.
+func (s shop) find(ctx context.Context, operation uuid.UUID) (p payment, err error) {
+	err = s.pool.QueryRow(ctx, "SELECT pieces, charge FROM payments WHERE operation = $1", operation).Scan(&p.pieces, &p.charge)
+	return p, err
+}
