@@ -73,18 +73,18 @@ func tellCompleted(e idempotency.Entry) string {
 // warn says what may be executed again once the record is forgotten.
 func warn(e idempotency.Entry, damage error) string {
 	const again = "If the record is forgotten, the next request with this key is executed as if it were the first. "
-	const other = " It is another operation then: systems that know this one by its downstream keys do not know that one."
+	const same = " Effects that are kept under its operation ID, or under a downstream key, are found again: these stay the same."
 	switch {
 	case damage != nil:
-		return again + "The record cannot be read. If the operation was executed, its effects happen a second time." + other
+		return again + "The record cannot be read. If the operation was executed, its effects happen a second time." + same
 	case e.State == idempotency.StateCompleted:
-		return again + "This operation was completed: its effects, such as a charge, happen A SECOND TIME." + other
+		return again + "This operation was completed: its effects, such as a charge, happen A SECOND TIME." + same
 	case e.State == idempotency.StateAbandoned:
 		return again + "Nobody knows what the abandoned attempt has done. If its effects took place, they happen a second " +
-			"time: find out first." + other
+			"time: find out first." + same
 	default:
 		return again + "The last attempt has ended without an answer that counts, so a retry is executed in any case, but " +
-			"as the same operation, and for the same request only." + other
+			"for the same request only."
 	}
 }
 
