@@ -54,6 +54,48 @@ func TestReadmeListsEveryExample(t *testing.T) {
 	}
 }
 
+// Each row of the table that says which store a handler needs names a program, whose service is killed.
+func TestEachRowOfTheTableHasAProgram(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(readme), "| your handler | store |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := lines(table)[2:]
+	require.NotEmpty(t, rows)
+	var named []string
+	for _, row := range rows {
+		program := programOfRow.FindStringSubmatch(row)
+		require.NotNil(t, program, row)
+		named = append(named, program[1])
+	}
+	var killed []string
+	for _, name := range examples(t) {
+		source, err := os.ReadFile(filepath.Join(name, "main.go"))
+		require.NoError(t, err)
+		if strings.Contains(string(source), ".DieAtRandom(") {
+			killed = append(killed, name)
+		}
+	}
+	require.ElementsMatch(t, killed, named)
+}
+
+var programOfRow = regexp.MustCompile(`\| \[(\w+)\]\(examples/\w+/main\.go\) \|$`)
+
+// All other pages leave it to that table which store a handler needs.
+func TestPagesLinkToTheTable(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{
+		"docs/stores.md", "docs/integrating.md", "docs/guarantees.md",
+		"pgxstore/README.md", "mysqlstore/README.md", "sqlitestore/README.md",
+	} {
+		text, err := os.ReadFile(filepath.Join("..", page))
+		require.NoError(t, err)
+		require.Contains(t, string(text), "](../README.md#choosing-a-store)", page)
+	}
+}
+
 // The READMEs of the adapters show whole programs.
 func TestAdapterReadmesShowTheirExamples(t *testing.T) {
 	t.Parallel()

@@ -9,11 +9,12 @@
 //	err = store.Check(ctx)
 //	go store.Janitor(ctx, 0, nil) // every five minutes
 //
-// A claim of [Store] is a lease. It is for handlers whose effects are elsewhere. If an owner dies, the store does not
-// know what it has done, and Abandoned of [idempotency.Options] decides, as with Redis.
+// There are two stores; the README of package idempotency says which one a handler needs. A claim of [Store] is a lease.
+// If an owner dies, the store does not know what it has done, and Abandoned of [idempotency.Options] decides, as with
+// Redis.
 //
-// A claim of [TxStore] is a transaction, which the handler gets from [Tx]. It is for handlers whose effects are in the
-// same database. Effects and record commit together. Both kinds may use the same table.
+// A claim of [TxStore] is a transaction, which the handler gets from [Tx]. What the handler writes in it and the record
+// commit together. Both kinds may use the same table.
 //
 // # Round trips
 //

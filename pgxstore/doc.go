@@ -1,9 +1,9 @@
 // Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx.
 //
-// There are two stores. [TxStore] is for handlers that write to the same database, even if they also call other systems.
-// Claim, effects and record are one transaction, so each operation takes effect exactly once, whatever breaks. [Store] is
-// for handlers that only call other systems. A claim is a lease, as with Redis. If an owner dies, the database does not
-// know what it has done.
+// There are two stores; the README of package idempotency says which one a handler needs. With [TxStore], the handler
+// writes in the transaction of its record. Claim, rows and record are one transaction, so the rows are there exactly
+// once, whatever breaks. With [Store], a claim is a lease, as with Redis. If an owner dies, the database does not know
+// what it has done.
 //
 //	pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
 //	store := pgxstore.NewTx(pool, pgxstore.Options{})

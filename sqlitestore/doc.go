@@ -6,11 +6,10 @@
 //	defer store.Close() // when the server has shut down
 //	err = store.Check(ctx)
 //
-// There are two stores. [TxStore] is for handlers whose effects are in the same file. A handler makes them in the
-// transaction of its record, so each operation takes effect exactly once, whatever breaks. [Store] is for handlers that
-// call other systems. A claim is a lease. If an owner dies, the store does not know what it has done, and Abandoned of
-// [idempotency.Options] decides, as with Redis. Both stores may have the same file open at the same time, and respect
-// each other's records.
+// There are two stores; the README of package idempotency says which one a handler needs. With [TxStore], the handler
+// writes in the transaction of its record, so its rows are there exactly once, whatever breaks. With [Store], a claim is
+// a lease. If an owner dies, the store does not know what it has done, and Abandoned of [idempotency.Options] decides,
+// as with Redis. Both stores may have the same file open at the same time, and respect each other's records.
 //
 //	store, err := sqlitestore.OpenTx(ctx, "/var/lib/payments/payments.db", sqlitestore.Options{})
 //	// ...
