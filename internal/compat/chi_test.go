@@ -3,6 +3,7 @@ package compat_test
 import (
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -55,14 +56,14 @@ func TestChiTimeout(t *testing.T) {
 	t.Parallel()
 	timeout := chiRouter(middleware.Timeout(shortly))
 	t.Run("obeyed", func(t *testing.T) {
-		each(t, timeout, scenario{handler: patient, first: "504", retry: "504", runs: 2})
+		each(t, timeout, scenario{bubble: true, handler: patient, first: "504", retry: "504", runs: 2})
 	})
 	t.Run("ignored", func(t *testing.T) {
-		each(t, timeout, scenario{handler: stubborn, first: "201", retry: "201", runs: 1})
+		each(t, timeout, scenario{bubble: true, handler: stubborn, first: "201", retry: "201", runs: 1})
 	})
 	t.Run("obeyed, streamed", func(t *testing.T) {
 		each(t, timeout, scenario{
-			handler: patient, opts: idempotency.Options{Stream: true}, first: "504", retry: "504", runs: 2,
+			bubble: true, handler: patient, opts: idempotency.Options{Stream: true}, first: "504", retry: "504", runs: 2,
 		})
 	})
 }
@@ -70,13 +71,15 @@ func TestChiTimeout(t *testing.T) {
 // With Refuse a handler that has given up is not called again: nobody can say how far it came.
 func TestChiTimeoutWithRefuse(t *testing.T) {
 	t.Parallel()
-	s := scenario{
-		outer:   chiRouter(middleware.Timeout(shortly)),
-		opts:    idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
-		handler: patient,
-	}.start(t, true)
-	require.Equal(t, "504", s.send("key").status)
-	s.requireUnknown(t, "key")
+	synctest.Test(t, func(t *testing.T) {
+		s := scenario{
+			outer:   chiRouter(middleware.Timeout(shortly)),
+			opts:    idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
+			handler: patient,
+		}.start(t, true)
+		require.Equal(t, "504", s.send("key").status)
+		s.requireUnknown(t, "key")
+	})
 }
 
 // A request that is turned away before it reaches the middleware leaves its operation as it is, and one that is turned

@@ -19,9 +19,12 @@ import (
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
 )
 
+// fiberName is that of the door with a server that does not run in a bubble: fasthttp has goroutines that never end.
+const fiberName = "fiber v3"
+
 // fiberDoor is guarded by the recipe of the examples.
 func fiberDoor() door {
-	d := &fiberWays{door: door{name: "fiber v3"}}
+	d := &fiberWays{door: door{name: fiberName}}
 	d.way(erring, `return fiber.NewError(402, "declined")`, replayed, func(fiber.Ctx) error {
 		return fiber.NewError(fiber.StatusPaymentRequired, "declined")
 	})

@@ -3,6 +3,7 @@ package compat_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"testing"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 var grpcRPCs = []rpc{
@@ -100,7 +103,10 @@ func (sv *service) dialGRPC() (*grpc.ClientConn, error) {
 		config.ServerName = "example.com" // of the certificate
 		creds = credentials.NewTLS(config)
 	}
-	return grpc.NewClient("passthrough:///"+target.Host, grpc.WithTransportCredentials(creds))
+	dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return servertest.Dial(ctx, "tcp", address)
+	})
+	return grpc.NewClient("passthrough:///"+target.Host, grpc.WithTransportCredentials(creds), dial)
 }
 
 func fields(md metadata.MD) http.Header {
@@ -118,7 +124,7 @@ func TestGRPCTimeout(t *testing.T) {
 	deaf := func(ctx context.Context, s *service) error { return s.wait(context.WithoutCancel(ctx)) }
 	for _, rpc := range grpcRPCs[:3] {
 		s := rpc.scenario(deaf, codes.Unavailable, codes.OK, 2)
-		s.outer, s.late = chiRouter(middleware.Timeout(shortly)), true
+		s.outer, s.late, s.bubble = chiRouter(middleware.Timeout(shortly)), true, true
 		t.Run(rpc.name, s.run)
 	}
 }

@@ -1,6 +1,5 @@
 // Package compat_test runs the middleware within the frameworks, proxies and RPC libraries that it is used with. Each
-// scenario is played on three stages, over the network: a service without the middleware, the first request to one with
-// it, and the retry.
+// scenario is played on three stages: a service without the middleware, the first request to one with it, and the retry.
 package compat_test
 
 import (
@@ -16,12 +15,14 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 func TestMain(m *testing.M) {
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	shortly = 300 * time.Millisecond // for timeouts that pass
-	long    = 10 * time.Second       // for timeouts that do not pass, and for what must happen
+	shortly = time.Second      // for timeouts that pass, if possible in a bubble
+	long    = 10 * time.Second // for timeouts that do not pass, and for what must happen
 )
 
 // scenario is a handler within a framework, and what comes of it.
@@ -45,6 +46,7 @@ type scenario struct {
 	mount   func(*idempotency.Middleware, http.Handler) http.Handler // nil: Middleware.Handler
 	handler func(*service) http.Handler
 	call    caller // nil: post
+	bubble  bool   // in a bubble of testing/synctest: it waits for a timeout, which must not come before its handler runs
 	leaves  bool   // the first client leaves while the handler waits
 	late    bool   // the first client gets an answer while the handler waits
 
@@ -84,6 +86,14 @@ func (a answer) unmarked() answer {
 
 func (s scenario) run(t *testing.T) {
 	t.Parallel()
+	if s.bubble {
+		synctest.Test(t, s.play)
+	} else {
+		s.play(t)
+	}
+}
+
+func (s scenario) play(t *testing.T) {
 	bare, guarded := s.start(t, false), s.start(t, true)
 	var want answer
 	if s.leaves {
@@ -334,11 +344,12 @@ const (
 	h2c   protocol = "h2c"
 )
 
-// listen starts a server on loopback.
+// listen starts a server.
 func (p protocol) listen(t testing.TB, handler http.Handler) *httptest.Server {
 	t.Helper()
-	server := httptest.NewUnstartedServer(handler)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // panics are a part of some scenarios
+	server := &httptest.Server{Listener: servertest.Listen(t), Config: &http.Server{
+		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // panics are a part of some scenarios
+	}}
 	switch p {
 	case http2:
 		server.EnableHTTP2 = true
@@ -351,6 +362,7 @@ func (p protocol) listen(t testing.TB, handler http.Handler) *httptest.Server {
 	default:
 		server.Start()
 	}
+	server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	t.Cleanup(server.Close)
 	return server
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-chi/chi/v5/middleware"
@@ -222,11 +223,13 @@ func TestTimeoutHandler(t *testing.T) {
 	t.Parallel()
 	wrapped{wrap: timeoutHandler(long), panicked: broken}.test(t)
 	t.Run("obeyed", func(t *testing.T) {
-		each(t, timeoutHandler(shortly), scenario{handler: patient, first: "503", retry: "503", runs: 2})
+		each(t, timeoutHandler(shortly), scenario{bubble: true, handler: patient, first: "503", retry: "503", runs: 2})
 	})
 	t.Run("ignored", func(t *testing.T) {
-		outside(t, timeoutHandler(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 1})
-		inside(t, timeoutHandler(shortly), scenario{handler: deaf, late: true, first: "503", retry: "201", runs: 2})
+		late := scenario{bubble: true, handler: deaf, late: true, first: "503", retry: "201", runs: 1}
+		outside(t, timeoutHandler(shortly), late)
+		late.runs = 2
+		inside(t, timeoutHandler(shortly), late)
 	})
 }
 
@@ -239,15 +242,17 @@ func TestTimeoutIsAnsweredByTheOuterLayer(t *testing.T) {
 	} {
 		t.Run(status, func(t *testing.T) {
 			t.Parallel()
-			s := scenario{outer: outer, handler: patient}.start(t, true)
-			const many = 50
-			got := make(chan string, many)
-			for n := range many {
-				go func() { got <- s.send(strconv.Itoa(n)).status }()
-			}
-			for range many {
-				require.Equal(t, status, receive(t, got))
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := scenario{outer: outer, handler: patient}.start(t, true)
+				const many = 50
+				got := make(chan string, many)
+				for n := range many {
+					go func() { got <- s.send(strconv.Itoa(n)).status }()
+				}
+				for range many {
+					require.Equal(t, status, receive(t, got))
+				}
+			})
 		})
 	}
 }

@@ -25,6 +25,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
@@ -71,7 +72,6 @@ func (o order) String() string {
 const (
 	origin  = "https://shop.example"
 	payment = `{"charge":"1","note":"this text is long enough to be worth a compression, is it not?"}`
-	hurried = 3 * time.Millisecond // the timeout of a request that is to be late; others have long
 )
 
 // visit is a request to a service, and what it has left behind there.
@@ -108,7 +108,9 @@ type town struct {
 
 func newTown(t *testing.T) *town {
 	t.Helper()
-	transport := &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 32} // replies are kept as they were sent
+	transport := &http.Transport{
+		DialContext: servertest.Dial, MaxIdleConnsPerHost: 32, DisableCompression: true, // replies are kept as they were sent
+	}
 	w := &town{client: &http.Client{Timeout: long, Transport: transport}}
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spanKeeper{}))
 	telemetry, err := otelidempotency.New(otelidempotency.Options{TracerProvider: traces})
@@ -211,7 +213,7 @@ func freshID(next http.Handler) http.Handler {
 // byHurry gives a request with the header Hurry little time.
 func byHurry(limit func(time.Duration) layer) layer {
 	return func(next http.Handler) http.Handler {
-		slow, fast := limit(long)(next), limit(hurried)(next)
+		slow, fast := limit(long)(next), limit(shortly)(next)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Hurry") != "" {
 				fast.ServeHTTP(w, r)

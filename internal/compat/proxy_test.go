@@ -11,11 +11,13 @@ import (
 	"strconv"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // proxy puts a handler on a server of its own, and a reverse proxy in front of it.
@@ -29,6 +31,7 @@ func proxyTo(t testing.TB, target string) *httputil.ReverseProxy {
 	to, err := url.Parse(target)
 	require.NoError(t, err)
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = servertest.Dial
 	t.Cleanup(transport.CloseIdleConnections)
 	return &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(to) },
@@ -90,25 +93,27 @@ func TestReverseProxyTakesTheKeyAway(t *testing.T) {
 // A gateway and the service behind it are both guarded. That the service is still at work is no answer.
 func TestReverseProxyBetweenTwo(t *testing.T) {
 	t.Parallel()
-	s := scenario{
-		handler: patient,
-		inner: func(t testing.TB, next http.Handler) http.Handler {
-			service := newMiddleware(t, newStore(), idempotency.Options{}).Handler(next)
-			impatient := proxyTo(t, http1.listen(t, service).URL)
-			impatient.Transport.(*http.Transport).ResponseHeaderTimeout = shortly
-			return impatient
-		},
-	}.start(t, true)
-	require.Equal(t, "502", s.send("key").status, "the gateway has lost its patience")
-	busy := s.send("key")
-	require.True(t, isProblem(busy, "in-progress"), busy.body)
-	s.goOn()
+	synctest.Test(t, func(t *testing.T) {
+		s := scenario{
+			handler: patient,
+			inner: func(t testing.TB, next http.Handler) http.Handler {
+				service := newMiddleware(t, newStore(), idempotency.Options{}).Handler(next)
+				impatient := proxyTo(t, http1.listen(t, service).URL)
+				impatient.Transport.(*http.Transport).ResponseHeaderTimeout = shortly
+				return impatient
+			},
+		}.start(t, true)
+		require.Equal(t, "502", s.send("key").status, "the gateway has lost its patience")
+		busy := s.send("key")
+		require.True(t, isProblem(busy, "in-progress"), busy.body)
+		s.goOn()
 
-	var late answer
-	eventually(t, func() bool { late = s.send("key"); return late.status == "201" }, "the answer of the service")
-	require.Equal(t, receipt, late.body)
-	require.Equal(t, late.unmarked(), s.send("key").unmarked())
-	require.EqualValues(t, 1, s.runs.Load())
+		var late answer
+		eventually(t, func() bool { late = s.send("key"); return late.status == "201" }, "the answer of the service")
+		require.Equal(t, receipt, late.body)
+		require.Equal(t, late.unmarked(), s.send("key").unmarked())
+		require.EqualValues(t, 1, s.runs.Load())
+	})
 }
 
 // A gateway says what an error of its upstream means for a retry.

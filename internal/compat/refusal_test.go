@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -48,7 +49,7 @@ var refusals = map[string]refused{
 	},
 	"outcome unknown": {
 		code: connect.CodeFailedPrecondition, reason: "OUTCOME_UNKNOWN",
-		opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 100 * time.Millisecond},
+		opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
 		handle: func(ctx context.Context) error {
 			idempotency.Decide(ctx, idempotency.Unknown)
 			return nil
@@ -106,7 +107,12 @@ func TestConnectRefusals(t *testing.T) {
 		for what, r := range refusals {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
-				r.test(t, protocol.wire, protocol.opts)
+				test := func(t *testing.T) { r.test(t, protocol.wire, protocol.opts) }
+				if r.opts.Lease > 0 { // it lapses
+					synctest.Test(t, test)
+				} else {
+					test(t)
+				}
 			})
 		}
 	}

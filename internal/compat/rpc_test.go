@@ -163,6 +163,7 @@ func (r rpc) timeouts(t *testing.T) {
 	obeyed := r.scenario(awaiting, late, late, 2)
 	ignored := r.scenario(ignoring, codes.OK, codes.OK, 1)
 	obeyed.call, ignored.call = r.timed, r.timed
+	obeyed.bubble, ignored.bubble = true, true
 	t.Run("timeout obeyed", obeyed.run)
 	t.Run("timeout ignored", ignored.run)
 }
