@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // Most tests wait for something: many more of them than processors run at a time. With the race detector there are fewer:
@@ -224,17 +225,18 @@ func (s setup) serve(t testing.TB, handler http.HandlerFunc) *service {
 	return svc
 }
 
-// listen starts a server on loopback, with HTTP/1.1 or with TLS and HTTP/2.
+// listen starts a server, with HTTP/1.1 or with TLS and HTTP/2.
 func listen(t testing.TB, handler http.Handler, http2 bool) *httptest.Server {
 	t.Helper()
-	server := httptest.NewUnstartedServer(handler)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // panics are a part of some tests
-	server.EnableHTTP2 = http2
+	server := &httptest.Server{Listener: servertest.Listen(t), EnableHTTP2: http2, Config: &http.Server{
+		Handler: handler, ErrorLog: log.New(io.Discard, "", 0), // panics are a part of some tests
+	}}
 	if http2 {
 		server.StartTLS()
 	} else {
 		server.Start()
 	}
+	server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	t.Cleanup(server.Close)
 	return server
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -164,33 +165,35 @@ func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var inner http.ResponseWriter
-			svc := setup{outer: func(next http.Handler) http.Handler {
-				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
-					defer cancel()
-					func() {
-						defer func() { _ = recover() }()
-						next.ServeHTTP(echoLike{&lateWriter{ResponseWriter: w}}, r.WithContext(ctx))
-					}()
-					inner.Header().Set("Content-Type", "text/plain")
-					inner.WriteHeader(http.StatusPaymentRequired)
-					_, _ = io.WriteString(inner, "decl")
-					assert.NoError(t, http.NewResponseController(inner).Flush())
-					_, _ = inner.Write([]byte("ined"))
+			synctest.Test(t, func(t *testing.T) {
+				var inner http.ResponseWriter
+				svc := setup{outer: func(next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+						defer cancel()
+						func() {
+							defer func() { _ = recover() }()
+							next.ServeHTTP(echoLike{&lateWriter{ResponseWriter: w}}, r.WithContext(ctx))
+						}()
+						inner.Header().Set("Content-Type", "text/plain")
+						inner.WriteHeader(http.StatusPaymentRequired)
+						_, _ = io.WriteString(inner, "decl")
+						assert.NoError(t, http.NewResponseController(inner).Flush())
+						_, _ = inner.Write([]byte("ined"))
+					})
+				}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					inner = w
+					handler(w, r)
 				})
-			}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
-				inner = w
-				handler(w, r)
+				for range 2 {
+					got := svc.post("k", "")
+					require.Equal(t, http.StatusPaymentRequired, got.status)
+					require.Equal(t, "declined", got.body)
+					require.Equal(t, "text/plain", got.header.Get("Content-Type"))
+				}
+				require.EqualValues(t, 2, svc.runs.Load())
+				require.Zero(t, svc.store.completes.Load())
 			})
-			for range 2 {
-				got := svc.post("k", "")
-				require.Equal(t, http.StatusPaymentRequired, got.status)
-				require.Equal(t, "declined", got.body)
-				require.Equal(t, "text/plain", got.header.Get("Content-Type"))
-			}
-			require.EqualValues(t, 2, svc.runs.Load())
-			require.Zero(t, svc.store.completes.Load())
 		})
 	}
 }

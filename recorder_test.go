@@ -24,6 +24,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -1032,20 +1033,20 @@ func TestStreamIsRecordedWholeWhenItsClientLeaves(t *testing.T) {
 
 func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	t.Parallel()
-	timedOut := make(chan struct{})
-	outer := whereAsked(func(next http.Handler) http.Handler {
-		return http.TimeoutHandler(next, 20*time.Millisecond, "late")
+	synctest.Test(t, func(t *testing.T) {
+		timedOut := make(chan struct{})
+		outer := func(next http.Handler) http.Handler { return http.TimeoutHandler(next, time.Second, "late") }
+		svc := setup{outer: outer}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+			<-timedOut
+			echo(w, r)
+		})
+		require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+		close(timedOut)
+		require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
+		got := svc.post("k", "b")
+		require.Equal(t, "b", got.body)
+		require.True(t, got.replayed())
 	})
-	svc := setup{outer: outer}.serve(t, func(w http.ResponseWriter, r *http.Request) {
-		<-timedOut
-		echo(w, r)
-	})
-	require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b", asLimited).status)
-	close(timedOut)
-	require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
-	got := svc.post("k", "b")
-	require.Equal(t, "b", got.body)
-	require.True(t, got.replayed())
 }
 
 // hooked is a store that calls f before it completes for the first time.

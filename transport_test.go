@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // arrival is a request as a server got it.
@@ -1444,20 +1445,21 @@ func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
 
 func TestAttemptsShareAConnection(t *testing.T) {
 	t.Parallel()
-	var remotes sync.Map
-	var got arrivals
-	server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
-		remotes.Store(r.RemoteAddr, true)
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
-	}), false)
-	transport := impatient(server)
-	transport.MinDelay, transport.MaxDelay = 50*time.Millisecond, 50*time.Millisecond // so long is an answer read
-	require.Equal(t, 503, do(transport, newPost(t, server.URL, "order 1")).status)
-	require.Len(t, got.list(), 4)
-	connections := 0
-	remotes.Range(func(any, any) bool { connections++; return true })
-	require.Equal(t, 1, connections)
+	synctest.Test(t, func(t *testing.T) {
+		var got arrivals
+		server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
+		}), false)
+		var connections atomic.Int64
+		server.Client().Transport.(*http.Transport).DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			connections.Add(1)
+			return servertest.Dial(ctx, network, address)
+		}
+		require.Equal(t, 503, do(impatient(server), newPost(t, server.URL, "order 1")).status)
+		require.Len(t, got.list(), 4)
+		require.EqualValues(t, 1, connections.Load())
+	})
 }
 
 func TestOneTransportForManyRequests(t *testing.T) {

@@ -437,18 +437,20 @@ func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
 		for state, fault := range map[string]hook{"up": nil, "down": failing(1, errDown)} {
 			t.Run(name+", store "+state, func(t *testing.T) {
 				t.Parallel()
-				store := newSpyStore()
-				store.onComplete = fault
-				opts := idempotency.Options{MaxResponse: 8, StoreTimeout: time.Millisecond}
-				svc := setup{store: store, opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
-					w.Header().Set("Content-Length", "100")
-					_, _ = io.WriteString(w, "over the limit")
-					end(r)
+				synctest.Test(t, func(t *testing.T) {
+					store := newSpyStore()
+					store.onComplete = fault
+					opts := idempotency.Options{MaxResponse: 8, StoreTimeout: time.Millisecond}
+					svc := setup{store: store, opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+						w.Header().Set("Content-Length", "100")
+						_, _ = io.WriteString(w, "over the limit")
+						end(r)
+					})
+					require.Error(t, svc.send("/payments", "k", "b").err)
+					requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
+					require.EqualValues(t, 1, svc.runs.Load())
+					require.Equal(t, idempotency.OutcomeExecuted, svc.journal.all()[0].Outcome)
 				})
-				require.Error(t, svc.send("/payments", "k", "b").err)
-				requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
-				require.EqualValues(t, 1, svc.runs.Load())
-				require.Equal(t, idempotency.OutcomeExecuted, svc.journal.all()[0].Outcome)
 			})
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // memory has the listeners in memory, by their addresses.
@@ -23,7 +21,9 @@ func Listen(t testing.TB) net.Listener {
 	t.Helper()
 	if time.Now().Year() > 2000 { // the clock of a bubble begins with that year
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return listener
 	}
 	l := &memoryListener{
