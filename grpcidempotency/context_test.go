@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -45,7 +46,7 @@ func (h *held) method(ctx context.Context, _ int64) (any, error) {
 var departures = map[string]func(context.Context) (context.Context, context.CancelFunc){
 	"cancels": context.WithCancel,
 	"deadline passes": func(ctx context.Context) (context.Context, context.CancelFunc) {
-		return context.WithTimeout(ctx, 200*time.Millisecond)
+		return context.WithTimeout(ctx, time.Second)
 	},
 }
 
@@ -55,29 +56,31 @@ func TestClientLeaves(t *testing.T) {
 	for name, leaving := range departures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, calls := newHeld(t), make(chan context.Context, 100)
-			s := serve(t, setup{method: h.method, outer: []grpc.UnaryServerInterceptor{observe(calls)}})
-			ctx, cancel := leaving(withKey("1"))
-			defer cancel()
-			left := make(chan answer, 1)
-			go func() { left <- s.call(ctx, 1) }()
-			inside := await(t, h.begun)
-			if _, limited := ctx.Deadline(); !limited {
-				cancel()
-			}
-			require.NotEqual(t, codes.OK, await(t, left).Code)
-			await(t, await(t, calls).Done()) // the server knows
-			require.NoError(t, inside.Err())
-			_, limited := inside.Deadline()
-			require.False(t, limited)
-			close(h.end)
-			var got answer
-			require.Eventually(t, func() bool {
-				got = s.call(withKey("1"), 1)
-				return got.Code == codes.OK
-			}, patience, 10*time.Millisecond)
-			require.True(t, got.Replayed)
-			require.Equal(t, int64(1), s.runs.Load())
+			synctest.Test(t, func(t *testing.T) {
+				h, calls := newHeld(t), make(chan context.Context, 100)
+				s := serve(t, setup{method: h.method, outer: []grpc.UnaryServerInterceptor{observe(calls)}})
+				ctx, cancel := leaving(withKey("1"))
+				defer cancel()
+				left := make(chan answer, 1)
+				go func() { left <- s.call(ctx, 1) }()
+				inside := await(t, h.begun)
+				if _, limited := ctx.Deadline(); !limited {
+					cancel()
+				}
+				require.NotEqual(t, codes.OK, await(t, left).Code)
+				await(t, await(t, calls).Done()) // the server knows
+				require.NoError(t, inside.Err())
+				_, limited := inside.Deadline()
+				require.False(t, limited)
+				close(h.end)
+				var got answer
+				require.Eventually(t, func() bool {
+					got = s.call(withKey("1"), 1)
+					return got.Code == codes.OK
+				}, patience, 10*time.Millisecond)
+				require.True(t, got.Replayed)
+				require.Equal(t, int64(1), s.runs.Load())
+			})
 		})
 	}
 }
@@ -95,21 +98,23 @@ func TestCancelWithClient(t *testing.T) {
 	for name, leaving := range departures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHeld(t)
-			s := serve(t, setup{method: h.method, options: grpcidempotency.Options{CancelWithClient: true}})
-			ctx, cancel := leaving(withKey("1"))
-			defer cancel()
-			left := make(chan answer, 1)
-			go func() { left <- s.call(ctx, 1) }()
-			inside := await(t, h.begun)
-			if _, limited := ctx.Deadline(); !limited {
-				cancel()
-			}
-			await(t, inside.Done())
-			await(t, left)
-			close(h.end)
-			require.Eventually(t, func() bool { return s.call(withKey("1"), 1).Code == codes.OK }, patience, 10*time.Millisecond)
-			require.Equal(t, int64(2), s.runs.Load())
+			synctest.Test(t, func(t *testing.T) {
+				h := newHeld(t)
+				s := serve(t, setup{method: h.method, options: grpcidempotency.Options{CancelWithClient: true}})
+				ctx, cancel := leaving(withKey("1"))
+				defer cancel()
+				left := make(chan answer, 1)
+				go func() { left <- s.call(ctx, 1) }()
+				inside := await(t, h.begun)
+				if _, limited := ctx.Deadline(); !limited {
+					cancel()
+				}
+				await(t, inside.Done())
+				await(t, left)
+				close(h.end)
+				require.Eventually(t, func() bool { return s.call(withKey("1"), 1).Code == codes.OK }, patience, 10*time.Millisecond)
+				require.Equal(t, int64(2), s.runs.Load())
+			})
 		})
 	}
 }

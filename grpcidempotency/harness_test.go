@@ -22,6 +22,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/grpcidempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // A service would have generated types and names. Well-known types do for one that needs no generator.
@@ -79,7 +80,7 @@ type setup struct {
 	dial    []grpc.DialOption
 }
 
-// service is a server and a client of it, over a connection of loopback.
+// service is a server and a client of it.
 type service struct {
 	t      *testing.T
 	server *grpc.Server
@@ -128,8 +129,7 @@ func serve(t *testing.T, s setup) *service {
 		}
 		return s.method(ctx, cents)
 	}), nil)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	listener := servertest.Listen(t)
 	go func() { _ = sv.server.Serve(listener) }()
 	t.Cleanup(sv.server.Stop)
 	sv.conn = dial(t, listener.Addr().String(), s.config, s.dial...)
@@ -138,7 +138,10 @@ func serve(t *testing.T, s setup) *service {
 
 func dial(t *testing.T, addr, config string, options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return servertest.Dial(ctx, "tcp", addr)
+		}))
 	if config != "" {
 		options = append(options, grpc.WithDefaultServiceConfig(config))
 	}

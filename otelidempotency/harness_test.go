@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
@@ -226,7 +227,9 @@ func newService(
 	var err error
 	s.idem, err = idempotency.New(s.store, func(*http.Request) (string, error) { return user, nil }, opts)
 	require.NoError(t, err)
-	s.server = httptest.NewServer(build(s, payments))
+	s.server = &httptest.Server{Listener: servertest.Listen(t), Config: &http.Server{Handler: build(s, payments)}}
+	s.server.Start()
+	s.server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
 	t.Cleanup(func() {
 		s.server.Close()
 		require.NoError(t, s.idem.Shutdown(context.Background()))

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -178,31 +179,33 @@ func TestSpansWithOtelhttpInside(t *testing.T) {
 // the background.
 func TestSpanThatHasEnded(t *testing.T) {
 	t.Parallel()
-	finish := make(chan bool)
-	impatient := func(s *service, payments http.Handler) http.Handler {
-		return s.otelhttp(http.TimeoutHandler(s.idem.Handler(s.telemetry.Handler(payments)), 20*time.Millisecond, ""))
-	}
-	s := newService(t, impatient, func(w http.ResponseWriter, r *http.Request) {
-		<-finish
-		charge(w, r)
-	}, idempotency.Options{StoreTimeout: 10 * time.Millisecond})
-	failWith(&s.store.complete, errDown)
-	require.Equal(t, 503, s.send(t, key, "4200"))
-	request := s.spansOf(t, 1)[0]
-	close(finish)
-	require.Eventually(t, func() bool { return len(s.events.all()) == 1 }, 10*time.Second, time.Millisecond)
-	s.store.complete.Store(nil)
-	require.NoError(t, s.idem.Shutdown(t.Context()))
+	synctest.Test(t, func(t *testing.T) {
+		finish := make(chan bool)
+		impatient := func(s *service, payments http.Handler) http.Handler {
+			return s.otelhttp(http.TimeoutHandler(s.idem.Handler(s.telemetry.Handler(payments)), time.Second, ""))
+		}
+		s := newService(t, impatient, func(w http.ResponseWriter, r *http.Request) {
+			<-finish
+			charge(w, r)
+		}, idempotency.Options{StoreTimeout: 10 * time.Millisecond})
+		failWith(&s.store.complete, errDown)
+		require.Equal(t, 503, s.send(t, key, "4200"))
+		request := s.spansOf(t, 1)[0]
+		close(finish)
+		require.Eventually(t, func() bool { return len(s.events.all()) == 1 }, 10*time.Second, time.Millisecond)
+		s.store.complete.Store(nil)
+		require.NoError(t, s.idem.Shutdown(t.Context()))
 
-	for i, outcome := range []string{"unrecorded", "recorded"} {
-		span := s.spans.GetSpans()[1+i]
-		require.Equal(t, "idempotency "+outcome, span.Name)
-		require.Equal(t, nameOf(request), span.Parent.TraceID().String()+" "+span.Parent.SpanID().String())
-		require.Empty(t, span.Links, "its parent is the execution")
-	}
-	late, e := s.spans.GetSpans()[2], s.events.all()[1]
-	require.Equal(t, []string{"outcome"}, eventsOf(late))
-	require.WithinDuration(t, late.EndTime.Add(-e.Completion), late.StartTime, 0)
+		for i, outcome := range []string{"unrecorded", "recorded"} {
+			span := s.spans.GetSpans()[1+i]
+			require.Equal(t, "idempotency "+outcome, span.Name)
+			require.Equal(t, nameOf(request), span.Parent.TraceID().String()+" "+span.Parent.SpanID().String())
+			require.Empty(t, span.Links, "its parent is the execution")
+		}
+		late, e := s.spans.GetSpans()[2], s.events.all()[1]
+		require.Equal(t, []string{"outcome"}, eventsOf(late))
+		require.WithinDuration(t, late.EndTime.Add(-e.Completion), late.StartTime, 0)
+	})
 }
 
 func TestRequestThatIsNotSampled(t *testing.T) {
