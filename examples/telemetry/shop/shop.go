@@ -53,7 +53,10 @@ func Open(
 	mux := http.NewServeMux()
 	mux.Handle("POST /payments", otelhttp.NewHandler(guarded, "payments",
 		otelhttp.WithTracerProvider(traces), otelhttp.WithMeterProvider(meters)))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		DisableCompression:  true, // Prometheus is near
+		MaxRequestsInFlight: 1,    // a slow one that Prometheus gives up goes on: on a busy machine there would be ever more
+	}))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

@@ -36,7 +36,7 @@ func Scenarios() []Scenario {
 			Options: idempotency.Options{Lease: 500 * time.Millisecond}},
 		{Name: "records-lost", Alerts: []string{"IdempotencyRecordsLost"}, Play: recordsLost},
 		{Name: "outcome-unknown", Alerts: []string{"IdempotencyOutcomeUnknown"}, Play: outcomeUnknown,
-			Options: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 200 * time.Millisecond}},
+			Options: idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Second}},
 	}
 }
 
