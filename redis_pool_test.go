@@ -159,7 +159,7 @@ func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
 			var free func()
 			var svc *service
-			svc = setup{store: store, opts: idempotency.Options{StoreTimeout: 500 * time.Millisecond}}.guard(t,
+			svc = setup{store: store, opts: idempotency.Options{StoreTimeout: time.Second}}.guard(t,
 				func(w http.ResponseWriter, r *http.Request) {
 					if r.Header.Get("Idempotency-Key") == "honest" {
 						free = occupy(t, client)
@@ -262,7 +262,7 @@ func TestRedisCannotBeReached(t *testing.T) {
 			}
 			client := newRedisClient(t, "127.0.0.1:1", smallPool, silent, edit)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-			opts := idempotency.Options{FailOpen: true, StoreTimeout: 500 * time.Millisecond}
+			opts := idempotency.Options{FailOpen: true, StoreTimeout: time.Second}
 			svc := setup{store: store, opts: opts}.guard(t, echo)
 			var wg sync.WaitGroup
 			for i := range requests {

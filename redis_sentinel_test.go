@@ -45,7 +45,7 @@ func replicate(ctx context.Context, client *redis.Client, replicas int) error {
 	if err := conn.Set(ctx, "barrier", "", time.Minute).Err(); err != nil {
 		return err
 	}
-	acknowledged, err := conn.Wait(ctx, replicas, 200*time.Millisecond).Result()
+	acknowledged, err := conn.Wait(ctx, replicas, 10*time.Second).Result()
 	if err == nil && int(acknowledged) < replicas {
 		err = fmt.Errorf("%d of %d replicas have it", acknowledged, replicas)
 	}

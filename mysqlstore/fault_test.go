@@ -66,7 +66,7 @@ func TestClaimInDoubt(t *testing.T) {
 			store, _ := newStore(t, pool(t, m.DSNAt(proxy.Addr())))
 			completed(t, store, "warm")
 			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skip})
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			asked := request
 			if tt.skip == 2 {
@@ -137,7 +137,7 @@ func TestLockIsWaitedFor(t *testing.T) {
 	_, err = other.Exec("SELECT 1 FROM "+table+" WHERE digest = ? FOR UPDATE", digest[:])
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err = owner.Extend(ctx, time.Minute)
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)

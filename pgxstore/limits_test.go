@@ -100,7 +100,7 @@ func TestRoleOfAPart(t *testing.T) {
 func TestNestedOperationOnTheSameRows(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{IdleTimeout: 300 * time.Millisecond})
+	opts := newTable(t, pool, pgxstore.Options{IdleTimeout: time.Second})
 	b := newBank(t, pool, opts)
 	store := pgxstore.NewTx(pool, opts)
 	inner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})

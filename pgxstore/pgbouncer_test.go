@@ -33,9 +33,10 @@ func TestPgBouncer(t *testing.T) {
 	t.Run("silent owner", func(t *testing.T) {
 		t.Parallel()
 		pool := newPool(t, url, unprepared)
-		opts := newTable(t, direct, pgxstore.Options{IdleTimeout: 100 * time.Millisecond})
+		opts := newTable(t, direct, pgxstore.Options{})
 		store := pgxstore.NewTx(pool, opts)
-		key, silent := begun(t, store)
+		opts.IdleTimeout = 100 * time.Millisecond
+		key, silent := begun(t, pgxstore.NewTx(pool, opts))
 		defer func() { _ = silent.Release(t.Context(), time.Hour) }() // the server has done it
 		require.Eventually(t, func() bool {
 			_, claim, err := store.Begin(t.Context(), key, attempt)

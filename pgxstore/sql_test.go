@@ -95,7 +95,7 @@ func leaveOpen(ctx context.Context, t testing.TB, tx *sql.Tx) {
 }
 
 func interrupted(ctx context.Context, tx *sql.Tx) {
-	brief, cancel := context.WithTimeout(ctx, time.Millisecond)
+	brief, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, _ = tx.ExecContext(brief, "SELECT pg_sleep(60)")
 }

@@ -599,9 +599,10 @@ func TestSilentOwner(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{IdleTimeout: 100 * time.Millisecond})
+	opts := newTable(t, pool, pgxstore.Options{})
 	store := pgxstore.NewTx(pool, opts)
-	key, silent := begun(t, store)
+	opts.IdleTimeout = 100 * time.Millisecond
+	key, silent := begun(t, pgxstore.NewTx(pool, opts))
 	var next idempotency.Claim
 	require.Eventually(t, func() bool {
 		_, claim, err := store.Begin(ctx, key, attempt)

@@ -31,9 +31,9 @@ func TestHandlerIsToldThatItsSessionDied(t *testing.T) {
 		"terminated by itself": {end: func(_ *testing.T, ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())") // and the handler ignores the error
 		}},
-		"silent for too long": {idle: 200 * time.Millisecond, end: func(*testing.T, context.Context, pgx.Tx) {}},
+		"silent for too long": {idle: time.Second, end: func(*testing.T, context.Context, pgx.Tx) {}},
 		"cut in a statement": {end: func(_ *testing.T, ctx context.Context, tx pgx.Tx) {
-			brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			brief, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			_, _ = tx.Exec(brief, "SELECT pg_sleep(10)")
 		}},

@@ -112,7 +112,7 @@ func TestAnotherProcessWrites(t *testing.T) {
 	other := foreign(t, path)
 	execute(t, other, "BEGIN IMMEDIATE")
 	requireReplay(t, store, "completed")
-	hasty, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	hasty, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, _, err := store.Begin(hasty, keyOf("new"), request)
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)

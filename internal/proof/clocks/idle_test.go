@@ -23,7 +23,7 @@ func TestSilentTransactionAndTheClock(t *testing.T) {
 	s := kinds[len(kinds)-1].start(t, c.env()...)
 	for i, jump := range []time.Duration{0, time.Hour, -time.Hour} {
 		c.set(0)
-		silent := s.begin(t, pgxstore.Options{IdleTimeout: 200 * time.Millisecond}, i)
+		silent := s.begin(t, pgxstore.Options{IdleTimeout: time.Second}, i)
 		require.True(t, silent.claims())
 		c.set(jump)
 		next := s.begin(t, pgxstore.Options{}, i)
