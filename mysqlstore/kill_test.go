@@ -17,21 +17,22 @@ import (
 var deaths = flag.Int("deaths", 20, "how many processes each test kills that kills processes at random")
 
 // Processes that share a database are killed at random. Whatever was acknowledged stays, and an operation is executed
-// again only if its attempt was killed, or overtaken, before it was acknowledged.
+// again only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t)
 	db := pool(t, m.DSN())
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
 	effects := filepath.Join(t.TempDir(), "effects")
-	said := killtest.NewOperations()
-	require.NoError(t, killtest.KillAll(*deaths, said, mortalDSN+"="+m.DSN(), mortalEffects+"="+effects))
+	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), mortalDSN+"="+m.DSN(), mortalEffects+"="+effects))
 
 	store := mysqlstore.New(db, mysqlstore.Options{}) // nobody holds a lock any more
 	repeated, err := said.Explain(t.Context(), store, effects)
 	require.NoError(t, err)
-	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again",
-		*deaths, said.Acknowledged(), repeated)
+	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again; %s",
+		*deaths, len(said.Acknowledged()), repeated, provider)
 }
 
 const (

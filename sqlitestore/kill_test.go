@@ -14,19 +14,20 @@ import (
 var deaths = flag.Int("deaths", 20, "how many processes each test kills that kills processes at random")
 
 // Processes that share a file are killed at random. Whatever was acknowledged stays, and an operation is executed again
-// only if its attempt was killed, or overtaken, before it was acknowledged.
+// only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.
 func TestProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	said := killtest.NewOperations()
-	require.NoError(t, killtest.KillAll(*deaths, said, mortalPath+"="+path))
+	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), mortalPath+"="+path))
 
 	store := open(t, path, sqlitestore.Options{}) // nobody holds a lock any more
 	repeated, err := said.Explain(t.Context(), store, path+".effects")
 	require.NoError(t, err)
 	require.Equal(t, "ok", one[string](t, foreign(t, path), "PRAGMA integrity_check"))
-	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again",
-		*deaths, said.Acknowledged(), repeated)
+	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again; %s",
+		*deaths, len(said.Acknowledged()), repeated, provider)
 }
 
 const mortalPath = "SQLITESTORE_MORTAL"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ import (
 const accounts, balance = 10, 1_000_000
 
 // Processes that move money in their transactions are killed at random. Whatever was acknowledged has happened, nothing
-// has happened twice, and no money is lost.
+// has happened twice, and no money is lost. None is charged twice, however often it was rolled back.
 func TestTransfersOfKilledProcesses(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -31,8 +32,8 @@ func TestTransfersOfKilledProcesses(t *testing.T) {
 	for id := range accounts {
 		execute(t, other, "INSERT INTO accounts VALUES (?, ?)", id, balance)
 	}
-	said := killtest.NewTransfers()
-	require.NoError(t, killtest.KillAll(*deaths, said, clerkPath+"="+path))
+	said, provider := killtest.NewTransfers(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), clerkPath+"="+path))
 
 	made := transfersMade(t, other)
 	require.NoError(t, said.Explain(t.Context(), store, made))
@@ -40,8 +41,9 @@ func TestTransfersOfKilledProcesses(t *testing.T) {
 	const completed = "SELECT count(*) FROM idempotency_records WHERE response IS NOT NULL"
 	require.Equal(t, len(made), one[int](t, other, completed))
 	require.Equal(t, "ok", one[string](t, other, "PRAGMA integrity_check"))
-	t.Logf("%d processes were killed, %d transfers made, %d acknowledged, 0 double, 0 lost, %d overtaken",
-		*deaths, len(made), said.Acknowledged(), said.Overtaken())
+	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	t.Logf("%d processes were killed, %d transfers made, %d acknowledged, 0 double, 0 lost, %d overtaken; %s",
+		*deaths, len(made), len(said.Acknowledged()), said.Overtaken(), provider)
 }
 
 // transfersMade returns the attempts by key that have taken effect.
@@ -69,39 +71,34 @@ func clerk(path string) {
 		if err != nil {
 			return nil, err
 		}
-		return func(key idempotency.Key) error { return transfer(store, key) }, nil
+		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
+			Lease: time.Minute, StoreTimeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return func(key idempotency.Key) error { return transfer(runner, key) }, nil
 	})
 }
 
-// transfer moves money, or has the answer replayed, and says so. The answer is the name of the attempt.
-func transfer(store idempotency.Store, key idempotency.Key) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	record, claim, err := store.Begin(ctx, key, killtest.Request)
-	if err != nil {
-		return err
-	}
-	if claim == nil {
-		if record.Response != nil {
-			killtest.SayAnswered(key, record.Response.Body)
-		}
-		return nil
-	}
+// transfer charges and moves money, or has the answer replayed, and says so. The answer is the name of the attempt.
+func transfer(runner *idempotency.Runner, key idempotency.Key) error {
 	attempt := uuid.NewString()
-	err = move(claim.Context(ctx), key.ID, attempt)
-	if err == nil {
-		err = claim.Complete(ctx, idempotency.Response{Status: 201, Body: []byte(attempt)}, time.Hour)
-	} else {
-		err = errors.Join(err, claim.Release(ctx, time.Hour))
-	}
-	if errors.Is(err, idempotency.ErrClaimLost) {
+	resp, _, err := runner.Do(context.Background(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
+		if err := killtest.Charge(ctx); err != nil {
+			return idempotency.Response{}, err
+		}
+		return idempotency.Response{Status: 201, Body: []byte(attempt)}, move(ctx, key.ID, attempt)
+	})
+	switch {
+	case errors.Is(err, idempotency.ErrInProgress):
+	case errors.Is(err, idempotency.ErrClaimLost):
 		killtest.SayOvertaken(attempt)
-		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	default:
+		killtest.SayAnswered(key, resp.Body)
 	}
-	killtest.SayAnswered(key, []byte(attempt))
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/idempotency-go/idempotency"
@@ -21,6 +23,8 @@ func (a answers) hears(key, answer string) error {
 	a[key] = answer
 	return nil
 }
+
+func (a answers) keys() []string { return slices.Collect(maps.Keys(a)) }
 
 // requireSome returns an error if nothing was acknowledged, and so nothing is shown.
 func (a answers) requireSome() error {

@@ -7,5 +7,8 @@
 // operations with a lease, which may be executed again after a death. [Transfers] is the witness of operations in a
 // transaction, which may not.
 //
+// Every operation is charged before its effect takes place, with [idempotency.Operation.DownstreamKey]. A [Provider],
+// which nobody kills, keeps a journal. However often an operation is executed, it has one key, and is charged once.
+//
 // The test of a store adds what is its own: it opens the store, makes the effects of transactions, and reads them.
 package killtest

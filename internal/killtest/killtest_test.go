@@ -2,6 +2,7 @@ package killtest_test
 
 import (
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,13 +42,19 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// Processes that share nothing answer the same keys, and execute what was acknowledged.
+// Processes that share nothing answer the same keys, and execute what was acknowledged. Even so, the provider charges
+// once.
 func TestStoreThatIsNotShared(t *testing.T) {
 	t.Parallel()
 	effects := filepath.Join(t.TempDir(), "effects")
-	said := killtest.NewOperations()
-	err := killUntil(said, "alone "+effects, func(err error) bool { return err != nil })
+	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	env := []string{child + "=alone " + effects, provider.Env()}
+	err := killUntil(said, env, func(err error) bool { return err != nil })
 	require.ErrorContains(t, err, "has two answers")
+	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	operations, calls, charges := provider.Counts()
+	require.Equal(t, operations, charges)
+	require.Less(t, charges, calls)
 
 	_, err = said.Explain(t.Context(), idempotency.NewMemoryStore(idempotency.MemoryOptions{}), effects)
 	require.ErrorContains(t, err, "was acknowledged and repeated")
@@ -63,7 +70,7 @@ func TestFaultsOfProcesses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			err := killUntil(killtest.NewTransfers(), test.child, func(err error) bool { return err != nil })
+			err := killUntil(killtest.NewTransfers(), []string{child + "=" + test.child}, func(err error) bool { return err != nil })
 			require.ErrorContains(t, err, test.fault)
 		})
 	}
@@ -72,15 +79,15 @@ func TestFaultsOfProcesses(t *testing.T) {
 func TestProcessesThatAgree(t *testing.T) {
 	t.Parallel()
 	said := killtest.NewTransfers()
-	err := killUntil(said, "same", func(error) bool { return said.Acknowledged() > 0 })
+	err := killUntil(said, []string{child + "=same"}, func(error) bool { return len(said.Acknowledged()) > 0 })
 	require.NoError(t, err)
-	require.NotZero(t, said.Acknowledged())
+	require.NotEmpty(t, said.Acknowledged())
 }
 
 // killUntil kills processes, some of which may not have started yet, until something is there.
-func killUntil(said killtest.Witness, what string, isThere func(error) bool) (err error) {
+func killUntil(said killtest.Witness, env []string, isThere func(error) bool) (err error) {
 	for end := time.Now().Add(time.Minute); !isThere(err) && time.Now().Before(end); {
-		err = errors.Join(err, killtest.KillAll(3, said, child+"="+what))
+		err = errors.Join(err, killtest.KillAll(3, said, env...))
 	}
 	return err
 }
@@ -171,6 +178,52 @@ func TestTransfersAreExplained(t *testing.T) {
 	}
 	err := killtest.NewTransfers().Explain(t.Context(), newStore(t), nil)
 	require.EqualError(t, err, "no process has acknowledged anything")
+}
+
+func TestChargesAreExplained(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		given string // operation and key of each call
+		count string
+		fault string // empty: all is explained
+	}{
+		{"once", "a A", "1 calls of the provider for 1 operations: 1 charges", ""},
+		{"again", "a A,a A", "2 calls of the provider for 1 operations: 1 charges", ""},
+		{"another key", "a A,a B", "2 calls of the provider for 1 operations: 2 charges",
+			"a was charged 2 times, with the keys [A B]"},
+		{"one that nobody was told", "a A,b B,b B", "3 calls of the provider for 2 operations: 2 charges", ""},
+		{"not at all", "b B", "1 calls of the provider for 1 operations: 1 charges", "a was answered and not charged"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			provider := killtest.NewProvider(t)
+			for call := range strings.SplitSeq(test.given, ",") {
+				operation, key, _ := strings.Cut(call, " ")
+				require.Equal(t, http.StatusOK, charge(t, provider, operation, key))
+			}
+			requireFault(t, provider.Explain("a"), test.fault)
+			require.Equal(t, test.count, provider.String())
+		})
+	}
+	provider := killtest.NewProvider(t)
+	require.Equal(t, http.StatusOK, charge(t, provider, "a", "A"))
+	require.Equal(t, http.StatusUnprocessableEntity, charge(t, provider, "b", "A"), "the key of another operation")
+}
+
+// charge calls the provider with a key, and returns the status of its answer.
+func charge(t *testing.T, provider *killtest.Provider, operation, key string) int {
+	t.Helper()
+	_, url, _ := strings.Cut(provider.Env(), "=")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(operation))
+	require.NoError(t, err)
+	r.Close = true
+	r.Header.Set("Idempotency-Key", key)
+	resp, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	return resp.StatusCode
 }
 
 // newStore returns one in which a has the answer A, b has B, and an attempt of running runs.

@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Request is the request of all processes. Its lease is shorter than most processes live.
+// Request is the request of all processes, but for its fingerprint. Its lease is shorter than most processes live.
 var Request = idempotency.ClaimRequest{
 	Fingerprint: idempotency.Fingerprint{1}, Lease: 200 * time.Millisecond, TTL: time.Hour, TakeOver: true,
 }

@@ -1,11 +1,13 @@
 package killtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -13,44 +15,80 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Execute returns the work of a process with a store whose claims are leases. The effect of an operation is one write at
-// the end of the file effects, which all processes share. An operation may be executed again after a death.
+// Execute returns the work of a process with a store whose claims are leases. An operation is charged. Then its effect
+// takes place: one write at the end of the file effects, which all processes share. An operation may be executed again
+// after a death.
 func Execute(store idempotency.Store, effects string) (Work, error) {
 	file, err := os.OpenFile(effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return func(key idempotency.Key) error { return execute(store, file, key) }, nil
+	runner, err := idempotency.NewRunner(strict{store}, idempotency.RunnerOptions{
+		Lease: Request.Lease, TTL: Request.TTL, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(key idempotency.Key) error { return execute(runner, file, key) }, nil
 }
 
-func execute(store idempotency.Store, effects io.Writer, key idempotency.Key) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	record, claim, err := store.Begin(ctx, key, Request)
-	if err != nil {
-		return err
-	}
-	if claim == nil {
-		if record.Response != nil {
-			SayAnswered(key, record.Response.Body)
+func execute(runner *idempotency.Runner, effects io.Writer, key idempotency.Key) error {
+	attempt := "" // none has taken effect
+	resp, replayed, err := runner.Do(context.Background(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
+		if err := Charge(ctx); err != nil {
+			return idempotency.Response{}, cmp.Or(context.Cause(ctx), err)
 		}
-		return nil
-	}
-	attempt := fmt.Sprintf("%s/%s/%d", os.Getenv(nameVariable), key.ID, record.Attempt)
-	if _, err := io.WriteString(effects, attempt+"\n"); err != nil {
+		op, _ := idempotency.FromContext(ctx)
+		attempt = fmt.Sprintf("%s/%s/%d", os.Getenv(nameVariable), key.ID, op.Attempt)
+		_, err := io.WriteString(effects, attempt+"\n")
+		return idempotency.Response{Status: 201, Body: []byte(rand.Text())}, err
+	})
+	switch {
+	case errors.Is(err, idempotency.ErrInProgress):
+	case errors.Is(err, idempotency.ErrClaimLost):
+		if attempt != "" {
+			fmt.Println("lost", attempt)
+		}
+	case err != nil:
 		return err
+	case replayed:
+		SayAnswered(key, resp.Body)
+	default:
+		fmt.Printf("ended %s\nanswered %s %s\n", attempt, key.ID, resp.Body) // one write: a death does not part them
 	}
-	resp := idempotency.Response{Status: 201, Body: []byte(rand.Text())}
-	err = claim.Complete(ctx, resp, time.Hour)
-	if errors.Is(err, idempotency.ErrClaimLost) {
-		fmt.Println("lost", attempt)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Printf("ended %s\nanswered %s %s\n", attempt, key.ID, resp.Body) // one write: a death does not part them
 	return nil
+}
+
+// strict is a store that has time for each step of its claims. An error of the store is a fault, and nobody tries again.
+type strict struct{ idempotency.Store }
+
+func (s strict) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	fail(err)
+	if claim != nil {
+		claim = strictClaim{claim}
+	}
+	return record, claim, nil
+}
+
+type strictClaim struct{ idempotency.Claim }
+
+func (c strictClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	ctx, cancel := patient(ctx)
+	defer cancel()
+	err := c.Claim.Complete(ctx, resp, ttl)
+	if !errors.Is(err, idempotency.ErrClaimLost) {
+		fail(err)
+	}
+	return err
+}
+
+func patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 }
 
 // Operations is the [Witness] of processes whose work is that of [Execute]. An attempt is named by process, key and
@@ -90,8 +128,8 @@ func (o *Operations) Hears(line string) error {
 	return nil
 }
 
-// Acknowledged returns how many operations were acknowledged.
-func (o *Operations) Acknowledged() int { return len(o.answers) }
+// Acknowledged returns the keys of the operations that were acknowledged.
+func (o *Operations) Acknowledged() []string { return o.answers.keys() }
 
 // Explain reads the file effects, and returns how many of them were repeated because of a death. It returns an error if
 // one was repeated for another reason than a death or the loss of its claim, if one was repeated that was acknowledged,

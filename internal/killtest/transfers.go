@@ -34,8 +34,8 @@ func (tr *Transfers) Hears(line string) error {
 	return tr.answers.hears(words[1], words[2])
 }
 
-// Acknowledged returns how many transfers were acknowledged.
-func (tr *Transfers) Acknowledged() int { return len(tr.answers) }
+// Acknowledged returns the keys of the transfers that were acknowledged.
+func (tr *Transfers) Acknowledged() []string { return tr.answers.keys() }
 
 // Overtaken returns how many attempts were overtaken.
 func (tr *Transfers) Overtaken() int { return tr.overtaken }
