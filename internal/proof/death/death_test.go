@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 	"github.com/idempotency-go/idempotency/internal/servertest"
@@ -111,15 +112,17 @@ func requireKept(t *testing.T, config death.Config, p plan) {
 	effort.Count(t, "keys with a late attempt", late)
 	effort.Count(t, "deaths", r.fleet.dead)
 	effort.Count(t, "keys", len(r.crowd.trials))
+	effort.Charges(t, r.provider)
 	effort.Count(t, "requests without an answer", r.crowd.lost.Load())
 	t.Logf("deaths by point: %v", counts)
 }
 
 // result is what has become of the keys of a run.
 type result struct {
-	fleet   *fleet
-	crowd   *crowd
-	effects map[string][]int // by key: the attempts
+	fleet    *fleet
+	crowd    *crowd
+	provider *killtest.Provider
+	effects  map[string][]int // by key: the attempts
 }
 
 // run kills servers.
@@ -136,21 +139,26 @@ func run(t *testing.T, config death.Config, p plan) result {
 	require.NoError(t, err)
 	defer ledger.Close()
 
-	f := launch(t, config, ledger, p)
+	provider := killtest.NewProvider(t)
+	f := launch(t, config, provider, ledger, p)
 	c := newCrowd(f, config.Store != "transaction")
 	c.send()
 	f.land()
 	if config.Store == "transaction" {
-		return result{f, c, effectsInTable(t, pool)}
+		return result{f, c, provider, effectsInTable(t, pool)}
 	}
-	return result{f, c, effectsInFile(t, ledger)}
+	return result{f, c, provider, effectsInFile(t, ledger)}
 }
 
 // judge returns what has become of keys that must not, and tells the point of death of each.
 func (r result) judge(t *testing.T, config death.Config) []string {
 	t.Helper()
 	faults := r.fleet.faults
+	var answered []string
 	for _, trial := range r.crowd.trials {
+		if len(trial.answers) > 0 {
+			answered = append(answered, trial.key)
+		}
 		point := r.fleet.died[trial.key]
 		exact := point
 		if point == death.AtRandom || trial.late {
@@ -159,6 +167,9 @@ func (r result) judge(t *testing.T, config death.Config) []string {
 		for _, fault := range trial.judge(config, exact, r.effects[trial.key]) {
 			faults = append(faults, fmt.Sprintf("%s, killed %q: %s", trial.key, point, fault))
 		}
+	}
+	if err := r.provider.Explain(answered...); err != nil {
+		faults = append(faults, err.Error())
 	}
 	return faults
 }

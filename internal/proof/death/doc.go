@@ -3,7 +3,8 @@
 // Two servers work on one store. Each is a small program that the tests build. When one dies, the next one starts at once.
 // 64 clients send requests over HTTP, in pairs that share a key, and retry until they have the final answer. Then the answer
 // is asked for once more. A ledger counts the effects of each key. For transactions it is a table, into which the handler
-// inserts in its transaction. For leases it is a file outside of the store, to which the handler appends a line.
+// inserts in its transaction. For leases it is a file outside of the store, to which the handler appends a line. Before its
+// effect, the handler has a provider charge, see [killtest.Provider].
 //
 // # How a server dies
 //
@@ -22,7 +23,8 @@
 // point is judged like this too if an attempt was not recorded in time, because it outlived its lease on a slow machine.
 // Such keys are counted.
 //
-// All answers to a key are the same, and none is lost: the other server replays it.
+// All answers to a key are the same, and none is lost: the other server replays it. A key is charged once, wherever its
+// servers have died: the provider gets the same key from every attempt.
 //
 // The proof can fail: TestBrokenPromisesAreNoticed puts effects outside of the transaction, and uses another policy than
 // the one that is promised.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 )
 
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 
 // fleet are two servers on one store. Each of them starts again at once when it has died, at the same address.
 type fleet struct {
-	config  string
+	env     []string
 	program string
 	seats   [2]*seat
 	ledger  *os.File
@@ -84,14 +85,15 @@ type plan struct {
 }
 
 // launch starts servers that are to die.
-func launch(t *testing.T, config death.Config, ledger *os.File, p plan) *fleet {
+func launch(t *testing.T, config death.Config, provider *killtest.Provider, ledger *os.File, p plan) *fleet {
 	t.Helper()
 	settings, err := json.Marshal(config)
 	require.NoError(t, err)
 	file, err := program()
 	require.NoError(t, err)
 	f := &fleet{
-		config: string(settings), program: file, ledger: ledger, plan: p,
+		env:     append(os.Environ(), death.ConfigVariable+"="+string(settings), provider.Env()),
+		program: file, ledger: ledger, plan: p,
 		orders: make(chan order), enough: make(chan struct{}), stop: make(chan struct{}), died: make(map[string]death.Point),
 	}
 	for i := range f.seats {
@@ -122,7 +124,7 @@ func newSeat(t *testing.T, f *fleet, number int) *seat {
 func (s *seat) occupy() {
 	for again := true; again; {
 		cmd := exec.Command(s.fleet.program)
-		cmd.Env = append(os.Environ(), death.ConfigVariable+"="+s.fleet.config)
+		cmd.Env = s.fleet.env
 		cmd.ExtraFiles = []*os.File{s.listener, s.fleet.ledger}
 		var said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &said, &said

@@ -10,7 +10,7 @@ const (
 	Reading        Point = "reading the body" // half of it
 	Claiming       Point = "before the claim"
 	Claimed        Point = "after the claim"
-	BeforeEffect   Point = "before the effect"
+	BeforeEffect   Point = "before the effect"          // the provider has charged
 	RenewingBefore Point = "renewing before the effect" // the lease, which was not renewed yet
 	AfterEffect    Point = "after the effect"
 	RenewedAfter   Point = "renewed after the effect" // the lease, which was renewed

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/idempotency-go/idempotency/internal/killtest"
 )
 
 var times = flag.Float64("times", 1, "how many times as much is done as usual")
@@ -19,4 +21,12 @@ func Of(n int) int { return max(1, int(float64(n)*share**times)) }
 func Count[N int | int64](t testing.TB, name string, n N) {
 	t.Helper()
 	t.Attr(strings.ReplaceAll(name, " ", "-"), strconv.FormatInt(int64(n), 10))
+}
+
+// Charges counts how often a provider was called, and how often it has charged.
+func Charges(t testing.TB, provider *killtest.Provider) {
+	t.Helper()
+	_, calls, charges := provider.Counts()
+	Count(t, "calls of the provider", calls)
+	Count(t, "charges", charges)
 }

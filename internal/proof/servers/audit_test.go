@@ -2,11 +2,14 @@ package servers_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 )
@@ -58,7 +61,7 @@ func (c *counts) report(t *testing.T) {
 }
 
 // audit has all clients ask for their answers twice, and looks whether more or less is lost than what the fault costs.
-// Where effects are undone together with their records, no key has two.
+// Where effects are undone together with their records, no key has two. Whatever is lost, each key is charged once.
 func (s *shop) audit(t *testing.T, cost loss, undone bool) (found counts) {
 	t.Helper()
 	var asking sync.WaitGroup
@@ -84,6 +87,7 @@ func (s *shop) audit(t *testing.T, cost loss, undone bool) (found counts) {
 	if !cost.to.IsZero() && found.certain == 0 {
 		found.broken = append(found.broken, "no answer was given that is certain to be lost: the fault shows nothing")
 	}
+	require.NoError(t, s.provider.Explain(slices.Collect(maps.Keys(s.sales))...))
 	s.sales = map[string]*sale{}
 	return found
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
+	"github.com/idempotency-go/idempotency/internal/proof/effort"
 )
 
 // shop is a service of two HTTP servers, each with a client of the store of its own. Its clients pay until they have an
@@ -26,6 +28,7 @@ type shop struct {
 	t        *testing.T
 	servers  []*httptest.Server
 	client   http.Client
+	provider *killtest.Provider
 	ledger   ledger
 	outcomes sync.Map // how many there were of each
 
@@ -79,7 +82,9 @@ var brief = idempotency.Options{Lease: 3 * time.Second, StoreTimeout: 3 * time.S
 // newShop returns a service with one server for each store.
 func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...idempotency.Store) *shop {
 	t.Helper()
-	s := &shop{t: t, ledger: ledger, sales: map[string]*sale{}, client: http.Client{Timeout: 500 * time.Millisecond}}
+	s := &shop{t: t, provider: killtest.NewProvider(t), ledger: ledger, sales: map[string]*sale{}}
+	s.client.Timeout = 500 * time.Millisecond
+	t.Cleanup(func() { effort.Charges(t, s.provider) })
 	opts.Logger = slog.New(slog.DiscardHandler)
 	opts.Observer = func(_ context.Context, e idempotency.Event) {
 		count, _ := s.outcomes.LoadOrStore(e.Outcome, new(atomic.Int64))
@@ -106,7 +111,7 @@ func (s *shop) outcome(o idempotency.Outcome) int64 {
 	return count.(*atomic.Int64).Load()
 }
 
-// sell takes its time now and then, so that faults find handlers that run.
+// sell charges, and then takes effect. It takes its time now and then, so that faults find handlers that run.
 func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
 	s.mu.Lock()
@@ -114,8 +119,12 @@ func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
 		sale.runs++
 	}
 	s.mu.Unlock()
+	err := s.provider.Charge(r.Context())
 	time.Sleep(mathrand.N(20 * time.Millisecond))
-	if err := s.ledger.add(r.Context(), key); err != nil {
+	if err == nil {
+		err = s.ledger.add(r.Context(), key)
+	}
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}

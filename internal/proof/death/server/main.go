@@ -1,5 +1,5 @@
-// Command server is what the tests of package death kill. It guards a handler that has an effect, and kills itself where a
-// request says so.
+// Command server is what the tests of package death kill. It guards a handler that charges and then has an effect, and kills
+// itself where a request says so.
 package main
 
 import (
@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
@@ -127,6 +128,10 @@ func handler(effect func(context.Context, idempotency.Operation) error) http.Han
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		order := orderIn(r.Context())
+		if err := killtest.Charge(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
 		order.at(death.BeforeEffect)
 		order.await(r.Context(), death.RenewingBefore)
 		if err := effect(r.Context(), op); err != nil {
