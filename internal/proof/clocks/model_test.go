@@ -20,18 +20,17 @@ type model struct {
 	refuse bool
 	now    time.Duration // what the clock shows
 
-	record     *entry
-	open       string // who has a transaction open
-	claims     map[string]entry
-	operations int
+	record *entry
+	open   string // who has a transaction open
+	claims map[string]entry
 }
 
 // entry is a record, or a claim that somebody has.
 type entry struct {
-	state              string // "running", "released", "done"
-	owner              string
-	operation, attempt int
-	leased, expires    time.Duration
+	state           string // "running", "released", "done"
+	owner           string
+	attempt         int
+	leased, expires time.Duration
 }
 
 // live returns the record that counts, or nil. Redis forgets a record that has expired as soon as it is asked for.
@@ -57,17 +56,16 @@ func (m *model) begin(who string) string {
 		case r.state == "running" && m.refuse:
 			return "unknown"
 		}
-		return m.claim(who, r.operation, r.attempt+1)
+		return m.claim(who, r.attempt+1)
 	}
 	if m.open != "" {
 		return "in progress"
 	}
-	m.operations++
-	return m.claim(who, m.operations, 1)
+	return m.claim(who, 1)
 }
 
-func (m *model) claim(who string, operation, attempt int) string {
-	claim := entry{"running", who, operation, attempt, m.now + lease, m.now + ttl}
+func (m *model) claim(who string, attempt int) string {
+	claim := entry{"running", who, attempt, m.now + lease, m.now + ttl}
 	if m.claims == nil {
 		m.claims = map[string]entry{}
 	}
@@ -77,7 +75,7 @@ func (m *model) claim(who string, operation, attempt int) string {
 	} else {
 		m.record = &claim
 	}
-	return fmt.Sprintf("attempt %d of operation %d", attempt, operation)
+	return fmt.Sprint("attempt ", attempt)
 }
 
 // holds reports whether the record is that of a claim of who.
@@ -86,13 +84,10 @@ func (m *model) holds(who string) bool {
 	return r != nil && r.state == "running" && r.owner == who
 }
 
-// forgotten reports whether the record is gone, so that its owner may make it again.
+// forgotten reports whether the record is gone, so that its owner may make it again. An expired one of somebody else that
+// is still there says that they have claimed the key since.
 func (m *model) forgotten(who string) bool {
-	if m.live() != nil {
-		return false
-	}
-	own, r := m.claims[who], m.record
-	return r == nil || r.operation != own.operation || r.attempt <= own.attempt
+	return m.live() == nil && (m.record == nil || m.record.owner == who)
 }
 
 // renew renews the lease of who. That of Redis never becomes shorter.

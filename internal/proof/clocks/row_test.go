@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"testing"
 
-	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -34,9 +34,8 @@ type row struct {
 	ending  ending
 	refuse  bool
 
-	requests   map[string]*request
-	operations map[uuid.UUID]int
-	model      model
+	requests map[string]*request
+	model    model
 
 	told, expected []string
 }
@@ -69,7 +68,7 @@ func newBatch(t testing.TB, k kind, store idempotency.Store, id string) (b batch
 			for _, ending := range []ending{succeeds, fails, vanishes} {
 				r := &row{
 					t: t, runner: runner, renewed: renewed, ending: ending, refuse: policy == idempotency.Refuse,
-					requests: map[string]*request{}, operations: map[uuid.UUID]int{},
+					requests: map[string]*request{},
 				}
 				r.key = idempotency.Key{Endpoint: id, ID: r.name()}
 				r.model.kind, r.model.refuse = k, r.refuse
@@ -115,10 +114,8 @@ func (r *row) begin(who string) {
 	select {
 	case op := <-q.works:
 		q.parked = true
-		if r.operations[op.ID] == 0 {
-			r.operations[op.ID] = len(r.operations) + 1
-		}
-		r.told = append(r.told, fmt.Sprintf("attempt %d of operation %d", op.Attempt, r.operations[op.ID]))
+		assert.Equal(r.t, r.key.OperationID(), op.ID)
+		r.told = append(r.told, fmt.Sprint("attempt ", op.Attempt))
 	case told := <-q.told:
 		r.told = append(r.told, told)
 	}
