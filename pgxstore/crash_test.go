@@ -3,7 +3,9 @@ package pgxstore_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,12 +15,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
 // Nothing that was acknowledged is lost when the database crashes under load. With a transaction nothing is done twice,
-// with a lease only what the database may have lost the reply of.
+// with a lease only what the database may have lost the reply of. A provider charges once for each key.
 func TestDatabaseCrashes(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*pgxpool.Pool, pgxstore.Options) idempotency.Store{
@@ -30,7 +33,7 @@ func TestDatabaseCrashes(t *testing.T) {
 			db := servertest.Postgres(t)
 			pool := newPool(t, db.URL())
 			opts := newTable(t, pool, pgxstore.Options{})
-			l := newLedger(t, pool, opts)
+			l, provider := newLedger(t, pool, opts), killtest.NewProvider(t)
 			var mu sync.Mutex
 			failed := make(map[string]int) // how often the handler could not tell whether it took effect
 			// An answer whose record could not be written is sent all the same: there must be time to write it.
@@ -41,7 +44,11 @@ func TestDatabaseCrashes(t *testing.T) {
 				if tx, ok := pgxstore.Tx(r.Context()); ok {
 					run = tx.Exec
 				}
-				if _, err := run(r.Context(), l.insert(), op.Key.ID); err != nil {
+				err := provider.Charge(r.Context())
+				if err == nil {
+					_, err = run(r.Context(), l.insert(), op.Key.ID)
+				}
+				if err != nil {
 					mu.Lock()
 					failed[op.Key.ID]++
 					mu.Unlock()
@@ -52,6 +59,8 @@ func TestDatabaseCrashes(t *testing.T) {
 				fmt.Fprint(w, uuid.New())
 			})
 			acknowledged := crash(t, db, h, 10)
+			require.NoError(t, provider.Explain(slices.Collect(maps.Keys(acknowledged))...))
+			t.Logf("10 crashes, %d operations acknowledged; %s", len(acknowledged), provider)
 			for key, body := range acknowledged {
 				require.Equal(t, body, post(h, key).Body.String())
 				effects := l.effects(t, keyOf(key))
