@@ -139,8 +139,8 @@ var ofPostgres = []mutant{{
 }, {
 	name: "postgres-record-optional", broken: "A transaction commits its effects although another one has recorded the key.",
 	file: "pgxstore/sql/record.sql", needs: postgres,
-	from: "{now}, {after $9}, date_bin('1 minute', {after $9}, 'epoch'))",
-	to:   "{now}, {after $9}, date_bin('1 minute', {after $9}, 'epoch')) ON CONFLICT DO NOTHING",
+	from: "{now}, {after $8}, date_bin('1 minute', {after $8}, 'epoch'))",
+	to:   "{now}, {after $8}, date_bin('1 minute', {after $8}, 'epoch')) ON CONFLICT DO NOTHING",
 	test: "TestTransactionGivesWayToLease",
 }}
 

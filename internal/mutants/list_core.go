@@ -48,6 +48,12 @@ var ofRunner = []mutant{{
 	from: "errors.Is(err, ErrUserQuota) || errors.Is(err, ErrStoreFull) ||",
 	to:   "errors.Is(err, ErrStoreFull) ||",
 	test: "TestUserQuotaThroughTheMiddleware",
+}, {
+	name: "operation-id-random", broken: "Each attempt has an ID of its own: a provider that gets DownstreamKey charges for each.",
+	file: "operation.go",
+	from: "ID: op.key.OperationID(), Attempt: op.attempt}",
+	to:   "ID: uuid.New(), Attempt: op.attempt}",
+	test: "TestMemoryStoreConforms/leased/identity",
 }}
 
 var ofLeases = []mutant{{
@@ -144,9 +150,9 @@ var ofCache = []mutant{{
 }}
 
 var ofSeal = []mutant{{
-	name: "seal-not-bound-to-the-operation", broken: "A sealed answer can be moved to another operation.",
+	name: "seal-not-bound-to-the-attempt", broken: "A sealed answer of an earlier attempt can be moved to a later one.",
 	file: "seal_key.go", needs: redis,
-	from: "	b = append(b, to.operation[:]...)\n",
+	from: "	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))\n",
 	to:   "",
 	test: "TestForgedSealedRecords",
 }, {
