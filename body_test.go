@@ -218,6 +218,74 @@ func TestBudgetOfBodies(t *testing.T) {
 	require.ErrorContains(t, err, "MaxBodies")
 }
 
+// A client that reads its answer slowly holds no room for the bodies of others: its own has left the budget by then.
+func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
+	t.Parallel()
+	const size = 512
+	body, other := strings.Repeat("x", size), strings.Repeat("y", size)
+	for name, test := range map[string]struct {
+		key, body string // of the request whose answer is read slowly
+		status    int
+	}{
+		"first answer":                 {"first", body, http.StatusCreated},
+		"answer that no retry gets":    {"busy", body, http.StatusServiceUnavailable},
+		"replay":                       {"known", body, http.StatusCreated},
+		"replay that is not allowed":   {"denied", body, http.StatusForbidden},
+		"key of another request":       {"known", other, http.StatusConflict},
+		"body that cannot be received": {"torn", "", http.StatusBadRequest},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			opts := idempotency.Options{MaxBody: size, MaxBodies: size}
+			opts.Replay = func(r *http.Request, _ *idempotency.Response) error {
+				got, err := io.ReadAll(r.Body)
+				assert.NoError(t, err)
+				assert.Equal(t, body, string(got))
+				if r.Header.Get("Idempotency-Key") == "denied" {
+					return &idempotency.Error{Status: http.StatusForbidden}
+				}
+				return nil
+			}
+			svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Idempotency-Key") == "busy" {
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+				echo(w, r)
+			})
+			svc.call("known", body)
+			svc.call("denied", body)
+			w := &slowClient{ResponseRecorder: httptest.NewRecorder(), reads: make(chan struct{})}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r := httptest.NewRequest(http.MethodPost, "/payments", strings.NewReader(test.body))
+				r.Header.Set("Idempotency-Key", test.key)
+				if test.body == "" {
+					r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("x"), failingReader{})), -1
+				}
+				svc.handler.ServeHTTP(w, r)
+			}()
+			synctest.Wait()
+			meanwhile := svc.call("other", other)
+			close(w.reads)
+			<-done
+			require.Equal(t, test.status, w.Code, name)
+			require.Equal(t, http.StatusCreated, meanwhile.status, "%s: %s", name, meanwhile.body)
+			require.Zero(t, svc.usersCounted(), name)
+		})
+	}
+}
+
+// slowClient is a client that takes nothing of the body of its answer before it reads.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	reads chan struct{}
+}
+
+func (c *slowClient) Write(p []byte) (int, error) {
+	<-c.reads
+	return c.ResponseRecorder.Write(p)
+}
+
 // lateBody is a body whose last byte does not come before end is closed.
 func lateBody(size int, end <-chan struct{}) edit {
 	return func(r *http.Request) {

@@ -128,6 +128,7 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	case err != nil:
 		return err
 	case replay != nil:
+		e.dropBody()
 		m.unstored.filter(replay).replay(w)
 		e.unseen = true
 		return nil
@@ -197,15 +198,10 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
 // close takes everything away from the handler, which may have left goroutines behind.
 func (e *exchange) close() {
-	e.reader.Close()
+	e.dropBody()
 	e.writer.close()
 	if e.recorder.body != nil {
 		e.recorder.body.free()
-	}
-	switch {
-	case e.body == nil:
-	case e.shared == nil || e.m.waiting.leave(e.execution.key, e.shared):
-		e.dropBody()
 	}
 	if e.unseen {
 		*e = exchange{}
@@ -213,8 +209,17 @@ func (e *exchange) close() {
 	}
 }
 
-// dropBody gives the body of the request back.
+// dropBody takes the body of the request away from the handler, and gives it back once nobody holds it. It is called
+// before the answer goes out: a client that reads slowly must not use up the budget of bodies.
 func (e *exchange) dropBody() {
+	e.reader.Close()
+	if e.body != nil && (e.shared == nil || e.m.waiting.leave(e.execution.key, e.shared)) {
+		e.giveBodyBack()
+	}
+	e.body, e.shared = nil, nil
+}
+
+func (e *exchange) giveBodyBack() {
 	e.m.bodies.giveBack(e.execution.key.User, int64(len(e.body.b)))
 	e.body.free()
 }
@@ -252,7 +257,7 @@ func (e *exchange) waited() { e.m.waits.giveBack(e.execution.key.User, 1) }
 func (e *exchange) shareBody() {
 	e.shared = e.m.waiting.join(e.execution.key, e.body)
 	if e.shared != nil && e.shared.buffer != e.body {
-		e.dropBody()
+		e.giveBodyBack()
 		e.body = e.shared.buffer
 	}
 }
@@ -359,6 +364,7 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	r := e.withBody(ctx, &e.reader)
 	defer e.takeForm(r)
 	e.next.ServeHTTP(&e.writer, r)
+	e.dropBody()
 
 	resp, wrote, complete := e.writer.finish()
 	decided := e.execution.operation.decided()

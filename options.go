@@ -61,7 +61,7 @@ type Options struct {
 	FingerprintHeaders []string
 
 	// MaxBody is the largest body of a guarded request, in bytes. A larger one is refused with body-too-large. The body is
-	// held in memory while the request is served. Zero means 1 MiB.
+	// held in memory until the handler has returned or, for a replay, until the answer is sent. Zero means 1 MiB.
 	MaxBody int64
 
 	// MaxBodies limits the bytes that the bodies of all guarded requests take in memory together. At the limit, a request
