@@ -143,7 +143,7 @@ func TestWaitingRequestsShareTheirBody(t *testing.T) {
 		const waiters, size = 50, 1000
 		body := strings.Repeat("x", size)
 		finish := make(chan struct{})
-		svc := setup{opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * size}}.guard(t,
+		svc := setup{opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}}.guard(t,
 			func(w http.ResponseWriter, r *http.Request) {
 				<-finish
 				got, err := io.ReadAll(r.Body)
@@ -203,19 +203,134 @@ func TestWaitingRequestsWithOtherBodiesKeepTheirOwn(t *testing.T) {
 	})
 }
 
+// Whatever bodies are in memory, their buffers have no more bytes than the budget: also if a buffer has served a larger body
+// before, and if hardly anything of a body has arrived.
 func TestBudgetOfBodies(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{MaxBody: 100, MaxBodies: 100}}.guard(t, echo)
-	for range 5 { // whatever ends a request gives its bytes back
-		require.Equal(t, http.StatusCreated, svc.call("k", strings.Repeat("x", 100)).status)
-		requireProblem(t, svc.call("l", strings.Repeat("x", 101)), http.StatusRequestEntityTooLarge, "body-too-large")
-		requireProblem(t, svc.call("k", strings.Repeat("y", 100)), http.StatusConflict, "key-reused")
-		requireProblem(t, svc.call("m", "{", withHeader("Content-Type", "application/json"), func(r *http.Request) {
+	for name, test := range map[string]struct {
+		announced int64 // -1: nothing
+		size      int   // of what arrives before the client falls silent
+		fit       int   // as many are in memory together
+	}{
+		"announced":             {100, 1, 520},
+		"not announced":         {-1, 1, 520},
+		"a full buffer":         {512, 512, 520},
+		"more than that":        {-1, 513, 260},
+		"large, not announced":  {-1, 40_000, 4},
+		"large":                 {50_000, 40_000, 4},
+		"large, hardly arrived": {200_000, 1, 8},
+		"the largest":           {256 << 10, 256 << 10, 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			const largest, budget = 256 << 10, 260 << 10 // so that some have room only at first
+			svc := setup{opts: idempotency.Options{MaxBody: largest, MaxBodies: budget}}.guard(t, echo)
+			end := make(chan struct{})
+			var group sync.WaitGroup
+			send := func(announced int64, size int) *silentBody {
+				body := &silentBody{text: strings.Repeat("x", size), end: end}
+				group.Go(func() {
+					r := httptest.NewRequest(http.MethodPost, "/payments", body)
+					r.ContentLength = announced
+					r.Header.Set("Idempotency-Key", rand.Text())
+					w := httptest.NewRecorder()
+					svc.handler.ServeHTTP(w, r)
+					body.status = w.Code
+				})
+				synctest.Wait()
+				return body
+			}
+			for range 3 { // there are buffers that have served large bodies
+				send(-1, largest)
+				close(end)
+				group.Wait()
+				end = make(chan struct{})
+			}
+			var held []*silentBody
+			capacity := 0
+			for len(held) <= test.fit {
+				body := send(test.announced, test.size)
+				if body.status != 0 {
+					require.Equal(t, http.StatusServiceUnavailable, body.status, name)
+					break
+				}
+				held = append(held, body)
+				capacity += body.capacity
+			}
+			close(end)
+			group.Wait()
+			require.Len(t, held, test.fit, name)
+			require.LessOrEqual(t, capacity, budget, name)
+			require.Zero(t, svc.usersCounted(), name)
+		})
+	}
+}
+
+// silentBody is the body of a client that sends text, and then nothing before end is closed.
+type silentBody struct {
+	text     string
+	read     int
+	end      <-chan struct{}
+	capacity int // of the buffer that it is read into
+	status   int // of the answer
+}
+
+func (b *silentBody) Read(p []byte) (int, error) {
+	if b.read < len(b.text) || b.read == 0 || cap(p) > 1 { // else it is the byte behind a full buffer
+		b.capacity = b.read + cap(p)
+	}
+	if b.read == len(b.text) {
+		<-b.end
+		return 0, io.EOF
+	}
+	n := copy(p, b.text[b.read:])
+	b.read += n
+	return n, nil
+}
+
+// The buffers of huge bodies serve no other request, so they need not have a power of two.
+func TestHugeBodyHasABufferOfItsSize(t *testing.T) {
+	t.Parallel()
+	const size = 3_000_000
+	end := make(chan struct{})
+	close(end)
+	body := &silentBody{text: strings.Repeat("x", size), end: end}
+	r := httptest.NewRequest(http.MethodPost, "/payments", body)
+	r.ContentLength = size
+	r.Header.Set("Idempotency-Key", "k")
+	setup{opts: idempotency.Options{MaxBody: 2 * size}}.guard(t, echo).handler.ServeHTTP(httptest.NewRecorder(), r)
+	require.Equal(t, size, body.capacity)
+}
+
+func TestWhateverEndsARequestGivesItsBodyBack(t *testing.T) {
+	t.Parallel()
+	svc := setup{opts: idempotency.Options{MaxBody: 512, MaxBodies: 512}}.guard(t, echo)
+	for range 5 {
+		require.Equal(t, http.StatusCreated, svc.call("k", strings.Repeat("x", 512)).status)
+		requireProblem(t, svc.call("l", strings.Repeat("x", 513)), http.StatusRequestEntityTooLarge, "body-too-large")
+		requireProblem(t, svc.call("l", "", func(r *http.Request) {
+			r.Body, r.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", 513))), -1
+		}), http.StatusRequestEntityTooLarge, "body-too-large")
+		requireProblem(t, svc.call("k", strings.Repeat("y", 512)), http.StatusConflict, "key-reused")
+		requireProblem(t, svc.call("m", "", func(r *http.Request) {
 			r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("xxx"), failingReader{})), -1
 		}), http.StatusBadRequest, "body-invalid")
+		require.Zero(t, svc.usersCounted())
 	}
-	_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{MaxBody: 2, MaxBodies: 1})
-	require.ErrorContains(t, err, "MaxBodies")
+}
+
+func TestBudgetHasRoomForOneBody(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ maxBody, least int64 }{{1, 512}, {512, 512}, {513, 1024}, {1 << 20, 1 << 20}, {3_000_000, 3_000_000}} {
+		_, err := idempotency.New(newSpyStore(), idempotency.SingleUser,
+			idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least - 1})
+		require.ErrorContains(t, err, "MaxBodies")
+		opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least}
+		for _, announced := range []int64{-1, test.maxBody} {
+			svc := setup{opts: opts}.guard(t, func(http.ResponseWriter, *http.Request) {})
+			got := svc.call("k", strings.Repeat("x", int(test.maxBody)), func(r *http.Request) { r.ContentLength = announced })
+			require.Equal(t, http.StatusOK, got.status, "%+v: %s", test, got.body)
+		}
+	}
 }
 
 // A client that reads its answer slowly holds no room for the bodies of others: its own has left the budget by then.
@@ -300,11 +415,11 @@ func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		user               idempotency.UserFunc
 		maxBody, maxBodies int64
-		held               int // bodies of 100 bytes less one that one user may have in memory
+		held               int // small bodies, in buffers of 512 bytes, that one user may have in memory
 	}{
-		"a half":                     {byUser, 100, 400, 2},
-		"a body if that is more":     {byUser, 300, 400, 3},
-		"everything if there is one": {idempotency.SingleUser, 100, 400, 4},
+		"a half":                     {byUser, 512, 2048, 2},
+		"a body if that is more":     {byUser, 1024, 1536, 2},
+		"everything if there is one": {idempotency.SingleUser, 512, 2048, 4},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies}
@@ -415,7 +530,7 @@ func TestBodiesAreSharedAndGivenBackEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters, size = 10, 1000
 		body := strings.Repeat("x", size)
-		opts := idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * size}
+		opts := idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}
 		svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(time.Minute)
 			w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs

@@ -56,7 +56,7 @@ func (s *MemoryStore) Held() MemoryUsage {
 }
 
 // BufferIsKept reports whether a buffer of that size serves the next request.
-func BufferIsKept(size int) bool { return (&buffer{make([]byte, size)}).free() }
+func BufferIsKept(size int) bool { return (&buffer{b: make([]byte, size)}).free() }
 
 // UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
 func (m *Middleware) UsersCounted() int {

@@ -56,7 +56,7 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 		m.bodies.total, m.bodies.each = opts.MaxBodies, opts.MaxBodies
 	}
 	if !isSingleUser(user) {
-		m.bodies.each = min(m.bodies.each, max(opts.MaxBodies/2, opts.MaxBody))
+		m.bodies.each = min(m.bodies.each, max(opts.MaxBodies/2, room(opts.MaxBody)))
 		runner.backlog.divide()
 	}
 	return m, nil
@@ -220,14 +220,14 @@ func (e *exchange) dropBody() {
 }
 
 func (e *exchange) giveBodyBack() {
-	e.m.bodies.giveBack(e.execution.key.User, int64(len(e.body.b)))
+	e.m.bodies.giveBack(e.execution.key.User, int64(cap(e.body.b)))
 	e.body.free()
 }
 
 // fingerprint reads the body of the request and returns what tells the request from others with its key.
 func (e *exchange) fingerprint() (Fingerprint, error) {
-	e.body = newBuffer()
-	err := e.body.readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.execution.key.User)
+	var err error
+	e.body, err = readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.execution.key.User)
 	switch {
 	case err != nil:
 		return Fingerprint{}, err
@@ -351,7 +351,7 @@ func (e *exchange) context() (context.Context, context.CancelFunc) {
 // record sets up what the handler writes to.
 func (e *exchange) record() {
 	rec := &e.recorder
-	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, newBuffer()
+	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, newBuffer(streamChunk)
 	if !e.bound() { // else not a byte may go out before the record is stored, however many there are
 		rec.stream, rec.owner = e.m.opts.Stream, e
 	}

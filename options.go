@@ -61,14 +61,16 @@ type Options struct {
 	FingerprintHeaders []string
 
 	// MaxBody is the largest body of a guarded request, in bytes. A larger one is refused with body-too-large. The body is
-	// held in memory until the handler has returned or, for a replay, until the answer is sent. Zero means 1 MiB.
+	// held in memory until the handler has returned, or a replay begins. Zero means 1 MiB.
 	MaxBody int64
 
-	// MaxBodies limits the bytes that the bodies of all guarded requests take in memory together. At the limit, a request
-	// is refused with overloaded. Requests that wait for the same operation share one body. Zero means no limit.
+	// MaxBodies limits the memory that the bodies of all guarded requests take together, in bytes. At the limit, a request
+	// is refused with overloaded. A request counts with its buffer. That begins with what the request announces, though at
+	// most 32 KiB, and grows to up to twice the body. It has at least 512 bytes. Requests that wait for the same operation
+	// share one. Zero means no limit.
 	//
-	// One user may take half of it, or MaxBody if that is more. So set MaxBodies to at least twice MaxBody: then one user
-	// cannot take all of it. With [SingleUser], the one user may take all of it.
+	// One user may take half of it, or the buffer of a body of MaxBody if that is more. So set MaxBodies to several times
+	// MaxBody: then one user cannot take all of it. With [SingleUser], the one user may take all of it.
 	MaxBodies int64
 
 	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole. A retry
@@ -231,7 +233,8 @@ func (o Options) validate() error {
 		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
 	}
 	faults.check(o.MaxBody > 0, "MaxBody %d is negative", o.MaxBody)
-	faults.check(o.MaxBodies == 0 || o.MaxBodies >= o.MaxBody, "MaxBodies %d is less than MaxBody %d", o.MaxBodies, o.MaxBody)
+	faults.check(o.MaxBodies == 0 || o.MaxBodies >= room(o.MaxBody),
+		"MaxBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxBodies, room(o.MaxBody), o.MaxBody)
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
 	return errors.Join(faults...)

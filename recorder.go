@@ -108,6 +108,9 @@ func record[T []byte | string](rec *recorder, p T) (int, error) {
 		}
 		return rec.w.Write([]byte(p))
 	}
+	if len(rec.body.b)+len(p) <= maxPooled {
+		rec.body.grow(len(p)) // else append knows better by how much
+	}
 	rec.body.b = append(rec.body.b, p...)
 	if rec.sending {
 		_, _ = rec.w.Write([]byte(p)) // what is recorded does not depend on whether the client is still there

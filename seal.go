@@ -224,8 +224,7 @@ func (c *sealedClaim) Complete(ctx context.Context, resp Response, ttl time.Dura
 	if c.key == nil {
 		return c.Claim.Complete(ctx, resp, ttl)
 	}
-	plain := newBuffer()
-	plain.grow(secretSize(resp))
+	plain := newBuffer(secretSize(resp))
 	plain.b = appendSecret(plain.b, c.request, resp)
 	to := c.to
 	to.status = resp.Status

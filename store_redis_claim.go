@@ -58,8 +58,7 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 }
 
 func (c *redisClaim) complete(ctx context.Context, resp Response, ttl time.Duration) (verdict string, err error) {
-	b := newBuffer()
-	b.grow(len(c.own.text) + resp.encodedSize())
+	b := newBuffer(len(c.own.text) + resp.encodedSize())
 	b.b = c.own.appendDone(b.b, resp)
 	verdict, tries, err := c.put(ctx, b.b, ttl)
 	if err == nil && tries == 1 { // else the client may still be about to send it

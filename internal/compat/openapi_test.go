@@ -312,7 +312,7 @@ func TestOpenAPIDescribesRefusalsMeanwhile(t *testing.T) {
 			size := int64(len(validPayment))
 			p := &payments{opts: idempotency.Options{MaxBody: size}}
 			if code == "overloaded" {
-				p.opts.MaxBodies = size
+				p.opts.MaxBodies = 512 // the smallest buffer
 			}
 			refused := make(chan *http.Response, 1)
 			p.handler = func(w http.ResponseWriter, r *http.Request) {
