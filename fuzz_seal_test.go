@@ -35,18 +35,20 @@ func sealedSeed(f testing.TB, resp idempotency.Response) idempotency.Record {
 // FuzzSealedAnswer forges the sealed part of a record. Whatever it is, it is refused.
 func FuzzSealedAnswer(f *testing.F) {
 	genuine := sealedSeed(f, bodyOf(20))
-	body := genuine.Response.Body
-	for _, seed := range []string{"", "sealed/1 ", "sealed/1 1\n", "sealed/1 2\n", "body", string(body[:len(body)-1])} {
-		f.Add([]byte(seed), genuine.Response.Status, genuine.Attempt)
+	mark, body := string(genuine.Response.Header), genuine.Response.Body
+	for _, seed := range []string{"", ":sealed/1 ", ":sealed/1 1\n", ":sealed/1 2\n", "A: b\n", mark + "A: b\n", ": b\n" + mark} {
+		f.Add(seed, body, genuine.Response.Status, genuine.Attempt)
 	}
-	f.Add(body, http.StatusOK, genuine.Attempt)
-	f.Add(body, genuine.Response.Status, genuine.Attempt+1)
-	f.Add(body, genuine.Response.Status, genuine.Attempt)
-	f.Fuzz(func(t *testing.T, forged []byte, status, attempt int) {
+	f.Add(mark, []byte(""), genuine.Response.Status, genuine.Attempt)
+	f.Add(mark, body[:len(body)-1], genuine.Response.Status, genuine.Attempt)
+	f.Add(mark, body, http.StatusOK, genuine.Attempt)
+	f.Add(mark, body, genuine.Response.Status, genuine.Attempt+1)
+	f.Fuzz(func(t *testing.T, header string, forged []byte, status, attempt int) {
 		record := genuine
-		record.Attempt, record.Response = attempt, &idempotency.Response{Status: status, Body: forged}
+		record.Attempt = attempt
+		record.Response = &idempotency.Response{Status: status, Header: idempotency.Fields(header), Body: forged}
 		got, _, err := mustSeal(t, fixedStore{record}, sealing("1", "2")).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
-		if bytes.Equal(forged, body) && status == genuine.Response.Status && attempt == genuine.Attempt {
+		if header == mark && bytes.Equal(forged, body) && status == genuine.Response.Status && attempt == genuine.Attempt {
 			require.NoError(t, err)
 			require.Equal(t, bodyOf(20), *got.Response)
 			return
@@ -80,7 +82,7 @@ func secretByForm(b []byte) (fp idempotency.Fingerprint, resp idempotency.Respon
 func FuzzSealedSecret(f *testing.F) {
 	sealed := func(t testing.TB, secret []byte) (idempotency.Record, error) {
 		record := idempotency.Record{Attempt: 1, Response: &idempotency.Response{
-			Status: http.StatusCreated, Body: append([]byte("sealed/1 kms\n"), secret...),
+			Status: http.StatusCreated, Header: ":sealed/1 kms\n", Body: secret,
 		}}
 		got, _, err := mustSeal(t, fixedStore{record}, sealingWith(keyService{})).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
 		return got, err
@@ -88,7 +90,7 @@ func FuzzSealedSecret(f *testing.F) {
 	secretOf := func(t testing.TB, resp idempotency.Response) []byte {
 		inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 		mustComplete(t, mustSeal(t, inner, sealingWith(keyService{})), numberedKey(1), resp)
-		return bytes.TrimPrefix(mustRead(t, inner, numberedKey(1)).Response.Body, []byte("sealed/1 kms\n"))
+		return mustRead(t, inner, numberedKey(1)).Response.Body
 	}
 	for _, resp := range []idempotency.Response{bodyOf(3), frozen, {Status: 200, Omitted: true}, {Header: "A\n", Trailer: "B\n"}} {
 		secret := secretOf(f, resp)

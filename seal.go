@@ -1,12 +1,12 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -171,18 +171,18 @@ func (s *sealedStore) reveal(
 
 // isSealed reports whether a response is a sealed one, by whatever key.
 func isSealed(resp *Response) bool {
-	return !resp.Omitted && bytes.HasPrefix(resp.Body, []byte(sealMagic))
+	return !resp.Omitted && strings.HasPrefix(string(resp.Header), sealMagic)
 }
 
 // open replaces the sealed response of a record by what is in it, and the fingerprint by that of the request that was
 // answered.
 func (s *sealedStore) open(ctx context.Context, digest [sha256.Size]byte, record *Record) error {
 	sealed := record.Response
-	k := s.sealer(sealed.Body)
+	k := s.sealer(sealed.Header)
 	switch {
 	case k == nil:
 		return fmt.Errorf("%w: sealed answer, key unknown", ErrRecordInvalid)
-	case sealed.Header != "" || sealed.Trailer != "":
+	case sealed.Header != k.mark || sealed.Trailer != "":
 		return fmt.Errorf("%w: sealed answer, with a header in the clear", ErrRecordInvalid)
 	}
 	plain, err := k.open(ctx, sealed.Body, &binding{
@@ -199,10 +199,10 @@ func (s *sealedStore) open(ctx context.Context, digest [sha256.Size]byte, record
 	return nil
 }
 
-// sealer returns the key that has sealed body, or nil.
-func (s *sealedStore) sealer(body []byte) *sealKey {
+// sealer returns the key whose mark header begins with, or nil.
+func (s *sealedStore) sealer(header Fields) *sealKey {
 	for _, k := range s.keys {
-		if k != nil && bytes.HasPrefix(body, k.prefix) {
+		if k != nil && strings.HasPrefix(string(header), string(k.mark)) {
 			return k
 		}
 	}
@@ -236,7 +236,7 @@ func (c *sealedClaim) Complete(ctx context.Context, resp Response, ttl time.Dura
 		return c.fail(ctx, err)
 	}
 	c.given = true
-	return c.Claim.Complete(ctx, Response{Status: resp.Status, Body: body}, ttl)
+	return c.Claim.Complete(ctx, Response{Status: resp.Status, Header: c.key.mark, Body: body}, ttl)
 }
 
 // rollbackTimeout bounds a rollback that takes place after the time for Complete may have passed.

@@ -208,16 +208,15 @@ func TestForgedSealedRecords(t *testing.T) {
 
 	under := func(head string, resp idempotency.Response) record { return record{head, resp} }
 	headOf := func(r record, status int) record { // with the answer of genuine
-		return record{r.head, idempotency.Response{Status: status, Body: genuine.resp.Body}}
+		return record{r.head, idempotency.Response{Status: status, Header: genuine.resp.Header, Body: genuine.resp.Body}}
 	}
 	naming := func(r record, id string) record {
-		_, sealed, _ := bytes.Cut(r.resp.Body, []byte("\n"))
-		r.resp.Body = append([]byte("sealed/1 "+id+"\n"), sealed...)
+		r.resp.Header = idempotency.Fields(":sealed/1 " + id + "\n")
 		return r
 	}
 	status := func(status int) record { return headOf(genuine, status) }
 	header := under(genuine.head, genuine.resp)
-	header.resp.Header = idempotency.NewFields(http.Header{"Set-Cookie": {"forged"}})
+	header.resp.Header += idempotency.NewFields(http.Header{"Set-Cookie": {"forged"}})
 	trailer := under(genuine.head, genuine.resp)
 	trailer.resp.Trailer = idempotency.NewFields(http.Header{"X-Sum": {"forged"}})
 	longer := under(genuine.head, genuine.resp.Clone())

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -51,23 +50,25 @@ func TestSealInspectForgery(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	mustComplete(t, mustSeal(t, inner, sealing("key")), numberedKey(0), secret())
-	sealed := string(mustRead(t, inner, numberedKey(0)).Response.Body)
+	stored := mustRead(t, inner, numberedKey(0)).Response
+	mark, sealed := stored.Header, stored.Body
+	require.Equal(t, idempotency.Fields(":sealed/1 key\n"), mark)
 
 	for name, forged := range map[string]struct {
 		resp       idempotency.Response
 		allowClear bool
 		fails      bool
 	}{
-		"moved to another key":                {idempotency.Response{Status: 201, Body: []byte(sealed)}, false, true},
+		"moved to another key":                {idempotency.Response{Status: 201, Header: mark, Body: sealed}, false, true},
 		"in the clear":                        {secret(), false, true},
 		"in the clear, which is allowed":      {secret(), true, false},
-		"sealed, with a note in the clear":    {idempotency.Response{Status: 201, Header: ": forged\n", Body: []byte(sealed)}, true, true},
-		"sealed, with a header in the clear":  {idempotency.Response{Status: 201, Header: "A: b\n", Body: []byte(sealed)}, true, true},
+		"sealed, with a note in the clear":    {idempotency.Response{Status: 201, Header: ": forged\n" + mark, Body: sealed}, true, true},
+		"sealed, with a header in the clear":  {idempotency.Response{Status: 201, Header: mark + "A: b\n", Body: sealed}, true, true},
 		"omitted, with a note in the clear":   {idempotency.Response{Status: 299, Header: ": forged\n", Omitted: true}, false, false},
-		"of another key's ID":                 {idempotency.Response{Status: 201, Body: []byte(strings.Replace(sealed, "key", "yek", 1))}, false, true},
-		"cut":                                 {idempotency.Response{Status: 201, Body: []byte(sealed[:len(sealed)-1])}, false, true},
-		"the beginning of what is sealed":     {idempotency.Response{Status: 201, Body: []byte("sealed/1 key\n")}, true, true},
-		"another status, with the same bytes": {idempotency.Response{Status: 200, Body: []byte(sealed)}, false, true},
+		"of another key's ID":                 {idempotency.Response{Status: 201, Header: ":sealed/1 yek\n", Body: sealed}, false, true},
+		"cut":                                 {idempotency.Response{Status: 201, Header: mark, Body: sealed[:len(sealed)-1]}, false, true},
+		"nothing that is sealed":              {idempotency.Response{Status: 201, Header: mark}, true, true},
+		"another status, with the same bytes": {idempotency.Response{Status: 200, Header: mark, Body: sealed}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := idempotency.Key{User: "alice", ID: name}

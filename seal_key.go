@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -80,7 +79,7 @@ const minSecret = 32
 // sealKey is a SealKey in the form in which it is used.
 type sealKey struct {
 	id     string
-	prefix []byte      // of what it has sealed
+	mark   Fields      // the header of what it has sealed
 	macs   sync.Pool   // of *mac, with the key of the fingerprints
 	local  cipher.AEAD // adds a nonce by itself; nil: there is a cipher
 	cipher Cipher
@@ -92,11 +91,12 @@ type mac struct {
 	space [2 * sha256.Size]byte
 }
 
-// sealMagic begins what is sealed. The ID of the key and a newline follow, and then what its cipher has returned.
-const sealMagic = "sealed/1 "
+// sealMagic begins the only line in the header of a sealed answer. The ID of the key follows. No answer in the clear begins
+// like this: a field without a name cannot be set by anybody, see [NewFields], and a note has a space behind the colon.
+const sealMagic = ":sealed/1 "
 
 func newSealKey(key SealKey) (*sealKey, error) {
-	k := &sealKey{id: key.ID, prefix: []byte(sealMagic + key.ID + "\n"), cipher: key.Cipher}
+	k := &sealKey{id: key.ID, mark: Fields(sealMagic + key.ID + "\n"), cipher: key.Cipher}
 	secret, err := hkdf.Key(sha256.New, key.Secret, nil, "idempotency/seal/1 fingerprint", sha256.Size)
 	if err != nil {
 		return nil, err
@@ -157,19 +157,18 @@ func (k *sealKey) bind(to *binding) []byte {
 func (k *sealKey) seal(ctx context.Context, plain []byte, to *binding) ([]byte, error) {
 	aad := k.bind(to)
 	if k.local != nil {
-		b := make([]byte, 0, len(k.prefix)+len(plain)+k.local.Overhead())
-		return k.local.Seal(append(b, k.prefix...), nil, plain, aad), nil
+		return k.local.Seal(make([]byte, 0, len(plain)+k.local.Overhead()), nil, plain, aad), nil
 	}
 	sealed, err := k.cipher.Encrypt(ctx, plain, aad)
 	if err != nil {
 		return nil, fmt.Errorf("idempotency: seal with key %q: %w", k.id, err)
 	}
-	return append(bytes.Clone(k.prefix), sealed...), nil
+	return sealed, nil
 }
 
 // open returns what seal was given.
-func (k *sealKey) open(ctx context.Context, body []byte, to *binding) (plain []byte, err error) {
-	sealed, aad := body[len(k.prefix):], k.bind(to)
+func (k *sealKey) open(ctx context.Context, sealed []byte, to *binding) (plain []byte, err error) {
+	aad := k.bind(to)
 	if k.local != nil {
 		plain, err = k.local.Open(nil, nil, sealed, aad)
 	} else {

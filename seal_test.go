@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -496,6 +497,51 @@ func TestSealingIsRolledIn(t *testing.T) {
 		runs += svc.runs.Load()
 	}
 	require.EqualValues(t, 5, runs)
+}
+
+// Whatever a client makes a handler answer, it is not taken for something sealed, or for something damaged, in any step of the
+// rolling in.
+func TestNoAnswerLooksSealed(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		said := r.Header.Get("X-Say")
+		assert.NoError(t, idempotency.Annotate(r.Context(), "sealed/1 1"))
+		for _, name := range []string{"", ":", ":" + said, said, said + "\n:" + said} {
+			w.Header()[name] = []string{said}
+			w.Header()[name+" "] = nil
+		}
+		echo(w, r)
+	}
+	clearly := generation(t, inner, idempotency.SealOptions{}, answer)
+	opening := generation(t, inner, onlyOpening(sealing("1")), answer)
+	rolling := generation(t, inner, allowingClear(sealing("1")), answer)
+	sealed := generation(t, inner, sealing("1"), answer)
+	for writer, row := range map[string]struct {
+		writer  *service
+		readers []*service
+	}{
+		"clear":       {clearly, []*service{clearly, opening, rolling}},
+		"open only":   {opening, []*service{clearly, opening, rolling}},
+		"allow clear": {rolling, []*service{opening, rolling, sealed}},
+		"sealed":      {sealed, []*service{opening, rolling, sealed}},
+	} {
+		for i, said := range []string{"sealed/1 1", "sealed/1 a", "sealed/1 ", ":sealed/1 1", ": sealed/1 1", "response/1 "} {
+			key := fmt.Sprintf("%s-%d", strings.ReplaceAll(writer, " ", "-"), i)
+			body, saying := said+"\nbody", withHeader("X-Say", said)
+			first := row.writer.post(key, body, saying)
+			require.Equal(t, http.StatusCreated, first.status, writer)
+			require.Equal(t, body, first.body)
+			for _, reader := range row.readers {
+				requireReplay(t, first, reader.post(key, body, saying))
+			}
+			for _, opts := range []idempotency.SealOptions{onlyOpening(sealing("1")), allowingClear(sealing("1"))} {
+				entry := mustInspect(t, mustSeal(t, inner, opts), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: key})
+				require.Equal(t, body, string(entry.Response.Body))
+				require.Equal(t, "sealed/1 1", entry.Note)
+			}
+		}
+	}
 }
 
 // A store that had no room for an answer cannot say so under a seal.

@@ -65,8 +65,10 @@ func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 		return j
 	}
 	j.Response = &jsonResponse{
-		Header: r.Header.Header(), Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(e),
-		BodySize: len(r.Body),
+		Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(e), BodySize: len(r.Body),
+	}
+	if !j.Response.Sealed { // else it is the mark of that
+		j.Response.Header = r.Header.Header()
 	}
 	switch {
 	case !body:

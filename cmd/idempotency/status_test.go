@@ -150,7 +150,16 @@ func TestSealed(t *testing.T) {
 		require.Contains(t, got.stdout, "The answer is sealed")
 		require.Contains(t, got.stdout, "201 Created")
 		require.NotContains(t, got.stdout, "charged")
-		require.Contains(t, try(t, b.env, with("inspect", "--json")...).stdout, `"sealed": true`)
+		require.NotContains(t, got.stdout, "sealed/1")
+		got = try(t, b.env, with("inspect", "--json")...)
+		require.Contains(t, got.stdout, `"sealed": true`)
+		require.NotContains(t, got.stdout, `"header"`)
+
+		imitation := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "imitation"}
+		complete(t, b.open(t), imitation, idempotency.Response{Status: 201, Body: []byte("sealed/1 1\n")})
+		got = try(t, b.env, append([]string{"inspect", "--body"}, asking(imitation)...)...)
+		require.NotContains(t, got.stdout, "The answer is sealed")
+		require.Contains(t, got.stdout, "sealed/1 1")
 	})
 }
 

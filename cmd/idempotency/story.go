@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"slices"
@@ -155,7 +154,7 @@ func statusOf(e idempotency.Entry) string {
 
 // headerOf returns the lines of the stored header.
 func headerOf(e idempotency.Entry) (lines []string) {
-	if e.Response == nil {
+	if e.Response == nil || isSealed(e) {
 		return nil
 	}
 	for name, values := range e.Response.Header.Header() {
@@ -172,5 +171,5 @@ func headerOf(e idempotency.Entry) (lines []string) {
 
 // isSealed reports whether the answer was stored by a store of idempotency.Seal.
 func isSealed(e idempotency.Entry) bool {
-	return e.Response != nil && bytes.HasPrefix(e.Response.Body, []byte("sealed/1 "))
+	return e.Response != nil && strings.HasPrefix(string(e.Response.Header), ":sealed/1 ")
 }
