@@ -5,11 +5,14 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,15 +42,23 @@ func (f *Fingerprint) parse(s []byte) bool {
 // every fingerprint. It must leave out fields that change from one attempt to the next, such as trace headers.
 type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 
-// FingerprintRaw is the default: a SHA-256 of query, media type (without parameters) and body, as sent. No other field
-// of the header is a part of it.
+// FingerprintRaw is the default: a SHA-256 of query, media type and body, as sent. No other field of the header is a part
+// of it. The media type is without parameters, except that of a multipart body: its parameters say how to read it.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
+	media := mediaType(r)
+	if isMultipart(media) {
+		media = r.Header.Get("Content-Type")
+	}
+	return fingerprint(r, media, body), nil
+}
+
+func fingerprint(r *http.Request, media string, body []byte) Fingerprint {
 	var space [512]byte // on the stack, and enough for all but the longest queries
 	content := sha256.Sum256(body)
 	b := appendPart(space[:0], r.URL.RawQuery)
-	b = appendPart(b, mediaType(r))
+	b = appendPart(b, media)
 	b = append(b, content[:]...)
-	return sha256.Sum256(b), nil
+	return sha256.Sum256(b)
 }
 
 // appendPart appends a part of what is hashed. Its length precedes it, so that no byte can move from one part to the
@@ -58,15 +69,17 @@ func appendPart(b []byte, part string) []byte {
 }
 
 // FingerprintJSON gives two JSON bodies the same fingerprint if they differ only in white space, in the order of
-// members, or in how strings and fractions are written. It hashes the canonical form of RFC 8785, with one exception:
-// integers keep every digit, and are not rounded to 53 bits. Numbers with a fraction or an exponent are compared as
-// 64-bit floats. So an amount that needs more digits belongs in an integer or a string.
+// members, or in how strings and fractions are written. It hashes the canonical form of RFC 8785, with two exceptions:
+//
+//   - Integers keep every digit, and are not rounded to 53 bits. Numbers with a fraction or an exponent are compared as
+//     64-bit floats. So an amount that needs more digits belongs in an integer or a string.
+//   - A negative zero (-0, -0.0) is not zero, because the handler can tell them apart.
 //
 // It returns an error for
 //
 //   - an object with the same name twice, because its meaning depends on who reads it;
-//   - a number with a fraction or an exponent beyond the largest 64-bit float, such as 1e400, because RFC 8785 has no
-//     form for it;
+//   - a number with a fraction or an exponent beyond the largest 64-bit float, such as 1e400, or nearer to zero than the
+//     smallest, such as 1e-400, because all these numbers would be equal;
 //   - arrays and objects nested more than 100 deep, because the time to sort them grows with their depth.
 //
 // Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
@@ -78,14 +91,27 @@ func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	if err := checkDepth(body); err != nil {
 		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 	}
+	value, err := canonical(body)
+	if err != nil {
+		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+	}
+	return fingerprint(r, media, value), nil
+}
+
+// canonical returns what stands for JSON in a fingerprint. RFC 8785 has one form for both zeros. So a second form follows
+// the first one if there is a negative zero: with a -1 in its place.
+func canonical(body []byte) ([]byte, error) {
 	value := jsontext.Value(bytes.Clone(body))
 	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
-		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+		return nil, err
 	}
-	if err := checkRange(body, value); err != nil {
-		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+	marked, err := checkNumbers(body)
+	if err != nil || marked == nil {
+		return value, err
 	}
-	return FingerprintRaw(r, value)
+	second := jsontext.Value(marked)
+	err = second.Canonicalize(jsontext.CanonicalizeRawInts(false))
+	return append(value, second...), err
 }
 
 // maxJSONDepth bounds how deep arrays and objects are nested.
@@ -112,72 +138,107 @@ func checkDepth(body []byte) error {
 	return nil
 }
 
-// largestFloat is the largest 64-bit float in canonical form. Numbers beyond it are canonicalised to it.
-const largestFloat = "1.7976931348623157e+308"
-
-// checkRange refuses well-formed JSON with a number beyond the largest float. It decodes the body only if the canonical
-// form has that float in it, which ordinary bodies do not have.
-func checkRange(body, canonical []byte) error {
-	if !bytes.Contains(canonical, []byte(largestFloat)) {
-		return nil
+// checkNumbers refuses well-formed JSON with a number that is out of the range of floats. It returns the JSON with a -1 in
+// the place of each negative zero, or nil if there is none.
+func checkNumbers(body []byte) (marked []byte, err error) {
+	quoted := false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '-' || '0' <= c && c <= '9':
+			rest := body[i:]
+			number := string(rest[:len(rest)-len(bytes.TrimLeft(rest, "+-.0123456789eE"))])
+			switch {
+			case isZero(number) && c == '-':
+				if marked == nil {
+					marked = bytes.Clone(body)
+				}
+				copy(marked[i:], "-1"+strings.Repeat(" ", len(number)-2))
+			case !isZero(number) && !inRange(number):
+				return nil, fmt.Errorf("the number at byte %d is out of the range of 64-bit floats", i)
+			}
+			i += len(number) - 1
+		}
 	}
-	tokens := jsontext.NewDecoder(bytes.NewReader(body))
-	for {
-		token, err := tokens.ReadToken()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if token.Kind() == '0' && !inRange(token.String()) {
-			return fmt.Errorf("the number that ends at byte %d is beyond the largest 64-bit float", tokens.InputOffset())
-		}
-	}
+	return marked, nil
 }
 
-// inRange reports whether a number is an integer, of which every digit counts, or fits a 64-bit float.
+// isZero reports whether a number is zero, of either sign.
+func isZero(number string) bool {
+	if exponent := strings.IndexAny(number, "eE"); exponent >= 0 {
+		number = number[:exponent]
+	}
+	return !strings.ContainsAny(number, "123456789")
+}
+
+// inRange reports whether a number that is not zero is an integer, of which every digit counts, or is none as a 64-bit
+// float either.
 func inRange(number string) bool {
 	if !strings.ContainsAny(number, ".eE") {
 		return true
 	}
-	_, err := strconv.ParseFloat(number, 64)
-	return err == nil
+	f, err := strconv.ParseFloat(number, 64)
+	return err == nil && f != 0
 }
 
 // FingerprintMultipart gives two multipart bodies the same fingerprint if they differ in their boundary only. Clients
-// choose another boundary each time they build the form. Bodies of other media types are hashed as [FingerprintRaw]
-// does.
+// choose another boundary each time they build the form. All else counts, because some server may read it: text before the
+// first part and behind the last one, and the other parameters of the media type, such as start of multipart/related.
+//
+// It returns an error for a body that is malformed, or that has its boundary also elsewhere than between its parts: there,
+// another boundary would be other content. Bodies of other media types are hashed as [FingerprintRaw] does.
 func FingerprintMultipart(r *http.Request, body []byte) (Fingerprint, error) {
-	if !strings.HasPrefix(mediaType(r), "multipart/") {
+	if !isMultipart(mediaType(r)) {
 		return FingerprintRaw(r, body)
 	}
-	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil {
 		return Fingerprint{}, fmt.Errorf("media type: %w", err)
 	}
+	boundary := params["boundary"]
+	delete(params, "boundary")
+	for _, name := range slices.Sorted(maps.Keys(params)) {
+		media = string(appendPart(appendPart([]byte(media), name), params[name]))
+	}
+	parts, err := countParts(body, boundary)
+	if err != nil {
+		return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
+	}
+	pieces := bytes.Split(body, []byte("--"+boundary))
+	if len(pieces) != parts+2 { // what is around the parts, too
+		return Fingerprint{}, errors.New("body as multipart: the boundary is also elsewhere than between the parts")
+	}
 	var form []byte
-	parts := multipart.NewReader(bytes.NewReader(body), params["boundary"])
-	for {
-		part, err := parts.NextRawPart()
-		if err == io.EOF {
-			return FingerprintRaw(r, form)
-		}
-		if err != nil {
-			return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
-		}
-		content, err := io.ReadAll(part)
-		if err != nil {
-			return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
-		}
-		digest := sha256.Sum256(content)
-		form = appendPart(form, string(NewFields(http.Header(part.Header))))
+	for _, piece := range pieces {
+		digest := sha256.Sum256(piece)
 		form = append(form, digest[:]...)
+	}
+	return fingerprint(r, media, form), nil
+}
+
+// countParts returns how many parts a multipart body has.
+func countParts(body []byte, boundary string) (n int, err error) {
+	parts := multipart.NewReader(bytes.NewReader(body), boundary)
+	for ; ; n++ {
+		_, err := parts.NextRawPart()
+		if err == io.EOF {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
 	}
 }
 
-// mediaType returns the type and subtype in lower case, without the parameters: a charset or boundary that a client
-// writes differently the second time does not make another request.
+// isMultipart reports whether a media type is one of those whose bodies have parts.
+func isMultipart(media string) bool { return strings.HasPrefix(media, "multipart/") }
+
+// mediaType returns the type and subtype in lower case, without the parameters: a charset that a client writes differently
+// the second time does not make another request.
 func mediaType(r *http.Request) string {
 	values := r.Header["Content-Type"]
 	if len(values) == 0 {

@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -59,7 +60,17 @@ func TestFingerprints(t *testing.T) {
 			content{"", js, `[1.7976931348623157e308]`}, false},
 		{"largest float in a string", json, content{"", js, `["1.7976931348623157e+308","1e400",1e3]`},
 			content{"", js, `["1.7976931348623157e+308","1e400", 1000.0]`}, true},
-		{"smaller than any float", json, content{"", js, `[1e-400,-0.0]`}, content{"", js, `[0.0,0]`}, true},
+		{"smallest float", json, content{"", js, `5e-324`}, content{"", js, `4.9E-324`}, true},
+		{"zeros", json, content{"", js, `[0,0.0,0e9]`}, content{"", js, `[0.00,0,0E-999]`}, true},
+		{"negative zeros", json, content{"", js, `[-0,-0.0,-0e9]`}, content{"", js, `[-0.00,-0,-0E-999]`}, true},
+		{"sign of an integer zero", json, content{"", js, `-0`}, content{"", js, `0`}, false},
+		{"sign of a zero with a fraction", json, content{"", js, `{"a":-0.0}`}, content{"", js, `{"a":0.0}`}, false},
+		{"place of a negative zero", json, content{"", js, `{"a":-0,"b":0}`}, content{"", js, `{"a":0,"b":-0}`}, false},
+		{"number of negative zeros", json, content{"", js, `[-0,-0.0]`}, content{"", js, `[-0,0.0]`}, false},
+		{"negative zero and less", json, content{"", js, `[-0]`}, content{"", js, `[-1]`}, false},
+		{"order of members with negative zeros", json, content{"", js, `{"a":-0,"b":0}`}, content{"", js, `{"b":0, "a":-0.0}`}, true},
+		{"zeros that begin another number", json, content{"", js, `[-0.5,-0.05e1,"-0"]`}, content{"", js, `[-0.50,-0.5,"-0"]`}, true},
+		{"negative zero in a string", json, content{"", js, `"\"-0"`}, content{"", js, `"\"0"`}, false},
 		{"larger integers", json, content{"", js, "1" + strings.Repeat("0", 400)},
 			content{"", js, "2" + strings.Repeat("0", 400)}, false},
 		{"larger integer beside the largest float", json, content{"", js, "[1.7976931348623157e308,1" + strings.Repeat("0", 400) + "]"},
@@ -80,6 +91,24 @@ func TestFingerprints(t *testing.T) {
 		{"file name", multipart,
 			content{"", boundaryX, "--x\r\nContent-Disposition: form-data; filename=a\r\n\r\n1\r\n--x--"},
 			content{"", boundaryX, "--x\r\nContent-Disposition: form-data; filename=b\r\n\r\n1\r\n--x--"}, false},
+		{"preamble", multipart, form("x", "1"), around("preamble\r\n", form("x", "1"), ""), false},
+		{"other preamble", multipart, around("1\r\n", form("x", "1"), ""), around("2\r\n", form("x", "1"), ""), false},
+		{"epilogue", multipart, form("x", "1"), around("", form("x", "1"), "epilogue"), false},
+		{"other epilogue", multipart, around("", form("x", "1"), "1"), around("", form("x", "1"), "2"), false},
+		{"preamble, epilogue, other boundary", multipart, around("1\r\n", form("x", "1"), "2"), around("1\r\n", form("y", "1"), "2"), true},
+		{"dashes moved from part to epilogue", multipart, form("x", "1--"), around("", form("x", "1"), "--"), false},
+		{"start", multipart, related("a", "text/xml", ""), related("b", "text/xml", ""), false},
+		{"no start", multipart, related("a", "text/xml", ""), related("", "text/xml", ""), false},
+		{"type", multipart, related("a", "text/xml", ""), related("a", "text/html", ""), false},
+		{"start-info", multipart, related("a", "text/xml", "1"), related("a", "text/xml", "2"), false},
+		{"order of parameters", multipart, content{"", "multipart/related; start=a; type=b; boundary=x", form("x", "1").body},
+			content{"", "Multipart/Related;boundary=x; Type=\"b\"; start=a", form("x", "1").body}, true},
+		{"start, raw", raw, related("a", "", ""), related("b", "", ""), false},
+		{"boundary, raw", raw, content{"", "multipart/mixed; boundary=x", "--x--y--"}, content{"", "multipart/mixed; boundary=y", "--x--y--"}, false},
+		{"boundary in a part, not at its end", multipart, form("x", "1-x"), form("y", "1-x"), true},
+		{"boundary in a part, changed with it", multipart, form("x", "1-x"), form("y", "1-y"), false},
+		{"header of a part", multipart, content{"", boundaryX, "--x\r\nA: b\r\n\r\n1\r\n--x--"},
+			content{"", boundaryX, "--x\r\nA: c\r\n\r\n1\r\n--x--"}, false},
 		{"kind of multipart", multipart, form("x", "1"),
 			content{"", "multipart/mixed; boundary=x", form("x", "1").body}, false},
 		{"not multipart", multipart, content{"", "text/plain", "a"}, content{"", "text/plain", "b"}, false},
@@ -101,6 +130,17 @@ func form(boundary string, values ...string) content {
 	return content{"", "multipart/form-data; boundary=" + boundary, body + "--" + boundary + "--\r\n"}
 }
 
+// around returns a form with text before its first part and behind its last one.
+func around(preamble string, form content, epilogue string) content {
+	form.body = preamble + form.body + epilogue
+	return form
+}
+
+// related returns a form whose media type has parameters that say how to read it.
+func related(start, kind, info string) content {
+	return content{"", fmt.Sprintf("multipart/related; boundary=x; start=%q; type=%q; start-info=%q", start, kind, info), form("x", "1").body}
+}
+
 func TestContentWithoutFingerprint(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -119,6 +159,15 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		"too large, long":      {idempotency.FingerprintJSON, content{"", js, "1" + strings.Repeat("0", 400) + ".0"}},
 		"too large, barely":    {idempotency.FingerprintJSON, content{"", js, `1.7976931348623159e308`}},
 		"too large, later":     {idempotency.FingerprintJSON, content{"", js, `["1e1",1.7976931348623157e308,1e309]`}},
+		"too small":            {idempotency.FingerprintJSON, content{"", js, `1e-400`}},
+		"too small, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a":[0,-1E-500]}`}},
+		"too small, barely":    {idempotency.FingerprintJSON, content{"", js, `2e-324`}},
+		"too small, long":      {idempotency.FingerprintJSON, content{"", js, "0." + strings.Repeat("0", 400) + "1"}},
+		"too small, later":     {idempotency.FingerprintJSON, content{"", js, `["0",0.0,-0e-999,"\"",1e-999]`}},
+		"boundary in a part":   {idempotency.FingerprintMultipart, form("x", "1--x")},
+		"boundary in a line":   {idempotency.FingerprintMultipart, form("x", "1\r\n--xy")},
+		"boundary in preamble": {idempotency.FingerprintMultipart, around("1--x\r\n", form("x", "1"), "")},
+		"boundary in epilogue": {idempotency.FingerprintMultipart, around("", form("x", "1"), form("x", "1").body)},
 		"no boundary":          {idempotency.FingerprintMultipart, content{"", "multipart/form-data", form("x", "1").body}},
 		"other boundary":       {idempotency.FingerprintMultipart, content{"", form("y").media, form("x", "1").body}},
 		"form not ended":       {idempotency.FingerprintMultipart, content{"", form("x").media, "--x\r\n\r\n1"}},
@@ -178,7 +227,7 @@ func TestFingerprintsAreFrozen(t *testing.T) {
 			idempotency.FingerprintRaw, content{"q=1", "text/plain; charset=utf-8", "hello"}},
 		{"fc3b8a089dbd12a8d648f1d175e7261bfe06d840186398f87e0878686ac7eac8",
 			idempotency.FingerprintJSON, content{"q=1", js, `{"b": 1e1, "a": 9007199254740993}`}},
-		{"65c1be011e0622739ffab65b723bbd41f4be45adcc5f4a09c3f787633bdfc91e",
+		{"7e8c5f2a9a7f39d6b56b932731c4490ca028d2f94330129d1b0e0e8b5b500d85",
 			idempotency.FingerprintMultipart, form("x", "1", "2")},
 	} {
 		got, err := row.c.fingerprint(row.f)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
+	"mime"
 	"mime/multipart"
 	"net/http"
 	"net/textproto"
@@ -69,51 +71,77 @@ func FuzzFingerprint(f *testing.F) {
 	})
 }
 
+// mediaOf returns what of a Content-Type tells requests apart.
 func mediaOf(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
-	return strings.ToLower(strings.TrimSpace(media))
+	media = strings.ToLower(strings.TrimSpace(media))
+	if strings.HasPrefix(media, "multipart/") {
+		return contentType
+	}
+	return media
 }
 
-// FuzzFingerprintMultipart builds two forms out of parts, with boundaries of their own.
+// FuzzFingerprintMultipart builds two forms out of parts and of what is around them, with boundaries of their own.
 func FuzzFingerprintMultipart(f *testing.F) {
 	f.Add("name=a 1\r\n--x--", uint16(4), uint16(7), uint16(4), uint16(8), byte(2), "x")
 	f.Add("aaaa", uint16(1), uint16(2), uint16(2), uint16(3), byte(0), "a b")
 	f.Add("abc", uint16(1), uint16(2), uint16(1), uint16(2), byte(3), "second")
+	f.Add("-first-second", uint16(1), uint16(2), uint16(1), uint16(2), byte(0), "second")
+	for around := range byte(16) {
+		f.Add("a\r\nb", uint16(1), uint16(3), uint16(1), uint16(3), around<<4, "second")
+	}
 	f.Fuzz(func(t *testing.T, text string, i, j, k, l uint16, kind byte, boundary string) {
 		x, y := carve(text, i, j), carve(text, k, l)
 		shape := func(parts [3]string, kind byte) []string { // the content of each part
 			return [][]string{parts[:], parts[1:], {parts[0] + parts[1], parts[2]}, {parts[0] + seam + parts[1], parts[2]}}[kind%4]
 		}
 		one, other := shape(x, kind), shape(y, kind/4)
-		a, ok := multipartOf(one, "first")
-		require.True(t, ok)
-		b, ok := multipartOf(other, boundary)
-		if !ok {
+		a, ok := multipartOf(one, "first", kind>>4&3, "around "+x[0])
+		b, okay := multipartOf(other, boundary, kind>>6, "around "+y[0])
+		if !ok || !okay {
 			return // no boundary can be like this
 		}
 		p, err := a.fingerprint(idempotency.FingerprintMultipart)
-		require.NoError(t, err)
+		if err != nil {
+			require.Contains(t, text, "--first") // as a part of its content
+			return
+		}
 		q, err := b.fingerprint(idempotency.FingerprintMultipart)
-		require.NoError(t, err)
-		require.Equal(t, slices.Equal(one, other), p == q, "%q, %q", one, other)
+		if err != nil {
+			require.Contains(t, text, "--"+boundary)
+			return
+		}
+		same := slices.Equal(one, other) && kind>>4&3 == kind>>6 && (kind>>6 == 0 || x[0] == y[0])
+		require.Equal(t, same, p == q, "%q, %q", a, b)
 	})
 }
 
 // seam is what stands between two parts in what is hashed. It is no seam where a client sends it.
 const seam = "\x00\x00\x00\x00\x00\x00\x00\x27Content-Disposition: form-data; name=n\n"
 
-func multipartOf(parts []string, boundary string) (content, bool) {
+// multipartOf builds a form, with text in one of the places around its parts.
+func multipartOf(parts []string, boundary string, place byte, text string) (content, bool) {
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
-	if form.SetBoundary(boundary) != nil || strings.Contains(strings.Join(parts, "\n"), boundary) {
+	if form.SetBoundary(boundary) != nil {
 		return content{}, false
+	}
+	media := form.FormDataContentType()
+	switch place {
+	case 1:
+		body.WriteString(text + "\r\n")
+	case 2:
+		media = mime.FormatMediaType("multipart/form-data", map[string]string{"boundary": boundary, "start": text})
 	}
 	for _, part := range parts {
 		w, _ := form.CreatePart(textproto.MIMEHeader{"Content-Disposition": {"form-data; name=n"}})
 		_, _ = io.WriteString(w, part)
 	}
 	err := form.Close()
-	return content{"", form.FormDataContentType(), body.String()}, err == nil
+	if place == 3 {
+		body.WriteString(text)
+	}
+	return content{"", media, body.String()}, err == nil
 }
 
 // FuzzFingerprintJSON compares two bodies in another way than the package does, with encoding/json: they are refused, equal
@@ -240,18 +268,82 @@ func canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
 	return nil
 }
 
-// canonicalNumber keeps the digits of an integer. What has a fraction or an exponent is a 64-bit float.
+// canonicalNumber keeps the digits of an integer. What has a fraction or an exponent is a 64-bit float, and not zero because it
+// is too small to be one.
 func canonicalNumber(text string) (string, error) {
-	if text == "-0" {
-		return "0", nil
-	}
 	if !strings.ContainsAny(text, ".eE") {
 		return text, nil
 	}
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(n, 0) {
+	if err != nil || math.IsInf(n, 0) || n == 0 && digitsOf(text) != "" {
 		return "", errRefused
 	}
-	b, _ := json.Marshal(n + 0) // the form of RFC 8785, but for the negative zero
-	return strings.TrimPrefix(string(b), map[bool]string{true: "-"}[n == 0]), nil
+	b, _ := json.Marshal(n) // the form of RFC 8785, but for the negative zero
+	return string(b), nil
+}
+
+// digitsOf returns the digits of a number before its exponent, other than 0.
+func digitsOf(number string) string {
+	mantissa, _, _ := strings.Cut(strings.ToLower(number), "e")
+	return strings.Trim(mantissa, "-.0")
+}
+
+// FuzzFingerprintJSONMeaning compares two bodies that are equal but for two parts, such as numbers. If they have one
+// fingerprint, they say the same to who reads numbers as floats, and to who takes integers by their digits.
+func FuzzFingerprintJSONMeaning(f *testing.F) {
+	for _, pair := range [][2]string{
+		{`1e-400`, `1e-500`}, {`1e-400`, `0`}, {`-0`, `0`}, {`-0.0`, `-0`}, {`0e-9`, `0.0`}, {`1e400`, `1e500`}, {`1.0`, `1.00`},
+		{`1E2`, `100`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000000001`}, {`-0,0`, `0,-0`},
+		{`"\u00e9"`, `"é"`}, {`{"a":-0,"b":0}`, `{"b":-0,"a":0}`}, {`{"a":1,"b":2}`, `{"b":2,"a":1}`}, {`"1"`, `1`}, {`null`, `[]`},
+	} {
+		f.Add(`[#]`, pair[0], pair[1])
+		f.Add(`{"a":[#],"b":-1}`, pair[1], pair[0])
+	}
+	f.Fuzz(func(t *testing.T, shape, x, y string) {
+		a, b := strings.ReplaceAll(shape, "#", x), strings.ReplaceAll(shape, "#", y)
+		p, err := content{"", js, a}.fingerprint(idempotency.FingerprintJSON)
+		q, fault := content{"", js, b}.fingerprint(idempotency.FingerprintJSON)
+		if err != nil || fault != nil || p != q || a == "" || b == "" {
+			return
+		}
+		require.True(t, sameValue(decoded(t, a), decoded(t, b)), "%q, %q", a, b)
+		var v, w any
+		if json.Unmarshal([]byte(a), &v) == nil { // else it has an integer that no float can be
+			require.NoError(t, json.Unmarshal([]byte(b), &w))
+			require.Equal(t, fmt.Sprintf("%#v", v), fmt.Sprintf("%#v", w), "%q, %q", a, b) // which tells the zeros apart
+		}
+	})
+}
+
+// decoded returns the value of JSON, with its numbers as text.
+func decoded(t *testing.T, text string) (v any) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	require.NoError(t, d.Decode(&v))
+	return v
+}
+
+// sameValue reports whether two values are the same: two integers if their digits are, and other numbers if they are the same
+// 64-bit float, of the same sign, and not for want of a smaller one.
+func sameValue(v, w any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		w, ok := w.(map[string]any)
+		return ok && maps.EqualFunc(v, w, sameValue)
+	case []any:
+		w, ok := w.([]any)
+		return ok && slices.EqualFunc(v, w, sameValue)
+	case json.Number:
+		w, ok := w.(json.Number)
+		if !ok || v == w {
+			return ok
+		}
+		p, err := v.Float64()
+		q, fault := w.Float64()
+		isFloat := strings.ContainsAny(v.String()+w.String(), ".eE")
+		bothOrNone := (digitsOf(v.String()) == "") == (digitsOf(w.String()) == "")
+		return isFloat && bothOrNone && err == nil && fault == nil && p == q && math.Signbit(p) == math.Signbit(q)
+	default:
+		return v == w
+	}
 }
