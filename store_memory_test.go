@@ -387,6 +387,25 @@ func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n in
 // claimSize is about what a claim of userKey takes.
 const claimSize = 400
 
+// How many accounts it takes to leave no room for another user.
+func TestAccountsThatFillAMemoryStore(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	for accounts, opts := range map[int]idempotency.MemoryOptions{
+		2: {MaxBytes: limit},
+		8: {MaxBytes: limit, MaxUserBytes: limit / 8},
+	} {
+		store := idempotency.NewMemoryStore(opts)
+		for i := range accounts {
+			mustClaim(t, store, userKey("alice", i), attemptFor(time.Hour))
+			_, refusal := claimUntilRefused(t, store, fmt.Sprint("mallory ", i))
+			require.Error(t, refusal)
+		}
+		_, _, err := store.Begin(t.Context(), userKey("alice", accounts), attemptFor(time.Hour))
+		require.ErrorIs(t, err, idempotency.ErrStoreFull, "%d accounts", accounts)
+	}
+}
+
 func TestAnswersInMemoryLeaveRoomForClaims(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
