@@ -384,6 +384,7 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 	e.execution.answered = &e.kept
 	verdict, cause := e.judge(&e.answer, complete)
 	if e.unheard && verdict != Keep {
+		e.execution.event.untouched = decided != undecided && turnsAway(e.w)
 		return Response{}, verdict, cause
 	}
 	return e.kept, verdict, cause

@@ -34,6 +34,12 @@ type (
 	}
 )
 
+// turnsAway reports whether the writer of a framework has been told a status by which the handler turns the request away.
+func turnsAway(w http.ResponseWriter) bool {
+	told, ok := w.(interface{ Status() int })
+	return ok && refused(told.Status())
+}
+
 // answersLater reports whether w, or a writer that it wraps, is that of a framework that answers after its handlers
 // have returned. Then a handler that wrote nothing has not said that all is well: it may have returned an error to the
 // framework, or have written past the middleware.

@@ -5,10 +5,10 @@
 // A guarded handler answers as it always does. If the request is refused or its answer replayed, the chain is aborted.
 //
 // A handler may attach an error by Context.Error or AbortWithError, write no body, and set no status below 400. That is
-// no answer yet, because middleware outside may make one of it. So nothing is stored. If no status was set at all, the
-// Logger of idem is told. A retry runs the handler again or, with [idempotency.Refuse], is refused. Mount middleware
-// that answers errors inside of this one. Then its answers are stored and replayed, unless Options.Storable says that
-// they mean "try again".
+// no answer yet, because middleware outside may make one of it. So nothing is stored. The Logger of idem is told, unless
+// a status such as 400 says that the request was turned away. A retry runs the handler again or, with
+// [idempotency.Refuse], is refused. Mount middleware that answers errors inside of this one. Then its answers are stored
+// and replayed, unless Options.Storable says that they mean "try again".
 //
 // The 404 or 405 that gin answers by itself is not stored. An answer by Engine.HandleContext is not recorded. It is
 // treated like such an error.
@@ -69,7 +69,7 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written boo
 		inner.takeBack()
 		outer.WriteHeader(inner.status) // which gin only remembers
 		if _, decided := idempotency.Decided(r.Context()); !decided && inner.status >= http.StatusBadRequest {
-			idempotency.Decide(r.Context(), idempotency.Unknown) // a refusal, and no fault of the server to be logged
+			idempotency.Decide(r.Context(), idempotency.Unknown) // not that it wrote nothing, which would be a fault of the server
 		}
 	}
 	return inner.Written()

@@ -33,10 +33,11 @@ func guard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) gi
 	return ginidempotency.Middleware(idem)
 }
 
-// A client that sends no JSON is no reason for a warning. A handler that attaches an error and leaves the status at 200 is.
+// A client that sends no JSON is no reason for a warning. A handler that attaches an error and leaves the status at 200 is,
+// and so is one that fails.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
-	for path, want := range map[string]string{"/bind": "", "/error": "wrote nothing"} {
+	for path, want := range map[string]string{"/bind": "", "/error": "wrote nothing", "/fail": "msg=\"idempotency: released\""} {
 		var log strings.Builder
 		idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
 			idempotency.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -45,11 +46,12 @@ func TestWarnings(t *testing.T) {
 		e.Use(ginidempotency.Middleware(idem))
 		e.POST("/bind", func(c *gin.Context) { _ = c.BindJSON(&struct{ Amount int }{}) })
 		e.POST("/error", func(c *gin.Context) { _ = c.Error(errors.New("declined")) })
+		e.POST("/fail", func(c *gin.Context) { _ = c.AbortWithError(http.StatusBadGateway, errors.New("no bank")) })
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("no JSON"))
 		r.Header.Set("Idempotency-Key", "1")
 		e.ServeHTTP(w, r)
-		require.Equal(t, map[string]int{"/bind": http.StatusBadRequest, "/error": http.StatusOK}[path], w.Code)
+		require.Equal(t, map[string]int{"/bind": http.StatusBadRequest, "/error": http.StatusOK, "/fail": http.StatusBadGateway}[path], w.Code)
 		require.Contains(t, log.String(), want)
 		require.Equal(t, want == "", log.Len() == 0, log.String())
 	}

@@ -108,7 +108,8 @@ func TestSpansWithOtelhttpOutside(t *testing.T) {
 	require.Equal(t, map[string]string{"outcome": "rejected", "replayed": "false"}, told(spans[3]))
 	require.Equal(t, "key_invalid", errorTypeOf(spans[3]))
 	require.Empty(t, told(spans[4]), "a request without a key")
-	require.Equal(t, map[string]string{"outcome": "store-unavailable", "replayed": "false"}, told(spans[5]))
+	require.Equal(t, map[string]string{"outcome": "store-unavailable", "replayed": "false", "operation.id": operation},
+		told(spans[5]))
 	require.Equal(t, "_OTHER", errorTypeOf(spans[5]))
 }
 
