@@ -64,7 +64,7 @@ func newService(logger *slog.Logger) (http.Handler, error) {
 	return r, nil
 }
 
-const timeout = 500 * time.Millisecond
+const timeout = time.Second
 
 type userKey struct{}
 
