@@ -362,7 +362,9 @@ func (p protocol) listen(t testing.TB, handler http.Handler) *httptest.Server {
 	default:
 		server.Start()
 	}
-	server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
+	if server.Listener.Addr().Network() == "memory" { // else the client knows where example.com is, too
+		server.Client().Transport.(*http.Transport).DialContext = servertest.Dial
+	}
 	t.Cleanup(server.Close)
 	return server
 }
