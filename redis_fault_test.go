@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -211,7 +212,7 @@ func TestRedisDoesNotAnswer(t *testing.T) {
 				require.Less(t, time.Since(began), storeTimeout+slack)
 				return got
 			}
-			answers := func() bool { return svc.call("answers", "body").status == http.StatusCreated }
+			answers := func() bool { return svc.call(uuid.NewString(), "body").status == http.StatusCreated }
 			until(t, answers)
 			require.Equal(t, http.StatusCreated, timed("completion").status, "the effects exist, so the answer is true")
 			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
@@ -291,7 +292,6 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 			lost := func(fault servertest.Fault, key idempotency.Key) (claim idempotency.Claim) {
-				defer n.inject(servertest.Rule{})
 				for range 10 { // on a loaded machine, a request may not even get as far as the fault
 					n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"], Times: 1000})
 					claim = beginInVain(t, store, key)
@@ -306,6 +306,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 				t.Run(string(fault)+" of a claim that was granted", func(t *testing.T) {
 					key := numberedKey(i)
 					claim := lost(fault, key)
+					n.inject(servertest.Rule{})
 					require.Positive(t, mustRead(t, store, key).LeaseLeft)
 					require.NoError(t, claim.Release(t.Context(), time.Hour))
 					record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
@@ -333,8 +334,9 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 				require.Equal(t, 3, record.Attempt)
 			})
 			t.Run("request that never arrived", func(t *testing.T) {
-				claim := lost(servertest.LoseRequest, numberedKey(2))
+				claim := lost(servertest.LoseRequest, numberedKey(2)) // which the client may still send again
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				n.inject(servertest.Rule{})
 				record, next, err := store.Begin(t.Context(), numberedKey(2), attemptFor(time.Hour))
 				require.NoError(t, err)
 				require.NotNil(t, next)
@@ -343,6 +345,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			t.Run("key of somebody else", func(t *testing.T) {
 				owner := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
 				claim := lost(servertest.LoseReply, numberedKey(3))
+				n.inject(servertest.Rule{})
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
