@@ -504,14 +504,14 @@ func TestLostRestoration(t *testing.T) {
 			} {
 				t.Run(form+"/"+string(fault)+"/"+name, func(t *testing.T) {
 					t.Parallel()
-					ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
-					defer cancel()
 					direct := newPool(t, serverURL(t))
 					pool, proxy := newProxiedPool(t, unprepared)
 					opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
 					key, claim := begun(t, pgxstore.New(pool, opts))
 					execute(t, direct, "DELETE FROM "+tableName(opts))
 					proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: restore"})
+					ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+					defer cancel()
 					if err := step(ctx, claim); name != "complete" || fault == servertest.LoseRequest || err != nil {
 						require.ErrorIs(t, err, idempotency.ErrRestored)
 					}
@@ -519,7 +519,7 @@ func TestLostRestoration(t *testing.T) {
 					before := rowOf(t, direct, opts, key)
 					proxy.Release()
 					require.Equal(t, before, rowOf(t, direct, opts, key))
-					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+					require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 				})
 			}
 		}
