@@ -87,7 +87,7 @@ func TestExitStatus(t *testing.T) {
 			{"forgotten", at("forget", "completed", "--yes"), 0, "A SECOND TIME"},
 			{"forgotten as JSON", at("forget", "abandoned", "--yes", "--json"), 0, `"forgotten": true`},
 			{"forgotten already", at("forget", "completed", "--yes"), 1, "There is no record"},
-			{"forgotten, released", at("forget", "released", "--yes"), 0, "and for the same request only"},
+			{"forgotten, released", at("forget", "released", "--yes"), 0, "executed in any case, but for the same request only"},
 		} {
 			got := try(t, b.env, test.args...)
 			require.Equal(t, test.status, got.status, "%s: %s%s", test.name, got.stdout, got.stderr)

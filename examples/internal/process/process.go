@@ -108,6 +108,9 @@ func (m mortal) WriteHeader(status int) {
 	m.ResponseWriter.WriteHeader(status)
 }
 
+// Unwrap is for [http.ResponseController].
+func (m mortal) Unwrap() http.ResponseWriter { return m.ResponseWriter }
+
 // HaltAt waits to be killed if this is the place where the process is to halt.
 func HaltAt(place string) {
 	if os.Getenv("HALT") == place {
