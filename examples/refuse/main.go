@@ -97,7 +97,7 @@ func serve() {
 	idem, err := idempotency.New(store, func(*http.Request) (string, error) { return user, nil }, idempotency.Options{
 		Required:  true,
 		Abandoned: idempotency.Refuse,
-		Lease:     time.Second,      // how long until a retry learns that its order was interrupted; the default is more patient
+		Lease:     3 * time.Second,  // how long until a retry learns that its order was interrupted; the default is more patient
 		Wait:      10 * time.Second, // for that
 	})
 	demo.Check(err)
