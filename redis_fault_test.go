@@ -252,7 +252,7 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 			svc := setup{store: store}.guard(t, attemptNumber)
 			hasty := setup{
-				store: store, opts: idempotency.Options{StoreTimeout: 2 * time.Second},
+				store: store, opts: idempotency.Options{StoreTimeout: 5 * time.Second},
 			}.guard(t, attemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
