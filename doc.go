@@ -20,8 +20,7 @@
 //
 // A claim has a lease: the claim ends after a time, unless the owner renews it. The owner renews it for as long as the
 // handler runs. If the process dies, the lease lapses within Options.Lease. Then Options.Abandoned decides about the
-// next request. With [ReExecute] the request takes over, with the next attempt number. With
-// [Refuse] it is refused.
+// next request. With [ReExecute] the request takes over, with the next attempt number. With [Refuse] it is refused.
 //
 // An owner can lose its claim, for instance because its machine was paused. The context of the handler is then
 // cancelled with the cause [ErrClaimLost], if possible a sixteenth of the lease before the lease ends. Once another

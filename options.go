@@ -170,9 +170,8 @@ type RunnerOptions struct {
 	Observer Observer
 
 	// Logger is told of what should not happen, such as a store that fails, a claim that was lost, or an attempt that ended
-	// without an answer after it may have done something. Nil means
-	// [slog.Default] at the time of the event. A line has the endpoint and the ID of the operation, and neither the user
-	// nor the client's key. Its context is that of the Observer.
+	// without an answer after it may have done something. Nil means [slog.Default] at the time of the event. A line has the
+	// endpoint and the ID of the operation, and neither the user nor the client's key. Its context is that of the Observer.
 	Logger *slog.Logger
 }
 

@@ -95,8 +95,8 @@ type Claim interface {
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays for
-	// ttl from now, with its attempt number and fingerprint. A transactional store rolls back, and has no
-	// record to keep. [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
+	// ttl from now, with its attempt number and fingerprint. A transactional store rolls back, and has no record to keep.
+	// [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
 	//
 	// Release is also called for a claim that Begin returned together with an error.
 	Release(ctx context.Context, ttl time.Duration) error
