@@ -8,16 +8,18 @@ import (
 // commits reports whether one of the statements in sql commits the transaction: COMMIT, END or PREPARE TRANSACTION, behind
 // comments and empty statements. A name of a prepared statement that begins with one of these words is none.
 func commits(sql string) bool {
-	whole := sql
+	body := false // of a function, the only statement with others in it: what ends it commits nothing
 	for {
 		sql = skipBlank(sql, ";")
-		if first, _ := cutWord(sql); isCommit(sql) && !(isOneOf(first, "end") && endsBody(whole, sql)) {
+		if first, _ := cutWord(sql); isCommit(sql) && !(body && isOneOf(first, "end")) {
 			return true
 		}
 		if !strings.Contains(sql, ";") {
 			return false
 		}
-		sql = skipStatement(sql)
+		rest := skipStatement(sql)
+		body = body || beginsBody(strings.TrimSuffix(sql, rest))
+		sql = rest
 	}
 }
 
@@ -36,9 +38,9 @@ func isCommit(sql string) bool {
 	return false
 }
 
-// endsBody reports whether the END that rest begins with may be that of a function, the only statement with others in it.
-func endsBody(whole, rest string) bool {
-	return strings.Contains(strings.ToLower(strings.TrimSuffix(whole, rest)), "atomic")
+// beginsBody reports whether a statement may be the head of a function with a body of statements: BEGIN ATOMIC.
+func beginsBody(statement string) bool {
+	return strings.Contains(strings.ToLower(statement), "atomic")
 }
 
 // skipStatement returns what follows the statement that sql begins with. A quotation without an end is the end.

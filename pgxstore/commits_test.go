@@ -33,6 +33,7 @@ func TestWhatCommits(t *testing.T) {
 		`SELECT e'\\'; COMMIT`: true, `SELECT E'a''\''; COMMIT`: true, `SELECT the'\'; COMMIT`: true,
 		`SELECT ";"; COMMIT`: true, `SELECT "a"";"; COMMIT`: true, "SELECT $$;$$; COMMIT": true, "SELECT $a$;$$;$a$; COMMIT": true,
 		"SELECT $1; COMMIT": true, "SELECT a$$; COMMIT": true, "SELECT $é$;$é$; COMMIT": true, "SELECT 1 -- ;\n; COMMIT": true,
+		"-- atomic\nEND": true, "SELECT 1 /* ; */; END": true,
 		"SELECT 1; PREPARE TRANSACTION 'x'": true, "SELECT 1; SELECT 2; END WORK": true, "SELECT $; COMMIT": true,
 		"SELECT ';COMMIT'": false, `SELECT ";COMMIT;"`: false, "SELECT $$;COMMIT;$$": false, "SELECT $a$;COMMIT;$$;COMMIT$a$": false,
 		`SELECT E'\';COMMIT;'`: false, `SELECT E'\\\';COMMIT;'`: false, "SELECT ''';COMMIT;'": false, "SELECT 1 -- ;COMMIT": false,

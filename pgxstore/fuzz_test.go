@@ -15,6 +15,9 @@ var (
 	delimiter = regexp.MustCompile(`/\*|\*/`)
 	wordForm  = regexp.MustCompile(`^(?:[a-zA-Z0-9_$]|[^\x00-\x7f])*`)
 	endForm   = regexp.MustCompile(`^(?i:work|transaction|and|prepared)$`)
+	commitEnd = regexp.MustCompile(`^(?i:commit|end)$`)
+	quotation = regexp.MustCompile(`^(?s:(?i:e)'(?:[^'\\]|''|\\.?)*(?:'|$)|'(?:[^']|'')*(?:'|$)|"(?:[^"]|"")*(?:"|$))`)
+	dollarTag = regexp.MustCompile(`^\$(?:(?:[a-zA-Z_]|[^\x00-\x7f])(?:[a-zA-Z0-9_]|[^\x00-\x7f])*)?\$`)
 )
 
 // behindBlanks returns what follows white space, comments and, if they are to be skipped, semicolons.
@@ -48,19 +51,50 @@ func behindComment(sql string) string {
 	}
 }
 
+// behindStatement returns what follows the semicolon of the statement that sql begins with, if it has one.
+func behindStatement(sql string) string {
+	for sql != "" && sql[0] != ';' {
+		switch tag := dollarTag.FindString(sql); {
+		case tag != "":
+			_, sql, _ = strings.Cut(sql[len(tag):], tag)
+		case behindBlanks(sql, false) != sql:
+			sql = behindBlanks(sql, false)
+		default:
+			token := quotation.FindString(sql)
+			if token == "" && sql[0] != '$' {
+				token = wordForm.FindString(sql)
+			}
+			sql = sql[max(1, len(token)):]
+		}
+	}
+	return strings.TrimPrefix(sql, ";")
+}
+
 // commitsByForm says what commits in another way than the package does.
 func commitsByForm(sql string) bool {
-	sql = behindBlanks(sql, true)
+	body := false // of a function: the only END that commits nothing
+	for sql != "" {
+		sql = behindBlanks(sql, true)
+		first := wordForm.FindString(sql)
+		if commitsFirst(sql) && !(body && strings.EqualFold(first, "end")) {
+			return true
+		}
+		rest := behindStatement(sql)
+		body = body || strings.Contains(strings.ToLower(strings.TrimSuffix(sql, rest)), "atomic")
+		sql = rest
+	}
+	return false
+}
+
+// commitsFirst says whether the first statement commits.
+func commitsFirst(sql string) bool {
 	first := wordForm.FindString(sql)
 	rest := behindBlanks(sql[len(first):], false)
 	second := wordForm.FindString(rest)
-	switch strings.ToUpper(first) {
-	case "COMMIT", "END":
-		return rest == "" || rest[0] == ';' || endForm.MatchString(second)
-	case "PREPARE":
+	if strings.EqualFold(first, "prepare") {
 		return strings.EqualFold(second, "transaction")
 	}
-	return false
+	return commitEnd.MatchString(first) && (rest == "" || rest[0] == ';' || endForm.MatchString(second))
 }
 
 // FuzzCommits looks for SQL of which another reader says otherwise whether it commits. TestWhatCommitsInTheServer asks
@@ -69,7 +103,9 @@ func FuzzCommits(f *testing.F) {
 	for _, sql := range []string{
 		"COMMIT", "-- a\n/* b /* c */ */;END", "prepare/**/transaction", "/*", "--", "end-of-day", "end;", "commit and chain",
 		"end/*/**/*/work", "commits", "end transactions", "/*/ */ END", "commit --", "END é", "commit prepared 'a'",
-		"-- a\rCOMMIT", "--\r/*\n*/end",
+		"-- a\rCOMMIT", "--\r/*\n*/end", "-- a\n/\n b /*/ c */ */;END",
+		"select E'\\';';end", "select '\\';end", "select $a$;end;$a$;commit", `select ";";;END`, "BEGIN ATOMIC SELECT 1; END",
+		"-- atomic\nEND",
 	} {
 		f.Add(sql)
 	}
