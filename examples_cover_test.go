@@ -16,7 +16,7 @@ func TestExamplesShowEveryEntry(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/idempotency-go/idempotency"
 	entry := regexp.MustCompile(`^(?:func (\w+)|type (\w+) (?:func\(|interface$))`)
-	lists, err := filepath.Glob("api/*.txt")
+	lists, err := filepath.Glob("internal/release/api/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, lists)
 	for _, list := range lists {

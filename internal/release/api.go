@@ -15,17 +15,20 @@ import (
 
 // The API of a module is a list, one line for each exported name with its signature, in a file that is checked in.
 
+// listFolder is where the lists are.
+const listFolder = "internal/release/api"
+
 // listFile is where the list of a module is.
 func (m *module) listFile() string {
 	name := strings.ReplaceAll(m.dir, "/", "-")
 	if m.dir == "." {
 		name = "idempotency"
 	}
-	return filepath.Join("api", name+".txt")
+	return filepath.Join(listFolder, name+".txt")
 }
 
 func (w *workspace) writeAPI(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(w.dir, "api"), 0o777); err != nil {
+	if err := os.MkdirAll(filepath.Join(w.dir, listFolder), 0o777); err != nil {
 		return err
 	}
 	for _, m := range w.published {

@@ -28,7 +28,7 @@ func TestAPIIsTheListThatIsCheckedIn(t *testing.T) {
 			require.Equal(t, string(want), have, "if the change is meant: .ci/release api")
 		})
 	}
-	lists, err := filepath.Glob(filepath.Join(w.dir, "api", "*"))
+	lists, err := filepath.Glob(filepath.Join(w.dir, listFolder, "*"))
 	require.NoError(t, err)
 	require.ElementsMatch(t, files, lists, "a list for each published library, and no other")
 }

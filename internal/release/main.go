@@ -1,7 +1,7 @@
 // Command release makes a release, and tests beforehand that users can have it. .ci/release runs it:
 //
 //	.ci/release list            # the modules, in the order of their tags, and those that are never published
-//	.ci/release api             # writes what each published module exports into api/
+//	.ci/release api             # writes what each published module exports into its folder api/
 //	.ci/release set v0.1.0      # has every go.mod require that version of the published modules
 //	.ci/release check [v0.1.0]  # does what a user of each module does; by default with the version that go.mod requires
 //	.ci/release tag v0.1.0      # checks everything, and makes the tags; it pushes nothing

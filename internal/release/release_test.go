@@ -23,13 +23,13 @@ func shop(t *testing.T, version string) *workspace {
 			"\nreplace " + name + " => ../..\n\nreplace " + name + "/till => ../../till\n",
 		"cmd/tool/main.go": "package main\n\nimport (\n\t\"" + name + "\"\n\t\"" + name + "/till\"\n)\n\n" +
 			"func main() { println(shop.Open(), till.Ring()) }\n",
-		"examples/go.mod":     requiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
-		"examples/main.go":    "package main\n\nimport \"" + name + "\"\n\nfunc main() { println(shop.Open()) }\n",
-		"LICENSE":             "Do as you like.\n",
-		"README.md":           "# Shop\n",
-		"CHANGELOG.md":        "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
-		"api/idempotency.txt": "package " + name + "\nfunc Open() string\n",
-		"api/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
+		"examples/go.mod":               requiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
+		"examples/main.go":              "package main\n\nimport \"" + name + "\"\n\nfunc main() { println(shop.Open()) }\n",
+		"LICENSE":                       "Do as you like.\n",
+		"README.md":                     "# Shop\n",
+		"CHANGELOG.md":                  "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
+		listFolder + "/idempotency.txt": "package " + name + "\nfunc Open() string\n",
+		listFolder + "/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
 	})
 	return w
 }
@@ -75,7 +75,7 @@ func TestReleaseIsRefused(t *testing.T) {
 		{"does not compile", "till/till.go", "package till\n\nfunc Ring() string { return shop.Open() }\n", false, "undefined: shop"},
 		{"lacks what is listed", "till/till.go",
 			"package till\n\nimport \"example.com/shop\"\n\nfunc Rang() string { return shop.Open() }\n", false, "Ring"},
-		{"lists no package", "api/till.txt", "", false, "lists no package"},
+		{"lists no package", listFolder + "/till.txt", "", false, "lists no package"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
