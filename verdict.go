@@ -1,15 +1,11 @@
 package idempotency
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
+
+	"github.com/idempotency-go/idempotency/internal/grpcstatus"
 )
 
 // Verdict says what an answer means for its operation.
@@ -101,148 +97,16 @@ func DefaultStorable(resp *Response) bool {
 	case http.StatusConflict:
 		return resp.Header.Get("Retry-After") == ""
 	}
-	return resp.Status < 500 && !passingGRPC(resp) && !passingConnect(resp)
+	return resp.Status < 500 && !failedCallMayPass(resp)
 }
 
-// passingConnect reports whether resp is a stream of Connect that ended with an error that may pass. Its status is 200
-// whatever its end is.
-func passingConnect(resp *Response) bool {
-	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/connect+") {
-		return false
-	}
-	const end = 0x02
-	message, compressed, ended := endFrame(resp.Body, end)
-	if !ended {
-		return !resp.Omitted
-	}
-	if compressed {
-		var err error
-		if message, err = gunzip(message); err != nil {
-			return false // as statusUnreadable
-		}
-	}
-	var stream struct {
-		Error *struct{ Code string }
-	}
-	if err := json.Unmarshal(message, &stream); err != nil {
-		return true
-	}
-	if stream.Error == nil {
-		return false
-	}
-	switch stream.Error.Code {
-	case "invalid_argument", "not_found", "already_exists", "permission_denied", "failed_precondition", "out_of_range":
-		return false
-	}
-	return true
-}
-
-// passingGRPC reports whether resp is an answer of gRPC with a status that may pass.
-func passingGRPC(resp *Response) bool {
+// failedCallMayPass reports whether resp is an answer of gRPC, gRPC-Web or Connect whose error may pass.
+func failedCallMayPass(resp *Response) bool {
 	media := resp.Header.Get("Content-Type")
-	if !strings.HasPrefix(media, "application/grpc") {
+	if !strings.HasPrefix(media, "application/grpc") && !strings.HasPrefix(media, "application/connect+") {
 		return false
 	}
-	switch grpcStatus(resp, media) {
-	case "0", "3", "5", "6", "7", "9", "11":
-		// OK, invalid_argument, not_found, already_exists, permission_denied, failed_precondition, out_of_range
-		return false
-	case statusUnreadable: // to run once more what succeeded is worse than to keep what failed
-		return false
-	case "":
-		return !resp.Omitted // of an answer that was not kept, the status may be in what is missing
-	}
-	return true
-}
-
-// grpcStatus returns the status code of an answer of gRPC, or nothing.
-func grpcStatus(resp *Response, media string) string {
-	const name = "Grpc-Status"
-	for _, status := range []string{
-		resp.Header.Get(name), resp.Trailer.Get(name), resp.Trailer.Get(http.TrailerPrefix + name),
-	} {
-		if status != "" {
-			return status
-		}
-	}
-	switch {
-	case strings.HasPrefix(media, "application/grpc-web-text"):
-		return grpcWebStatus(decodeSegments(resp.Body))
-	case strings.HasPrefix(media, "application/grpc-web"):
-		return grpcWebStatus(resp.Body)
-	}
-	return ""
-}
-
-// grpcWebStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
-func grpcWebStatus(body []byte) string {
-	const trailer = 0x80
-	frame, compressed, _ := endFrame(body, trailer)
-	if compressed {
-		return compressedStatus(frame)
-	}
-	return fieldIn(frame, "grpc-status")
-}
-
-// endFrame returns the frame of an answer of gRPC-Web or Connect that has the bit end in its first byte.
-func endFrame(body []byte, end byte) (frame []byte, compressed, found bool) {
-	const head, compression = 5, 0x01 // the size of a frame's head; a bit in its first byte
-	for len(body) >= head {
-		flags, frame := body[0], body[head:]
-		size := int64(binary.BigEndian.Uint32(body[1:head]))
-		if size > int64(len(frame)) {
-			return nil, false, false
-		}
-		if flags&^compression == end {
-			return frame[:size], flags&compression != 0, true
-		}
-		body = frame[size:]
-	}
-	return nil, false, false
-}
-
-// statusUnreadable stands for a status that is there, but compressed otherwise than by gzip.
-const statusUnreadable = "unreadable"
-
-// compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it.
-func compressedStatus(frame []byte) string {
-	lines, err := gunzip(frame)
-	if err != nil {
-		return statusUnreadable
-	}
-	return fieldIn(lines, "grpc-status")
-}
-
-// gunzip decompresses the beginning of what is compressed by gzip.
-func gunzip(b []byte) ([]byte, error) {
-	const most = 64 << 10
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		return nil, err
-	}
-	return io.ReadAll(io.LimitReader(z, most))
-}
-
-// fieldIn returns the value of a field in lines as HTTP/1 sends them.
-func fieldIn(lines []byte, name string) string {
-	for line := range bytes.Lines(lines) {
-		key, value, _ := bytes.Cut(line, []byte(":"))
-		if strings.EqualFold(string(key), name) {
-			return string(bytes.TrimSpace(value))
-		}
-	}
-	return ""
-}
-
-// decodeSegments decodes base64 in which padding may end a segment anywhere, as gRPC-Web sends it.
-func decodeSegments(text []byte) []byte {
-	const quantum = 4
-	var decoded []byte
-	for ; len(text) >= quantum; text = text[quantum:] {
-		var err error
-		if decoded, err = base64.StdEncoding.AppendDecode(decoded, text[:quantum]); err != nil {
-			return nil
-		}
-	}
-	return decoded
+	return grpcstatus.MayPass(grpcstatus.Answer{
+		Media: media, Header: resp.Header.Get, Trailer: resp.Trailer.Get, Body: resp.Body, Omitted: resp.Omitted,
+	})
 }

@@ -112,8 +112,8 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "5xx-stored", broken: "A 5xx completes the operation, and is replayed.",
 	file: "verdict.go",
-	from: "	return resp.Status < 500 && !passingGRPC(resp)",
-	to:   "	return !passingGRPC(resp)",
+	from: "	return resp.Status < 500 && !failedCallMayPass(resp)",
+	to:   "	return !failedCallMayPass(resp)",
 	test: "TestAnswerThatIsNotStorableMayBeTriedAgain",
 }, {
 	name: "goroutine-left-behind-reads", broken: "A goroutine that a handler left behind reads the body of another request.",
