@@ -1,4 +1,4 @@
-package idempotency_test
+package documents_test
 
 import (
 	"regexp"
@@ -17,8 +17,7 @@ import (
 func TestOperatingGivesRedisEnoughRights(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	admin := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
-	defer admin.Close()
+	admin := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/operating.md"))
 	require.NotEmpty(t, shown)
 	var words []any
@@ -27,10 +26,9 @@ func TestOperatingGivesRedisEnoughRights(t *testing.T) {
 	}
 	require.NoError(t, admin.Do(t.Context(), words...).Err())
 
-	limited := redis.NewClient(&redis.Options{
+	limited := redisClient(t, &redis.Options{
 		Addr: server.Addr(), Username: "service", Password: "secret", DisableIdentity: true,
 	})
-	t.Cleanup(func() { _ = limited.Close() })
 	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store {
 		return idempotency.NewRedisStore(limited, idempotency.RedisOptions{})
@@ -46,6 +44,12 @@ func TestOperatingGivesRedisEnoughRights(t *testing.T) {
 	}
 }
 
+func redisClient(t *testing.T, opts *redis.Options) *redis.Client {
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 // The settings that the documentation gives to Redis leave nothing for Check to report.
 func TestOperatingGivesRedisSafeSettings(t *testing.T) {
 	t.Parallel()
@@ -59,7 +63,8 @@ func TestOperatingGivesRedisSafeSettings(t *testing.T) {
 		}
 	}
 	require.Len(t, args, 12)
-	client := newRedisClient(t, servertest.Redis(t, args...).Addr())
+	server := servertest.Redis(t, args...)
+	client := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
 }
 

@@ -1,4 +1,4 @@
-package idempotency_test
+package documents_test
 
 import (
 	"regexp"

@@ -1,8 +1,9 @@
-package idempotency_test
+package documents_test
 
 import (
 	"bufio"
 	"bytes"
+	"go/format"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -17,6 +19,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // The first program of the README answers its curl commands as the README shows. Only dates may differ.
@@ -93,6 +97,10 @@ func curl(t *testing.T, command, address string) string {
 	return strings.ReplaceAll(wire.String(), "\r\n", "\n")
 }
 
+func undated(answer string) string {
+	return strings.TrimSpace(regexp.MustCompile(`Date: .*`).ReplaceAllString(answer, "Date: (now)"))
+}
+
 // What the README has a user type, until a version is released, makes a program that uses the root module and a store. The
 // other modules have the versions that the workspace has, so that nothing is downloaded.
 func TestReadmeInstallsFromAClone(t *testing.T) {
@@ -140,8 +148,48 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 	}
 }
 
-func undated(answer string) string {
-	return strings.TrimSpace(regexp.MustCompile(`Date: .*`).ReplaceAllString(answer, "Date: (now)"))
+func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
+	t.Parallel()
+	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*"))
+	pages := read(t, "README.md") + read(t, "docs/stores.md")
+	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages, -1)
+	require.NotEmpty(t, snippets)
+	for _, snippet := range snippets {
+		if strings.HasPrefix(snippet[1], "package main") {
+			requireProgram(t, snippet[1])
+			continue
+		}
+		require.Contains(t, examples, "\n"+unindented(snippet[1]))
+	}
+}
+
+// requireProgram fails if a program is not formatted, or does not compile.
+func requireProgram(t *testing.T, program string) {
+	t.Helper()
+	formatted, err := format.Source([]byte(program))
+	require.NoError(t, err)
+	require.Equal(t, string(formatted), program)
+	file := filepath.Join(t.TempDir(), "main.go")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	out, err := exec.CommandContext(t.Context(), "go", "vet", file).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
+// The type of a problem is a URL that leads to its row in the README.
+func TestReadmeHasAnAnchorForEveryProblem(t *testing.T) {
+	t.Parallel()
+	codes := regexp.MustCompile(`Code: "(.*?)"`).FindAllStringSubmatch(read(t, "errors.go"), -1)
+	require.NotEmpty(t, codes)
+	for _, code := range codes {
+		require.Regexp(t, `<a name="`+code[1]+`"></a>.*\d{3} .`+code[1], read(t, "README.md"))
+	}
+}
+
+func TestReadmeListsEveryOption(t *testing.T) {
+	t.Parallel()
+	for _, option := range reflect.VisibleFields(reflect.TypeFor[idempotency.Options]()) {
+		require.Contains(t, read(t, "README.md"), "\n| `"+option.Name+"` |")
+	}
 }
 
 // The commands of the README name programs, targets and scripts that are there. CI runs them, or their tests do.

@@ -1,4 +1,4 @@
-package idempotency_test
+package documents_test
 
 import (
 	"path/filepath"
@@ -34,10 +34,10 @@ func TestExamplesShowEveryEntry(t *testing.T) {
 	}
 }
 
-// examplesIn is the text of all examples in a folder.
-func examplesIn(t *testing.T, folder string) string {
+// examplesIn is the text of all examples in some folders.
+func examplesIn(t *testing.T, folders string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "example_*test.go"))
+	files, err := filepath.Glob(filepath.Join(folders, "example_*test.go"))
 	require.NoError(t, err)
 	var text strings.Builder
 	for _, file := range files {

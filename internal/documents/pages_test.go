@@ -1,0 +1,123 @@
+package documents_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+// All files are named as seen from the root of the repository, where the tests and the programs that they start work.
+func TestMain(m *testing.M) {
+	if err := os.Chdir("../.."); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// What the pages on security and guarantees promise is shown by tests that exist.
+func TestPagesNameTests(t *testing.T) {
+	t.Parallel()
+	var tests strings.Builder
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(file, "_test.go") {
+			tests.WriteString(read(t, file))
+		}
+		return err
+	})
+	require.NoError(t, err)
+	for _, page := range []string{"docs/security.md", "docs/guarantees.md"} {
+		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1)
+		require.NotEmpty(t, names)
+		for _, name := range names {
+			require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
+		}
+	}
+}
+
+// Links of the pages lead to files that are there, and to their headings.
+func TestPagesLinkToWhatIsThere(t *testing.T) {
+	t.Parallel()
+	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md"}
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md", "*/README.md", "*/*/README.md"} {
+		more, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		require.NotEmpty(t, more)
+		pages = append(pages, more...)
+	}
+	for _, page := range pages {
+		links := regexp.MustCompile(`\]\(([^)\s:]*)\)`).FindAllStringSubmatch(withoutCode(read(t, page)), -1)
+		for _, link := range links {
+			path, heading, _ := strings.Cut(link[1], "#")
+			file := page
+			if path != "" {
+				file = filepath.Join(filepath.Dir(page), path)
+			}
+			_, err := os.Stat(file)
+			require.NoError(t, err, page)
+			if heading != "" {
+				require.Contains(t, anchors(read(t, file)), heading, page)
+			}
+		}
+	}
+}
+
+// withoutCode removes blocks of code, in which an index before a call looks like a link.
+func withoutCode(page string) string {
+	return regexp.MustCompile("(?s)\n```.*?\n```").ReplaceAllString(page, "")
+}
+
+// anchors returns what links can lead to within a page.
+func anchors(page string) (names []string) {
+	for _, name := range regexp.MustCompile(`<a name="(.*?)"`).FindAllStringSubmatch(page, -1) {
+		names = append(names, name[1])
+	}
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		name := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
+}
+
+// shownBlock is a block of code in a page, and the file that is linked above it.
+type shownBlock struct{ file, code string }
+
+// shownCode returns the blocks of a page in some languages ("go|sql"). It fails if one of them has no link above it.
+func shownCode(t *testing.T, page, languages string) (blocks []shownBlock) {
+	t.Helper()
+	text := read(t, page)
+	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:"+languages+")\n(.*?)```\n").
+		FindAllStringSubmatch(text, -1)
+	require.NotEmpty(t, shown)
+	require.Len(t, regexp.MustCompile("(?m)^```(?:"+languages+")$").FindAllString(text, -1), len(shown), "a block names no file")
+	for _, block := range shown {
+		require.Equal(t, block[1], block[2])
+		blocks = append(blocks, shownBlock{block[1], block[3]})
+	}
+	return blocks
+}
+
+// requireShown fails unless each block of a page in some languages stands in the file that is linked above it, but for its
+// indentation.
+func requireShown(t *testing.T, page, languages string) {
+	t.Helper()
+	for _, block := range shownCode(t, page, languages) {
+		require.Contains(t, "\n"+unindented(read(t, block.file)), "\n"+unindented(block.code), block.file)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func unindented(code string) string {
+	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(code, "")
+}

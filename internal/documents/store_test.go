@@ -1,0 +1,55 @@
+package documents_test
+
+import (
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Each block of code in the tutorial stands in the file that is named above it.
+func TestStoreTutorialShowsTheCode(t *testing.T) {
+	t.Parallel()
+	blocks := shownCode(t, "docs/store.md", "go|sql")
+	require.Len(t, blocks, strings.Count(read(t, "docs/store.md"), "\n```")/2, "a block in another language")
+	for _, block := range blocks {
+		require.Contains(t, "\n"+read(t, block.file)+"\n", "\n"+block.code, block.file)
+	}
+}
+
+// What is in italics in the tutorial are cases of the conformance suite.
+func TestStoreTutorialNamesCases(t *testing.T) {
+	t.Parallel()
+	var suite strings.Builder
+	files, err := filepath.Glob("idempotencytest/*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		suite.WriteString(read(t, file))
+	}
+	names := regexp.MustCompile(`[ (]\*([A-Za-z][^*\n]*)\*[ ,.)]`).FindAllStringSubmatch(read(t, "docs/store.md"), -1)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		require.Contains(t, suite.String(), `name: "`+name[1]+`"`)
+	}
+}
+
+// The files that the tutorial has copied into another module can be built there.
+func TestStoreTutorialCopiesWhatCanBeBuilt(t *testing.T) {
+	t.Parallel()
+	files := []string{"internal/sqlstore/row.go", "internal/sqlstore/lease.go"}
+	for _, file := range files {
+		require.Contains(t, read(t, "docs/store.md"), "(../"+file+")")
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, imported := range parsed.Imports {
+			require.NotContains(t, imported.Path.Value, "internal")
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), "go", append([]string{"vet"}, files...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
