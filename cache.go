@@ -85,15 +85,18 @@ func NewCache(store Store, opts CacheOptions) *Cache {
 	}
 }
 
-// Transactional reports whether the claims of the other store are transactions.
-func (c *Cache) Transactional() bool { return isTransactional(c.inner) }
+// Unwrap returns the other store, which says whether the claims are transactions (see [Transactional]).
+func (c *Cache) Unwrap() Store { return c.inner }
+
+// Immediate implements [Immediate]: the Cache waits for nothing but the other store.
+func (c *Cache) Immediate() bool { return isImmediate(c.inner) }
 
 // Begin implements [Store].
 func (c *Cache) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
 	if c.faults != nil {
 		return Record{}, nil, c.faults
 	}
-	if record, ok := c.find(key); ok {
+	if record, ok := c.Recall(key); ok {
 		return record, nil, nil
 	}
 	asked := time.Now()
@@ -160,11 +163,8 @@ func cachedSize(key Key, resp *Response) int64 {
 // fits reports whether a response is small enough to be kept.
 func (c *Cache) fits(key Key, resp *Response) bool { return cachedSize(key, resp) <= c.opts.MaxBytes/8 }
 
-// find returns the completed record of key, if the cache has it. A nil Cache has nothing.
-func (c *Cache) find(key Key) (Record, bool) {
-	if c == nil {
-		return Record{}, false
-	}
+// Recall implements [Recaller].
+func (c *Cache) Recall(key Key) (Record, bool) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()

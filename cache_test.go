@@ -400,13 +400,10 @@ func TestCacheOptions(t *testing.T) {
 func TestCacheIsLikeItsStore(t *testing.T) {
 	t.Parallel()
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	require.False(t, newCache(memory).Transactional())
-	require.True(t, idempotency.IsImmediate(newCache(memory)))
-	require.False(t, idempotency.IsImmediate(newCache(newSpyStore())))
-	transactional := newCache(noLeaseStore{newSpyStore()})
-	require.True(t, transactional.Transactional())
-	_, err := idempotency.New(transactional, idempotency.SingleUser, idempotency.Options{FailOpen: true})
-	require.ErrorContains(t, err, "FailOpen with a transactional store")
+	require.True(t, newCache(memory).Immediate())
+	require.False(t, newCache(newSpyStore()).Immediate())
+	requireTransactional(t, newCache(memory), false)
+	requireTransactional(t, newCache(noLeaseStore{newSpyStore()}), true)
 }
 
 // Several processes with a cache each do random steps. Whenever one of them is told that an operation is completed, the

@@ -14,9 +14,6 @@ func CollidingMemoryStore() *MemoryStore {
 	return s
 }
 
-// IsImmediate reports whether a store is asked without a deadline.
-var IsImmediate = isImmediate
-
 // RefusalFor returns what a client is told of err.
 var RefusalFor = refusalFor
 

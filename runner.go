@@ -14,8 +14,8 @@ import (
 // other protocols. It is safe for concurrent use.
 type Runner struct {
 	store     Store
-	cache     *Cache // the store, if it is one
-	immediate bool   // the store never waits for anything, so its steps need no deadline
+	recaller  Recaller // the store, if it is one
+	immediate bool     // the store never waits for anything, so its steps need no deadline
 	opts      RunnerOptions
 	events    reporter
 	waiters   waiters
@@ -36,25 +36,11 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	cache, _ := store.(*Cache)
+	recaller, _ := store.(Recaller)
 	return &Runner{
-		store: store, cache: cache, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
+		store: store, recaller: recaller, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
 		renewals: newRenewals(opts, isTransactional(store)), backlog: newBacklog(),
 	}, nil
-}
-
-// isImmediate reports whether a store never waits for anything.
-func isImmediate(store Store) bool {
-	switch s := store.(type) {
-	case *MemoryStore:
-		return true
-	case *sealedStore:
-		return s.immediate()
-	case *Cache:
-		return isImmediate(s.inner)
-	default:
-		return false
-	}
 }
 
 // Shutdown waits for the work in the background. This work stores the answers that the store did not take in time (see
@@ -191,12 +177,6 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 	return replay, nil
 }
 
-// isTransactional reports whether the claims of a store are transactions.
-func isTransactional(store Store) bool {
-	s, ok := store.(interface{ Transactional() bool })
-	return ok && s.Transactional()
-}
-
 // failsOpen reports whether the handler runs without a claim, as the store has failed with err. A store that works, but
 // has no room or no connection, is no reason: anybody may be able to bring that about.
 func (r *Runner) failsOpen(err error) bool {
@@ -224,13 +204,15 @@ type beginResult struct {
 	since  time.Time // the lease did not begin before
 }
 
-// begin asks the store once. What a cache has needs no deadline, which would cost more than the rest of the step.
+// begin asks the store once. What is at hand needs no deadline, which would cost more than the rest of the step.
 func (x *execution) begin(fp Fingerprint) (err error) {
 	r := x.runner
-	if record, ok := r.cache.find(x.key); ok {
-		x.begun = beginResult{record: record}
-		x.fromCache = true
-		return nil
+	if r.recaller != nil {
+		if record, ok := r.recaller.Recall(x.key); ok {
+			x.begun = beginResult{record: record}
+			x.fromCache = true
+			return nil
+		}
 	}
 	ctx, cancel := x.step(r.opts.StoreTimeout)
 	defer cancel()

@@ -90,14 +90,11 @@ type sealedStore struct {
 	clear bool       // clear answers are replayed
 }
 
-// Transactional reports whether the claims of the inner store are transactions.
-func (s *sealedStore) Transactional() bool {
-	t, ok := s.inner.(interface{ Transactional() bool })
-	return ok && t.Transactional()
-}
+// Unwrap returns the inner store, which says whether the claims are transactions.
+func (s *sealedStore) Unwrap() Store { return s.inner }
 
-// immediate reports whether the store never waits for anything.
-func (s *sealedStore) immediate() bool {
+// Immediate implements [Immediate]: a [Cipher] may wait.
+func (s *sealedStore) Immediate() bool {
 	for _, k := range s.keys {
 		if k != nil && k.local == nil {
 			return false

@@ -726,12 +726,10 @@ func TestSealPassesOn(t *testing.T) {
 		mustSeal(t, memory, sealingWith(keyService{})):                            false,
 		mustSeal(t, newSpyStore(), sealing("1")):                                  false,
 	} {
-		require.Equal(t, want, idempotency.IsImmediate(store))
+		require.Equal(t, want, store.(idempotency.Immediate).Immediate())
 	}
-
-	type transactional interface{ Transactional() bool }
-	require.False(t, mustSeal(t, newSpyStore(), sealing("1")).(transactional).Transactional())
-	require.True(t, mustSeal(t, noLeaseStore{newSpyStore()}, sealing("1")).(transactional).Transactional())
+	requireTransactional(t, mustSeal(t, newSpyStore(), sealing("1")), false)
+	requireTransactional(t, mustSeal(t, noLeaseStore{newSpyStore()}, sealing("1")), true)
 
 	// A claim that may have been granted is the inner store's.
 	inner := newSpyStore()

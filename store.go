@@ -22,10 +22,16 @@ import (
 // the key since, a claim that was not settled may still find its own token in such a record. It acts as if there were
 // no record: Extend and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
 //
-// A transactional Store is one whose claims are transactions, and the effects of the handler are a part of them. It has
-// a method "Transactional() bool" that returns true. Its handlers never run without a claim, not even with FailOpen. In
-// the record of a claim, and of an attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody
-// else's running attempt, these are zero if the Store cannot see them: Attempt, Fingerprint and Created.
+// A transactional Store is one whose claims are transactions, and the effects of the handler are a part of them. It is
+// [Transactional]. Its handlers never run without a claim, not even with FailOpen. In the record of a claim, and of an
+// attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody else's running attempt, these are
+// zero if the Store cannot see them: Attempt, Fingerprint and Created.
+//
+// What else a Store can do, it says by the optional interfaces [Transactional], [Immediate], [Recaller] and [Inspector].
+//
+// A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
+// embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
+// as that one is.
 //
 // To implement a Store, use [Key.Digest] as a key of fixed size, and [Response.MarshalBinary] as the stored form of a
 // response. Package idempotencytest checks an implementation against this contract.
@@ -120,4 +126,52 @@ type ClaimRequest struct {
 	// Remaining asks for [Record].Remaining in a completed record. Stores that know it anyway always set it. A
 	// [RedisStore] makes one more round trip for it.
 	Remaining bool
+}
+
+// Transactional is a [Store] that says whether its claims are transactions. If they are, [New] and [NewRunner] refuse
+// FailOpen and [Refuse].
+//
+// A Store that is not Transactional, but has a method "Unwrap() Store", is what the Store behind it is, and so on: the
+// first one that is Transactional answers for all in front of it. So nothing is lost by a wrapper that knows nothing of
+// transactions.
+type Transactional interface {
+	// Transactional always returns the same.
+	Transactional() bool
+}
+
+func isTransactional(store Store) bool {
+	for {
+		if s, ok := store.(Transactional); ok {
+			return s.Transactional()
+		}
+		wrapper, ok := store.(interface{ Unwrap() Store })
+		if !ok {
+			return false
+		}
+		store = wrapper.Unwrap()
+	}
+}
+
+// Immediate is a [Store] that says whether it never waits for anything, as a [MemoryStore] does not. Its steps then have
+// no deadline. They do their work even if their context has ended, which may be that of a request whose client has left.
+//
+// Only the Store that [New] gets is asked, and never one behind it: a wrapper may wait, or heed the context, where the
+// Store behind it does not. A wrapper that is not Immediate costs about a microsecond for each deadline.
+type Immediate interface {
+	// Immediate always returns the same.
+	Immediate() bool
+}
+
+func isImmediate(store Store) bool {
+	s, ok := store.(Immediate)
+	return ok && s.Immediate()
+}
+
+// Recaller is a [Store] that may have a completed record at hand, as a cache does. It is asked before Begin.
+//
+// Only the Store that [New] gets is asked, and never one behind it: a wrapper may encrypt what the Store behind it has.
+// A wrapper that is not a Recaller still gets the same from Begin, with a deadline, and no [Event] says FromCache.
+type Recaller interface {
+	// Recall returns the record of key if it is completed and at hand. It asks nobody else, and waits for nothing.
+	Recall(key Key) (record Record, ok bool)
 }

@@ -75,6 +75,9 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	return s
 }
 
+// Immediate implements [Immediate]: all records are in memory.
+func (s *MemoryStore) Immediate() bool { return true }
+
 // limits are the most bytes that all records may have, and those of one user.
 type limits struct{ total, user int64 }
 

@@ -77,6 +77,7 @@ var referenceBugs = map[string][]string{
 	"Extend during the end of a forgotten record": {"Extend restores what was settled"},
 	"response/memory of the caller":               {"response is modified", "body memory is retained"},
 	"claim without a lease":                       {"own lease is not told"},
+	"announced transactions":                      {"leases seem to be transactions"},
 	"identity":                                    {"context without values", "Release does nothing"},
 	"identity of a key that is used again":        {"unfinished records stay"},
 }
@@ -86,6 +87,7 @@ var transactionBugs = map[string][]string{
 	"claim without a lease": {
 		"transaction ends with the lease", "transaction cannot be extended", "transaction has a lease",
 	},
+	"announced transactions": {"transactions are not announced"},
 	"running attempt":        {"running transaction seems abandoned", "running transaction has a lease"},
 	"Complete after Release": {"rolled back transaction commits"},
 	"released key":           {"rollback keeps the lock"},

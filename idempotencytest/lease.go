@@ -1,5 +1,7 @@
 package idempotencytest
 
+import "github.com/idempotency-go/idempotency"
+
 var leaseCases = []testCase{{
 	name: "lapsed lease",
 	rule: "A lapsed lease alone grants no claim: the record says that nobody runs the operation, and waits.",
@@ -81,4 +83,20 @@ var leaseCases = []testCase{{
 		t.complete(own, receipt("of a long attempt"))
 		t.replays(own, receipt("of a long attempt"))
 	},
+}, {
+	name: "announced transactions",
+	rule: "A store says that it is Transactional, or has Unwrap to a store that does, if its claims have no lease, and only then.",
+	check: func(t *trial) {
+		if announced(t.store) != (t.kind == transactional) {
+			t.failf("NewRunner takes the %v store for one of the other kind", t.kind)
+		}
+	},
 }}
+
+// announced reports whether a store says that its claims are transactions: no handler may then run without a claim, and
+// none has an unknown outcome.
+func announced(store idempotency.Store) bool {
+	_, open := idempotency.NewRunner(store, idempotency.RunnerOptions{FailOpen: true})
+	_, refusing := idempotency.NewRunner(store, idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
+	return open != nil && refusing != nil
+}

@@ -22,6 +22,8 @@ func newReference(bug string) *reference {
 
 func (r *reference) has(bug string) bool { return r.bug == bug }
 
+func (r *reference) Transactional() bool { return r.has("leases seem to be transactions") }
+
 // entry is a record with LeaseLeft unset.
 type entry struct {
 	idempotency.Record

@@ -170,12 +170,11 @@ func probeTx(ctx context.Context, tested subject) error {
 	if err != nil {
 		return err
 	}
-	tx, ok := tested.store.(interface{ Transactional() bool })
 	switch {
 	case kind != transactional:
 		return errors.New("the store is not transactional: the record of its claim lacks NoLease")
-	case !ok || !tx.Transactional():
-		return errors.New("the store has no method Transactional that returns true")
+	case !announced(tested.store):
+		return errors.New("the store has no method Transactional that returns true, and no Unwrap to a store that has")
 	}
 	name := uuid.NewString()
 	if tested.effect(ctx, name) == nil {

@@ -348,6 +348,8 @@ func inBubble(t *testing.T, f func(context.Context) error) (err error) {
 // unsure is a store whose reply to a Begin is lost when its context has ended.
 type unsure struct{ idempotency.Store }
 
+func (s unsure) Unwrap() idempotency.Store { return s.Store }
+
 func (s unsure) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
@@ -363,6 +365,8 @@ type slow struct {
 	idempotency.Store
 	delay time.Duration
 }
+
+func (s slow) Unwrap() idempotency.Store { return s.Store }
 
 func (s slow) wait() {
 	if s.delay > 0 {

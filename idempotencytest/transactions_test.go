@@ -77,7 +77,7 @@ func (s *transactions) oneWriter() *transactions {
 
 func (s *transactions) has(bug string) bool { return s.bug == bug }
 
-func (s *transactions) Transactional() bool { return true }
+func (s *transactions) Transactional() bool { return !s.has("transactions are not announced") }
 
 func (s *transactions) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,

@@ -234,7 +234,4 @@ func (n *noted) again(store idempotency.Store) (idempotency.Record, idempotency.
 	return store.Begin(context.Background(), key, request)
 }
 
-func (n *noted) Transactional() bool {
-	s, ok := n.Store.(interface{ Transactional() bool })
-	return ok && s.Transactional()
-}
+func (n *noted) Unwrap() idempotency.Store { return n.Store }

@@ -90,10 +90,7 @@ func (b mortalBody) Read(p []byte) (int, error) {
 
 type mortalStore struct{ idempotency.Store }
 
-func (s mortalStore) Transactional() bool {
-	store, ok := s.Store.(interface{ Transactional() bool })
-	return ok && store.Transactional()
-}
+func (s mortalStore) Unwrap() idempotency.Store { return s.Store }
 
 func (s mortalStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
