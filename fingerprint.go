@@ -69,17 +69,17 @@ func appendPart(b []byte, part string) []byte {
 }
 
 // FingerprintJSON gives two JSON bodies the same fingerprint if they differ only in white space, in the order of
-// members, or in how strings and fractions are written. It hashes the canonical form of RFC 8785, with two exceptions:
+// members, or in how strings and numbers are written. It hashes the canonical form of RFC 8785, but for the numbers:
 //
-//   - Integers keep every digit, and are not rounded to 53 bits. Numbers with a fraction or an exponent are compared as
-//     64-bit floats. So an amount that needs more digits belongs in an integer or a string.
+//   - Every digit of a number counts, because some handlers read numbers as decimals. RFC 8785 rounds them to 64-bit
+//     floats, which makes 12345678901234567.01 and 12345678901234567.02 one number.
 //   - A negative zero (-0, -0.0) is not zero, because the handler can tell them apart.
 //
 // It returns an error for
 //
 //   - an object with the same name twice, because its meaning depends on who reads it;
 //   - a number with a fraction or an exponent beyond the largest 64-bit float, such as 1e400, or nearer to zero than the
-//     smallest, such as 1e-400, because all these numbers would be equal;
+//     smallest, such as 1e-400, because all these numbers are equal to a handler that reads floats;
 //   - arrays and objects nested more than 100 deep, because the time to sort them grows with their depth.
 //
 // Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
@@ -98,20 +98,14 @@ func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
 	return fingerprint(r, media, value), nil
 }
 
-// canonical returns what stands for JSON in a fingerprint. RFC 8785 has one form for both zeros. So a second form follows
-// the first one if there is a negative zero: with a -1 in its place.
+// canonical returns what stands for JSON in a fingerprint.
 func canonical(body []byte) ([]byte, error) {
 	value := jsontext.Value(bytes.Clone(body))
-	if err := value.Canonicalize(jsontext.CanonicalizeRawInts(false)); err != nil {
+	err := value.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false))
+	if err != nil {
 		return nil, err
 	}
-	marked, err := checkNumbers(body)
-	if err != nil || marked == nil {
-		return value, err
-	}
-	second := jsontext.Value(marked)
-	err = second.Canonicalize(jsontext.CanonicalizeRawInts(false))
-	return append(value, second...), err
+	return canonicalNumbers(value)
 }
 
 // maxJSONDepth bounds how deep arrays and objects are nested.
@@ -138,49 +132,55 @@ func checkDepth(body []byte) error {
 	return nil
 }
 
-// checkNumbers refuses well-formed JSON with a number that is out of the range of floats. It returns the JSON with a -1 in
-// the place of each negative zero, or nil if there is none.
-func checkNumbers(body []byte) (marked []byte, err error) {
-	quoted := false
-	for i := 0; i < len(body); i++ {
-		switch c := body[i]; {
+// canonicalNumbers returns well-formed JSON with all of its numbers in canonical form.
+func canonicalNumbers(value []byte) (all []byte, err error) {
+	copied, quoted := 0, false
+	for i := 0; i < len(value); i++ {
+		switch c := value[i]; {
 		case c == '\\':
 			i++
 		case c == '"':
 			quoted = !quoted
 		case quoted:
 		case c == '-' || '0' <= c && c <= '9':
-			rest := body[i:]
-			number := string(rest[:len(rest)-len(bytes.TrimLeft(rest, "+-.0123456789eE"))])
-			switch {
-			case isZero(number) && c == '-':
-				if marked == nil {
-					marked = bytes.Clone(body)
-				}
-				copy(marked[i:], "-1"+strings.Repeat(" ", len(number)-2))
-			case !isZero(number) && !inRange(number):
-				return nil, fmt.Errorf("the number at byte %d is out of the range of 64-bit floats", i)
+			rest := value[i:]
+			number := rest[:len(rest)-len(bytes.TrimLeft(rest, "+-.0123456789eE"))]
+			all, err = appendNumeral(append(all, value[copied:i]...), string(number))
+			if err != nil {
+				return nil, err
 			}
-			i += len(number) - 1
+			copied = i + len(number)
+			i = copied - 1
 		}
 	}
-	return marked, nil
+	return append(all, value[copied:]...), nil
 }
 
-// isZero reports whether a number is zero, of either sign.
-func isZero(number string) bool {
-	if exponent := strings.IndexAny(number, "eE"); exponent >= 0 {
-		number = number[:exponent]
+// appendNumeral appends the canonical form of a number: its digits, without zeros at either end, and the power of ten that
+// they are multiplied by. A number with a fraction or an exponent is refused if it is out of the range of floats.
+func appendNumeral(b []byte, number string) ([]byte, error) {
+	mantissa, exponent := number, "0"
+	if i := strings.IndexAny(number, "eE"); i >= 0 {
+		mantissa, exponent = number[:i], number[i+1:]
 	}
-	return !strings.ContainsAny(number, "123456789")
+	unsigned := strings.TrimPrefix(mantissa, "-")
+	whole, fraction, _ := strings.Cut(unsigned, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	b = append(b, mantissa[:len(mantissa)-len(unsigned)]...)
+	if digits == "" {
+		return append(b, '0'), nil
+	}
+	power, err := strconv.Atoi(exponent)
+	if err != nil || strings.ContainsAny(number, ".eE") && !isFloat(number) {
+		return nil, errors.New("a number is out of the range of 64-bit floats")
+	}
+	significant := strings.TrimRight(digits, "0")
+	power += len(digits) - len(significant) - len(fraction)
+	return strconv.AppendInt(append(append(b, significant...), 'e'), int64(power), 10), nil
 }
 
-// inRange reports whether a number that is not zero is an integer, of which every digit counts, or is none as a 64-bit
-// float either.
-func inRange(number string) bool {
-	if !strings.ContainsAny(number, ".eE") {
-		return true
-	}
+// isFloat reports whether a number that is not zero is none as a 64-bit float either.
+func isFloat(number string) bool {
 	f, err := strconv.ParseFloat(number, 64)
 	return err == nil && f != 0
 }

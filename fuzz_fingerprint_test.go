@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
+	"math/big"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -268,18 +268,18 @@ func canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
 	return nil
 }
 
-// canonicalNumber keeps the digits of an integer. What has a fraction or an exponent is a 64-bit float, and not zero because it
-// is too small to be one.
+// canonicalNumber writes all digits of a number out. One with a fraction or an exponent must be in the range of 64-bit floats.
 func canonicalNumber(text string) (string, error) {
-	if !strings.ContainsAny(text, ".eE") {
-		return text, nil
+	if digitsOf(text) == "" {
+		return map[bool]string{true: "-0", false: "0"}[text[0] == '-'], nil
 	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(n, 0) || n == 0 && digitsOf(text) != "" {
+	f, err := strconv.ParseFloat(text, 64)
+	if strings.ContainsAny(text, ".eE") && (err != nil || f == 0) {
 		return "", errRefused
 	}
-	b, _ := json.Marshal(n) // the form of RFC 8785, but for the negative zero
-	return string(b), nil
+	exact, _ := new(big.Rat).SetString(text)
+	digits, _ := exact.FloatPrec()
+	return exact.FloatString(digits), nil
 }
 
 // digitsOf returns the digits of a number before its exponent, other than 0.
@@ -289,11 +289,12 @@ func digitsOf(number string) string {
 }
 
 // FuzzFingerprintJSONMeaning compares two bodies that are equal but for two parts, such as numbers. If they have one
-// fingerprint, they say the same to who reads numbers as floats, and to who takes integers by their digits.
+// fingerprint, they say the same to who reads numbers as floats, and to who takes them by their digits.
 func FuzzFingerprintJSONMeaning(f *testing.F) {
 	for _, pair := range [][2]string{
 		{`1e-400`, `1e-500`}, {`1e-400`, `0`}, {`-0`, `0`}, {`-0.0`, `-0`}, {`0e-9`, `0.0`}, {`1e400`, `1e500`}, {`1.0`, `1.00`},
 		{`1E2`, `100`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000000001`}, {`-0,0`, `0,-0`},
+		{`9007199254740992`, `9007199254740993.0`}, {`12345678901234567.01`, `12345678901234567.02`}, {`10e-1`, `1`},
 		{`"\u00e9"`, `"é"`}, {`{"a":-0,"b":0}`, `{"b":-0,"a":0}`}, {`{"a":1,"b":2}`, `{"b":2,"a":1}`}, {`"1"`, `1`}, {`null`, `[]`},
 	} {
 		f.Add(`[#]`, pair[0], pair[1])
@@ -323,8 +324,7 @@ func decoded(t *testing.T, text string) (v any) {
 	return v
 }
 
-// sameValue reports whether two values are the same: two integers if their digits are, and other numbers if they are the same
-// 64-bit float, of the same sign, and not for want of a smaller one.
+// sameValue reports whether two values are the same, with all digits of their numbers, and the signs of zeros.
 func sameValue(v, w any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -335,14 +335,12 @@ func sameValue(v, w any) bool {
 		return ok && slices.EqualFunc(v, w, sameValue)
 	case json.Number:
 		w, ok := w.(json.Number)
-		if !ok || v == w {
-			return ok
+		if !ok {
+			return false
 		}
-		p, err := v.Float64()
-		q, fault := w.Float64()
-		isFloat := strings.ContainsAny(v.String()+w.String(), ".eE")
-		bothOrNone := (digitsOf(v.String()) == "") == (digitsOf(w.String()) == "")
-		return isFloat && bothOrNone && err == nil && fault == nil && p == q && math.Signbit(p) == math.Signbit(q)
+		a, err := canonicalNumber(v.String())
+		b, fault := canonicalNumber(w.String())
+		return err == nil && fault == nil && a == b
 	default:
 		return v == w
 	}
