@@ -18,22 +18,21 @@ const (
 	findBatch = 50 * deleteBatch
 )
 
-// deleteExpired deletes the records that have expired. It waits for nobody.
+// deleteExpired deletes the records that have expired. It waits for nobody. Each search passes by those that the ones before
+// have found and left, because another session is working on them.
 func (t *Table) deleteExpired(ctx context.Context) error {
-	for {
-		found, deleted, err := t.deleteFound(ctx)
-		if err != nil {
+	for left := int64(0); ; {
+		found, deleted, err := t.deleteFound(ctx, left)
+		if err != nil || found < findBatch {
 			return err
 		}
-		if found < findBatch || deleted == 0 {
-			return nil
-		}
+		left += found - deleted
 	}
 }
 
-// deleteFound deletes what one search finds.
-func (t *Table) deleteFound(ctx context.Context) (found int, deleted int64, err error) {
-	rows, err := t.pool.Query(ctx, t.opts.statement("find_expired"), int64(findBatch))
+// deleteFound deletes what one search finds behind so many records.
+func (t *Table) deleteFound(ctx context.Context, left int64) (found, deleted int64, err error) {
+	rows, err := t.pool.Query(ctx, t.opts.statement("find_expired"), int64(findBatch), left)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -46,10 +45,10 @@ func (t *Table) deleteFound(ctx context.Context) (found int, deleted int64, err 
 		n, err := t.deleteAt(ctx, sql, batch)
 		deleted += n
 		if err != nil {
-			return len(places), deleted, err
+			return int64(len(places)), deleted, err
 		}
 	}
-	return len(places), deleted, nil
+	return int64(len(places)), deleted, nil
 }
 
 // deleteAt does not wait for the disk: a record that a crash brings back is expired still.

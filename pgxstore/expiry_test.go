@@ -117,6 +117,28 @@ func TestMaintainLeavesWhatWasClaimedAgain(t *testing.T) {
 	require.Nil(t, claim)
 }
 
+// Records that others have locked, more than one search finds, keep none that expired later.
+func TestMaintainPassesByWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	const locked = 50_100
+	fill(t, pool, opts, locked, "now() - interval '10 minutes'")
+	fill(t, pool, opts, 100, "now() - interval '5 minutes'")
+	locker, err := pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = locker.Rollback(ctx) }()
+	_, err = locker.Exec(ctx, "SELECT FROM "+tableName(opts)+" WHERE expires_at < now() - interval '7 minutes' FOR UPDATE")
+	require.NoError(t, err)
+	store := pgxstore.New(pool, opts)
+	require.NoError(t, store.Maintain(ctx))
+	require.Equal(t, locked, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.NoError(t, locker.Rollback(ctx))
+	require.NoError(t, store.Maintain(ctx))
+	require.Zero(t, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+}
+
 // Every step says twice when the record expires: by the minute, which is how Maintain finds it, and exactly.
 func TestMaintainFindsWhatEachStepWrote(t *testing.T) {
 	t.Parallel()
