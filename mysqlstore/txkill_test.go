@@ -90,8 +90,8 @@ func liveTx(dsn, table string) {
 	})
 }
 
-// transfer charges for a transfer and makes it, or has its answer replayed, and says so. Some handlers run into a deadlock: they take
-// the accounts in another order.
+// transfer charges for a transfer and makes it, or has its answer replayed, and says so. Some handlers run into a deadlock:
+// they take the accounts in another order.
 func transfer(runner *idempotency.Runner, table string, key idempotency.Key) error {
 	resp, _, err := runner.Do(context.Background(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
 		if err := killtest.Charge(ctx); err != nil {

@@ -15,8 +15,8 @@ import (
 // the operation, or not at all. Tx returns false if no [TxStore] protects the call. [SQLTx] returns the same
 // transaction for package database/sql. A test gives a transaction to a handler by [WithTx].
 //
-// The transaction ends with the handler. Its Commit is refused, and so is each string or batch with a COMMIT in it. To undo a part of the changes, use a
-// savepoint: tx.Begin, or [pgx.BeginFunc].
+// The transaction ends with the handler. Its Commit is refused, and so is each string or batch with a COMMIT in it. To
+// undo a part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
 //
 // What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it.
 // They are committed too if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back,
