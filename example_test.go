@@ -2,11 +2,18 @@ package idempotency_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -63,4 +70,299 @@ func authenticate(next http.Handler) http.Handler {
 func account(r *http.Request) (string, error) {
 	name, _ := r.Context().Value(accountKey{}).(string)
 	return name, nil
+}
+
+// New reports every fault of the configuration at once, so that a service does not start with a wrong one.
+func ExampleNew() {
+	_, err := idempotency.New(nil, nil, idempotency.Options{
+		MaxBody: -1,
+		Wait:    -time.Second,
+	})
+	fmt.Println(err)
+	// Output:
+	// idempotency: Store is nil
+	// idempotency: Wait -1s is negative
+	// idempotency: MaxBody -1 is negative
+	// idempotency: UserFunc is nil: use SingleUser if there is one caller only
+}
+
+// A router mounts the middleware on the routes that need it. Other routes, and requests without a key, reach their
+// handlers untouched.
+func ExampleMiddleware_Handler() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	payments := 0
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		payments++
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "payment %d", payments)
+	})))
+
+	for _, key := range []string{"order-1", "order-1", "order-2", "", ""} {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		replayed := w.Header().Get("Idempotent-Replayed") == "true"
+		fmt.Printf("%q: %d %s, replayed: %t\n", key, w.Code, w.Body, replayed)
+	}
+	// Output:
+	// "order-1": 201 payment 1, replayed: false
+	// "order-1": 201 payment 1, replayed: true
+	// "order-2": 201 payment 2, replayed: false
+	// "": 201 payment 3, replayed: false
+	// "": 201 payment 4, replayed: false
+}
+
+// The order of a whole service, from the inside to the outside.
+func ExampleMiddleware_Handler_order() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, account, idempotency.Options{})
+	if err != nil {
+		panic(err)
+	}
+	pay := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Println("charging the card")
+		w.WriteHeader(http.StatusCreated)
+	})
+
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", idem.Handler(pay)) // inside the router, on the routes that need it
+
+	handler := authenticate(mux)                               // checks each request, replays included
+	handler = http.NewCrossOriginProtection().Handler(handler) // reads headers only
+	handler = http.TimeoutHandler(handler, 20*time.Second, "Try again.\n")
+
+	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second} // the body is read before the key is claimed
+
+	for _, password := range []string{"secret", "secret", "no idea"} {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.SetBasicAuth("alice", password)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		server.Handler.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header()["Idempotent-Replayed"])
+	}
+	// Output:
+	// charging the card
+	// 201 []
+	// 201 [true]
+	// 401 []
+}
+
+// The file goes to an object storage, under a name that the client chose. What is guarded is the small request that
+// makes a document of it.
+func ExampleMiddleware_Handler_upload() {
+	storage := map[string]string{}
+	put := func(_ http.ResponseWriter, r *http.Request) {
+		content, _ := io.ReadAll(r.Body)
+		storage[r.PathValue("name")] = string(content) // the same name and content again: nothing changes
+	}
+	commit := func(w http.ResponseWriter, r *http.Request) {
+		name := r.FormValue("file")
+		if _, found := storage[name]; !found {
+			http.Error(w, "the file has not arrived", http.StatusConflict)
+			idempotency.Decide(r.Context(), idempotency.Release) // the same key works when it has
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, "document of ", storage[name])
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Required: true})
+	if err != nil {
+		panic(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("PUT /files/{name}", put) // PUT is not guarded: it needs no key
+	mux.Handle("POST /documents", idem.Handler(http.HandlerFunc(commit)))
+
+	send := func(method, path, body string) {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, r)
+		fmt.Printf("%s %d %q\n", method, w.Code, strings.TrimSpace(w.Body.String()))
+	}
+	send("POST", "/documents", "file=scan-1")
+	send("PUT", "/files/scan-1", "a page")
+	send("PUT", "/files/scan-1", "a page")
+	send("POST", "/documents", "file=scan-1")
+	send("POST", "/documents", "file=scan-1")
+	// Output:
+	// POST 409 "the file has not arrived"
+	// PUT 200 ""
+	// PUT 200 ""
+	// POST 201 "document of a page"
+	// POST 201 "document of a page"
+}
+
+// A UserFunc returns the account that authentication has found. If it cannot tell, it returns an error. An *Error is
+// the answer to the client.
+func ExampleUserFunc() {
+	user := func(r *http.Request) (string, error) {
+		name, ok := r.Context().Value(accountKey{}).(string)
+		if !ok {
+			return "", &idempotency.Error{
+				Status: http.StatusServiceUnavailable,
+				Title:  "Authentication is down",
+				Err:    errors.New("no account in the context"),
+			}
+		}
+		return name, nil
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/payments", nil)
+	r.Header.Set("Idempotency-Key", "1")
+	w := httptest.NewRecorder()
+	idem.Handler(http.HandlerFunc(createPayment)).ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Body)
+	// Output: 503 {"type":"about:blank","title":"Authentication is down","status":503}
+}
+
+// tokenClaims are the verified claims of an access token. The authentication puts them into the context.
+type tokenClaims struct{ Issuer, Subject, Tenant string }
+
+type tokenKey struct{}
+
+// tokenUser names the caller by tenant, issuer and subject. They stay the same when the token is renewed.
+func tokenUser(r *http.Request) (string, error) {
+	claims, ok := r.Context().Value(tokenKey{}).(tokenClaims)
+	if !ok {
+		return "", nil // refused with 401 user-unknown
+	}
+	if claims.Tenant == "" {
+		return "", &idempotency.Error{Status: http.StatusForbidden, Detail: "The token names no tenant."}
+	}
+	return fmt.Sprintf("%q %q %q", claims.Tenant, claims.Issuer, claims.Subject), nil
+}
+
+// Two issuers may give out the same subject, and one person may act for two tenants: these are different users.
+func ExampleUserFunc_token() {
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), tokenUser, idempotency.Options{})
+	if err != nil {
+		panic(err)
+	}
+	payments := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		fmt.Fprintln(w, "charged for", op.Key.User)
+	}))
+	for _, claims := range []any{
+		tokenClaims{"https://id.example", "17", "north"},
+		tokenClaims{"https://id.example", "17", "south"},
+		tokenClaims{"https://other.example", "17", "north"},
+		tokenClaims{Issuer: "https://id.example", Subject: "17"},
+		nil,
+	} {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		payments.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, claims)))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 charged for "north" "https://id.example" "17"
+	//
+	// 200 charged for "south" "https://id.example" "17"
+	//
+	// 200 charged for "north" "https://other.example" "17"
+	//
+	// 403 {"type":"about:blank","title":"Forbidden","status":403,"detail":"The token names no tenant."}
+	// 401 {"type":"https://github.com/idempotency-go/idempotency#user-unknown","title":"Caller is unknown","status":401,"detail":"This attempt was not executed. Authenticate, then retry with the same key.","retry":"same-key"}
+}
+
+// A service that only one other service calls has no users to tell apart.
+func ExampleSingleUser() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 256 << 20}) // all of it for the one user
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	r := httptest.NewRequest("POST", "/payments", nil)
+	r.Header.Set("Idempotency-Key", "1")
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	fmt.Println(w.Code, w.Body)
+	// Output: 200 paid
+}
+
+func ExampleNewRedisStore() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	if err := store.Check(context.Background()); err != nil {
+		log.Print(err) // settings of the server that weaken the promise, each with its risk
+	}
+	idem, err := idempotency.New(store, account, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_ = idem.Handler
+}
+
+// A service stops in this order: its server, then the middleware, then the client of the store.
+func ExampleMiddleware_Shutdown() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	idem, err := idempotency.New(store, account, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := &http.Server{Handler: authenticate(idem.Handler(http.HandlerFunc(createPayment)))}
+
+	stop := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		return errors.Join(
+			server.Shutdown(ctx), // waits for the handlers
+			idem.Shutdown(ctx),   // waits for the answers that are not stored yet
+			client.Close(),
+		)
+	}
+	fmt.Println(stop())
+	// Output: <nil>
+}
+
+// How a service tests that a handler is guarded. Each test has a store of its own, so no test sees keys of another.
+func TestPaymentIsChargedOnce(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})
+	require.NoError(t, err)
+	charges := 0
+	payments := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		charges++
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, "a receipt")
+	}))
+	send := func(key, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(body))
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		payments.ServeHTTP(w, r)
+		return w
+	}
+
+	first, again := send("k1", "amount=4200"), send("k1", "amount=4200")
+	require.Equal(t, http.StatusCreated, first.Code)
+	require.Equal(t, first.Body.String(), again.Body.String())
+	require.Equal(t, "true", again.Header().Get("Idempotent-Replayed"))
+	require.Equal(t, 1, charges)
+
+	require.Equal(t, http.StatusConflict, send("k1", "amount=9900").Code, "the key of another payment")
+	require.Equal(t, http.StatusBadRequest, send("", "amount=4200").Code, "no key")
+	require.Equal(t, 1, charges)
 }

@@ -69,30 +69,6 @@ func ExampleWithKey() {
 	// charges: 1
 }
 
-// A message that is delivered twice is worked on once, and has one result.
-func ExampleDoJSON() {
-	runner, err := idempotency.NewRunner(
-		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	type receipt struct{ Amount, Number int }
-	number := 0
-
-	for range 2 {
-		message := idempotency.Key{User: "billing", Endpoint: "orders", ID: "1700000000000-0"}
-		result, replayed, err := idempotency.DoJSON(context.Background(), runner, message, []byte("4200"),
-			func(context.Context) (receipt, error) {
-				number++
-				return receipt{Amount: 4200, Number: number}, nil
-			})
-		fmt.Println(result, replayed, err)
-	}
-	// Output:
-	// {4200 1} false <nil>
-	// {4200 1} true <nil>
-}
-
 // provider is a payment provider that counts its charges.
 type provider struct {
 	*httptest.Server
