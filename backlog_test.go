@@ -19,14 +19,15 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // outage is the hook of a store that does not work from one moment to another, counted from the start of the test.
-func outage(from, to time.Duration) hook {
+func outage(from, to time.Duration) testservice.Hook {
 	start := time.Now()
 	return func(ctx context.Context, _ int64, step func() error) error {
 		if since := time.Since(start); since >= from && since < to {
-			return errDown
+			return testservice.ErrDown
 		}
 		return step()
 	}
@@ -38,19 +39,19 @@ func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 	t.Parallel()
 	for name, down := range map[string]time.Duration{"within the lease": 6 * time.Second, "after the lease": time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newSpyStore()
-			store.onComplete, store.onExtend, store.onBegin = outage(0, down), outage(0, down), outage(1, down)
-			svc := setup{store: store, opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.guard(t, attemptNumber)
+			store := testservice.NewSpyStore()
+			store.OnComplete, store.OnExtend, store.OnBegin = outage(0, down), outage(0, down), outage(1, down)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, attemptNumber)
 			began := time.Now()
-			first := svc.call("k", "b")
-			require.Equal(t, "attempt 1", first.body)
+			first := svc.Call("k", "b")
+			require.Equal(t, "attempt 1", first.Body)
 			require.LessOrEqual(t, time.Since(began), 2*time.Second, "the client has its answer in time")
-			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
+			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.Journal.Outcomes())
 			time.Sleep(down - time.Since(began) + time.Second)
-			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeRecorded}, svc.journal.outcomes())
-			require.Equal(t, svc.journal.all()[0].Operation, svc.journal.all()[1].Operation)
-			requireReplay(t, first, svc.call("k", "b"))
-			require.EqualValues(t, 1, svc.runs.Load(), name)
+			require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeRecorded}, svc.Journal.Outcomes())
+			require.Equal(t, svc.Journal.All()[0].Operation, svc.Journal.All()[1].Operation)
+			testservice.RequireReplay(t, first, svc.Call("k", "b"))
+			require.EqualValues(t, 1, svc.Runs.Load(), name)
 		})
 	}
 }
@@ -59,19 +60,19 @@ func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = outage(0, 10*time.Minute) // but Extend works
-		svc := setup{store: store}.guard(t, echo)
-		first := svc.call("k", "b")
+		store := testservice.NewSpyStore()
+		store.OnComplete = outage(0, 10*time.Minute) // but Extend works
+		svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
+		first := svc.Call("k", "b")
 		for range 19 {
 			time.Sleep(30 * time.Second)
-			requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
 		}
 		time.Sleep(30 * time.Second)
-		requireReplay(t, first, svc.call("k", "b"))
-		renewed := store.extends.Load()
+		testservice.RequireReplay(t, first, svc.Call("k", "b"))
+		renewed := store.Extends.Load()
 		time.Sleep(time.Hour)
-		require.Equal(t, renewed, store.extends.Load(), "renewed after it was stored")
+		require.Equal(t, renewed, store.Extends.Load(), "renewed after it was stored")
 	})
 }
 
@@ -79,21 +80,21 @@ func TestLeaseOfAnAnswerThatIsNotStoredIsRenewed(t *testing.T) {
 func TestAnswerThatIsNotStoredYetKeepsItsBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = func(ctx context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnComplete = func(ctx context.Context, n int64, step func() error) error {
 			if n == 1 {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return step()
 		}
-		svc := setup{store: store}.guard(t, echo)
-		first := svc.call("k", "the first answer")
+		svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
+		first := svc.Call("k", "the first answer")
 		for range 10 {
-			svc.call(numberedKey(1).ID, "another answer, and longer")
+			svc.Call(testservice.NumberedKey(1).ID, "another answer, and longer")
 		}
 		time.Sleep(time.Minute)
-		requireReplay(t, first, svc.call("k", "the first answer"))
+		testservice.RequireReplay(t, first, svc.Call("k", "the first answer"))
 	})
 }
 
@@ -101,38 +102,38 @@ func TestAnswerThatIsNotStoredYetKeepsItsBody(t *testing.T) {
 func TestLateAnswerOfALostClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		var mu sync.Mutex
 		cutOff := true
-		store.onComplete = func(_ context.Context, n int64, step func() error) error {
+		store.OnComplete = func(_ context.Context, n int64, step func() error) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if cutOff {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}
-		store.onExtend = failing(always, errDown)
-		svc := setup{store: store}.guard(t, attemptNumber)
-		require.Equal(t, "attempt 1", svc.call("k", "b").body)
+		store.OnExtend = testservice.Failing(testservice.Always, testservice.ErrDown)
+		svc := testservice.Setup{Store: store}.Guard(t, attemptNumber)
+		require.Equal(t, "attempt 1", svc.Call("k", "b").Body)
 		time.Sleep(30 * time.Second)
-		other := setup{store: store.Store}.guard(t, attemptNumber) // another process
-		second := other.call("k", "b")
-		require.Equal(t, "attempt 2", second.body)
+		other := testservice.Setup{Store: store.Store}.Guard(t, attemptNumber) // another process
+		second := other.Call("k", "b")
+		require.Equal(t, "attempt 2", second.Body)
 		mu.Lock()
 		cutOff = false
 		mu.Unlock()
 		time.Sleep(time.Minute)
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeClaimLost}, svc.journal.outcomes())
-		requireReplay(t, second, svc.call("k", "b"))
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded, idempotency.OutcomeClaimLost}, svc.Journal.Outcomes())
+		testservice.RequireReplay(t, second, svc.Call("k", "b"))
 	})
 }
 
 func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = outage(0, time.Minute)
+		store := testservice.NewSpyStore()
+		store.OnComplete = outage(0, time.Minute)
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		require.NoError(t, b.Shutdown(t.Context()), "nothing to wait for")
 
@@ -143,7 +144,7 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		b2 := newBench(t, store, idempotency.RunnerOptions{})
-		_, _, err = b2.Do(t.Context(), numberedKey(1), nil, someWork)
+		_, _, err = b2.Do(t.Context(), testservice.NumberedKey(1), nil, someWork)
 		require.NoError(t, err)
 		err = b2.Shutdown(short)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -152,7 +153,7 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 
 		require.NoError(t, b.Shutdown(t.Context()))
 		require.GreaterOrEqual(t, time.Since(began), 50*time.Second)
-		require.Equal(t, idempotency.OutcomeRecorded, b.journal.last(t).Outcome)
+		require.Equal(t, idempotency.OutcomeRecorded, b.journal.Last(t).Outcome)
 		_, replayed, err := b.do(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
@@ -163,23 +164,23 @@ func TestShutdownWaitsForWhatIsNotSettled(t *testing.T) {
 func TestNothingIsPutOffAfterShutdown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = failing(always, errDown)
+		store := testservice.NewSpyStore()
+		store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		require.NoError(t, b.Shutdown(t.Context()))
 		_, _, err := b.do(someWork)
 		require.NoError(t, err)
-		require.Equal(t, idempotency.OutcomeUnrecorded, b.journal.last(t).Outcome)
-		completes, extends := store.completes.Load(), store.extends.Load()
+		require.Equal(t, idempotency.OutcomeUnrecorded, b.journal.Last(t).Outcome)
+		completes, extends := store.Completes.Load(), store.Extends.Load()
 		time.Sleep(time.Hour)
-		require.Equal(t, completes, store.completes.Load())
-		require.Equal(t, extends, store.extends.Load())
+		require.Equal(t, completes, store.Completes.Load())
+		require.Equal(t, extends, store.Extends.Load())
 	})
 }
 
 // keyOfMany returns the key of one of ten users, whose turn it is.
 func keyOfMany(n int) idempotency.Key {
-	key := numberedKey(n)
+	key := testservice.NumberedKey(n)
 	key.User = strconv.Itoa(n % 10)
 	return key
 }
@@ -193,8 +194,8 @@ func TestBacklogIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onComplete = outage(0, 5*time.Second)
+				store := testservice.NewSpyStore()
+				store.OnComplete = outage(0, 5*time.Second)
 				b := newBench(t, store, idempotency.RunnerOptions{StoreTimeout: time.Millisecond})
 				body := bytes.Repeat([]byte("x"), test.size)
 				for i := range test.answers {
@@ -205,7 +206,7 @@ func TestBacklogIsBounded(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				recorded := 0
-				for _, outcome := range b.journal.outcomes() {
+				for _, outcome := range b.journal.Outcomes() {
 					if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
 						recorded++
 					}
@@ -224,31 +225,31 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onBegin = func(_ context.Context, n int64, step func() error) error {
+				store := testservice.NewSpyStore()
+				store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 					err := step()
 					if n > 1 && n <= 1+hostile {
 						return idempotency.ErrStoreBusy // but the claim may have been granted
 					}
 					return err
 				}
-				store.onComplete, store.onExtend, store.onRelease = outage(0, down), outage(0, down), outage(0, down)
-				var svc *service
+				store.OnComplete, store.OnExtend, store.OnRelease = outage(0, down), outage(0, down), outage(0, down)
+				var svc *testservice.Service
 				refused := sync.OnceFunc(func() {
 					for i := range hostile {
-						svc.call(numberedKey(i).ID, "b")
+						svc.Call(testservice.NumberedKey(i).ID, "b")
 					}
 				})
 				opts := idempotency.Options{StoreTimeout: time.Millisecond}
-				svc = setup{store: store, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				svc = testservice.Setup{Store: store, Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 					refused()
 					attemptNumber(w, r)
 				})
-				first := svc.call("honest", "b")
-				require.Equal(t, "attempt 1", first.body)
+				first := svc.Call("honest", "b")
+				require.Equal(t, "attempt 1", first.Body)
 				time.Sleep(down + 2*time.Second)
-				requireReplay(t, first, svc.call("honest", "b"))
-				require.EqualValues(t, 1, svc.runs.Load())
+				testservice.RequireReplay(t, first, svc.Call("honest", "b"))
+				require.EqualValues(t, 1, svc.Runs.Load())
 			})
 		})
 	}
@@ -259,10 +260,10 @@ func TestReleasesAreBounded(t *testing.T) {
 	t.Parallel()
 	const most, calls = 1024, 1100
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onRelease = func(_ context.Context, _ int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnRelease = func(_ context.Context, _ int64, step func() error) error {
 			if time.Now().Second() < 5 { // synctest begins at midnight
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}
@@ -270,7 +271,7 @@ func TestReleasesAreBounded(t *testing.T) {
 		opts := idempotency.RunnerOptions{Lease: time.Hour, Logger: slog.New(slog.DiscardHandler)}
 		r, err := idempotency.NewRunner(lossy, opts)
 		require.NoError(t, err)
-		giveUpAtTheEnd(t, r)
+		testservice.GiveUpAtTheEnd(t, r)
 		for round := range 2 {
 			for i := range calls {
 				_, _, err := r.Do(t.Context(), keyOfMany(round*calls+i), nil, mustNotWork(t))
@@ -290,16 +291,16 @@ func TestReleasesAreBounded(t *testing.T) {
 
 // lossyStore grants a claim and loses its own reply, for the first n calls of Begin.
 type lossyStore struct {
-	*spyStore
+	*testservice.SpyStore
 	n int64
 }
 
 func (s lossyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	rec, claim, err := s.spyStore.Begin(ctx, key, request)
-	if s.begins.Load() <= s.n && err == nil {
-		return idempotency.Record{}, claim, errDown
+	rec, claim, err := s.SpyStore.Begin(ctx, key, request)
+	if s.Begins.Load() <= s.n && err == nil {
+		return idempotency.Record{}, claim, testservice.ErrDown
 	}
 	return rec, claim, err
 }
@@ -309,14 +310,14 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
 		synctest.Test(t, func(t *testing.T) {
-			store := lossyStore{newSpyStore(), 1}
-			store.onRelease = outage(0, 10*time.Second)
-			svc := setup{store: store, opts: idempotency.Options{Abandoned: policy}}.guard(t, attemptNumber)
-			requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
-			require.Zero(t, svc.runs.Load())
+			store := lossyStore{testservice.NewSpyStore(), 1}
+			store.OnRelease = outage(0, 10*time.Second)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: policy}}.Guard(t, attemptNumber)
+			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Zero(t, svc.Runs.Load())
 			time.Sleep(11 * time.Second)
-			require.Equal(t, http.StatusOK, svc.call("k", "b").status)
-			require.EqualValues(t, 1, svc.runs.Load())
+			require.Equal(t, http.StatusOK, svc.Call("k", "b").Status)
+			require.EqualValues(t, 1, svc.Runs.Load())
 		})
 	}
 }
@@ -325,14 +326,14 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := lossyStore{newSpyStore(), 1}
-		store.onRelease = outage(0, time.Hour)
-		svc := setup{store: store, opts: idempotency.Options{Abandoned: idempotency.Refuse}}.guard(t, attemptNumber)
-		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+		store := lossyStore{testservice.NewSpyStore(), 1}
+		store.OnRelease = outage(0, time.Hour)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, attemptNumber)
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(time.Minute)
-		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "outcome-unknown")
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
 		time.Sleep(time.Hour)
-		require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+		require.Equal(t, http.StatusOK, svc.Call("k", "b").Status)
 	})
 }
 
@@ -340,20 +341,20 @@ func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		var released atomic.Int64
-		store.onRelease = func(_ context.Context, n int64, step func() error) error {
+		store.OnRelease = func(_ context.Context, n int64, step func() error) error {
 			if n <= 3 {
 				return idempotency.ErrClaimLost // it is not there yet
 			}
 			released.Add(1)
 			return step()
 		}
-		svc := setup{store: lossyStore{store, 1}}.guard(t, attemptNumber)
-		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+		svc := testservice.Setup{Store: lossyStore{store, 1}}.Guard(t, attemptNumber)
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(3 * time.Second)
 		require.EqualValues(t, 1, released.Load())
-		require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+		require.Equal(t, http.StatusOK, svc.Call("k", "b").Status)
 	})
 }
 
@@ -361,15 +362,15 @@ func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onRelease = failing(always, idempotency.ErrClaimLost)
-		svc := setup{store: lossyStore{store, 1}, opts: idempotency.Options{Abandoned: idempotency.Refuse}}.guard(t, attemptNumber)
-		svc.call("k", "b")
+		store := testservice.NewSpyStore()
+		store.OnRelease = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
+		svc := testservice.Setup{Store: lossyStore{store, 1}, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, attemptNumber)
+		svc.Call("k", "b")
 		time.Sleep(time.Minute)
-		asked := store.releases.Load()
+		asked := store.Releases.Load()
 		require.Positive(t, asked)
 		time.Sleep(time.Hour)
-		require.Equal(t, asked, store.releases.Load())
+		require.Equal(t, asked, store.Releases.Load())
 	})
 }
 
@@ -377,18 +378,18 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 func TestFailOpenDoesNotReleaseTheClaimThatIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := lossyStore{newSpyStore(), 1}
-		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		store := lossyStore{testservice.NewSpyStore(), 1}
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			op, ok := idempotency.FromContext(r.Context())
 			assert.True(t, ok)
 			assert.Zero(t, op.Attempt)
-			echo(w, r)
+			testservice.Echo(w, r)
 		})
-		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnprotected}, svc.journal.outcomes())
+		require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status)
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnprotected}, svc.Journal.Outcomes())
 		time.Sleep(10 * time.Second)
-		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
-		require.Zero(t, store.releases.Load())
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+		require.Zero(t, store.Releases.Load())
 	})
 }
 
@@ -397,25 +398,25 @@ func TestFailOpenDoesNotReleaseTheClaimThatIsUnknown(t *testing.T) {
 func TestAnswerOutgrowsItsLimitWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = outage(0, time.Minute)
-		svc := setup{store: store, opts: idempotency.Options{MaxResponse: 8}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		store := testservice.NewSpyStore()
+		store.OnComplete = outage(0, time.Minute)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{MaxResponse: 8}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = w.Write([]byte("over the limit"))
 			for range 20 {
 				time.Sleep(30 * time.Second)
 				assert.NoError(t, r.Context().Err())
 			}
 		})
-		answers := make(chan answer, 1)
-		go func() { answers <- svc.call("k", "b") }()
+		answers := make(chan testservice.Answer, 1)
+		go func() { answers <- svc.Call("k", "b") }()
 		for range 19 {
 			time.Sleep(30 * time.Second)
-			requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
 		}
-		require.Equal(t, "over the limit", (<-answers).body)
-		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
-		require.EqualValues(t, 1, svc.runs.Load())
-		require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeExecuted)
+		require.Equal(t, "over the limit", (<-answers).Body)
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "not-replayable")
+		require.EqualValues(t, 1, svc.Runs.Load())
+		require.Contains(t, svc.Journal.Outcomes(), idempotency.OutcomeExecuted)
 	})
 }
 
@@ -425,7 +426,7 @@ func TestShutdownAfterItsTimeWithNothingToSettle(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 100 {
-		require.NoError(t, newBench(t, newSpyStore(), idempotency.RunnerOptions{}).Shutdown(ctx))
+		require.NoError(t, newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{}).Shutdown(ctx))
 	}
 }
 
@@ -469,12 +470,12 @@ func (c *stalledClaim) Release(ctx context.Context, ttl time.Duration) error {
 func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &stalledStore{Store: newSpyStore(), until: time.Now().Add(20 * time.Second)}
+		store := &stalledStore{Store: testservice.NewSpyStore(), until: time.Now().Add(20 * time.Second)}
 		r, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 			Lease: time.Minute, StoreTimeout: time.Second, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		giveUpAtTheEnd(t, r)
+		testservice.GiveUpAtTheEnd(t, r)
 		_, _, err = r.Do(t.Context(), someKey, nil, mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrUnavailable)
 		time.Sleep(24 * time.Second)
@@ -492,10 +493,10 @@ func TestBacklogHasRoomAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store, began := newSpyStore(), time.Now()
-				store.onComplete = func(_ context.Context, _ int64, step func() error) error {
+				store, began := testservice.NewSpyStore(), time.Now()
+				store.OnComplete = func(_ context.Context, _ int64, step func() error) error {
 					if time.Since(began)%time.Minute < 5*time.Second { // at the beginning of each round
-						return errDown
+						return testservice.ErrDown
 					}
 					return step()
 				}
@@ -511,7 +512,7 @@ func TestBacklogHasRoomAgain(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				recorded := 0
-				for _, outcome := range b.journal.outcomes() {
+				for _, outcome := range b.journal.Outcomes() {
 					if outcome == idempotency.OutcomeRecorded {
 						recorded++
 					}
@@ -526,17 +527,17 @@ func TestBacklogHasRoomAgain(t *testing.T) {
 func TestWaiterHearsOfALateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		opts := waiting
 		opts.StoreTimeout = time.Millisecond
 		b := newBench(t, store, opts)
-		store.onComplete = outage(0, 5*time.Second)
+		store.OnComplete = outage(0, 5*time.Second)
 		_, _, err := b.do(someWork)
 		require.NoError(t, err)
 		_, replayed, err := b.do(mustNotWork(t))
 		require.NoError(t, err)
 		require.True(t, replayed)
-		events := b.journal.all()
+		events := b.journal.All()
 		recorded, waiter := events[len(events)-2], events[len(events)-1]
 		require.Equal(t, idempotency.OutcomeRecorded, recorded.Outcome)
 		require.Equal(t, recorded.Total, waiter.Waited) // both began at the same moment
@@ -547,17 +548,17 @@ func TestWaiterHearsOfALateAnswer(t *testing.T) {
 func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, began := newSpyStore(), time.Now()
-		store.onComplete = func(context.Context, int64, func() error) error {
+		store, began := testservice.NewSpyStore(), time.Now()
+		store.OnComplete = func(context.Context, int64, func() error) error {
 			if time.Since(began) < 30*time.Second {
-				return errDown
+				return testservice.ErrDown
 			}
 			return idempotency.ErrRecordInvalid
 		}
-		svc := setup{store: store}.guard(t, echo)
-		svc.call("k", "b")
+		svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
+		svc.Call("k", "b")
 		time.Sleep(time.Hour)
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.journal.outcomes())
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeUnrecorded}, svc.Journal.Outcomes())
 	})
 }
 
@@ -565,8 +566,8 @@ func TestAnswerThatCanNeverBeStoredIsReportedOnce(t *testing.T) {
 func byUser(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
 
 var (
-	asMallory = withHeader("X-User", "mallory")
-	asAlice   = withHeader("X-User", "alice")
+	asMallory = testservice.WithHeader("X-User", "mallory")
+	asAlice   = testservice.WithHeader("X-User", "alice")
 )
 
 // One user does not take the place of the answers of others, whether by their number or by their size.
@@ -586,29 +587,29 @@ func TestAnswersOfOneUserLeaveRoomForOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onComplete = outage(0, 5*time.Second)
+				store := testservice.NewSpyStore()
+				store.OnComplete = outage(0, 5*time.Second)
 				opts := idempotency.Options{StoreTimeout: time.Millisecond}
-				svc := setup{store: store, user: test.user, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				svc := testservice.Setup{Store: store, User: test.user, Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 					w.Header().Set("Trailer", "X-Trailer")
 					w.Header().Set("X-Header", test.field)
 					_, _ = w.Write([]byte(test.body))
 					w.Header().Set("X-Trailer", test.field)
 				})
 				for i := range test.calls {
-					require.Equal(t, http.StatusOK, svc.call(numberedKey(i).ID, "b", asMallory).status)
+					require.Equal(t, http.StatusOK, svc.Call(testservice.NumberedKey(i).ID, "b", asMallory).Status)
 				}
-				first := svc.call("honest", "b", asAlice)
+				first := svc.Call("honest", "b", asAlice)
 				time.Sleep(time.Minute)
 				recorded := 0
-				for _, outcome := range svc.journal.outcomes() {
+				for _, outcome := range svc.Journal.Outcomes() {
 					if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
 						recorded++
 					}
 				}
 				require.Equal(t, test.kept+1, recorded)
-				require.True(t, svc.call("honest", "b", asAlice).replayed(), first.status)
-				require.Zero(t, svc.usersCounted(), "users who hold nothing")
+				require.True(t, svc.Call("honest", "b", asAlice).Replayed(), first.Status)
+				require.Zero(t, svc.Middleware.UsersCounted(), "users who hold nothing")
 			})
 		})
 	}
@@ -619,22 +620,22 @@ func TestAnswersInARunnerHaveNoShares(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const calls = 1000
-		store := newSpyStore()
-		store.onComplete = outage(0, 5*time.Second)
-		var events journal
+		store := testservice.NewSpyStore()
+		store.OnComplete = outage(0, 5*time.Second)
+		var events testservice.Journal
 		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
-			StoreTimeout: time.Millisecond, Observer: events.observe, Logger: slog.New(slog.DiscardHandler),
+			StoreTimeout: time.Millisecond, Observer: events.Observe, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
 		for i := range calls {
-			_, _, err := runner.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
-				return bodyOf(8), nil
+			_, _, err := runner.Do(t.Context(), testservice.NumberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+				return testservice.BodyOf(8), nil
 			})
 			require.NoError(t, err)
 		}
 		time.Sleep(time.Minute)
 		recorded := 0
-		for _, outcome := range events.outcomes() {
+		for _, outcome := range events.Outcomes() {
 			if outcome == idempotency.OutcomeRecorded || outcome == idempotency.OutcomeRestored {
 				recorded++
 			}
@@ -649,19 +650,19 @@ func TestReleasesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const hostile, share = 1100, 128
-		store := newSpyStore()
-		store.onRelease = outage(0, 5*time.Second)
+		store := testservice.NewSpyStore()
+		store.OnRelease = outage(0, 5*time.Second)
 		opts := idempotency.Options{Abandoned: idempotency.Refuse}
-		svc := setup{store: lossyStore{store, hostile + 1}, user: byUser, opts: opts}.guard(t, echo)
+		svc := testservice.Setup{Store: lossyStore{store, hostile + 1}, User: byUser, Opts: opts}.Guard(t, testservice.Echo)
 		for i := range hostile {
-			svc.call(numberedKey(i).ID, "b", asMallory)
+			svc.Call(testservice.NumberedKey(i).ID, "b", asMallory)
 		}
-		requireProblem(t, svc.call("honest", "b", asAlice), http.StatusServiceUnavailable, "store-unavailable")
+		testservice.RequireProblem(t, svc.Call("honest", "b", asAlice), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(time.Hour)
-		require.Equal(t, http.StatusCreated, svc.call("honest", "b", asAlice).status)
-		require.Equal(t, http.StatusCreated, svc.call(numberedKey(share-1).ID, "b", asMallory).status)
-		requireProblem(t, svc.call(numberedKey(share).ID, "b", asMallory), http.StatusConflict, "outcome-unknown")
-		require.Zero(t, svc.usersCounted(), "users who hold nothing")
+		require.Equal(t, http.StatusCreated, svc.Call("honest", "b", asAlice).Status)
+		require.Equal(t, http.StatusCreated, svc.Call(testservice.NumberedKey(share-1).ID, "b", asMallory).Status)
+		testservice.RequireProblem(t, svc.Call(testservice.NumberedKey(share).ID, "b", asMallory), http.StatusConflict, "outcome-unknown")
+		require.Zero(t, svc.Middleware.UsersCounted(), "users who hold nothing")
 	})
 }
 
@@ -669,13 +670,13 @@ func TestReleasesOfOneUserLeaveRoomForOthers(t *testing.T) {
 func TestAnswerThatIsLargerThanAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = outage(0, 5*time.Second)
-		svc := setup{store: store, user: byUser, opts: idempotency.Options{MaxResponse: 8 << 20}}.guard(t,
+		store := testservice.NewSpyStore()
+		store.OnComplete = outage(0, 5*time.Second)
+		svc := testservice.Setup{Store: store, User: byUser, Opts: idempotency.Options{MaxResponse: 8 << 20}}.Guard(t,
 			func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 8<<20)) })
-		first := svc.call("k", "b", asAlice)
+		first := svc.Call("k", "b", asAlice)
 		time.Sleep(time.Minute)
-		requireReplay(t, first, svc.call("k", "b", asAlice))
+		testservice.RequireReplay(t, first, svc.Call("k", "b", asAlice))
 	})
 }
 
@@ -696,7 +697,7 @@ type pickyClaim struct{ idempotency.Claim }
 
 func (c pickyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	if len(resp.Body) > 0 {
-		return errDown
+		return testservice.ErrDown
 	}
 	return c.Claim.Complete(ctx, resp, ttl)
 }
@@ -705,16 +706,16 @@ func (c pickyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl
 func TestAnswerThatTheStoreNeverTakes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := setup{store: pickyStore{newSpyStore()}}.guard(t, echo)
-		require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+		svc := testservice.Setup{Store: pickyStore{testservice.NewSpyStore()}}.Guard(t, testservice.Echo)
+		require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status)
 		time.Sleep(20 * time.Second)
-		requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
 		time.Sleep(40 * time.Second)
-		p := requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
+		p := testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "not-replayable")
 		require.Equal(t, http.StatusCreated, p.OriginalStatus)
-		require.EqualValues(t, 1, svc.runs.Load())
-		require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeRecorded)
-		require.Zero(t, svc.usersCounted())
+		require.EqualValues(t, 1, svc.Runs.Load())
+		require.Contains(t, svc.Journal.Outcomes(), idempotency.OutcomeRecorded)
+		require.Zero(t, svc.Middleware.UsersCounted())
 	})
 }
 
@@ -749,18 +750,18 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 							time.Sleep(test.patience)
 						}
 						if down() {
-							return cmp.Or(test.err, errDown)
+							return cmp.Or(test.err, testservice.ErrDown)
 						}
 						return step()
 					}
-					store := newSpyStore()
-					if store.onComplete = outage; !test.extends {
-						store.onExtend = outage
+					store := testservice.NewSpyStore()
+					if store.OnComplete = outage; !test.extends {
+						store.OnExtend = outage
 					}
-					svc := setup{store: store}.guard(t, echo)
-					first := svc.call("k", "b")
+					svc := testservice.Setup{Store: store}.Guard(t, testservice.Echo)
+					first := svc.Call("k", "b")
 					time.Sleep(2 * time.Minute)
-					requireReplay(t, first, svc.call("k", "b"))
+					testservice.RequireReplay(t, first, svc.Call("k", "b"))
 				})
 			}
 		})
@@ -770,15 +771,15 @@ func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {
 // A server may have a limit for the size of a value, which no setting of the client shows.
 func TestAnswerThatIsTooLargeForRedis(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t, "--proto-max-bulk-len", "1mb").Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t, "--proto-max-bulk-len", "1mb").Addr())
 	opts := idempotency.Options{Lease: 6 * time.Second, StoreTimeout: 2 * time.Second}
-	svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}), opts: opts}.guard(t,
+	svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}), Opts: opts}.Guard(t,
 		func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write(make([]byte, 1<<20)) })
-	require.Equal(t, http.StatusOK, svc.call("k", "b").status)
+	require.Equal(t, http.StatusOK, svc.Call("k", "b").Status)
 	require.Eventually(t, func() bool {
-		return svc.journal.last(t).Outcome == idempotency.OutcomeRecorded
+		return svc.Journal.Last(t).Outcome == idempotency.OutcomeRecorded
 	}, time.Minute, 10*time.Millisecond)
-	require.Error(t, svc.journal.last(t).Err, "it says why the answer is not kept")
-	requireProblem(t, svc.call("k", "b"), http.StatusConflict, "not-replayable")
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.Error(t, svc.Journal.Last(t).Err, "it says why the answer is not kept")
+	testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }

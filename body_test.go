@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // Outer middleware that reads the body leaves nothing that tells one request from another. To guess would answer a
@@ -55,21 +56,21 @@ func TestBodyThatSomebodyElseHasRead(t *testing.T) {
 		"query, and no body":     {"", "", func(r *http.Request) { r.FormValue("csrf") }, false},
 		"nothing":                {"text/plain", "900", func(*http.Request) {}, false},
 	} {
-		svc := setup{outer: func(next http.Handler) http.Handler {
+		svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				test.read(r)
 				next.ServeHTTP(w, r)
 			})
-		}}.serve(t, echo)
-		got := svc.post("k", test.body, withHeader("Content-Type", test.media))
+		}}.Serve(t, testservice.Echo)
+		got := svc.Post("k", test.body, testservice.WithHeader("Content-Type", test.media))
 		if !test.consumed {
-			require.Equal(t, http.StatusCreated, got.status, name)
-			require.Equal(t, test.body, got.body, name)
+			require.Equal(t, http.StatusCreated, got.Status, name)
+			require.Equal(t, test.body, got.Body, name)
 			continue
 		}
-		requireProblem(t, got, http.StatusInternalServerError, "body-consumed")
-		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrBodyConsumed)
-		require.Zero(t, svc.runs.Load())
+		testservice.RequireProblem(t, got, http.StatusInternalServerError, "body-consumed")
+		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrBodyConsumed)
+		require.Zero(t, svc.Runs.Load())
 	}
 }
 
@@ -77,7 +78,7 @@ func TestBodyThatSomebodyElseHasRead(t *testing.T) {
 func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 	const requests, announced = 64, 1 << 20
 	reading := make(chan struct{}, requests)
-	svc := setup{}.guard(t, echo)
+	svc := testservice.Setup{}.Guard(t, testservice.Echo)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -87,7 +88,7 @@ func TestAnnouncedBodyTakesNoMemory(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/payments", &slowBody{reading, end})
 		r.ContentLength = announced
 		r.Header.Set("Idempotency-Key", "k")
-		group.Go(func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+		group.Go(func() { svc.Handler.ServeHTTP(httptest.NewRecorder(), r) })
 	}
 	for range requests {
 		<-reading
@@ -118,13 +119,13 @@ func TestBodyThatArrivesInPieces(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("0123456789abcdef", 50_000)
 	for _, length := range []int64{int64(len(body)), -1} {
-		svc := setup{}.guard(t, echo)
+		svc := testservice.Setup{}.Guard(t, testservice.Echo)
 		r := httptest.NewRequest(http.MethodPost, "/payments", io.MultiReader(
 			strings.NewReader(body[:1]), strings.NewReader(body[1:40_000]), strings.NewReader(body[40_000:])))
 		r.ContentLength = length
 		r.Header.Set("Idempotency-Key", "k")
 		w := httptest.NewRecorder()
-		svc.handler.ServeHTTP(w, r)
+		svc.Handler.ServeHTTP(w, r)
 		require.Equal(t, body, w.Body.String())
 	}
 }
@@ -143,7 +144,7 @@ func TestWaitingRequestsShareTheirBody(t *testing.T) {
 		const waiters, size = 50, 1000
 		body := strings.Repeat("x", size)
 		finish := make(chan struct{})
-		svc := setup{opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}}.guard(t,
+		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}}.Guard(t,
 			func(w http.ResponseWriter, r *http.Request) {
 				<-finish
 				got, err := io.ReadAll(r.Body)
@@ -154,19 +155,19 @@ func TestWaitingRequestsShareTheirBody(t *testing.T) {
 		var group sync.WaitGroup
 		for range waiters {
 			group.Go(func() {
-				require.Equal(t, http.StatusServiceUnavailable, svc.call("k", body).status)
+				require.Equal(t, http.StatusServiceUnavailable, svc.Call("k", body).Status)
 			})
 			synctest.Wait()
 		}
-		go svc.call("one-more", body)
+		go svc.Call("one-more", body)
 		synctest.Wait()
-		requireProblem(t, svc.call("too-many", body), http.StatusServiceUnavailable, "overloaded")
+		testservice.RequireProblem(t, svc.Call("too-many", body), http.StatusServiceUnavailable, "overloaded")
 		close(finish)
 		group.Wait()
 		synctest.Wait()
-		require.EqualValues(t, waiters+1, svc.runs.Load())
+		require.EqualValues(t, waiters+1, svc.Runs.Load())
 		for range 10 { // everything was given back
-			require.Equal(t, http.StatusServiceUnavailable, svc.call("k", body).status)
+			require.Equal(t, http.StatusServiceUnavailable, svc.Call("k", body).Status)
 		}
 	})
 }
@@ -178,7 +179,7 @@ func TestWaitingRequestsWithOtherBodiesKeepTheirOwn(t *testing.T) {
 		finish := make(chan struct{})
 		var mu sync.Mutex
 		ran := map[string]int{}
-		svc := setup{opts: idempotency.Options{Wait: time.Hour, Fingerprint: idempotency.FingerprintJSON}}.guard(t,
+		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour, Fingerprint: idempotency.FingerprintJSON}}.Guard(t,
 			func(w http.ResponseWriter, r *http.Request) {
 				<-finish
 				got, err := io.ReadAll(r.Body)
@@ -193,7 +194,7 @@ func TestWaitingRequestsWithOtherBodiesKeepTheirOwn(t *testing.T) {
 		for i := range 12 {
 			group.Go(func() {
 				require.Equal(t, http.StatusServiceUnavailable,
-					svc.call("k", bodies[i%3], withHeader("Content-Type", "application/json")).status)
+					svc.Call("k", bodies[i%3], testservice.WithHeader("Content-Type", "application/json")).Status)
 			})
 			synctest.Wait()
 		}
@@ -223,7 +224,7 @@ func TestBudgetOfBodies(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			const largest, budget = 256 << 10, 260 << 10 // so that some have room only at first
-			svc := setup{opts: idempotency.Options{MaxBody: largest, MaxBodies: budget}}.guard(t, echo)
+			svc := testservice.Setup{Opts: idempotency.Options{MaxBody: largest, MaxBodies: budget}}.Guard(t, testservice.Echo)
 			end := make(chan struct{})
 			var group sync.WaitGroup
 			send := func(announced int64, size int) *silentBody {
@@ -233,7 +234,7 @@ func TestBudgetOfBodies(t *testing.T) {
 					r.ContentLength = announced
 					r.Header.Set("Idempotency-Key", rand.Text())
 					w := httptest.NewRecorder()
-					svc.handler.ServeHTTP(w, r)
+					svc.Handler.ServeHTTP(w, r)
 					body.status = w.Code
 				})
 				synctest.Wait()
@@ -260,7 +261,7 @@ func TestBudgetOfBodies(t *testing.T) {
 			group.Wait()
 			require.Len(t, held, test.fit, name)
 			require.LessOrEqual(t, capacity, budget, name)
-			require.Zero(t, svc.usersCounted(), name)
+			require.Zero(t, svc.Middleware.UsersCounted(), name)
 		})
 	}
 }
@@ -297,38 +298,38 @@ func TestHugeBodyHasABufferOfItsSize(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", body)
 	r.ContentLength = size
 	r.Header.Set("Idempotency-Key", "k")
-	setup{opts: idempotency.Options{MaxBody: 2 * size}}.guard(t, echo).handler.ServeHTTP(httptest.NewRecorder(), r)
+	testservice.Setup{Opts: idempotency.Options{MaxBody: 2 * size}}.Guard(t, testservice.Echo).Handler.ServeHTTP(httptest.NewRecorder(), r)
 	require.Equal(t, size, body.capacity)
 }
 
 func TestWhateverEndsARequestGivesItsBodyBack(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{MaxBody: 512, MaxBodies: 512}}.guard(t, echo)
+	svc := testservice.Setup{Opts: idempotency.Options{MaxBody: 512, MaxBodies: 512}}.Guard(t, testservice.Echo)
 	for range 5 {
-		require.Equal(t, http.StatusCreated, svc.call("k", strings.Repeat("x", 512)).status)
-		requireProblem(t, svc.call("l", strings.Repeat("x", 513)), http.StatusRequestEntityTooLarge, "body-too-large")
-		requireProblem(t, svc.call("l", "", func(r *http.Request) {
+		require.Equal(t, http.StatusCreated, svc.Call("k", strings.Repeat("x", 512)).Status)
+		testservice.RequireProblem(t, svc.Call("l", strings.Repeat("x", 513)), http.StatusRequestEntityTooLarge, "body-too-large")
+		testservice.RequireProblem(t, svc.Call("l", "", func(r *http.Request) {
 			r.Body, r.ContentLength = io.NopCloser(strings.NewReader(strings.Repeat("x", 513))), -1
 		}), http.StatusRequestEntityTooLarge, "body-too-large")
-		requireProblem(t, svc.call("k", strings.Repeat("y", 512)), http.StatusConflict, "key-reused")
-		requireProblem(t, svc.call("m", "", func(r *http.Request) {
+		testservice.RequireProblem(t, svc.Call("k", strings.Repeat("y", 512)), http.StatusConflict, "key-reused")
+		testservice.RequireProblem(t, svc.Call("m", "", func(r *http.Request) {
 			r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("xxx"), failingReader{})), -1
 		}), http.StatusBadRequest, "body-invalid")
-		require.Zero(t, svc.usersCounted())
+		require.Zero(t, svc.Middleware.UsersCounted())
 	}
 }
 
 func TestBudgetHasRoomForOneBody(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ maxBody, least int64 }{{1, 512}, {512, 512}, {513, 1024}, {1 << 20, 1 << 20}, {3_000_000, 3_000_000}} {
-		_, err := idempotency.New(newSpyStore(), idempotency.SingleUser,
+		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser,
 			idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least - 1})
 		require.ErrorContains(t, err, "MaxBodies")
 		opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least}
 		for _, announced := range []int64{-1, test.maxBody} {
-			svc := setup{opts: opts}.guard(t, func(http.ResponseWriter, *http.Request) {})
-			got := svc.call("k", strings.Repeat("x", int(test.maxBody)), func(r *http.Request) { r.ContentLength = announced })
-			require.Equal(t, http.StatusOK, got.status, "%+v: %s", test, got.body)
+			svc := testservice.Setup{Opts: opts}.Guard(t, func(http.ResponseWriter, *http.Request) {})
+			got := svc.Call("k", strings.Repeat("x", int(test.maxBody)), func(r *http.Request) { r.ContentLength = announced })
+			require.Equal(t, http.StatusOK, got.Status, "%+v: %s", test, got.Body)
 		}
 	}
 }
@@ -360,14 +361,14 @@ func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
 				}
 				return nil
 			}
-			svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Idempotency-Key") == "busy" {
 					w.WriteHeader(http.StatusServiceUnavailable)
 				}
-				echo(w, r)
+				testservice.Echo(w, r)
 			})
-			svc.call("known", body)
-			svc.call("denied", body)
+			svc.Call("known", body)
+			svc.Call("denied", body)
 			w := &slowClient{ResponseRecorder: httptest.NewRecorder(), reads: make(chan struct{})}
 			done := make(chan struct{})
 			go func() {
@@ -377,15 +378,15 @@ func TestBodyLeavesTheBudgetBeforeTheAnswerGoesOut(t *testing.T) {
 				if test.body == "" {
 					r.Body, r.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("x"), failingReader{})), -1
 				}
-				svc.handler.ServeHTTP(w, r)
+				svc.Handler.ServeHTTP(w, r)
 			}()
 			synctest.Wait()
-			meanwhile := svc.call("other", other)
+			meanwhile := svc.Call("other", other)
 			close(w.reads)
 			<-done
 			require.Equal(t, test.status, w.Code, name)
-			require.Equal(t, http.StatusCreated, meanwhile.status, "%s: %s", name, meanwhile.body)
-			require.Zero(t, svc.usersCounted(), name)
+			require.Equal(t, http.StatusCreated, meanwhile.Status, "%s: %s", name, meanwhile.Body)
+			require.Zero(t, svc.Middleware.UsersCounted(), name)
 		})
 	}
 }
@@ -402,7 +403,7 @@ func (c *slowClient) Write(p []byte) (int, error) {
 }
 
 // lateBody is a body whose last byte does not come before end is closed.
-func lateBody(size int, end <-chan struct{}) edit {
+func lateBody(size int, end <-chan struct{}) testservice.Edit {
 	return func(r *http.Request) {
 		r.ContentLength = int64(size)
 		r.Body = io.NopCloser(io.MultiReader(strings.NewReader(strings.Repeat("x", size-1)), &slowBody{end: end}))
@@ -423,25 +424,25 @@ func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies}
-			svc := setup{user: test.user, opts: opts}.guard(t, echo)
+			svc := testservice.Setup{User: test.user, Opts: opts}.Guard(t, testservice.Echo)
 			for range 2 { // what was taken is given back
 				end := make(chan struct{})
 				var group sync.WaitGroup
 				for i := range test.held {
 					group.Go(func() {
-						got := svc.call(numberedKey(i).ID, "", asMallory, lateBody(100, end))
-						assert.Equal(t, http.StatusBadRequest, got.status, name)
+						got := svc.Call(testservice.NumberedKey(i).ID, "", asMallory, lateBody(100, end))
+						assert.Equal(t, http.StatusBadRequest, got.Status, name)
 					})
 				}
 				synctest.Wait()
-				late := svc.call("too-many", strings.Repeat("x", 99), asMallory)
-				requireProblem(t, late, http.StatusServiceUnavailable, "overloaded")
+				late := svc.Call("too-many", strings.Repeat("x", 99), asMallory)
+				testservice.RequireProblem(t, late, http.StatusServiceUnavailable, "overloaded")
 				if test.held < 4 {
-					require.Equal(t, http.StatusCreated, svc.call(rand.Text(), strings.Repeat("x", 99), asAlice).status, name)
+					require.Equal(t, http.StatusCreated, svc.Call(rand.Text(), strings.Repeat("x", 99), asAlice).Status, name)
 				}
 				close(end)
 				group.Wait()
-				require.Zero(t, svc.usersCounted(), name)
+				require.Zero(t, svc.Middleware.UsersCounted(), name)
 			}
 		})
 	}
@@ -455,7 +456,7 @@ func (failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 func TestFilesOfFormsAreRemovedAfterAPanic(t *testing.T) {
 	t.Parallel()
 	file := make(chan string, 1)
-	svc := setup{outer: recovering}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: recovering}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseMultipartForm(1); err != nil {
 			panic(err)
 		}
@@ -469,7 +470,7 @@ func TestFilesOfFormsAreRemovedAfterAPanic(t *testing.T) {
 	})
 	body := "--x\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"a\"\r\n\r\n" +
 		strings.Repeat("x", 100) + "\r\n--x--\r\n"
-	svc.post("k", body, withHeader("Content-Type", "multipart/form-data; boundary=x"))
+	svc.Post("k", body, testservice.WithHeader("Content-Type", "multipart/form-data; boundary=x"))
 	name := <-file
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(name)
@@ -494,14 +495,14 @@ func TestSharedBodyIsNotReusedTooEarly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		finish := make(chan struct{}, 100)
-		svc := setup{opts: idempotency.Options{Wait: time.Hour}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			<-finish
 			body, err := io.ReadAll(r.Body)
 			assert.NoError(t, err)
 			assert.Equal(t, "of the operation", string(body))
 			w.WriteHeader(http.StatusServiceUnavailable)
 		})
-		other := setup{}.guard(t, echo)
+		other := testservice.Setup{}.Guard(t, testservice.Echo)
 		var group sync.WaitGroup
 		for i := range 8 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -510,13 +511,13 @@ func TestSharedBodyIsNotReusedTooEarly(t *testing.T) {
 			}
 			group.Go(func() {
 				defer cancel()
-				svc.call("k", "of the operation", withContext(ctx))
+				svc.Call("k", "of the operation", testservice.WithContext(ctx))
 			})
 			synctest.Wait()
 		}
 		for i := range 20 {
 			time.Sleep(time.Second)
-			other.call(numberedKey(i).ID, "of somebody else!")
+			other.Call(testservice.NumberedKey(i).ID, "of somebody else!")
 			finish <- struct{}{}
 			synctest.Wait()
 		}
@@ -531,18 +532,18 @@ func TestBodiesAreSharedAndGivenBackEachTime(t *testing.T) {
 		const waiters, size = 10, 1000
 		body := strings.Repeat("x", size)
 		opts := idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}
-		svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(time.Minute)
 			w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs
 		})
 		for _, key := range []string{"a", "b", "c", "d", "a", "b"} {
 			var group sync.WaitGroup
 			for range waiters {
-				group.Go(func() { assert.Empty(t, svc.call(key, body).body, "no problem") })
+				group.Go(func() { assert.Empty(t, svc.Call(key, body).Body, "no problem") })
 				synctest.Wait()
 			}
 			group.Wait()
 		}
-		require.EqualValues(t, 6*waiters, svc.runs.Load())
+		require.EqualValues(t, 6*waiters, svc.Runs.Load())
 	})
 }

@@ -10,41 +10,42 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // What is forgotten through a Cache is not replayed by it, whether the store behind knows the parts of the key or not.
 func TestCacheForgetsOnDemand(t *testing.T) {
 	t.Parallel()
-	_, client := newMiniredis(t)
+	_, client := testservice.NewMiniredis(t)
 	for name, inner := range map[string]idempotency.Store{
 		"memory": idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
 		"redis":  idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-		"sealed": mustSeal(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), sealing("key")),
+		"sealed": testservice.MustSeal(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), testservice.Sealing("key")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			cache := idempotency.NewCache(inner, idempotency.CacheOptions{})
 			elsewhere := idempotency.NewCache(inner, idempotency.CacheOptions{})
 			for i := range 3 {
-				mustComplete(t, cache, numberedKey(i), bodyOf(i))
-				mustRead(t, elsewhere, numberedKey(i))
+				testservice.MustComplete(t, cache, testservice.NumberedKey(i), testservice.BodyOf(i))
+				testservice.MustRead(t, elsewhere, testservice.NumberedKey(i))
 			}
 			listed := make(map[[sha256.Size]byte]idempotency.Entry) // in any order, if they are of one millisecond
-			for _, entry := range mustList(t, cache).Entries {
+			for _, entry := range testservice.MustList(t, cache).Entries {
 				listed[entry.Digest] = entry
 			}
 			for i := range 2 {
-				require.NoError(t, cache.Forget(t.Context(), listed[numberedKey(i).Digest()]))
-				mustClaim(t, cache, numberedKey(i), attemptFor(time.Hour))
-				require.Len(t, mustRead(t, elsewhere, numberedKey(i)).Response.Body, i, "for up to MaxAge")
+				require.NoError(t, cache.Forget(t.Context(), listed[testservice.NumberedKey(i).Digest()]))
+				testservice.MustClaim(t, cache, testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
+				require.Len(t, testservice.MustRead(t, elsewhere, testservice.NumberedKey(i)).Response.Body, i, "for up to MaxAge")
 			}
-			require.Len(t, mustRead(t, cache, numberedKey(2)).Response.Body, 2)
+			require.Len(t, testservice.MustRead(t, cache, testservice.NumberedKey(2)).Response.Body, 2)
 
 			// Who has forgotten at the store itself can still have the Cache forget its copy.
-			entry := mustInspect(t, cache, numberedKey(2))
+			entry := testservice.MustInspect(t, cache, testservice.NumberedKey(2))
 			require.NoError(t, inner.(idempotency.Inspector).Forget(t.Context(), entry))
-			require.Len(t, mustRead(t, cache, numberedKey(2)).Response.Body, 2)
+			require.Len(t, testservice.MustRead(t, cache, testservice.NumberedKey(2)).Response.Body, 2)
 			require.ErrorIs(t, cache.Forget(t.Context(), entry), idempotency.ErrNoRecord)
-			mustClaim(t, cache, numberedKey(2), attemptFor(time.Hour))
+			testservice.MustClaim(t, cache, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 		})
 	}
 }
@@ -54,12 +55,12 @@ func TestCacheForgetsWhatComesLate(t *testing.T) {
 	t.Parallel()
 	inner := &lateStore{MemoryStore: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 	cache := idempotency.NewCache(inner, idempotency.CacheOptions{})
-	mustComplete(t, inner.MemoryStore, numberedKey(0), bodyOf(1))
-	entry := mustInspect(t, cache, numberedKey(0))
+	testservice.MustComplete(t, inner.MemoryStore, testservice.NumberedKey(0), testservice.BodyOf(1))
+	entry := testservice.MustInspect(t, cache, testservice.NumberedKey(0))
 	inner.afterBegin = func() { require.NoError(t, cache.Forget(t.Context(), entry)) }
-	require.Len(t, mustRead(t, cache, numberedKey(0)).Response.Body, 1)
+	require.Len(t, testservice.MustRead(t, cache, testservice.NumberedKey(0)).Response.Body, 1)
 	inner.afterBegin = nil
-	mustClaim(t, cache, numberedKey(0), attemptFor(time.Hour))
+	testservice.MustClaim(t, cache, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 }
 
 // lateStore does something after each Begin, before it returns.
@@ -85,14 +86,14 @@ func TestInspectorReportsOptions(t *testing.T) {
 		"cache":  idempotency.NewCache(nil, idempotency.CacheOptions{MaxBytes: -1}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := store.Inspect(t.Context(), numberedKey(0))
+			_, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
 			require.ErrorContains(t, err, "MaxBytes")
 			require.ErrorContains(t, store.Forget(t.Context(), idempotency.Entry{}), "MaxBytes")
 			_, err = store.List(t.Context(), idempotency.ListRequest{})
 			require.ErrorContains(t, err, "MaxBytes")
 		})
 	}
-	_, client := newMiniredis(t)
+	_, client := testservice.NewMiniredis(t)
 	for name, store := range map[string]idempotency.Inspector{
 		"memory": idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
 		"redis":  idempotency.NewRedisStore(redis.Cmdable(client), idempotency.RedisOptions{}),

@@ -17,6 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func newCache(inner idempotency.Store) *idempotency.Cache {
@@ -34,11 +35,13 @@ func TestCacheConforms(t *testing.T) {
 	memory := func(*testing.T) idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
 	conforms(t, "memory", memory)
 	conforms(t, "another cache", func(t *testing.T) idempotency.Store { return newCache(memory(t)) })
-	conforms(t, "sealed", func(t *testing.T) idempotency.Store { return mustSeal(t, memory(t), sealing("1")) })
+	conforms(t, "sealed", func(t *testing.T) idempotency.Store {
+		return testservice.MustSeal(t, memory(t), testservice.Sealing("1"))
+	})
 	t.Run("inside of a seal", func(t *testing.T) {
 		t.Parallel()
 		idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
-			return mustSeal(t, newCache(memory(t)), sealing("1"))
+			return testservice.MustSeal(t, newCache(memory(t)), testservice.Sealing("1"))
 		})
 	})
 	t.Run("each step by another process", func(t *testing.T) {
@@ -50,8 +53,8 @@ func TestCacheConforms(t *testing.T) {
 	})
 	t.Run("servers", func(t *testing.T) {
 		t.Parallel()
-		_, fake := newMiniredis(t)
-		client := newRedisClient(t, servertest.Redis(t).Addr())
+		_, fake := testservice.NewMiniredis(t)
+		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 		conforms(t, "miniredis", func(*testing.T) idempotency.Store {
 			return idempotency.NewRedisStore(fake, idempotency.RedisOptions{})
 		})
@@ -80,26 +83,26 @@ func (s *inTurn) Begin(
 
 // asks says whether Begin asks the inner store, and returns the record.
 func asks(
-	t *testing.T, cache *idempotency.Cache, inner *spyStore, key idempotency.Key, want bool,
+	t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, key idempotency.Key, want bool,
 ) idempotency.Record {
 	t.Helper()
-	before := inner.begins.Load()
-	record := mustRead(t, cache, key)
-	require.Equal(t, want, inner.begins.Load() > before, "the store was asked")
+	before := inner.Begins.Load()
+	record := testservice.MustRead(t, cache, key)
+	require.Equal(t, want, inner.Begins.Load() > before, "the store was asked")
 	return record
 }
 
 func TestCacheReplaysWhileTheStoreIsDown(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	svc := setup{store: newCache(inner)}.guard(t, echo)
-	first := svc.call("key", "a")
-	inner.onBegin = failing(always, errors.New("down"))
-	requireReplay(t, first, svc.call("key", "a"))
-	requireProblem(t, svc.call("key", "b"), http.StatusConflict, "key-reused")
-	requireProblem(t, svc.call("other", "a"), http.StatusServiceUnavailable, "store-unavailable")
-	require.Equal(t, first.body, svc.call("key", "a").body, "again")
-	require.EqualValues(t, 1, svc.runs.Load())
+	inner := testservice.NewSpyStore()
+	svc := testservice.Setup{Store: newCache(inner)}.Guard(t, testservice.Echo)
+	first := svc.Call("key", "a")
+	inner.OnBegin = testservice.Failing(testservice.Always, errors.New("down"))
+	testservice.RequireReplay(t, first, svc.Call("key", "a"))
+	testservice.RequireProblem(t, svc.Call("key", "b"), http.StatusConflict, "key-reused")
+	testservice.RequireProblem(t, svc.Call("other", "a"), http.StatusServiceUnavailable, "store-unavailable")
+	require.Equal(t, first.Body, svc.Call("key", "a").Body, "again")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A record is kept for as long as the store keeps it, or for MaxAge if that is shorter. Both count from before the
@@ -107,16 +110,16 @@ func TestCacheReplaysWhileTheStoreIsDown(t *testing.T) {
 func TestCacheForgets(t *testing.T) {
 	t.Parallel()
 	const step = time.Second
-	fill := map[string]func(t *testing.T, cache *idempotency.Cache, inner *spyStore, ttl time.Duration){
-		"own completion": func(t *testing.T, cache *idempotency.Cache, _ *spyStore, ttl time.Duration) {
-			claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), ttl))
+	fill := map[string]func(t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, ttl time.Duration){
+		"own completion": func(t *testing.T, cache *idempotency.Cache, _ *testservice.SpyStore, ttl time.Duration) {
+			claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), ttl))
 		},
-		"replay": func(t *testing.T, cache *idempotency.Cache, inner *spyStore, ttl time.Duration) {
-			claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), ttl+2*time.Minute))
+		"replay": func(t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, ttl time.Duration) {
+			claim := testservice.MustClaim(t, inner.Store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), ttl+2*time.Minute))
 			time.Sleep(2 * time.Minute)
-			asks(t, cache, inner, numberedKey(1), true)
+			asks(t, cache, inner, testservice.NumberedKey(1), true)
 		},
 	}
 	for name, test := range map[string]struct{ ttl, maxAge, kept time.Duration }{
@@ -130,31 +133,31 @@ func TestCacheForgets(t *testing.T) {
 			t.Run(name+", "+from, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					inner := newSpyStore()
+					inner := testservice.NewSpyStore()
 					inner.Store = asked{inner.Store}
 					slow := func(_ context.Context, _ int64, do func() error) error {
 						err := do()
 						time.Sleep(step)
 						return err
 					}
-					inner.onBegin, inner.onComplete = slow, slow
+					inner.OnBegin, inner.OnComplete = slow, slow
 					cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxAge: test.maxAge})
 					fill(t, cache, inner, test.ttl)
 					if test.kept == 0 {
-						_, claim, err := cache.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+						_, claim, err := cache.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 						require.NoError(t, err)
 						require.NotNil(t, claim, "it has expired")
 						return
 					}
 					time.Sleep(test.kept - step - 1)
-					record := asks(t, cache, inner, numberedKey(1), false)
+					record := asks(t, cache, inner, testservice.NumberedKey(1), false)
 					require.Equal(t, test.ttl-test.kept+1, record.Remaining)
-					require.Equal(t, bodyOf(1), *record.Response)
+					require.Equal(t, testservice.BodyOf(1), *record.Response)
 					time.Sleep(time.Nanosecond)
-					before := inner.begins.Load()
-					_, claim, err := cache.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+					before := inner.Begins.Load()
+					_, claim, err := cache.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 					require.NoError(t, err)
-					require.Equal(t, before+1, inner.begins.Load(), "the store was not asked")
+					require.Equal(t, before+1, inner.Begins.Load(), "the store was not asked")
 					require.Equal(t, test.kept == test.ttl, claim != nil)
 				})
 			})
@@ -179,15 +182,15 @@ func (s asked) Begin(
 func TestCacheOfADeletedRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
+		inner := testservice.NewSpyStore()
 		cache := newCache(inner)
-		mustComplete(t, cache, numberedKey(1), bodyOf(1))
-		inner.Store = newSpyStore()
+		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(1))
+		inner.Store = testservice.NewSpyStore()
 		time.Sleep(time.Minute - 1)
-		asks(t, cache, inner, numberedKey(1), false)
+		asks(t, cache, inner, testservice.NumberedKey(1), false)
 		time.Sleep(time.Nanosecond)
-		mustComplete(t, cache, numberedKey(1), bodyOf(2))
-		require.Len(t, asks(t, cache, inner, numberedKey(1), false).Response.Body, 2)
+		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(2))
+		require.Len(t, asks(t, cache, inner, testservice.NumberedKey(1), false).Response.Body, 2)
 	})
 }
 
@@ -200,29 +203,29 @@ func TestCacheDoesNotKeepWhatIsUncertain(t *testing.T) {
 		}
 		return down
 	}
-	answering := func(err error) hook {
+	answering := func(err error) testservice.Hook {
 		return func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), err) }
 	}
 	for name, test := range map[string]struct {
-		onComplete hook
+		onComplete testservice.Hook
 		want       []error // of each attempt to complete
 	}{
-		"down":                   {failing(always, down), []error{down, down}},
+		"down":                   {testservice.Failing(testservice.Always, down), []error{down, down}},
 		"reply lost":             {lostReply, []error{down, nil}},
 		"restored":               {answering(idempotency.ErrRestored), []error{idempotency.ErrRestored}},
-		"rolled back":            {failing(always, idempotency.ErrRolledBack), []error{idempotency.ErrRolledBack}},
-		"somebody else's by now": {failing(always, idempotency.ErrClaimLost), []error{idempotency.ErrClaimLost}},
+		"rolled back":            {testservice.Failing(testservice.Always, idempotency.ErrRolledBack), []error{idempotency.ErrRolledBack}},
+		"somebody else's by now": {testservice.Failing(testservice.Always, idempotency.ErrClaimLost), []error{idempotency.ErrClaimLost}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			inner := newSpyStore()
-			inner.onComplete = test.onComplete
+			inner := testservice.NewSpyStore()
+			inner.OnComplete = test.onComplete
 			cache := newCache(inner)
-			claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+			claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			for n, want := range test.want {
-				require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(n), time.Hour), want)
+				require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(n), time.Hour), want)
 			}
-			record := asks(t, cache, inner, numberedKey(1), true)
+			record := asks(t, cache, inner, testservice.NumberedKey(1), true)
 			if record.Response != nil {
 				require.Empty(t, record.Response.Body, "the first response counts")
 			}
@@ -234,13 +237,13 @@ func TestCacheDoesNotKeepWhatIsUncertain(t *testing.T) {
 func TestCacheOfARepeatedComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
+		inner := testservice.NewSpyStore()
 		cache := newCache(inner)
-		claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), 10*time.Second+999*time.Microsecond))
+		claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), 10*time.Second+999*time.Microsecond))
 		time.Sleep(5 * time.Second)
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(2), 10*time.Second))
-		record := asks(t, cache, inner, numberedKey(1), false)
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(2), 10*time.Second))
+		record := asks(t, cache, inner, testservice.NumberedKey(1), false)
 		require.Len(t, record.Response.Body, 1)
 		require.Equal(t, 5*time.Second, record.Remaining, "in whole milliseconds")
 	})
@@ -249,15 +252,15 @@ func TestCacheOfARepeatedComplete(t *testing.T) {
 func TestCacheOfAnOvertakenOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
+		inner := testservice.NewSpyStore()
 		cache := newCache(inner)
-		claim := mustClaim(t, cache, numberedKey(1), attemptFor(time.Hour))
+		claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		time.Sleep(time.Minute)
-		mustComplete(t, inner.Store, numberedKey(1), bodyOf(2))
-		require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1), time.Hour), idempotency.ErrClaimLost)
-		record := asks(t, cache, inner, numberedKey(1), true)
+		testservice.MustComplete(t, inner.Store, testservice.NumberedKey(1), testservice.BodyOf(2))
+		require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour), idempotency.ErrClaimLost)
+		record := asks(t, cache, inner, testservice.NumberedKey(1), true)
 		require.Equal(t, 2, record.Attempt)
-		require.Equal(t, record.Response, asks(t, cache, inner, numberedKey(1), false).Response)
+		require.Equal(t, record.Response, asks(t, cache, inner, testservice.NumberedKey(1), false).Response)
 	})
 }
 
@@ -265,10 +268,10 @@ func TestCacheOfAnOvertakenOwner(t *testing.T) {
 func TestCacheOfALateReply(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inner := newSpyStore()
-		claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), 10*time.Second))
-		inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+		inner := testservice.NewSpyStore()
+		claim := testservice.MustClaim(t, inner.Store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), 10*time.Second))
+		inner.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			err := step()
 			if n == 1 {
 				time.Sleep(30 * time.Second)
@@ -278,32 +281,32 @@ func TestCacheOfALateReply(t *testing.T) {
 		cache := newCache(inner)
 		var late idempotency.Record
 		var asking sync.WaitGroup
-		asking.Go(func() { late = mustRead(t, cache, numberedKey(1)) })
+		asking.Go(func() { late = testservice.MustRead(t, cache, testservice.NumberedKey(1)) })
 		time.Sleep(10 * time.Second)
-		mustComplete(t, cache, numberedKey(1), bodyOf(2))
+		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(2))
 		asking.Wait()
 		require.Len(t, late.Response.Body, 1, "it was so when the store was asked")
-		require.Len(t, asks(t, cache, inner, numberedKey(1), false).Response.Body, 2)
+		require.Len(t, asks(t, cache, inner, testservice.NumberedKey(1), false).Response.Body, 2)
 	})
 }
 
 func TestCacheOfAStoreThatDoesNotTellWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	inner.Store = alteredStore{inner.Store, func(record *idempotency.Record) { record.Remaining = 0 }}
+	inner := testservice.NewSpyStore()
+	inner.Store = testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) { record.Remaining = 0 }}
 	cache := newCache(inner)
-	mustComplete(t, inner.Store, numberedKey(1), bodyOf(1))
-	asks(t, cache, inner, numberedKey(1), true)
-	asks(t, cache, inner, numberedKey(1), true)
-	mustComplete(t, cache, numberedKey(2), bodyOf(1))
-	asks(t, cache, inner, numberedKey(2), false)
+	testservice.MustComplete(t, inner.Store, testservice.NumberedKey(1), testservice.BodyOf(1))
+	asks(t, cache, inner, testservice.NumberedKey(1), true)
+	asks(t, cache, inner, testservice.NumberedKey(1), true)
+	testservice.MustComplete(t, cache, testservice.NumberedKey(2), testservice.BodyOf(1))
+	asks(t, cache, inner, testservice.NumberedKey(2), false)
 }
 
 // A store that keeps fingerprints secret shows each request another one. It is kept if it tells what was asked for.
 func TestCacheJudgesEachRequest(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	inner.Store = alteredStore{inner.Store, func(record *idempotency.Record) {
+	inner := testservice.NewSpyStore()
+	inner.Store = testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) {
 		if record.Fingerprint != (idempotency.Fingerprint{1}) {
 			record.Fingerprint = idempotency.Fingerprint{9}
 		}
@@ -312,35 +315,35 @@ func TestCacheJudgesEachRequest(t *testing.T) {
 	request := func(content byte) idempotency.ClaimRequest {
 		return idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{content}, Lease: time.Minute, TTL: time.Hour}
 	}
-	claim := mustClaim(t, inner.Store, numberedKey(1), attemptFor(time.Hour))
-	require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+	claim := testservice.MustClaim(t, inner.Store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 	for n, content := range []byte{2, 3, 1, 2, 1} {
-		record, _, err := cache.Begin(t.Context(), numberedKey(1), request(content))
+		record, _, err := cache.Begin(t.Context(), testservice.NumberedKey(1), request(content))
 		require.NoError(t, err)
 		require.Equal(t, content == 1, record.Fingerprint == request(content).Fingerprint)
-		require.EqualValues(t, min(n+1, 3), inner.begins.Load())
+		require.EqualValues(t, min(n+1, 3), inner.Begins.Load())
 	}
 }
 
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
+	inner := testservice.NewSpyStore()
 	cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxBytes: 64 << 10})
-	mustComplete(t, cache, numberedKey(0), bodyOf(8<<10))
-	asks(t, cache, inner, numberedKey(0), true)
-	asks(t, cache, inner, numberedKey(0), true)
+	testservice.MustComplete(t, cache, testservice.NumberedKey(0), testservice.BodyOf(8<<10))
+	asks(t, cache, inner, testservice.NumberedKey(0), true)
+	asks(t, cache, inner, testservice.NumberedKey(0), true)
 	const most = 64 / 4
 	for n := range 100 {
-		mustComplete(t, cache, numberedKey(n+1), bodyOf(3<<10))
-		asks(t, cache, inner, numberedKey(n+1), false)
+		testservice.MustComplete(t, cache, testservice.NumberedKey(n+1), testservice.BodyOf(3<<10))
+		asks(t, cache, inner, testservice.NumberedKey(n+1), false)
 	}
 	kept := 0
 	for n := range 100 {
-		before := inner.begins.Load()
-		inner.onBegin = failing(always, idempotency.ErrStoreBusy)
-		if _, _, err := cache.Begin(t.Context(), numberedKey(n+1), attemptFor(time.Hour)); err == nil {
+		before := inner.Begins.Load()
+		inner.OnBegin = testservice.Failing(testservice.Always, idempotency.ErrStoreBusy)
+		if _, _, err := cache.Begin(t.Context(), testservice.NumberedKey(n+1), testservice.AttemptFor(time.Hour)); err == nil {
 			kept++
-			require.Equal(t, before, inner.begins.Load())
+			require.Equal(t, before, inner.Begins.Load())
 			require.GreaterOrEqual(t, n, 100-2*most, "the first to come are the first to go")
 		}
 	}
@@ -353,7 +356,7 @@ func TestCacheGivesBackWhatHasAged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache := newCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}))
 		for n := range 1000 {
-			mustComplete(t, cache, numberedKey(n), bodyOf(1))
+			testservice.MustComplete(t, cache, testservice.NumberedKey(n), testservice.BodyOf(1))
 			time.Sleep(time.Second)
 		}
 		require.LessOrEqual(t, cache.Len(), 61)
@@ -365,11 +368,11 @@ func TestMemoryOfACache(t *testing.T) { // not parallel: it measures the memory 
 	for name, size := range map[string]int{"small bodies": 200, "large bodies": 20_000} {
 		t.Run(name, func(t *testing.T) {
 			cache := idempotency.NewCache(discarding{}, idempotency.CacheOptions{MaxBytes: limit})
-			before := heapInUse()
+			before := testservice.HeapInUse()
 			for n := range 2 * limit / size {
-				mustComplete(t, cache, numberedKey(n), bodyOf(size))
+				testservice.MustComplete(t, cache, testservice.NumberedKey(n), testservice.BodyOf(size))
 			}
-			ratio := float64(heapInUse()-before) / limit
+			ratio := float64(testservice.HeapInUse()-before) / limit
 			t.Logf("%d records, %.2f times the estimate", cache.Len(), ratio)
 			require.InDelta(t, 1, ratio, 0.3)
 			runtime.KeepAlive(cache)
@@ -391,7 +394,7 @@ func (discarding) Complete(context.Context, idempotency.Response, time.Duration)
 func TestCacheOptions(t *testing.T) {
 	t.Parallel()
 	_, _, err := idempotency.NewCache(nil, idempotency.CacheOptions{MaxBytes: -1, MaxAge: -1}).
-		Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+		Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	for _, fault := range []string{"Store is nil", "MaxBytes -1 is negative", "MaxAge -1ns is negative"} {
 		require.ErrorContains(t, err, fault)
 	}
@@ -401,9 +404,9 @@ func TestCacheIsLikeItsStore(t *testing.T) {
 	t.Parallel()
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	require.True(t, newCache(memory).Immediate())
-	require.False(t, newCache(newSpyStore()).Immediate())
+	require.False(t, newCache(testservice.NewSpyStore()).Immediate())
 	requireTransactional(t, newCache(memory), false)
-	requireTransactional(t, newCache(noLeaseStore{newSpyStore()}), true)
+	requireTransactional(t, newCache(testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}), true)
 }
 
 // Several processes with a cache each do random steps. Whenever one of them is told that an operation is completed, the
@@ -415,12 +418,12 @@ func TestCacheSaysWhatTheStoreSays(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 0))
 			some := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) + 1 }
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-			opening := mustSeal(t, store, onlyOpening(sealing("1")))
+			opening := testservice.MustSeal(t, store, testservice.OnlyOpening(testservice.Sealing("1")))
 			caches := []idempotency.Store{newCache(store), newCache(store), newCache(opening)}
 			var claims []idempotency.Claim
 			for n := range 200 {
-				key := numberedKey(random.IntN(3))
-				request := attemptFor(some(time.Minute))
+				key := testservice.NumberedKey(random.IntN(3))
+				request := testservice.AttemptFor(some(time.Minute))
 				request.Fingerprint, request.Lease = idempotency.Fingerprint{byte(random.IntN(2) + 1)}, some(20*time.Second)
 				record, claim, err := caches[random.IntN(len(caches))].Begin(t.Context(), key, request)
 				require.NoError(t, err)
@@ -444,7 +447,7 @@ func TestCacheSaysWhatTheStoreSays(t *testing.T) {
 					case 1:
 						_ = claim.Extend(t.Context(), some(20*time.Second))
 					default:
-						_ = claim.Complete(t.Context(), bodyOf(n), ttl)
+						_ = claim.Complete(t.Context(), testservice.BodyOf(n), ttl)
 					}
 				}
 				time.Sleep(some(10 * time.Second))
@@ -457,12 +460,12 @@ func TestCacheSaysWhatTheStoreSays(t *testing.T) {
 // median of the ratios. The cache of the middleware stands in front of Redis, whose steps have a deadline.
 func BenchmarkCache(b *testing.B) {
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	cache := newCache(idempotency.NewRedisStore(newRedisClient(b, servertest.Redis(b).Addr()), idempotency.RedisOptions{}))
+	cache := newCache(idempotency.NewRedisStore(testservice.NewRedisClient(b, servertest.Redis(b).Addr()), idempotency.RedisOptions{}))
 	b.Run("store", func(b *testing.B) {
 		replay := func(store idempotency.Store) func() {
-			request := attemptFor(time.Hour)
-			mustComplete(b, store, numberedKey(b.N), bodyOf(200))
-			key := numberedKey(b.N)
+			request := testservice.AttemptFor(time.Hour)
+			testservice.MustComplete(b, store, testservice.NumberedKey(b.N), testservice.BodyOf(200))
+			key := testservice.NumberedKey(b.N)
 			return func() {
 				if record, _, err := store.Begin(b.Context(), key, request); err != nil || record.Response == nil {
 					b.Fatal(record, err)
@@ -527,8 +530,8 @@ func TestCacheKeepsNothingAroundARecord(t *testing.T) {
 	t.Parallel()
 	store := partStore{make([]byte, 3)}
 	cache := newCache(store)
-	key := numberedKey(1)
-	first, kept := mustRead(t, cache, key), mustRead(t, cache, key)
+	key := testservice.NumberedKey(1)
+	first, kept := testservice.MustRead(t, cache, key), testservice.MustRead(t, cache, key)
 	require.Same(t, &store.whole[1], &first.Response.Body[0], "the store has replayed it")
 	require.Equal(t, first.Response.Body, kept.Response.Body)
 	require.NotSame(t, &store.whole[1], &kept.Response.Body[0])

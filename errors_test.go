@@ -16,42 +16,43 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func TestUserFuncAnswersAsItLikes(t *testing.T) {
 	t.Parallel()
 	down := &idempotency.Error{
 		Status: http.StatusServiceUnavailable, Title: "Authentication is down", RetryAfter: 2 * time.Second,
-		Retry: idempotency.RetrySameKey, Header: http.Header{"WWW-authenticate": {"Basic"}, "X-Own": {"1", "2"}}, Err: errDown,
+		Retry: idempotency.RetrySameKey, Header: http.Header{"WWW-authenticate": {"Basic"}, "X-Own": {"1", "2"}}, Err: testservice.ErrDown,
 	}
 	for name, err := range map[string]error{"bare": down, "wrapped": fmt.Errorf("user: %w", down)} {
 		t.Run(name, func(t *testing.T) {
 			var refused *idempotency.Error
-			svc := setup{
-				user: func(*http.Request) (string, error) { return "alice", err },
-				opts: idempotency.Options{
+			svc := testservice.Setup{
+				User: func(*http.Request) (string, error) { return "alice", err },
+				Opts: idempotency.Options{
 					ErrorHandler: func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 						refused = e
 						idempotency.WriteProblem(w, r, e)
 						e.Header.Set("X-Own", "edited")
 					},
 				},
-			}.guard(t, echo)
+			}.Guard(t, testservice.Echo)
 			for range 2 { // what the error handler edits is its own
-				got := svc.call("k", "b")
-				require.Equal(t, http.StatusServiceUnavailable, got.status)
-				require.Equal(t, "2", got.header.Get("Retry-After"))
-				require.Equal(t, "Basic", got.header.Get("WWW-Authenticate"))
-				require.Equal(t, []string{"1", "2"}, got.header["X-Own"])
-				require.JSONEq(t, `{"type":"about:blank","title":"Authentication is down","status":503,"retry":"same-key"}`, got.body)
+				got := svc.Call("k", "b")
+				require.Equal(t, http.StatusServiceUnavailable, got.Status)
+				require.Equal(t, "2", got.Header.Get("Retry-After"))
+				require.Equal(t, "Basic", got.Header.Get("WWW-Authenticate"))
+				require.Equal(t, []string{"1", "2"}, got.Header["X-Own"])
+				require.JSONEq(t, `{"type":"about:blank","title":"Authentication is down","status":503,"retry":"same-key"}`, got.Body)
 			}
-			for _, err := range []error{refused, svc.journal.last(t).Err} {
+			for _, err := range []error{refused, svc.Journal.Last(t).Err} {
 				require.ErrorIs(t, err, idempotency.ErrUserUnknown)
-				require.ErrorIs(t, err, errDown)
+				require.ErrorIs(t, err, testservice.ErrDown)
 			}
-			require.Equal(t, idempotency.OutcomeRejected, svc.journal.last(t).Outcome)
-			require.Zero(t, svc.runs.Load())
-			require.Zero(t, svc.store.begins.Load())
+			require.Equal(t, idempotency.OutcomeRejected, svc.Journal.Last(t).Outcome)
+			require.Zero(t, svc.Runs.Load())
+			require.Zero(t, svc.Store.Begins.Load())
 		})
 	}
 }
@@ -63,14 +64,14 @@ func TestErrorWithEmptyFields(t *testing.T) {
 		require.NotEmpty(t, e.Error())
 		require.NoError(t, errors.Unwrap(e))
 		var shown int
-		svc := setup{
-			user: func(*http.Request) (string, error) { return "", e },
-			opts: idempotency.Options{ErrorHandler: func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
+		svc := testservice.Setup{
+			User: func(*http.Request) (string, error) { return "", e },
+			Opts: idempotency.Options{ErrorHandler: func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
 				shown = e.Status
 				w.WriteHeader(shown)
 			}},
-		}.guard(t, echo)
-		require.Equal(t, want, svc.call("k", "b").status)
+		}.Guard(t, testservice.Echo)
+		require.Equal(t, want, svc.Call("k", "b").Status)
 		w := httptest.NewRecorder()
 		idempotency.WriteProblem(w, nil, e)
 		require.Equal(t, want, w.Code)
@@ -94,17 +95,17 @@ func TestUnknownUserIsChallenged(t *testing.T) {
 		})
 	}
 	for _, row := range []struct {
-		setup setup
+		setup testservice.Setup
 		want  []string
 	}{
-		{setup{user: nobody}, []string{"Bearer"}},
-		{setup{user: nobody, outer: outer}, []string{"Digest", "Negotiate"}},
-		{setup{user: basic}, []string{"Basic"}},
-		{setup{user: basic, outer: outer}, []string{"Basic"}},
+		{testservice.Setup{User: nobody}, []string{"Bearer"}},
+		{testservice.Setup{User: nobody, Outer: outer}, []string{"Digest", "Negotiate"}},
+		{testservice.Setup{User: basic}, []string{"Basic"}},
+		{testservice.Setup{User: basic, Outer: outer}, []string{"Basic"}},
 	} {
-		got := row.setup.guard(t, echo).call("k", "b")
-		require.Equal(t, http.StatusUnauthorized, got.status)
-		require.Equal(t, row.want, got.header.Values("WWW-Authenticate"))
+		got := row.setup.Guard(t, testservice.Echo).Call("k", "b")
+		require.Equal(t, http.StatusUnauthorized, got.Status)
+		require.Equal(t, row.want, got.Header.Values("WWW-Authenticate"))
 	}
 }
 
@@ -122,7 +123,7 @@ func TestOverloadAndConsumedBodyAreShown(t *testing.T) {
 		require.ErrorIs(t, refusal, row.err)
 		w := httptest.NewRecorder()
 		idempotency.WriteProblem(w, nil, refusal)
-		requireProblem(t, answer{status: w.Code, header: w.Header(), body: w.Body.String()}, row.status, row.code)
+		testservice.RequireProblem(t, testservice.Answer{Status: w.Code, Header: w.Header(), Body: w.Body.String()}, row.status, row.code)
 	}
 }
 
@@ -143,30 +144,30 @@ func TestDetailsAreTrue(t *testing.T) {
 	)
 	refuse := idempotency.Options{Abandoned: idempotency.Refuse}
 	leaseOver := func() { time.Sleep(time.Minute) }
-	does := func(what string) edit { return withHeader("X-Does", what) }
-	again := func(svc *service) answer { return svc.call("k", "b") }
-	after := func(what string, pause func()) func(*service) answer {
-		return func(svc *service) answer {
+	does := func(what string) testservice.Edit { return testservice.WithHeader("X-Does", what) }
+	again := func(svc *testservice.Service) testservice.Answer { return svc.Call("k", "b") }
+	after := func(what string, pause func()) func(*testservice.Service) testservice.Answer {
+		return func(svc *testservice.Service) testservice.Answer {
 			func() {
 				defer func() { _ = recover() }()
-				svc.call("k", "b", does(what))
+				svc.Call("k", "b", does(what))
 			}()
 			pause()
 			return again(svc)
 		}
 	}
 	atOnce := func() {}
-	begins := func(on hook) *spyStore {
-		store := newSpyStore()
-		store.onBegin = on
+	begins := func(on testservice.Hook) *testservice.SpyStore {
+		store := testservice.NewSpyStore()
+		store.OnBegin = on
 		return store
 	}
-	completes := func(err error) *spyStore {
-		store := newSpyStore()
-		store.onComplete = failing(always, err)
+	completes := func(err error) *testservice.SpyStore {
+		store := testservice.NewSpyStore()
+		store.OnComplete = testservice.Failing(testservice.Always, err)
 		return store
 	}
-	then := func(err error) hook { // the first claim is granted
+	then := func(err error) testservice.Hook { // the first claim is granted
 		return func(_ context.Context, n int64, step func() error) error {
 			if n > 1 {
 				return fmt.Errorf("store: %w", err)
@@ -175,52 +176,52 @@ func TestDetailsAreTrue(t *testing.T) {
 		}
 	}
 	for name, row := range map[string]struct {
-		setup  setup
-		play   func(*service) answer // returns the refusal
+		setup  testservice.Setup
+		play   func(*testservice.Service) testservice.Answer // returns the refusal
 		title  string
 		detail string // or its beginning
 	}{
-		"an attempt runs": {setup{}, func(svc *service) answer {
-			go svc.call("k", "b", does("wait"))
+		"an attempt runs": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
+			go svc.Call("k", "b", does("wait"))
 			synctest.Wait()
 			return again(svc)
 		}, "A request with this idempotency key may be in progress", mayRun},
-		"the process died": {setup{}, func(svc *service) answer {
-			crash(t, svc, "k", "b", time.Minute)
+		"the process died": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
+			testservice.Crash(t, svc, "k", "b", time.Minute)
 			return again(svc)
 		}, "A request with this idempotency key may be in progress", mayRun},
-		"the handler panicked":                  {setup{opts: refuse}, after("panic", atOnce), "", mayRun},
-		"the handler panicked, lease over":      {setup{opts: refuse}, after("panic", leaseOver), "", noResult},
-		"the handler does not know":             {setup{opts: refuse}, after("unknown", atOnce), "", mayRun},
-		"the handler does not know, lease over": {setup{opts: refuse}, after("unknown", leaseOver), "", noResult},
-		"the claim came too late": {setup{store: begins(func(_ context.Context, _ int64, step func() error) error {
+		"the handler panicked":                  {testservice.Setup{Opts: refuse}, after("panic", atOnce), "", mayRun},
+		"the handler panicked, lease over":      {testservice.Setup{Opts: refuse}, after("panic", leaseOver), "", noResult},
+		"the handler does not know":             {testservice.Setup{Opts: refuse}, after("unknown", atOnce), "", mayRun},
+		"the handler does not know, lease over": {testservice.Setup{Opts: refuse}, after("unknown", leaseOver), "", noResult},
+		"the claim came too late": {testservice.Setup{Store: begins(func(_ context.Context, _ int64, step func() error) error {
 			defer time.Sleep(time.Minute)
 			return step()
 		})}, again, "A request with this idempotency key may be in progress", lost},
-		"another attempt took over": {setup{store: completes(idempotency.ErrClaimLost)}, again, "", lost},
-		"the transaction failed":    {setup{store: txStore{completes(errDown)}}, again, "The request was undone, or is in doubt", undone},
-		"the store is down":         {setup{store: begins(failing(always, errDown))}, again, "", storeDown},
-		"the store is full":         {setup{store: begins(then(idempotency.ErrStoreFull))}, after("", atOnce), "", storeDown},
-		"no connection is free":     {setup{store: begins(then(idempotency.ErrStoreBusy))}, after("", atOnce), "", storeDown},
-		"the store broke down":      {setup{store: begins(then(errDown))}, after("", atOnce), "", storeDown},
-		"the record is damaged":     {setup{store: begins(then(idempotency.ErrRecordInvalid))}, after("", atOnce), "", unread},
-		"the user has no room":      {setup{store: begins(then(idempotency.ErrUserQuota))}, after("", atOnce), "", notThis},
-		"the answer was a secret":   {setup{}, after("tombstone", atOnce), "", before},
-		"a right was withdrawn": {setup{opts: idempotency.Options{
-			Replay: func(*http.Request, *idempotency.Response) error { return errDown },
+		"another attempt took over": {testservice.Setup{Store: completes(idempotency.ErrClaimLost)}, again, "", lost},
+		"the transaction failed":    {testservice.Setup{Store: txStore{completes(testservice.ErrDown)}}, again, "The request was undone, or is in doubt", undone},
+		"the store is down":         {testservice.Setup{Store: begins(testservice.Failing(testservice.Always, testservice.ErrDown))}, again, "", storeDown},
+		"the store is full":         {testservice.Setup{Store: begins(then(idempotency.ErrStoreFull))}, after("", atOnce), "", storeDown},
+		"no connection is free":     {testservice.Setup{Store: begins(then(idempotency.ErrStoreBusy))}, after("", atOnce), "", storeDown},
+		"the store broke down":      {testservice.Setup{Store: begins(then(testservice.ErrDown))}, after("", atOnce), "", storeDown},
+		"the record is damaged":     {testservice.Setup{Store: begins(then(idempotency.ErrRecordInvalid))}, after("", atOnce), "", unread},
+		"the user has no room":      {testservice.Setup{Store: begins(then(idempotency.ErrUserQuota))}, after("", atOnce), "", notThis},
+		"the answer was a secret":   {testservice.Setup{}, after("tombstone", atOnce), "", before},
+		"a right was withdrawn": {testservice.Setup{Opts: idempotency.Options{
+			Replay: func(*http.Request, *idempotency.Response) error { return testservice.ErrDown },
 		}}, after("", atOnce), "", before},
-		"the key has another body": {setup{}, func(svc *service) answer {
+		"the key has another body": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer {
 			again(svc)
-			return svc.call("k", "another")
+			return svc.Call("k", "another")
 		}, "", "This key was sent before with another request. This request was not executed."},
-		"no key":      {setup{opts: idempotency.Options{Required: true}}, func(svc *service) answer { return svc.call("", "b") }, "", "This request must carry"},
-		"a wrong key": {setup{}, func(svc *service) answer { return svc.call("k k", "b") }, "", nothing},
-		"a long body": {setup{opts: idempotency.Options{MaxBody: 1}}, func(svc *service) answer { return svc.call("k", "bb") }, "", nothing},
-		"a broken body": {setup{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}, func(svc *service) answer {
-			return svc.call("k", "{", withHeader("Content-Type", "application/json"))
+		"no key":      {testservice.Setup{Opts: idempotency.Options{Required: true}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("", "b") }, "", "This request must carry"},
+		"a wrong key": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k k", "b") }, "", nothing},
+		"a long body": {testservice.Setup{Opts: idempotency.Options{MaxBody: 1}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k", "bb") }, "", nothing},
+		"a broken body": {testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}, func(svc *testservice.Service) testservice.Answer {
+			return svc.Call("k", "{", testservice.WithHeader("Content-Type", "application/json"))
 		}, "", notThis},
-		"nobody": {setup{user: func(*http.Request) (string, error) { return "", nil }}, again, "", notThis},
-		"a body that was read": {setup{outer: func(next http.Handler) http.Handler {
+		"nobody": {testservice.Setup{User: func(*http.Request) (string, error) { return "", nil }}, again, "", notThis},
+		"a body that was read": {testservice.Setup{Outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				next.ServeHTTP(w, r)
@@ -231,7 +232,7 @@ func TestDetailsAreTrue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var ran bool // for the last request
 				end := make(chan struct{})
-				svc := row.setup.guard(t, func(w http.ResponseWriter, r *http.Request) {
+				svc := row.setup.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 					ran = true
 					switch r.Header.Get("X-Does") {
 					case "panic":
@@ -244,18 +245,18 @@ func TestDetailsAreTrue(t *testing.T) {
 						idempotency.Decide(r.Context(), idempotency.Tombstone)
 					}
 				})
-				handler := svc.handler
-				svc.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				handler := svc.Handler
+				svc.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					ran = false
 					handler.ServeHTTP(w, r)
 				})
 				refused := row.play(svc)
-				ranThis, ranEver := ran, svc.runs.Load() > 0
+				ranThis, ranEver := ran, svc.Runs.Load() > 0
 				close(end)
 				synctest.Wait()
 
-				var p problem
-				require.NoError(t, json.Unmarshal([]byte(refused.body), &p), refused.body)
+				var p testservice.Problem
+				require.NoError(t, json.Unmarshal([]byte(refused.Body), &p), refused.Body)
 				require.True(t, strings.HasPrefix(p.Detail, row.detail), p.Detail)
 				require.Contains(t, []string{"", p.Title}, row.title)
 				require.False(t, ranEver && strings.Contains(p.Detail, nothing), p.Detail)
@@ -265,7 +266,7 @@ func TestDetailsAreTrue(t *testing.T) {
 		})
 	}
 	require.Contains(t, idempotency.RefusalFor(idempotency.ErrOverloaded).Detail, notThis)
-	for _, err := range []error{idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy, errDown} {
+	for _, err := range []error{idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy, testservice.ErrDown} {
 		require.ErrorIs(t, idempotency.RefusalFor(err), idempotency.ErrUnavailable)
 		require.ErrorIs(t, idempotency.RefusalFor(err), err)
 	}

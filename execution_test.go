@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // requireLive requires that nothing has ended ctx yet.
@@ -91,8 +92,8 @@ func TestContextOfWork(t *testing.T) {
 }
 
 func testContextOfWork(t *testing.T, during func(*testing.T, context.Context, func()), ask func(*testing.T, context.Context), err, cause error) {
-	store := newSpyStore()
-	store.onExtend = failing(always, idempotency.ErrClaimLost)
+	store := testservice.NewSpyStore()
+	store.OnExtend = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
 	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 	parent, hangUp := context.WithCancelCause(context.WithValue(t.Context(), errHungUp, "value"))
 	defer hangUp(nil)
@@ -115,10 +116,10 @@ func testContextOfWork(t *testing.T, during func(*testing.T, context.Context, fu
 
 func TestContextOfWorkIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	var group sync.WaitGroup
 	for range 50 {
-		_, _, err := b.Do(t.Context(), numberedKey(0), nil, func(ctx context.Context) (idempotency.Response, error) {
+		_, _, err := b.Do(t.Context(), testservice.NumberedKey(0), nil, func(ctx context.Context) (idempotency.Response, error) {
 			for range 4 {
 				group.Go(func() {
 					_, _ = ctx.Err(), ctx.Value(errHungUp)
@@ -138,8 +139,8 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 8 * time.Second
-		store := newSpyStore()
-		store.onBegin = func(ctx context.Context, n int64, _ func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnBegin = func(ctx context.Context, n int64, _ func() error) error {
 			began := time.Now()
 			assert.NoError(t, context.Cause(ctx))
 			deadline, ok := ctx.Deadline()
@@ -158,18 +159,6 @@ func TestStepsEndByTheirDeadlines(t *testing.T) {
 	})
 }
 
-// hangUp sends a request and leaves when the handler is at work. It returns when the server knows.
-func (s *service) hangUp(t *testing.T, key string, working <-chan struct{}, gone <-chan struct{}) {
-	t.Helper()
-	ctx, leave := context.WithCancel(t.Context())
-	left := make(chan answer)
-	go func() { left <- s.send("/payments", key, "b", withContext(ctx)) }()
-	<-working
-	leave()
-	require.Error(t, (<-left).err)
-	<-gone
-}
-
 // watched tells when the context of the server ends: when it knows that the client has left.
 func watched(gone chan<- struct{}) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
@@ -185,22 +174,22 @@ func watched(gone chan<- struct{}) func(http.Handler) http.Handler {
 func TestClientThatLeavesDecidesNothing(t *testing.T) {
 	t.Parallel()
 	working, gone, finish := make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{})
-	svc := setup{outer: watched(gone)}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: watched(gone)}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		working <- struct{}{}
 		select {
 		case <-finish:
-			echo(w, r)
+			testservice.Echo(w, r)
 		case <-r.Context().Done(): // obeys, and says nothing
 		}
 	})
-	svc.hangUp(t, "k", working, gone)
-	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "in-progress")
+	svc.HangUp(t, "k", working, gone)
+	testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "in-progress")
 	close(finish)
-	require.Eventually(t, func() bool { return len(svc.journal.all()) == 2 }, 10*time.Second, time.Millisecond)
-	got := svc.post("k", "b")
-	require.True(t, got.replayed())
-	require.Equal(t, "b", got.body)
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.Eventually(t, func() bool { return len(svc.Journal.All()) == 2 }, 10*time.Second, time.Millisecond)
+	got := svc.Post("k", "b")
+	require.True(t, got.Replayed())
+	require.Equal(t, "b", got.Body)
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A handler that is tied to its client may give up without a word. That is no answer.
@@ -213,8 +202,8 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := endedWithItsClient(t, opts)
-			require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
-			require.Equal(t, http.StatusCreated, svc.post("k", "b").status)
+			require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
+			require.Equal(t, http.StatusCreated, svc.Post("k", "b").Status)
 		})
 	}
 	t.Run("option, refuse", func(t *testing.T) {
@@ -222,27 +211,27 @@ func TestHandlerThatEndsWithItsClient(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			opts := idempotency.Options{CancelWithClient: true, Abandoned: idempotency.Refuse, Lease: time.Minute}
 			svc := endedWithItsClient(t, opts)
-			require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.last(t).Outcome)
+			require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
 			time.Sleep(time.Minute)
-			requireProblem(t, svc.post("k", "b"), http.StatusConflict, "outcome-unknown")
+			testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "outcome-unknown")
 		})
 	})
 }
 
 // endedWithItsClient returns a service whose first client has left, and with it the handler.
-func endedWithItsClient(t *testing.T, opts idempotency.Options) *service {
+func endedWithItsClient(t *testing.T, opts idempotency.Options) *testservice.Service {
 	t.Helper()
 	working, gone := make(chan struct{}, 1), make(chan struct{}, 1)
-	svc := setup{outer: watched(gone), opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Outer: watched(gone), Opts: opts}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if op, _ := idempotency.FromContext(r.Context()); op.Attempt > 1 {
-			echo(w, r)
+			testservice.Echo(w, r)
 			return
 		}
 		working <- struct{}{}
 		<-r.Context().Done()
 	})
-	svc.hangUp(t, "k", working, gone)
-	require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
+	svc.HangUp(t, "k", working, gone)
+	require.Eventually(t, func() bool { return len(svc.Journal.All()) == 1 }, 10*time.Second, time.Millisecond)
 	return svc
 }
 
@@ -267,7 +256,7 @@ func limited(d time.Duration) func(http.Handler) http.Handler {
 func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	const allowed = time.Second
-	givingUp := withHeader("X-Give-Up", "1")
+	givingUp := testservice.WithHeader("X-Give-Up", "1")
 	for name, test := range map[string]struct {
 		outer  func(http.Handler) http.Handler
 		status int
@@ -280,30 +269,30 @@ func TestSilenceAfterADeadlineIsNoAnswer(t *testing.T) {
 			t.Run(fmt.Sprint(name, policy), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					svc := setup{outer: test.outer, opts: idempotency.Options{Abandoned: policy}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					svc := testservice.Setup{Outer: test.outer, Opts: idempotency.Options{Abandoned: policy}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 						if r.Header.Get("X-Give-Up") == "" {
-							echo(w, r)
+							testservice.Echo(w, r)
 							return
 						}
 						w.Header().Set("X-Left-Behind", "1")
 						<-r.Context().Done()
 						assert.Equal(t, context.DeadlineExceeded, context.Cause(r.Context()))
 					})
-					require.Equal(t, test.status, svc.post("", "b", givingUp).status, "without a key")
-					first := svc.post("k", "b", givingUp)
-					require.Equal(t, test.status, first.status)
-					require.NotContains(t, first.header, "X-Left-Behind")
-					require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
-					second := svc.post("k", "b")
-					require.False(t, second.replayed())
+					require.Equal(t, test.status, svc.Post("", "b", givingUp).Status, "without a key")
+					first := svc.Post("k", "b", givingUp)
+					require.Equal(t, test.status, first.Status)
+					require.NotContains(t, first.Header, "X-Left-Behind")
+					require.Eventually(t, func() bool { return len(svc.Journal.All()) == 1 }, 10*time.Second, time.Millisecond)
+					second := svc.Post("k", "b")
+					require.False(t, second.Replayed())
 					if policy == idempotency.Refuse {
-						requireProblem(t, second, http.StatusConflict, "in-progress")
-						require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.all()[0].Outcome)
+						testservice.RequireProblem(t, second, http.StatusConflict, "in-progress")
+						require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.All()[0].Outcome)
 						return
 					}
-					require.Equal(t, http.StatusCreated, second.status)
-					require.Equal(t, idempotency.OutcomeReleased, svc.journal.all()[0].Outcome)
-					require.True(t, svc.post("k", "b").replayed())
+					require.Equal(t, http.StatusCreated, second.Status)
+					require.Equal(t, idempotency.OutcomeReleased, svc.Journal.All()[0].Outcome)
+					require.True(t, svc.Post("k", "b").Replayed())
 				})
 			})
 		}
@@ -328,17 +317,17 @@ func TestAnswerAfterADeadlineIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answered := make(chan struct{})
 		outer := func(h http.Handler) http.Handler { return http.TimeoutHandler(h, time.Second, "") }
-		svc := setup{outer: outer}.serve(t,
+		svc := testservice.Setup{Outer: outer}.Serve(t,
 			func(w http.ResponseWriter, r *http.Request) {
 				<-r.Context().Done()
 				<-answered
 				_, _ = io.WriteString(w, "late")
 			})
-		require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+		require.Equal(t, http.StatusServiceUnavailable, svc.Post("k", "b").Status)
 		close(answered)
-		require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
-		require.Equal(t, "late", svc.post("k", "b").body)
-		require.EqualValues(t, 1, svc.runs.Load())
+		require.Eventually(t, func() bool { return len(svc.Journal.All()) == 1 }, 10*time.Second, time.Millisecond)
+		require.Equal(t, "late", svc.Post("k", "b").Body)
+		require.EqualValues(t, 1, svc.Runs.Load())
 	})
 }
 
@@ -346,9 +335,9 @@ func TestContextOfAHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
-		store := newSpyStore()
-		store.onExtend = failing(always, idempotency.ErrClaimLost)
-		svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		store := testservice.NewSpyStore()
+		store.OnExtend = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: time.Minute}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			ctx := r.Context()
 			requireLive(t, ctx)
 			require.Equal(t, "value", ctx.Value(key{}))
@@ -356,57 +345,57 @@ func TestContextOfAHandler(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, time.Hour, time.Until(deadline))
 			requireEnded(t, ctx, context.Canceled, idempotency.ErrClaimLost)
-			echo(w, r)
+			testservice.Echo(w, r)
 		})
 		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Hour)
 		cancel() // the client has left
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
 		defer cancel()
-		svc.call("k", "b", withContext(ctx))
+		svc.Call("k", "b", testservice.WithContext(ctx))
 	})
 }
 
 // What prints a context must not show the user and the key.
 func TestPrintedContextShowsNoKey(t *testing.T) {
 	t.Parallel()
-	svc := setup{user: func(*http.Request) (string, error) { return "secretuser", nil }}.guard(t,
+	svc := testservice.Setup{User: func(*http.Request) (string, error) { return "secretuser", nil }}.Guard(t,
 		func(w http.ResponseWriter, r *http.Request) {
 			for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 				assert.NotContains(t, fmt.Sprintf(format, r.Context()), "secret")
 			}
 		})
-	svc.call("secretkey", "b")
-	require.EqualValues(t, 1, svc.runs.Load())
+	svc.Call("secretkey", "b")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A handler that is guarded twice runs once, whichever of the two has the answer.
 func TestMountedTwice(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{0, time.Minute} {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		opts := idempotency.Options{Wait: wait}
 		outer, err := idempotency.New(store, idempotency.SingleUser, opts)
 		require.NoError(t, err)
-		svc := setup{store: store, outer: outer.Handler, opts: opts}.serve(t, echo)
-		first := svc.post("k", "b")
-		require.Equal(t, http.StatusCreated, first.status)
-		requireReplay(t, first, svc.post("k", "b"))
-		require.EqualValues(t, 1, svc.runs.Load())
-		require.EqualValues(t, 2, store.begins.Load(), "one for each request")
+		svc := testservice.Setup{Store: store, Outer: outer.Handler, Opts: opts}.Serve(t, testservice.Echo)
+		first := svc.Post("k", "b")
+		require.Equal(t, http.StatusCreated, first.Status)
+		testservice.RequireReplay(t, first, svc.Post("k", "b"))
+		require.EqualValues(t, 1, svc.Runs.Load())
+		require.EqualValues(t, 2, store.Begins.Load(), "one for each request")
 	}
 }
 
 // Another key, user or store is another operation, also inside of one.
 func TestOperationInsideOfAnother(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	outer, err := idempotency.New(store, func(*http.Request) (string, error) { return "gateway", nil }, idempotency.Options{})
 	require.NoError(t, err)
-	svc := setup{store: store, outer: outer.Handler}.serve(t, echo)
-	first := svc.post("k", "b")
-	require.EqualValues(t, 2, store.begins.Load())
-	requireReplay(t, first, svc.post("k", "b"))
-	require.EqualValues(t, 1, svc.runs.Load())
+	svc := testservice.Setup{Store: store, Outer: outer.Handler}.Serve(t, testservice.Echo)
+	first := svc.Post("k", "b")
+	require.EqualValues(t, 2, store.Begins.Load())
+	testservice.RequireReplay(t, first, svc.Post("k", "b"))
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A request that waits and whose client leaves is not one that was refused.
@@ -414,15 +403,15 @@ func TestWaitingClientThatLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		finish := make(chan struct{})
-		svc := setup{opts: idempotency.Options{Wait: time.Hour}}.guard(t, func(w http.ResponseWriter, r *http.Request) { <-finish })
-		go svc.call("k", "b")
+		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour}}.Guard(t, func(w http.ResponseWriter, r *http.Request) { <-finish })
+		go svc.Call("k", "b")
 		synctest.Wait()
 		ctx, leave := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, leave)
-		svc.call("k", "b", withContext(ctx))
-		require.Equal(t, idempotency.OutcomeClientLeft, svc.journal.last(t).Outcome)
-		require.Equal(t, context.Canceled, svc.journal.last(t).Err)
-		require.Equal(t, time.Second, svc.journal.last(t).Waited)
+		svc.Call("k", "b", testservice.WithContext(ctx))
+		require.Equal(t, idempotency.OutcomeClientLeft, svc.Journal.Last(t).Outcome)
+		require.Equal(t, context.Canceled, svc.Journal.Last(t).Err)
+		require.Equal(t, time.Second, svc.Journal.Last(t).Waited)
 		close(finish)
 	})
 }
@@ -431,26 +420,26 @@ func TestWaitingClientThatLeaves(t *testing.T) {
 func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		var dead atomic.Bool
-		store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+		store.OnExtend = func(_ context.Context, _ int64, step func() error) error {
 			if dead.Load() {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}
 		finish := make(chan struct{})
-		svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute}}.guard(t,
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: time.Minute}}.Guard(t,
 			func(w http.ResponseWriter, r *http.Request) { <-finish })
 		retryAfter := func() string {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 			r.Header.Set("Idempotency-Key", "k")
-			svc.handler.ServeHTTP(w, r)
+			svc.Handler.ServeHTTP(w, r)
 			require.Equal(t, http.StatusConflict, w.Code)
 			return w.Header().Get("Retry-After")
 		}
-		go svc.call("k", "")
+		go svc.Call("k", "")
 		synctest.Wait()
 		for range 10 {
 			time.Sleep(19 * time.Second)
@@ -467,15 +456,15 @@ func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 func TestAnswerIsNotSentWhoseEffectsAreInDoubt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onComplete = failing(always, errDown)
-		svc := setup{store: txStore{store}}.guard(t, echo)
-		requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "rolled-back")
-		require.ErrorIs(t, svc.journal.last(t).Err, errDown)
-		tries := store.completes.Load()
+		store := testservice.NewSpyStore()
+		store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
+		svc := testservice.Setup{Store: txStore{store}}.Guard(t, testservice.Echo)
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "rolled-back")
+		require.ErrorIs(t, svc.Journal.Last(t).Err, testservice.ErrDown)
+		tries := store.Completes.Load()
 		time.Sleep(time.Minute)
-		require.Equal(t, tries, store.completes.Load())
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeRolledBack}, svc.journal.outcomes())
+		require.Equal(t, tries, store.Completes.Load())
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeRolledBack}, svc.Journal.Outcomes())
 	})
 }
 
@@ -483,13 +472,13 @@ func TestAnswerIsNotSentWhoseEffectsAreInDoubt(t *testing.T) {
 func TestClientThatLeavesATransactionDecidesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, leave := context.WithCancel(t.Context())
-	svc := setup{store: txStore{newSpyStore()}, opts: idempotency.Options{Stream: true}}.guard(t,
+	svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Opts: idempotency.Options{Stream: true}}.Guard(t,
 		func(w http.ResponseWriter, r *http.Request) {
 			leave()
 			assert.NoError(t, r.Context().Err())
 			w.WriteHeader(http.StatusCreated)
 		})
-	requireReplay(t, svc.call("k", "b", withContext(ctx)), svc.call("k", "b"))
+	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithContext(ctx)), svc.Call("k", "b"))
 }
 
 // impatientStore ends the contexts that it gives to handlers after a second.
@@ -505,7 +494,7 @@ func (s impatientStore) Begin(
 }
 
 func (c impatientClaim) Context(ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, errDown)
+	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, testservice.ErrDown)
 	context.AfterFunc(ctx, cancel)
 	return ctx
 }
@@ -514,15 +503,15 @@ func (c impatientClaim) Context(ctx context.Context) context.Context {
 func TestSilenceAfterTheStoreEndedTheContextIsAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := setup{store: impatientStore{newSpyStore()}}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Store: impatientStore{testservice.NewSpyStore()}}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 		})
 		ctx, leave := context.WithTimeout(t.Context(), time.Hour)
 		defer leave()
 		began := time.Now()
-		requireProblem(t, svc.call("k", "b", withContext(ctx)), http.StatusConflict, "in-progress")
+		testservice.RequireProblem(t, svc.Call("k", "b", testservice.WithContext(ctx)), http.StatusConflict, "in-progress")
 		require.Equal(t, time.Second, time.Since(began))
-		require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
+		require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
 	})
 }
 
@@ -538,11 +527,11 @@ func (c patientContext) Deadline() (time.Time, bool) { return c.deadline, true }
 func TestSilenceWaitsForTheOuterDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		svc.call("k", "b", withContext(patientContext{ctx, began.Add(time.Second)}))
+		svc.Call("k", "b", testservice.WithContext(patientContext{ctx, began.Add(time.Second)}))
 		require.Equal(t, 2*time.Second, time.Since(began))
 	})
 }
@@ -551,38 +540,38 @@ func TestSilenceWaitsForTheOuterDeadline(t *testing.T) {
 func TestSilenceThatIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := setup{outer: limited(time.Second)}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Outer: limited(time.Second)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			idempotency.Decide(r.Context(), idempotency.Keep)
 		})
-		first := svc.call("k", "b")
-		require.Equal(t, http.StatusOK, first.status)
-		requireReplay(t, first, svc.call("k", "b"))
+		first := svc.Call("k", "b")
+		require.Equal(t, http.StatusOK, first.Status)
+		testservice.RequireReplay(t, first, svc.Call("k", "b"))
 	})
 }
 
 // Nothing is added to an answer that was streamed, even if it does not count.
 func TestStreamWhoseClaimIsLostHasNothingAdded(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
-	store.onComplete = failing(always, idempotency.ErrClaimLost)
-	svc := setup{store: store, opts: idempotency.Options{Stream: true}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	store := testservice.NewSpyStore()
+	store.OnComplete = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{Stream: true}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "event")
 		w.(http.Flusher).Flush()
 	})
-	got := svc.post("k", "b")
-	require.Equal(t, "event", got.body)
-	require.Equal(t, http.StatusOK, got.status)
-	require.Equal(t, idempotency.OutcomeClaimLost, svc.journal.last(t).Outcome)
+	got := svc.Post("k", "b")
+	require.Equal(t, "event", got.Body)
+	require.Equal(t, http.StatusOK, got.Status)
+	require.Equal(t, idempotency.OutcomeClaimLost, svc.Journal.Last(t).Outcome)
 }
 
 // An answer without protection may be as large as it likes.
 func TestLargeAnswerWithoutProtection(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
-	store.onBegin = failing(always, errDown)
-	svc := setup{store: store, opts: idempotency.Options{FailOpen: true, MaxResponse: 8}}.guard(t, echo)
-	require.Equal(t, "over the limit", svc.call("k", "over the limit").body)
+	store := testservice.NewSpyStore()
+	store.OnBegin = testservice.Failing(testservice.Always, testservice.ErrDown)
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true, MaxResponse: 8}}.Guard(t, testservice.Echo)
+	require.Equal(t, "over the limit", svc.Call("k", "over the limit").Body)
 }
 
 // listStore is a store that cannot be compared.
@@ -597,9 +586,9 @@ func (s listStore) Begin(
 // Of a store that cannot be compared nobody knows whether it is the same. What is mounted twice does not run then.
 func TestMountedTwiceOnAStoreThatCannotBeCompared(t *testing.T) {
 	t.Parallel()
-	m, err := idempotency.New(listStore{newSpyStore()}, idempotency.SingleUser, idempotency.Options{})
+	m, err := idempotency.New(listStore{testservice.NewSpyStore()}, idempotency.SingleUser, idempotency.Options{})
 	require.NoError(t, err)
-	giveUpAtTheEnd(t, m)
-	twice := &service{handler: m.Handler(m.Handler(http.HandlerFunc(echo)))}
-	requireProblem(t, twice.call("k", "b"), http.StatusConflict, "in-progress")
+	testservice.GiveUpAtTheEnd(t, m)
+	twice := &testservice.Service{Handler: m.Handler(m.Handler(http.HandlerFunc(testservice.Echo)))}
+	testservice.RequireProblem(t, twice.Call("k", "b"), http.StatusConflict, "in-progress")
 }

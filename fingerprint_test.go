@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 const js = "application/json"
@@ -210,14 +211,14 @@ func TestJSONNestedTooDeep(t *testing.T) {
 		"behind two escapes":     {`["\\",` + nested("[", "", "]", 100) + `]`, false},
 		"closed within a string": {nested(`["]",`, "0", "]", 101), false},
 	} {
-		svc := setup{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}.guard(t, echo)
-		got := svc.call("k", row.body, withHeader("Content-Type", js))
+		svc := testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}.Guard(t, testservice.Echo)
+		got := svc.Call("k", row.body, testservice.WithHeader("Content-Type", js))
 		if row.accepted {
-			require.Equal(t, http.StatusCreated, got.status, "%s: %s", name, got.body)
+			require.Equal(t, http.StatusCreated, got.Status, "%s: %s", name, got.Body)
 			continue
 		}
-		requireProblem(t, got, http.StatusBadRequest, "body-invalid")
-		require.ErrorContains(t, svc.journal.last(t).Err, "nested more than 100 deep", name)
+		testservice.RequireProblem(t, got, http.StatusBadRequest, "body-invalid")
+		require.ErrorContains(t, svc.Journal.Last(t).Err, "nested more than 100 deep", name)
 	}
 }
 

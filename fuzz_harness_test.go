@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // memoryNetwork is a network with one server, for fuzz targets: it takes no ports.
@@ -99,7 +101,7 @@ func (n *memoryNetwork) exchange(t testing.TB, request string, ends bool) string
 
 // wholeAnswer is what a client reads, with the trailer.
 type wholeAnswer struct {
-	answer
+	testservice.Answer
 	trailer http.Header
 }
 
@@ -119,7 +121,7 @@ func readWhole(t testing.TB, reply, method string) wholeAnswer {
 		require.NoError(t, err)
 		require.Empty(t, string(rest), "a second response")
 		resp.Header.Del("Date")
-		return wholeAnswer{answer{resp.StatusCode, resp.Header, string(body), nil}, resp.Trailer}
+		return wholeAnswer{testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: nil}, resp.Trailer}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // FuzzRedisInspect puts anything under the name of a record. The store shows what another reader sees there, shows nothing of
@@ -17,11 +18,11 @@ import (
 func FuzzRedisInspect(f *testing.F) {
 	server := miniredis.RunT(f) // its clock stands still
 	server.RequireAuth(servertest.RedisPassword())
-	client := newRedisClient(f, server.Addr(), withContextTimeout)
+	client := testservice.NewRedisClient(f, server.Addr(), testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	noted := frozen
 	noted.Header = ": charge ch_1\n" + noted.Header
-	mustComplete(f, store, numberedKey(1), noted)
+	testservice.MustComplete(f, store, testservice.NumberedKey(1), noted)
 	name := server.Keys()[0]
 	key := strings.TrimPrefix(name, "idempotency:{")[:32]
 	done := client.Get(f.Context(), name).Val()
@@ -85,9 +86,9 @@ func inspectFuzzed(
 	t *testing.T, store *idempotency.RedisStore, want *redisEntry, expiry uint32,
 ) idempotency.Entry {
 	t.Helper()
-	seen, err := store.Inspect(t.Context(), numberedKey(1))
-	listing := mustList(t, store)
-	require.Equal(t, numberedKey(1).Digest(), seen.Digest)
+	seen, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
+	listing := testservice.MustList(t, store)
+	require.Equal(t, testservice.NumberedKey(1).Digest(), seen.Digest)
 	if want == nil {
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		require.Nil(t, seen.Response)

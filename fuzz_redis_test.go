@@ -14,6 +14,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // redisForm is the head of a record in Redis as lua/record.lua describes it.
@@ -69,9 +70,9 @@ func (e redisEntry) after(expiry int64) idempotency.Record {
 func FuzzRedisRecord(f *testing.F) {
 	server := miniredis.RunT(f) // its clock stands still
 	server.RequireAuth(servertest.RedisPassword())
-	client := newRedisClient(f, server.Addr(), withContextTimeout)
+	client := testservice.NewRedisClient(f, server.Addr(), testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	mustComplete(f, store, numberedKey(1), frozen)
+	testservice.MustComplete(f, store, testservice.NumberedKey(1), frozen)
 	name := server.Keys()[0]
 	key := strings.TrimPrefix(name, "idempotency:{")[:32]
 	done := client.Get(f.Context(), name).Val()
@@ -90,9 +91,9 @@ func FuzzRedisRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string, expiry uint32, takeOver bool) {
 		expiry = max(expiry, 1)
 		require.NoError(t, client.Set(t.Context(), name, value, time.Duration(expiry)*time.Millisecond).Err())
-		request := attemptFor(time.Hour)
+		request := testservice.AttemptFor(time.Hour)
 		request.TakeOver = takeOver
-		got, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+		got, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), request)
 		entry, ok := redisEntryOf(value, key)
 		stored := client.Get(t.Context(), name).Val()
 		if !ok {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // lateForgery is a forgedStore whose response changes.
@@ -25,7 +26,7 @@ type lateForgery struct {
 func (s lateForgery) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	return forgedStore{s.response.Load()}.Begin(ctx, key, request)
+	return testservice.ForgedStore{Response: s.response.Load()}.Begin(ctx, key, request)
 }
 
 // refusable are the fields for which a stored response may be refused.
@@ -108,12 +109,12 @@ func FuzzForgedResponse(f *testing.F) {
 			return // clients refuse such a value, whoever sends it
 		}
 		got := readWhole(t, reply, http.MethodPost)
-		require.True(t, got.replayed())
-		require.Equal(t, status, got.status)
+		require.True(t, got.Replayed())
+		require.Equal(t, status, got.Status)
 		if status != http.StatusNoContent && status != http.StatusNotModified {
-			require.Equal(t, string(body), got.body)
+			require.Equal(t, string(body), got.Body)
 		}
-		for name := range maps.Keys(got.header) {
+		for name := range maps.Keys(got.Header) {
 			require.True(t, name == "Idempotent-Replayed" || anyOf([]string{name}, append(names, ofNetHTTP...)), "%q", name)
 		}
 	})

@@ -167,14 +167,14 @@ func FuzzRequest(f *testing.F) {
 		seen := s.request
 		if seen == nil { // net/http has answered
 			require.Zero(t, s.runs)
-			require.True(t, first.status >= 400 || method == http.MethodOptions, "%d", first.status)
+			require.True(t, first.Status >= 400 || method == http.MethodOptions, "%d", first.Status)
 			return
 		}
 		ids := seen.Header["Idempotency-Key"]
 		if seen.Method != http.MethodPost && seen.Method != http.MethodPatch || len(ids) == 0 {
 			_, again := s.ask(request)
 			require.Equal(t, 2, s.runs, "nothing guards this request")
-			require.False(t, again.replayed())
+			require.False(t, again.Replayed())
 			return
 		}
 		id, ok := keyByForm(ids[0])
@@ -184,7 +184,7 @@ func FuzzRequest(f *testing.F) {
 		case seen.ContentLength > fuzzedLimit || !request.cut && len(request.body) > fuzzedLimit:
 			s.refused(first, http.StatusRequestEntityTooLarge, "body-too-large")
 		case request.cut:
-			require.Contains(t, []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, first.status)
+			require.Contains(t, []int{http.StatusBadRequest, http.StatusRequestEntityTooLarge}, first.Status)
 			require.Zero(t, s.runs)
 		default:
 			s.replays(request, reply, first)
@@ -196,19 +196,19 @@ func FuzzRequest(f *testing.F) {
 
 func (s *fuzzedService) refused(got wholeAnswer, status int, code string) {
 	s.t.Helper()
-	require.Equal(s.t, status, got.status)
-	require.Contains(s.t, got.body, "#"+code)
+	require.Equal(s.t, status, got.Status)
+	require.Contains(s.t, got.Body, "#"+code)
 	require.Zero(s.t, s.runs)
 }
 
 // replays requires that the first answer was the handler's, and that the second one is the same.
 func (s *fuzzedService) replays(request fuzzedRequest, reply string, first wholeAnswer) {
 	s.t.Helper()
-	require.Equal(s.t, http.StatusCreated, first.status)
-	require.False(s.t, first.replayed())
-	require.Equal(s.t, request.body, first.body)
+	require.Equal(s.t, http.StatusCreated, first.Status)
+	require.False(s.t, first.Replayed())
+	require.Equal(s.t, request.body, first.Body)
 	again, second := s.ask(request)
-	require.True(s.t, second.replayed())
+	require.True(s.t, second.Replayed())
 	require.Equal(s.t, withoutMark(reply), withoutMark(again))
 	require.Equal(s.t, 1, s.runs)
 }
@@ -230,9 +230,9 @@ func (s *fuzzedService) refusesOther(request, other fuzzedRequest, seen *http.Re
 	_, third := s.ask(other)
 	if s.request != nil && !other.cut && len(other.body) <= fuzzedLimit {
 		if other.body != request.body || reflect.DeepEqual(seen.Header, s.request.Header) {
-			require.Equal(s.t, other.body == request.body, third.replayed())
+			require.Equal(s.t, other.body == request.body, third.Replayed())
 		}
-		require.True(s.t, third.replayed() || strings.Contains(third.body, "#key-reused"), "%q", third.body)
+		require.True(s.t, third.Replayed() || strings.Contains(third.Body, "#key-reused"), "%q", third.Body)
 	}
 	require.Equal(s.t, 1, s.runs)
 }

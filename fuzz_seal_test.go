@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // fixedStore has one record for every key.
@@ -26,8 +27,8 @@ func (s fixedStore) Begin(
 // sealedSeed returns a record whose answer is sealed.
 func sealedSeed(f testing.TB, resp idempotency.Response) idempotency.Record {
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	mustComplete(f, mustSeal(f, inner, sealing("1")), numberedKey(1), resp)
-	record, _, err := inner.Begin(f.Context(), numberedKey(1), attemptFor(time.Hour))
+	testservice.MustComplete(f, testservice.MustSeal(f, inner, testservice.Sealing("1")), testservice.NumberedKey(1), resp)
+	record, _, err := inner.Begin(f.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.NoError(f, err)
 	return record
 }
@@ -35,7 +36,7 @@ func sealedSeed(f testing.TB, resp idempotency.Response) idempotency.Record {
 // FuzzSealedAnswer forges the answer of a record. Whatever it is, it is refused, unless it was sealed for this very record: by
 // another process that fuzzes, say.
 func FuzzSealedAnswer(f *testing.F) {
-	genuine := sealedSeed(f, bodyOf(20))
+	genuine := sealedSeed(f, testservice.BodyOf(20))
 	mark, body := string(genuine.Response.Header), genuine.Response.Body
 	for _, seed := range []string{"", ":sealed/1 ", ":sealed/1 1\n", ":sealed/1 2\n", "A: b\n", mark + "A: b\n", ": b\n" + mark} {
 		f.Add(seed, body, genuine.Response.Status, genuine.Attempt)
@@ -48,10 +49,10 @@ func FuzzSealedAnswer(f *testing.F) {
 		record := genuine
 		record.Attempt = attempt
 		record.Response = &idempotency.Response{Status: status, Header: idempotency.Fields(header), Body: forged}
-		got, _, err := mustSeal(t, fixedStore{record}, sealing("1", "2")).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+		got, _, err := testservice.MustSeal(t, fixedStore{record}, testservice.Sealing("1", "2")).Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		if header == mark && status == genuine.Response.Status && attempt == genuine.Attempt && (err == nil || bytes.Equal(forged, body)) {
 			require.NoError(t, err)
-			require.Equal(t, bodyOf(20), *got.Response)
+			require.Equal(t, testservice.BodyOf(20), *got.Response)
 			return
 		}
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -85,15 +86,15 @@ func FuzzSealedSecret(f *testing.F) {
 		record := idempotency.Record{Attempt: 1, Response: &idempotency.Response{
 			Status: http.StatusCreated, Header: ":sealed/1 kms\n", Body: secret,
 		}}
-		got, _, err := mustSeal(t, fixedStore{record}, sealingWith(keyService{})).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+		got, _, err := testservice.MustSeal(t, fixedStore{record}, testservice.SealingWith(testservice.KeyService{})).Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		return got, err
 	}
 	secretOf := func(t testing.TB, resp idempotency.Response) []byte {
 		inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-		mustComplete(t, mustSeal(t, inner, sealingWith(keyService{})), numberedKey(1), resp)
-		return mustRead(t, inner, numberedKey(1)).Response.Body
+		testservice.MustComplete(t, testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{})), testservice.NumberedKey(1), resp)
+		return testservice.MustRead(t, inner, testservice.NumberedKey(1)).Response.Body
 	}
-	for _, resp := range []idempotency.Response{bodyOf(3), frozen, {Status: 200, Omitted: true}, {Header: "A\n", Trailer: "B\n"}} {
+	for _, resp := range []idempotency.Response{testservice.BodyOf(3), frozen, {Status: 200, Omitted: true}, {Header: "A\n", Trailer: "B\n"}} {
 		secret := secretOf(f, resp)
 		f.Add(secret)
 		f.Add(secret[:len(secret)/2])

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // goldenKeys are keys whose digests and names are kept for ever.
@@ -55,17 +56,17 @@ var fingerprintFuncs = []struct {
 // requests. They have no version in the store. If one of them changes, all that is stored is forgotten.
 func goldenNames(t *testing.T) string {
 	var b strings.Builder
-	server, client := newMiniredis(t)
+	server, client := testservice.NewMiniredis(t)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	sealed := mustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "sealed:"}), sealing("2026"))
+	sealed := testservice.MustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "sealed:"}), testservice.Sealing("2026"))
 	for _, key := range goldenKeys {
 		fmt.Fprintf(&b, "key %q %q %q\n digest %x\n operation %v\n", key.User, key.Endpoint, key.ID, key.Digest(), key.OperationID())
 		bounded := key.Bounded()
 		fmt.Fprintf(&b, " bounded %q %q %q\n", bounded.User, bounded.Endpoint, bounded.ID)
-		mustClaim(t, store, key, attemptFor(time.Hour))
+		testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 		fmt.Fprintf(&b, " redis %s\n", server.Keys()[0])
 		server.FlushAll()
-		mustClaim(t, sealed, key, attemptFor(time.Hour))
+		testservice.MustClaim(t, sealed, key, testservice.AttemptFor(time.Hour))
 		name := server.Keys()[0]
 		fmt.Fprintf(&b, " sealed %s %s\n", name, goldenFingerprint.FindString(client.Get(t.Context(), name).Val()))
 		server.FlushAll()
@@ -93,10 +94,10 @@ func goldenNames(t *testing.T) string {
 // begunBy returns key and fingerprint by which a middleware asks its store for a request.
 func begunBy(t *testing.T, r *http.Request, f idempotency.FingerprintFunc) (key idempotency.Key, fp idempotency.Fingerprint) {
 	t.Helper()
-	store := begunStore{newSpyStore(), &key, &fp}
+	store := begunStore{testservice.NewSpyStore(), &key, &fp}
 	opts := idempotency.Options{Fingerprint: f, FingerprintHeaders: []string{"Stripe-Account"}}
 	r.Header.Set("Idempotency-Key", "k")
-	setup{store: store, opts: opts}.guard(t, echo).handler.ServeHTTP(httptest.NewRecorder(), r)
+	testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo).Handler.ServeHTTP(httptest.NewRecorder(), r)
 	return key, fp
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // goldenVersion is that of the forms that this package writes; testdata/README.md says what to do for a new one.
@@ -42,18 +43,18 @@ type goldenRecord struct {
 
 // goldenAnswer is what a client gets, with the trailer.
 type goldenAnswer struct {
-	answer
+	testservice.Answer
 	trailer http.Header
 }
 
 var goldenRecords = map[string]goldenRecord{
-	"running":         {handler: echo, running: true, found: foundRunning},
-	"running-sealed":  {handler: echo, running: true, sealed: true, found: foundRunning},
-	"released":        {handler: status(http.StatusServiceUnavailable), found: foundReleased},
-	"released-sealed": {handler: status(http.StatusServiceUnavailable), sealed: true, found: foundReleased},
+	"running":         {handler: testservice.Echo, running: true, found: foundRunning},
+	"running-sealed":  {handler: testservice.Echo, running: true, sealed: true, found: foundRunning},
+	"released":        {handler: testservice.Status(http.StatusServiceUnavailable), found: foundReleased},
+	"released-sealed": {handler: testservice.Status(http.StatusServiceUnavailable), sealed: true, found: foundReleased},
 	"done":            {handler: goldenHandler},
 	"done-sealed":     {handler: goldenHandler, sealed: true},
-	"done-empty":      {handler: status(http.StatusNoContent)},
+	"done-empty":      {handler: testservice.Status(http.StatusNoContent)},
 	"done-staged":     {handler: answering(strings.Repeat("0123456789abcde\n", 200))},
 	"done-header":     {handler: withLargeHeader},
 	"done-trailer":    {handler: withTrailers},
@@ -106,7 +107,7 @@ func failOnce(w http.ResponseWriter, r *http.Request) {
 
 // goldenService is a service whose records are the golden ones.
 type goldenService struct {
-	*service
+	*testservice.Service
 	client *redis.Client
 	golden goldenRecord
 	name   string // of the golden record
@@ -116,15 +117,15 @@ type goldenService struct {
 
 func newGoldenService(t *testing.T, name string, golden goldenRecord) *goldenService {
 	t.Helper()
-	s := &goldenService{client: newRedisClient(t, servertest.Redis(t).Addr()), golden: golden, name: name}
+	s := &goldenService{client: testservice.NewRedisClient(t, servertest.Redis(t).Addr()), golden: golden, name: name}
 	var store idempotency.Store = idempotency.NewRedisStore(s.client, idempotency.RedisOptions{})
 	if golden.sealed {
-		store = mustSeal(t, store, sealing("2026"))
+		store = testservice.MustSeal(t, store, testservice.Sealing("2026"))
 	}
-	s.service = setup{
-		store: store, user: func(*http.Request) (string, error) { return "alice", nil },
-		opts: idempotency.Options{TTL: goldenTTL, Lease: time.Minute, MaxResponse: goldenLimit},
-	}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+	s.Service = testservice.Setup{
+		Store: store, User: func(*http.Request) (string, error) { return "alice", nil },
+		Opts: idempotency.Options{TTL: goldenTTL, Lease: time.Minute, MaxResponse: goldenLimit},
+	}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		s.last = op
 		if s.inside != nil {
@@ -142,9 +143,9 @@ func (s *goldenService) ask(body string) *goldenAnswer {
 	r.Header.Set("Idempotency-Key", `"`+s.name+`"`)
 	r.Header.Set("Content-Type", "application/json; charset=utf-8")
 	w := httptest.NewRecorder()
-	s.handler.ServeHTTP(w, r)
+	s.Handler.ServeHTTP(w, r)
 	result := w.Result()
-	return &goldenAnswer{answer{w.Code, result.Header, w.Body.String(), nil}, result.Trailer}
+	return &goldenAnswer{testservice.Answer{Status: w.Code, Header: result.Header, Body: w.Body.String(), Err: nil}, result.Trailer}
 }
 
 const goldenBody = `{"amount":1}`
@@ -153,7 +154,7 @@ const goldenBody = `{"amount":1}`
 func (s *goldenService) made(t *testing.T) (file string) {
 	t.Helper()
 	snapshot := func() {
-		names := redisKeys(t, s.client, "")
+		names := testservice.RedisKeys(t, s.client, "")
 		require.Len(t, names, 1)
 		file = names[0] + "\n" + s.client.Get(t.Context(), names[0]).Val()
 	}
@@ -161,7 +162,7 @@ func (s *goldenService) made(t *testing.T) (file string) {
 		s.inside = snapshot
 	}
 	if first := s.ask(goldenBody); s.name == "done-later" {
-		require.Equal(t, http.StatusInternalServerError, first.status)
+		require.Equal(t, http.StatusInternalServerError, first.Status)
 		s.ask(goldenBody)
 	}
 	if !s.golden.running {

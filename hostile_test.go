@@ -18,6 +18,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 var hostileFor = flag.Duration("hostile", 3*time.Second, "how long TestOneHostileUserAmongAHundred lasts")
@@ -35,7 +36,7 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 		}},
 		// The store has no shares: a rate limit in front of the middleware bounds what a user can have stored.
 		"Redis": {store: func(t *testing.T) idempotency.Store {
-			client := newRedisClient(t, servertest.Redis(t, "--maxmemory", "256mb").Addr())
+			client := testservice.NewRedisClient(t, servertest.Redis(t, "--maxmemory", "256mb").Addr())
 			return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		}, outer: atMost(10)},
 	} {
@@ -46,13 +47,13 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 					stopped.Store(true)
 				}
 			}
-			svc := setup{
-				store: test.store(t),
-				user:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
-				opts:  idempotency.Options{Wait: 5 * time.Second, Observer: watch},
-				outer: test.outer,
-			}.serve(t, charge)
-			svc.server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 200
+			svc := testservice.Setup{
+				Store: test.store(t),
+				User:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+				Opts:  idempotency.Options{Wait: 5 * time.Second, Observer: watch},
+				Outer: test.outer,
+			}.Serve(t, charge)
+			svc.Server.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 200
 			end := time.Now().Add(*hostileFor)
 			var all sync.WaitGroup
 			var hostile sync.Map // status -> *atomic.Int64
@@ -60,7 +61,7 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 				all.Go(func() {
 					// On a slow machine it takes longer until the attack has gone as far as it can.
 					for now := time.Now(); now.Before(end) || !stopped.Load() && now.Before(end.Add(time.Minute)); now = time.Now() {
-						status := attack(svc).status
+						status := attack(svc).Status
 						n, _ := hostile.LoadOrStore(status, new(atomic.Int64))
 						n.(*atomic.Int64).Add(1)
 						if test.outer != nil && status == http.StatusTooManyRequests {
@@ -95,16 +96,16 @@ func TestOneHostileUserAmongAHundred(t *testing.T) {
 }
 
 // pay sends a payment twice, as a client does that has lost its connection.
-func pay(t *testing.T, svc *service, user string) {
+func pay(t *testing.T, svc *testservice.Service, user string) {
 	key := rand.Text()
-	var answers [2]answer
+	var answers [2]testservice.Answer
 	for i := range answers {
-		answers[i] = svc.send("/payments", key, `{"amount":1}`, withHeader("X-User", user))
+		answers[i] = svc.Send("/payments", key, `{"amount":1}`, testservice.WithHeader("X-User", user))
 	}
 	first, second := answers[0], answers[1]
-	if first.err != nil || second.err != nil || first.status != http.StatusCreated || first.replayed() ||
-		second.status != http.StatusCreated || !second.replayed() || first.body != second.body {
-		t.Errorf("%s: first %d %s %v, then %d %s %v", user, first.status, first.body, first.err, second.status, second.body, second.err)
+	if first.Err != nil || second.Err != nil || first.Status != http.StatusCreated || first.Replayed() ||
+		second.Status != http.StatusCreated || !second.Replayed() || first.Body != second.Body {
+		t.Errorf("%s: first %d %s %v, then %d %s %v", user, first.Status, first.Body, first.Err, second.Status, second.Body, second.Err)
 	}
 }
 
@@ -128,10 +129,10 @@ func charge(w http.ResponseWriter, r *http.Request) {
 }
 
 // attack sends one request of the hostile user.
-func attack(svc *service) answer {
+func attack(svc *testservice.Service) testservice.Answer {
 	target, key, body := "/payments", rand.Text(), ""
-	edits := []edit{withHeader("X-User", "mallory")}
-	ask := func(what string) { edits = append(edits, withHeader("X-Ask-For", what)) }
+	edits := []testservice.Edit{testservice.WithHeader("X-User", "mallory")}
+	ask := func(what string) { edits = append(edits, testservice.WithHeader("X-Ask-For", what)) }
 	switch mathrand.IntN(8) {
 	case 0:
 		ask("refusal")
@@ -148,10 +149,10 @@ func attack(svc *service) answer {
 	case 5:
 		body = strings.Repeat("x", 900<<10)
 	case 6:
-		edits = append(edits, withHeader("X-Answer-Header", strings.Repeat("x", 60_000)))
+		edits = append(edits, testservice.WithHeader("X-Answer-Header", strings.Repeat("x", 60_000)))
 	default: // as many records as possible
 	}
-	return svc.send(target, key, body, edits...)
+	return svc.Send(target, key, body, edits...)
 }
 
 // atMost lets so many requests of a user pass in each second.

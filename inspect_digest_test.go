@@ -10,19 +10,20 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // Whoever knows the parts of a key as service and client have named them finds its record, however long they are. So does
 // whoever knows nothing but the digest.
 func TestInspectByPartsAndByDigest(t *testing.T) {
 	t.Parallel()
-	store := idempotency.NewRedisStore(newRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{})
-	svc := setup{
-		store: store,
-		user:  func(*http.Request) (string, error) { return "alice", nil },
-	}.serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{})
+	svc := testservice.Setup{
+		Store: store,
+		User:  func(*http.Request) (string, error) { return "alice", nil },
+	}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
 	for _, path := range []string{"/a", "/" + strings.Repeat("a", 1000)} {
-		require.NoError(t, svc.send(path, "k", "").err)
+		require.NoError(t, svc.Send(path, "k", "").Err)
 		key := idempotency.Key{User: "alice", Endpoint: "POST " + path, ID: "k"}
 		entry, err := store.Inspect(t.Context(), key.Bounded())
 		require.NoError(t, err)

@@ -23,18 +23,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // keyOf returns the key that a middleware finds in the lines of the header. It reports false if they are refused.
 func keyOf(t testing.TB, lines ...string) (id string, ok bool) {
 	t.Helper()
-	svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		id, ok = op.Key.ID, true
 	})
-	if got := svc.call("", "b", withHeader("Idempotency-Key", lines...)); !ok {
-		require.Equal(t, http.StatusBadRequest, got.status)
-		require.Contains(t, got.body, "#key-invalid")
+	if got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", lines...)); !ok {
+		require.Equal(t, http.StatusBadRequest, got.Status)
+		require.Contains(t, got.Body, "#key-invalid")
 	}
 	return id, ok
 }
@@ -90,12 +91,12 @@ func TestKeyInvalidNamesTheReason(t *testing.T) {
 		{opts: both, lines: []string{"a"}, reason: "Idempotency-Key and X-Key have different keys"},
 		{opts: uuids, lines: []string{"a"}, reason: "a UUID has 36 characters, not 1"},
 	} {
-		svc := setup{opts: row.opts}.guard(t, echo)
-		got := svc.call("", "b", withHeader("Idempotency-Key", row.lines...), withHeader("X-Key", "other"))
-		detail := requireProblem(t, got, http.StatusBadRequest, "key-invalid").Detail
+		svc := testservice.Setup{Opts: row.opts}.Guard(t, testservice.Echo)
+		got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.lines...), testservice.WithHeader("X-Key", "other"))
+		detail := testservice.RequireProblem(t, got, http.StatusBadRequest, "key-invalid").Detail
 		require.Regexp(t, `^Nothing was executed\. .* Reason: .*[^.]\.$`, detail)
 		require.Contains(t, detail, row.reason, "%q", row.lines)
-		require.ErrorContains(t, svc.journal.last(t).Err, row.reason)
+		require.ErrorContains(t, svc.Journal.Last(t).Err, row.reason)
 	}
 }
 
@@ -213,11 +214,11 @@ func TestPartsOfAKeyAreBounded(t *testing.T) {
 	t.Parallel()
 	long := func(end string) string { return "/" + strings.Repeat("a", 100_000) + end }
 	var seen []idempotency.Key
-	store := newSpyStore()
-	svc := setup{
-		store: store,
-		user:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
-	}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	store := testservice.NewSpyStore()
+	svc := testservice.Setup{
+		Store: store,
+		User:  func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+	}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		seen = append(seen, op.Key)
 	})
@@ -227,7 +228,7 @@ func TestPartsOfAKeyAreBounded(t *testing.T) {
 	}
 	for _, request := range requests {
 		for range 2 {
-			require.NoError(t, svc.send(request[1], "k", "", withHeader("X-User", request[0])).err)
+			require.NoError(t, svc.Send(request[1], "k", "", testservice.WithHeader("X-User", request[0])).Err)
 		}
 	}
 	require.Len(t, seen, len(requests), "each of them ran once")
@@ -266,11 +267,11 @@ func TestEndpointIsWhatTheClientAskedFor(t *testing.T) {
 		"*":                            "POST *",
 	} {
 		var endpoint string
-		svc := setup{}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 			op, _ := idempotency.FromContext(r.Context())
 			endpoint = op.Key.Endpoint
 		})
-		svc.call("k", "b", func(r *http.Request) { r.RequestURI, r.URL.Path = target, "/rewritten" })
+		svc.Call("k", "b", func(r *http.Request) { r.RequestURI, r.URL.Path = target, "/rewritten" })
 		require.Equal(t, want, endpoint, "%q", target)
 	}
 }
@@ -338,7 +339,7 @@ func TestDefaultEndpoint(t *testing.T) {
 // nobody can name a short part that is taken for a long one.
 func TestPartOfAKeyIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
-	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	bounded := func(part string) (cut string) {
 		key := idempotency.Key{User: part, Endpoint: part, ID: part}
@@ -399,7 +400,7 @@ func TestKeyIsNoPartOfTheRequestLine(t *testing.T) {
 			require.NoError(t, err)
 			r := httptest.NewRequest(http.MethodPost, path+"?"+strings.Repeat("q", 1<<20), nil)
 			r.Header.Set("Idempotency-Key", "key")
-			m.Handler(http.HandlerFunc(echo)).ServeHTTP(httptest.NewRecorder(), r)
+			m.Handler(http.HandlerFunc(testservice.Echo)).ServeHTTP(httptest.NewRecorder(), r)
 			require.Len(t, keys, 1)
 			require.Equal(t, "user", keys[0].User)
 			require.NotSame(t, unsafe.StringData(line), unsafe.StringData(keys[0].Endpoint))

@@ -15,23 +15,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // bench is a Runner on a store that a test watches.
 type bench struct {
 	*idempotency.Runner
-	store   *spyStore
-	journal journal
+	store   *testservice.SpyStore
+	journal testservice.Journal
 }
 
-func newBench(t *testing.T, store *spyStore, opts idempotency.RunnerOptions) *bench {
+func newBench(t *testing.T, store *testservice.SpyStore, opts idempotency.RunnerOptions) *bench {
 	t.Helper()
 	b := &bench{store: store}
-	opts.Observer, opts.Logger = b.journal.observe, slog.New(slog.DiscardHandler)
+	opts.Observer, opts.Logger = b.journal.Observe, slog.New(slog.DiscardHandler)
 	var err error
 	b.Runner, err = idempotency.NewRunner(store, opts)
 	require.NoError(t, err)
-	giveUpAtTheEnd(t, b)
+	testservice.GiveUpAtTheEnd(t, b)
 	return b
 }
 
@@ -49,7 +50,7 @@ func (b *bench) do(work func(context.Context) (idempotency.Response, error)) (id
 func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, newSpyStore(), idempotency.RunnerOptions{Lease: time.Minute})
+		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Lease: time.Minute})
 		go func() {
 			for range 119 {
 				time.Sleep(30 * time.Second)
@@ -63,12 +64,12 @@ func TestLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 			return someWork(ctx)
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 179, b.store.extends.Load()) // every 20 s
-		require.Equal(t, idempotency.OutcomeExecuted, b.journal.last(t).Outcome)
+		require.EqualValues(t, 179, b.store.Extends.Load()) // every 20 s
+		require.Equal(t, idempotency.OutcomeExecuted, b.journal.Last(t).Outcome)
 
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.EqualValues(t, 179, b.store.extends.Load(), "renewed after the handler had returned")
+		require.EqualValues(t, 179, b.store.Extends.Load(), "renewed after the handler had returned")
 		_, replayed, err := b.do(someWork)
 		require.NoError(t, err)
 		require.True(t, replayed)
@@ -89,9 +90,9 @@ func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onExtend = failing(always, errDown)
-				svc := setup{store: store, opts: idempotency.Options{Lease: time.Minute, Abandoned: c.policy}}.guard(t,
+				store := testservice.NewSpyStore()
+				store.OnExtend = testservice.Failing(testservice.Always, testservice.ErrDown)
+				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: time.Minute, Abandoned: c.policy}}.Guard(t,
 					func(w http.ResponseWriter, r *http.Request) {
 						if op, _ := idempotency.FromContext(r.Context()); op.Attempt == 1 {
 							w.Header().Set("X-Left-Behind", "1")
@@ -100,12 +101,12 @@ func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
 						}
 						w.WriteHeader(http.StatusCreated)
 					})
-				first := svc.call("k", "b")
-				require.NotContains(t, first.header, "X-Left-Behind")
-				requireProblem(t, first, http.StatusConflict, "in-progress")
-				require.Equal(t, c.outcome, svc.journal.last(t).Outcome)
+				first := svc.Call("k", "b")
+				require.NotContains(t, first.Header, "X-Left-Behind")
+				testservice.RequireProblem(t, first, http.StatusConflict, "in-progress")
+				require.Equal(t, c.outcome, svc.Journal.Last(t).Outcome)
 				time.Sleep(time.Minute)
-				require.Equal(t, c.again, svc.call("k", "b").status)
+				require.Equal(t, c.again, svc.Call("k", "b").Status)
 			})
 		})
 	}
@@ -116,8 +117,8 @@ func TestHandlerThatGivesUpHasNotAnswered(t *testing.T) {
 func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n%3 == 0 {
 				time.Sleep(4500 * time.Millisecond)
 			}
@@ -126,7 +127,7 @@ func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 		var mu sync.Mutex
 		renewed := make(map[any][]time.Duration)
-		store.onExtend = func(ctx context.Context, _ int64, step func() error) error {
+		store.OnExtend = func(ctx context.Context, _ int64, step func() error) error {
 			mu.Lock()
 			defer mu.Unlock()
 			began := ctx.Value(someKey).(time.Time)
@@ -137,7 +138,7 @@ func TestEachLeaseIsRenewedWhenItIsDue(t *testing.T) {
 		for i := range 60 {
 			group.Go(func() {
 				ctx := context.WithValue(t.Context(), someKey, time.Now())
-				_, _, err := b.Do(ctx, numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+				_, _, err := b.Do(ctx, testservice.NumberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
 					time.Sleep(time.Duration(i%7) * 15 * time.Second)
 					return someWork(ctx)
 				})
@@ -162,18 +163,18 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		begin time.Duration // that Begin takes to answer
-		fault hook
+		fault testservice.Hook
 		after time.Duration // from the call of Begin; zero: never
 	}{
-		{"lost at once", 0, failing(always, idempotency.ErrClaimLost), 20 * time.Second},
+		{"lost at once", 0, testservice.Failing(testservice.Always, idempotency.ErrClaimLost), 20 * time.Second},
 		{"lost at the third renewal", 0, func(_ context.Context, n int64, step func() error) error {
 			if n == 3 {
 				return idempotency.ErrClaimLost
 			}
 			return step()
 		}, time.Minute},
-		{"renewals fail", 0, failing(always, errDown), lapses},
-		{"renewals fail behind a slow claim", 4 * time.Second, failing(always, errDown), lapses},
+		{"renewals fail", 0, testservice.Failing(testservice.Always, testservice.ErrDown), lapses},
+		{"renewals fail behind a slow claim", 4 * time.Second, testservice.Failing(testservice.Always, testservice.ErrDown), lapses},
 		{"renewals are not answered", 0, func(ctx context.Context, _ int64, _ func() error) error {
 			<-ctx.Done()
 			return ctx.Err()
@@ -184,13 +185,13 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 		}, lapses},
 		{"renewals fail after a while", 0, func(_ context.Context, n int64, step func() error) error {
 			if n > 6 {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}, 2*time.Minute + lapses},
 		{"some renewals fail", 0, func(_ context.Context, n int64, step func() error) error {
 			if n%4 != 0 {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}, 0},
@@ -200,9 +201,9 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onExtend = row.fault
-				store.onBegin = func(_ context.Context, _ int64, step func() error) error {
+				store := testservice.NewSpyStore()
+				store.OnExtend = row.fault
+				store.OnBegin = func(_ context.Context, _ int64, step func() error) error {
 					defer time.Sleep(row.begin)
 					return step()
 				}
@@ -228,8 +229,8 @@ func TestHandlerIsCancelledWhenItsLeaseIsLost(t *testing.T) {
 func TestRestoredLeaseIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(_ context.Context, n int64, step func() error) error {
 			if n == 1 {
 				return errors.Join(step(), idempotency.ErrRestored)
 			}
@@ -241,16 +242,16 @@ func TestRestoredLeaseIsReported(t *testing.T) {
 			return someWork(ctx)
 		})
 		require.NoError(t, err)
-		require.Equal(t, idempotency.OutcomeRestored, b.journal.last(t).Outcome)
-		require.ErrorIs(t, b.journal.last(t).Err, idempotency.ErrRestored)
+		require.Equal(t, idempotency.OutcomeRestored, b.journal.Last(t).Outcome)
+		require.ErrorIs(t, b.journal.Last(t).Err, idempotency.ErrRestored)
 	})
 }
 
 func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(ctx context.Context, _ int64, _ func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(ctx context.Context, _ int64, _ func() error) error {
 			<-ctx.Done()
 			return ctx.Err()
 		}
@@ -265,8 +266,8 @@ func TestRenewalUnderWayDoesNotHoldUpTheAnswer(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 21*time.Second, time.Since(began))
 		require.Equal(t, context.Canceled, context.Cause(kept), "nothing was lost")
-		require.EqualValues(t, 1, store.extends.Load())
-		require.EqualValues(t, 1, store.completes.Load())
+		require.EqualValues(t, 1, store.Extends.Load())
+		require.EqualValues(t, 1, store.Completes.Load())
 	})
 }
 
@@ -275,9 +276,9 @@ func TestNoRenewalAfterTheCompletion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for range 300 {
-			store := newSpyStore()
+			store := testservice.NewSpyStore()
 			var completed atomic.Bool
-			store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+			store.OnExtend = func(_ context.Context, _ int64, step func() error) error {
 				assert.False(t, completed.Load())
 				return step()
 			}
@@ -298,8 +299,8 @@ func TestNoRenewalAfterTheCompletion(t *testing.T) {
 func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(_ context.Context, _ int64, step func() error) error {
 			time.Sleep(time.Hour)
 			return step()
 		}
@@ -324,7 +325,7 @@ func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		runner, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{Lease: time.Minute})
 		require.NoError(t, err)
 		_, _, err = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
@@ -332,8 +333,8 @@ func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
 			return idempotency.Response{}, ctx.Err()
 		})
 		require.NoError(t, err)
-		require.Zero(t, store.extends.Load())
-		require.EqualValues(t, 1, store.completes.Load())
+		require.Zero(t, store.Extends.Load())
+		require.EqualValues(t, 1, store.Completes.Load())
 	})
 }
 
@@ -347,7 +348,7 @@ func (transactions) Transactional() bool { return true }
 func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		fault hook
+		fault testservice.Hook
 		after time.Duration
 	}{
 		"goes on": {func(_ context.Context, _ int64, step func() error) error { return step() }, 0},
@@ -363,8 +364,8 @@ func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
-				store.onExtend = row.fault
+				store := testservice.NewSpyStore()
+				store.OnExtend = row.fault
 				runner, err := idempotency.NewRunner(transactions{txStore{store}}, idempotency.RunnerOptions{
 					Lease: time.Minute, Logger: slog.New(slog.DiscardHandler),
 				})
@@ -381,10 +382,10 @@ func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
 					return someWork(ctx)
 				})
 				require.NoError(t, err)
-				asked := store.extends.Load()
+				asked := store.Extends.Load()
 				time.Sleep(2 * time.Hour)
 				synctest.Wait()
-				require.Equal(t, asked, store.extends.Load(), "nobody asks after the completion")
+				require.Equal(t, asked, store.Extends.Load(), "nobody asks after the completion")
 			})
 		})
 	}
@@ -394,8 +395,8 @@ func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
 func TestLateLeaseIsRenewedInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n == 1 {
 				defer time.Sleep(45 * time.Second) // three quarters of the lease
 			}
@@ -405,7 +406,7 @@ func TestLateLeaseIsRenewedInTime(t *testing.T) {
 		var group sync.WaitGroup
 		run := func(i int) {
 			group.Go(func() {
-				_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+				_, _, err := b.Do(t.Context(), testservice.NumberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
 					time.Sleep(5 * time.Minute)
 					assert.NoError(t, ctx.Err())
 					return someWork(ctx)
@@ -418,7 +419,7 @@ func TestLateLeaseIsRenewedInTime(t *testing.T) {
 		run(1) // is known before the late one, and due after it
 		for range 25 {
 			time.Sleep(10 * time.Second)
-			_, _, err := b.Do(t.Context(), numberedKey(0), nil, mustNotWork(t))
+			_, _, err := b.Do(t.Context(), testservice.NumberedKey(0), nil, mustNotWork(t))
 			require.ErrorIs(t, err, idempotency.ErrInProgress)
 		}
 		group.Wait()
@@ -432,8 +433,8 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 		{}, {Lease: time.Second}, {Lease: 4 * time.Second, StoreTimeout: 4 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newSpyStore()
-			store.onExtend = func(ctx context.Context, n int64, step func() error) error {
+			store := testservice.NewSpyStore()
+			store.OnExtend = func(ctx context.Context, n int64, step func() error) error {
 				if n == 1 {
 					<-ctx.Done()
 					return ctx.Err()
@@ -447,7 +448,7 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 				return someWork(ctx)
 			})
 			require.NoError(t, err)
-			require.Equal(t, idempotency.OutcomeExecuted, b.journal.last(t).Outcome)
+			require.Equal(t, idempotency.OutcomeExecuted, b.journal.Last(t).Outcome)
 		})
 	}
 }
@@ -456,10 +457,10 @@ func TestSilentConnectionDoesNotCostTheLease(t *testing.T) {
 // The test runs by the true clock: in a bubble of synctest, a timer that is late cannot be stopped any more.
 func TestOwnersAreToldAfterAStandstill(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute})
 	for i := range 100 {
-		_, claim, err := store.Begin(t.Context(), numberedKey(i), attemptFor(time.Hour))
+		_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
 		require.NoError(t, err)
 		owner := b.RenewLate(t.Context(), claim, time.Minute)
 		require.Eventually(t, func() bool { return owner.Err() != nil }, 10*time.Second, time.Millisecond)
@@ -471,10 +472,10 @@ func TestOwnersAreToldAfterAStandstill(t *testing.T) {
 func TestOwnerIsToldBeforeItsSuccessorBegins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(context.Context, int64, func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(context.Context, int64, func() error) error {
 			time.Sleep(10 * time.Minute) // a driver that takes no notice of its context
-			return errDown
+			return testservice.ErrDown
 		}
 		b := newBench(t, store, idempotency.RunnerOptions{})
 		var told atomic.Bool
@@ -508,9 +509,9 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const claims, most = 1000, 64
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		var under, peak atomic.Int64
-		store.onExtend = func(_ context.Context, _ int64, step func() error) error {
+		store.OnExtend = func(_ context.Context, _ int64, step func() error) error {
 			defer under.Add(-1)
 			for n := under.Add(1); ; {
 				if seen := peak.Load(); n <= seen || peak.CompareAndSwap(seen, n) {
@@ -524,7 +525,7 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range claims { // all begin, and are due, at the same time
 			group.Go(func() {
-				_, _, err := b.Do(t.Context(), numberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
+				_, _, err := b.Do(t.Context(), testservice.NumberedKey(i), nil, func(ctx context.Context) (idempotency.Response, error) {
 					time.Sleep(time.Minute)
 					assert.NoError(t, ctx.Err())
 					return someWork(ctx)
@@ -543,7 +544,7 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		b, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{
 			Abandoned: policy, Logger: slog.New(slog.DiscardHandler),
 		})
@@ -551,10 +552,10 @@ func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
 		require.PanicsWithValue(t, "boom", func() {
 			_, _, _ = b.Do(t.Context(), someKey, nil, func(context.Context) (idempotency.Response, error) { panic("boom") })
 		})
-		require.EqualValues(t, 1, store.releases.Load())
+		require.EqualValues(t, 1, store.Releases.Load())
 		_, _, err = b.Do(t.Context(), someKey, nil, someWork)
 		require.NoError(t, err)
-		require.Zero(t, store.extends.Load())
+		require.Zero(t, store.Extends.Load())
 	}
 }
 
@@ -562,8 +563,8 @@ func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
 func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n == 1 {
 				defer time.Sleep(time.Minute)
 			}
@@ -573,7 +574,7 @@ func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
 		_, _, err := b.do(mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrClaimLost)
 		require.ErrorAs(t, err, new(*idempotency.Error))
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeClaimLost}, b.journal.outcomes())
+		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeClaimLost}, b.journal.Outcomes())
 		_, replayed, err := b.do(someWork)
 		require.NoError(t, err, "nothing has run")
 		require.False(t, replayed)
@@ -584,8 +585,8 @@ func TestClaimThatLapsedOnItsWayIsReleased(t *testing.T) {
 func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(context.Context, int64, func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(context.Context, int64, func() error) error {
 			time.Sleep(10 * time.Second) // whatever its context says
 			return nil
 		}
@@ -596,7 +597,7 @@ func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 		})
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
-		require.EqualValues(t, 1, store.extends.Load())
+		require.EqualValues(t, 1, store.Extends.Load())
 	})
 }
 
@@ -604,10 +605,10 @@ func TestRenewalThatEndsAfterTheCompletionIsTheLast(t *testing.T) {
 func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onExtend = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnExtend = func(_ context.Context, n int64, step func() error) error {
 			if n > 1 {
-				return errDown
+				return testservice.ErrDown
 			}
 			err := step()
 			time.Sleep(10 * time.Second) // on the way back
@@ -619,8 +620,8 @@ func TestLeaseIsCountedFromTheRequestForIt(t *testing.T) {
 			<-ctx.Done()
 			assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
 			assert.Equal(t, 20*time.Second+time.Minute-time.Minute/16, time.Since(began))
-			return idempotency.Response{}, errDown
+			return idempotency.Response{}, testservice.ErrDown
 		})
-		require.Equal(t, errDown, err)
+		require.Equal(t, testservice.ErrDown, err)
 	})
 }

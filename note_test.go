@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 const someNote = "payment 4711, trace 00-4bf92f"
@@ -21,18 +22,20 @@ const someNote = "payment 4711, trace 00-4bf92f"
 // A note goes from the handler to the events of its operation, by way of the store, and never to a client.
 func TestNote(t *testing.T) {
 	t.Parallel()
-	memory := func(t *testing.T) idempotency.Store { return newSpyStore() }
+	memory := func(t *testing.T) idempotency.Store { return testservice.NewSpyStore() }
 	for name, newStore := range map[string]func(t *testing.T) idempotency.Store{
 		"memory": memory,
 		"cache": func(t *testing.T) idempotency.Store {
 			return idempotency.NewCache(memory(t), idempotency.CacheOptions{})
 		},
-		"sealed": func(t *testing.T) idempotency.Store { return mustSeal(t, memory(t), sealing("a")) },
+		"sealed": func(t *testing.T) idempotency.Store {
+			return testservice.MustSeal(t, memory(t), testservice.Sealing("a"))
+		},
 	} {
 		for _, header := range []http.Header{nil, {"Content-Type": {"text/plain"}, "Location": {"/payments/1"}}} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				svc := setup{store: newStore(t)}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				svc := testservice.Setup{Store: newStore(t)}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 					assert.NoError(t, idempotency.Annotate(r.Context(), "an earlier note"))
 					assert.NoError(t, idempotency.Annotate(r.Context(), someNote))
 					for name, values := range header {
@@ -40,13 +43,13 @@ func TestNote(t *testing.T) {
 					}
 					w.WriteHeader(http.StatusCreated)
 				})
-				first := svc.post("k", "b")
-				require.Equal(t, http.StatusCreated, first.status)
-				requireReplay(t, first, svc.post("k", "b"))
-				for _, e := range svc.journal.all() {
+				first := svc.Post("k", "b")
+				require.Equal(t, http.StatusCreated, first.Status)
+				testservice.RequireReplay(t, first, svc.Post("k", "b"))
+				for _, e := range svc.Journal.All() {
 					require.Equal(t, someNote, e.Note, e.Outcome)
 				}
-				require.Len(t, svc.journal.all(), 2)
+				require.Len(t, svc.Journal.All(), 2)
 			})
 		}
 	}
@@ -55,20 +58,20 @@ func TestNote(t *testing.T) {
 // What is not replayed has no note.
 func TestNoteOfAnAnswerThatIsNotKept(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(_ http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, idempotency.Annotate(r.Context(), someNote))
 		idempotency.Decide(r.Context(), idempotency.Tombstone)
 	})
-	require.Equal(t, http.StatusOK, svc.post("k", "b").status)
-	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
-	require.Equal(t, someNote, svc.journal.all()[0].Note)
-	require.Empty(t, svc.journal.last(t).Note)
+	require.Equal(t, http.StatusOK, svc.Post("k", "b").Status)
+	testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "not-replayable")
+	require.Equal(t, someNote, svc.Journal.All()[0].Note)
+	require.Empty(t, svc.Journal.Last(t).Note)
 }
 
 // The work of a Runner may set any header. None is taken for a note, not even one that looks like it.
 func TestHeaderIsNoNote(t *testing.T) {
 	t.Parallel()
-	service := observe(t, newSpyStore(), idempotency.RunnerOptions{})
+	service := observe(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	resp := idempotency.Response{Header: idempotency.NewFields(http.Header{"": {someNote}, ":": {someNote}, " ": {someNote}})}
 	for range 2 {
 		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
@@ -81,14 +84,14 @@ func TestHeaderIsNoNote(t *testing.T) {
 
 func TestNotesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(_ http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		assert.NoError(t, idempotency.Annotate(r.Context(), strings.Repeat("x", 255)))
 		for _, refused := range []string{strings.Repeat("x", 256), "two\nlines", "tab\t", " space", "space ", "caf\u00e9", "\x7f"} {
 			assert.Error(t, idempotency.Annotate(r.Context(), refused), "%q", refused)
 		}
 	})
-	require.Equal(t, http.StatusOK, svc.post("k", "b").status)
-	require.Equal(t, strings.Repeat("x", 255), svc.journal.last(t).Note)
+	require.Equal(t, http.StatusOK, svc.Post("k", "b").Status)
+	require.Equal(t, strings.Repeat("x", 255), svc.Journal.Last(t).Note)
 	require.Error(t, idempotency.Annotate(t.Context(), someNote), "no operation")
 }
 
@@ -96,7 +99,7 @@ func TestNotesThatAreRefused(t *testing.T) {
 func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &notedStore{Store: newSpyStore()}
+		store := &notedStore{Store: testservice.NewSpyStore()}
 		service := observe(t, store, idempotency.RunnerOptions{})
 		_, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
 			func(ctx context.Context) (idempotency.Response, error) {

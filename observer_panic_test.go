@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // An Observer that panics in the background, where no server recovers, does not end the process.
@@ -18,7 +19,7 @@ func TestObserverPanicsInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
-		store := &reluctantStore{Store: newSpyStore(), until: time.Now().Add(time.Minute), small: true}
+		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(time.Minute), small: true}
 		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 			StoreTimeout: time.Second, Lease: 3 * time.Second,
 			Logger: slog.New(slog.NewTextHandler(&logged, nil)),

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // The times that the steps of an operation take in these tests.
@@ -24,16 +25,16 @@ const (
 )
 
 // slowly lets a step take a while.
-func slowly(d time.Duration) hook {
+func slowly(d time.Duration) testservice.Hook {
 	return func(_ context.Context, _ int64, step func() error) error {
 		time.Sleep(d)
 		return step()
 	}
 }
 
-func slowStore() *spyStore {
-	store := newSpyStore()
-	store.onBegin, store.onComplete, store.onRelease = slowly(claimTakes), slowly(completionTakes), slowly(completionTakes)
+func slowStore() *testservice.SpyStore {
+	store := testservice.NewSpyStore()
+	store.OnBegin, store.OnComplete, store.OnRelease = slowly(claimTakes), slowly(completionTakes), slowly(completionTakes)
 	return store
 }
 
@@ -165,7 +166,7 @@ func TestEventsOfWhatIsStoredLater(t *testing.T) {
 	for _, small := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			const down = time.Minute
-			store := &reluctantStore{Store: newSpyStore(), until: time.Now().Add(down), small: small}
+			store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(down), small: small}
 			service := observe(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
 			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "value"))
 			_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, func(ctx context.Context) (idempotency.Response, error) {
@@ -247,7 +248,7 @@ func TestEventOfAPanicTellsTheWork(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := slowStore()
 				if open {
-					store.onBegin = func(context.Context, int64, func() error) error { return errors.New("down") }
+					store.OnBegin = func(context.Context, int64, func() error) error { return errors.New("down") }
 				}
 				service := observe(t, store, idempotency.RunnerOptions{FailOpen: open})
 				require.Panics(t, func() {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // operationOfK is the ID of the operation of SingleUser, POST /payments and the key "k": for ever.
@@ -18,20 +19,20 @@ const operationOfK = "0a6b3c1c-56d2-8e5d-947a-851115e86e49"
 // The ID follows from user, endpoint and key alone: not from the store, nor from what became of the attempts before.
 func TestOperationIDFollowsFromTheKey(t *testing.T) {
 	t.Parallel()
-	server, client := newMiniredis(t)
+	server, client := testservice.NewMiniredis(t)
 	memory, restarted := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	onRedis := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	var seen []idempotency.Operation
 	fails := true
 	ask := func(store idempotency.Store, body string) {
-		svc := setup{store: store}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			op, _ := idempotency.FromContext(r.Context())
 			seen = append(seen, op)
 			if fails {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})
-		svc.call("k", body)
+		svc.Call("k", body)
 	}
 	ask(memory, "b")
 	ask(memory, "b") // after a failure
@@ -40,7 +41,7 @@ func TestOperationIDFollowsFromTheKey(t *testing.T) {
 	server.FlushAll()
 	ask(onRedis, "another body")
 	fails = false
-	ask(mustSeal(t, idempotency.NewCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.CacheOptions{}), sealing("key")), "b")
+	ask(testservice.MustSeal(t, idempotency.NewCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.CacheOptions{}), testservice.Sealing("key")), "b")
 	ask(idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "other:"}), "b")
 
 	numbers := make([]int, len(seen))
@@ -58,13 +59,13 @@ func TestOperationIDAfterTheTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var seen []idempotency.Operation
-		svc := setup{opts: idempotency.Options{TTL: time.Hour}}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Opts: idempotency.Options{TTL: time.Hour}}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 			op, _ := idempotency.FromContext(r.Context())
 			seen = append(seen, op)
 		})
-		svc.call("k", "b")
+		svc.Call("k", "b")
 		time.Sleep(time.Hour)
-		svc.call("k", "another body")
+		svc.Call("k", "another body")
 		require.Len(t, seen, 2)
 		require.Equal(t, seen[0], seen[1])
 		require.Equal(t, operationOfK, seen[0].ID.String())

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func TestNewReportsEveryFault(t *testing.T) {
@@ -34,11 +35,11 @@ func TestNewReportsEveryFault(t *testing.T) {
 		"MaxBody", "MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
 		require.ErrorContains(t, err, fault)
 	}
-	_, err = idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})
+	_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})
 	require.ErrorContains(t, err, "Methods")
-	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{TTL: math.MaxInt64, Lease: math.MaxInt64})
+	_, err = idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{TTL: math.MaxInt64, Lease: math.MaxInt64})
 	require.ErrorContains(t, err, "TTL")
-	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{TTL: 99 * 365 * 24 * time.Hour})
+	_, err = idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{TTL: 99 * 365 * 24 * time.Hour})
 	require.NoError(t, err)
 }
 
@@ -46,29 +47,29 @@ func TestNewReportsEveryFault(t *testing.T) {
 func TestHugeLimits(t *testing.T) {
 	t.Parallel()
 	const huge = "17592186044416"
-	svc := setup{opts: idempotency.Options{MaxBody: math.MaxInt64, MaxResponse: math.MaxInt64}}.guard(t,
+	svc := testservice.Setup{Opts: idempotency.Options{MaxBody: math.MaxInt64, MaxResponse: math.MaxInt64}}.Guard(t,
 		func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", huge) })
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("short"))
 	r.Header.Set("Idempotency-Key", "k")
 	r.ContentLength = 1 << 44
 	w := httptest.NewRecorder()
-	svc.handler.ServeHTTP(w, r)
+	svc.Handler.ServeHTTP(w, r)
 	require.Equal(t, huge, w.Header().Get("Content-Length"))
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 func TestOptionsAreFrozen(t *testing.T) {
 	t.Parallel()
 	headers, methods, omitted := []string{"Idempotency-Key"}, []string{"POST"}, []string{"X-Omitted"}
 	selecting := []string{"X-Tenant"}
-	svc := setup{opts: idempotency.Options{
+	svc := testservice.Setup{Opts: idempotency.Options{
 		Headers: headers, Methods: methods, OmitHeaders: omitted, FingerprintHeaders: selecting,
-	}}.guard(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Omitted", "1") })
+	}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Omitted", "1") })
 	headers[0], methods[0], omitted[0], selecting[0] = "X-Other", "PUT", "X-Other", "X-Other"
-	require.Contains(t, svc.call("k", "b").header, "X-Omitted")
-	require.NotContains(t, svc.call("k", "b").header, "X-Omitted")
-	requireProblem(t, svc.call("k", "b", withHeader("X-Tenant", "a")), http.StatusConflict, "key-reused")
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.Contains(t, svc.Call("k", "b").Header, "X-Omitted")
+	require.NotContains(t, svc.Call("k", "b").Header, "X-Omitted")
+	testservice.RequireProblem(t, svc.Call("k", "b", testservice.WithHeader("X-Tenant", "a")), http.StatusConflict, "key-reused")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 func TestOptionHeadersMustBeFreeForKeys(t *testing.T) {
@@ -77,68 +78,68 @@ func TestOptionHeadersMustBeFreeForKeys(t *testing.T) {
 		"authorization", "Connection", "Cookie", "HOST", "Proxy-Authorization", "Trailer", "Transfer-Encoding",
 		"content-type", "Content-Digest", "",
 	} {
-		_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{"X-Key", name}})
+		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{"X-Key", name}})
 		require.ErrorContains(t, err, "Headers", name)
 	}
-	_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{}})
+	_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Headers: []string{}})
 	require.ErrorContains(t, err, "Headers")
 }
 
 func TestOptionHeaders(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Headers: []string{"x-request-key"}}}.serve(t, echo)
-	svc.post("k", "b")
-	svc.post("k", "b")
-	require.EqualValues(t, 2, svc.runs.Load(), "Idempotency-Key means nothing here")
-	key := withHeader("X-Request-Key", "k")
-	requireReplay(t, svc.post("", "b", key), svc.post("", "b", key))
+	svc := testservice.Setup{Opts: idempotency.Options{Headers: []string{"x-request-key"}}}.Serve(t, testservice.Echo)
+	svc.Post("k", "b")
+	svc.Post("k", "b")
+	require.EqualValues(t, 2, svc.Runs.Load(), "Idempotency-Key means nothing here")
+	key := testservice.WithHeader("X-Request-Key", "k")
+	testservice.RequireReplay(t, svc.Post("", "b", key), svc.Post("", "b", key))
 }
 
 func TestOptionHeadersOfSeveralNames(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}}.guard(t, echo)
-	first := svc.call("k", "b")
-	other := func(lines ...string) edit { return withHeader("X-Idempotency-Key", lines...) }
-	requireReplay(t, first, svc.call("", "b", other("k")))
-	requireReplay(t, first, svc.call("k", "b", other("k")))
-	requireReplay(t, first, svc.call("k", "b", other(`"k"`)))
+	svc := testservice.Setup{Opts: idempotency.Options{Headers: []string{"Idempotency-Key", "x-idempotency-key"}}}.Guard(t, testservice.Echo)
+	first := svc.Call("k", "b")
+	other := func(lines ...string) testservice.Edit { return testservice.WithHeader("X-Idempotency-Key", lines...) }
+	testservice.RequireReplay(t, first, svc.Call("", "b", other("k")))
+	testservice.RequireReplay(t, first, svc.Call("k", "b", other("k")))
+	testservice.RequireReplay(t, first, svc.Call("k", "b", other(`"k"`)))
 	for _, lines := range [][]string{{"l"}, {"K"}, {""}, {"k", "k"}} {
-		requireProblem(t, svc.call("k", "b", other(lines...)), http.StatusBadRequest, "key-invalid")
+		testservice.RequireProblem(t, svc.Call("k", "b", other(lines...)), http.StatusBadRequest, "key-invalid")
 	}
-	require.EqualValues(t, 1, svc.runs.Load())
-	require.Equal(t, http.StatusCreated, svc.call("", "b").status)
-	require.EqualValues(t, 2, svc.runs.Load(), "without a key")
+	require.EqualValues(t, 1, svc.Runs.Load())
+	require.Equal(t, http.StatusCreated, svc.Call("", "b").Status)
+	require.EqualValues(t, 2, svc.Runs.Load(), "without a key")
 }
 
 func TestOptionMethods(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.guard(t, echo)
-	requireReplay(t, svc.call("k", "b", withMethod("PATCH")), svc.call("k", "b", withMethod("PATCH")))
-	svc = setup{opts: idempotency.Options{Methods: []string{"DELETE"}}}.guard(t, echo)
-	requireReplay(t, svc.call("k", "b", withMethod("DELETE")), svc.call("k", "b", withMethod("DELETE")))
-	require.False(t, svc.call("k", "b").replayed())
-	require.False(t, svc.call("k", "b").replayed())
+	svc := testservice.Setup{}.Guard(t, testservice.Echo)
+	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithMethod("PATCH")), svc.Call("k", "b", testservice.WithMethod("PATCH")))
+	svc = testservice.Setup{Opts: idempotency.Options{Methods: []string{"DELETE"}}}.Guard(t, testservice.Echo)
+	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithMethod("DELETE")), svc.Call("k", "b", testservice.WithMethod("DELETE")))
+	require.False(t, svc.Call("k", "b").Replayed())
+	require.False(t, svc.Call("k", "b").Replayed())
 }
 
 func TestOptionRequired(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Required: true}}.guard(t, echo)
-	requireProblem(t, svc.call("", "b"), http.StatusBadRequest, "key-missing")
-	require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
-	require.Equal(t, http.StatusCreated, svc.call("", "b", withMethod(http.MethodGet)).status)
+	svc := testservice.Setup{Opts: idempotency.Options{Required: true}}.Guard(t, testservice.Echo)
+	testservice.RequireProblem(t, svc.Call("", "b"), http.StatusBadRequest, "key-missing")
+	require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status)
+	require.Equal(t, http.StatusCreated, svc.Call("", "b", testservice.WithMethod(http.MethodGet)).Status)
 }
 
 func TestOptionValidateKey(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{ValidateKey: idempotency.ValidateUUID}}.guard(t, echo)
-	requireProblem(t, svc.call("k", "b"), http.StatusBadRequest, "key-invalid")
-	require.Equal(t, http.StatusCreated, svc.call(`"8e03978e-40d5-43dd-bc93-6894a57f9324"`, "b").status)
+	svc := testservice.Setup{Opts: idempotency.Options{ValidateKey: idempotency.ValidateUUID}}.Guard(t, testservice.Echo)
+	testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusBadRequest, "key-invalid")
+	require.Equal(t, http.StatusCreated, svc.Call(`"8e03978e-40d5-43dd-bc93-6894a57f9324"`, "b").Status)
 }
 
 func TestOptionEndpoint(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Endpoint: func(*http.Request) string { return "payments" }}}.serve(t, echo)
-	requireReplay(t, svc.send("/v1/payments", "k", "b"), svc.send("/v2/payments", "k", "b"))
+	svc := testservice.Setup{Opts: idempotency.Options{Endpoint: func(*http.Request) string { return "payments" }}}.Serve(t, testservice.Echo)
+	testservice.RequireReplay(t, svc.Send("/v1/payments", "k", "b"), svc.Send("/v2/payments", "k", "b"))
 }
 
 func TestOptionFingerprint(t *testing.T) {
@@ -146,21 +147,21 @@ func TestOptionFingerprint(t *testing.T) {
 	ignoringCase := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		return sha256.Sum256(bytes.ToLower(body)), nil
 	}
-	svc := setup{opts: idempotency.Options{Fingerprint: ignoringCase}}.guard(t, echo)
-	requireReplay(t, svc.call("k", "body"), svc.call("k", "BODY"))
-	requireProblem(t, svc.call("k", "other"), http.StatusConflict, "key-reused")
+	svc := testservice.Setup{Opts: idempotency.Options{Fingerprint: ignoringCase}}.Guard(t, testservice.Echo)
+	testservice.RequireReplay(t, svc.Call("k", "body"), svc.Call("k", "BODY"))
+	testservice.RequireProblem(t, svc.Call("k", "other"), http.StatusConflict, "key-reused")
 }
 
 func TestOptionMaxBody(t *testing.T) {
 	t.Parallel()
 	for limit, opts := range map[int]idempotency.Options{4: {MaxBody: 4}, 1 << 20: {}} {
 		for _, length := range []int64{0, -1} { // as it is, unknown
-			edits := []edit{func(r *http.Request) { r.ContentLength += length * (r.ContentLength + 1) }}
-			svc := setup{opts: opts}.guard(t, echo)
-			require.Equal(t, http.StatusCreated, svc.call("k", strings.Repeat("b", limit), edits...).status)
-			large := svc.call("l", strings.Repeat("b", limit+1), edits...)
-			requireProblem(t, large, http.StatusRequestEntityTooLarge, "body-too-large")
-			require.Equal(t, http.StatusCreated, svc.call("", strings.Repeat("b", limit+1), edits...).status, "no key, no limit")
+			edits := []testservice.Edit{func(r *http.Request) { r.ContentLength += length * (r.ContentLength + 1) }}
+			svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
+			require.Equal(t, http.StatusCreated, svc.Call("k", strings.Repeat("b", limit), edits...).Status)
+			large := svc.Call("l", strings.Repeat("b", limit+1), edits...)
+			testservice.RequireProblem(t, large, http.StatusRequestEntityTooLarge, "body-too-large")
+			require.Equal(t, http.StatusCreated, svc.Call("", strings.Repeat("b", limit+1), edits...).Status, "no key, no limit")
 		}
 	}
 }
@@ -168,9 +169,9 @@ func TestOptionMaxBody(t *testing.T) {
 func TestOptionMaxResponseHasADefault(t *testing.T) {
 	t.Parallel()
 	for size, replayed := range map[int]bool{1 << 20: true, 1<<20 + 1: false} {
-		svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, size)) })
-		require.Len(t, svc.call("k", "b").body, size)
-		require.Equal(t, replayed, svc.call("k", "b").replayed())
+		svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, size)) })
+		require.Len(t, svc.Call("k", "b").Body, size)
+		require.Equal(t, replayed, svc.Call("k", "b").Replayed())
 	}
 }
 
@@ -178,16 +179,16 @@ func TestOptionTTL(t *testing.T) {
 	t.Parallel()
 	for ttl, opts := range map[time.Duration]idempotency.Options{24 * time.Hour: {}, time.Hour: {TTL: time.Hour}} {
 		synctest.Test(t, func(t *testing.T) {
-			svc := setup{opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				time.Sleep(time.Hour) // the TTL is counted from the end
-				echo(w, r)
+				testservice.Echo(w, r)
 			})
-			svc.call("k", "b")
+			svc.Call("k", "b")
 			time.Sleep(ttl - 1)
-			require.True(t, svc.call("k", "b").replayed())
+			require.True(t, svc.Call("k", "b").Replayed())
 			time.Sleep(time.Nanosecond)
-			require.False(t, svc.call("k", "c").replayed(), "a new operation")
-			require.EqualValues(t, 2, svc.runs.Load())
+			require.False(t, svc.Call("k", "c").Replayed(), "a new operation")
+			require.EqualValues(t, 2, svc.Runs.Load())
 		})
 	}
 }
@@ -198,16 +199,16 @@ func TestOptionLease(t *testing.T) {
 		30 * time.Second: {}, time.Second: {Lease: time.Second, StoreTimeout: time.Millisecond},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newSpyStore()
-			store.onComplete = failing(always, errDown)
-			store.onExtend = failing(always, errDown)
-			svc := setup{store: store, opts: opts}.guard(t, echo)
+			store := testservice.NewSpyStore()
+			store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
+			store.OnExtend = testservice.Failing(testservice.Always, testservice.ErrDown)
+			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 			began := time.Now()
-			svc.call("k", "b") // its claim is left to lapse
+			svc.Call("k", "b") // its claim is left to lapse
 			time.Sleep(lease - 1 - time.Since(began))
-			requireProblem(t, svc.call("k", "b"), http.StatusConflict, "in-progress")
+			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
 			time.Sleep(time.Nanosecond)
-			require.Equal(t, http.StatusCreated, svc.call("k", "b").status)
+			require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status)
 		})
 	}
 }
@@ -222,18 +223,18 @@ func TestOptionStoreTimeout(t *testing.T) {
 		5 * time.Second: {}, time.Second: {StoreTimeout: time.Second}, 2 * time.Second: {Lease: 6 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newSpyStore()
-			store.onBegin = stalling
-			svc := setup{store: store, opts: opts}.guard(t, echo)
+			store := testservice.NewSpyStore()
+			store.OnBegin = stalling
+			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 			began := time.Now()
-			requireProblem(t, svc.call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 			require.Equal(t, timeout, time.Since(began))
 
-			store.onBegin, store.onComplete = nil, stalling
+			store.OnBegin, store.OnComplete = nil, stalling
 			began = time.Now()
-			require.Equal(t, http.StatusCreated, svc.call("k", "b").status, "the answer is held up no longer than that")
+			require.Equal(t, http.StatusCreated, svc.Call("k", "b").Status, "the answer is held up no longer than that")
 			require.Equal(t, timeout, time.Since(began))
-			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
 		})
 	}
 }
@@ -241,21 +242,21 @@ func TestOptionStoreTimeout(t *testing.T) {
 func TestOptionWait(t *testing.T) {
 	t.Parallel()
 	finish := make(chan struct{})
-	svc := setup{opts: idempotency.Options{Wait: time.Minute}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Minute}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		<-finish
-		echo(w, r)
+		testservice.Echo(w, r)
 	})
-	answers := make(chan answer, 2)
+	answers := make(chan testservice.Answer, 2)
 	for range 2 {
-		go func() { answers <- svc.post("k", "b") }()
+		go func() { answers <- svc.Post("k", "b") }()
 	}
-	require.Eventually(t, func() bool { return svc.store.begins.Load() >= 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return svc.Store.Begins.Load() >= 2 }, 10*time.Second, time.Millisecond)
 	close(finish)
 	first, second := <-answers, <-answers
-	if first.replayed() {
+	if first.Replayed() {
 		first, second = second, first
 	}
-	requireReplay(t, first, second)
+	testservice.RequireReplay(t, first, second)
 }
 
 func TestOptionStorable(t *testing.T) {
@@ -268,14 +269,14 @@ func TestOptionStorable(t *testing.T) {
 			"everything": func(*idempotency.Response) bool { return true },
 			"nothing":    func(*idempotency.Response) bool { return false },
 		} {
-			svc := setup{opts: idempotency.Options{Storable: storable}}.guard(t,
+			svc := testservice.Setup{Opts: idempotency.Options{Storable: storable}}.Guard(t,
 				func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
-			require.Equal(t, status, svc.call("k", "b").status)
-			retry := svc.call("k", "b")
-			require.Equal(t, status, retry.status)
+			require.Equal(t, status, svc.Call("k", "b").Status)
+			retry := svc.Call("k", "b")
+			require.Equal(t, status, retry.Status)
 			stored := name == "everything" ||
 				name == "default" && status < 500 && !strings.Contains("401 408 425 429 499", fmt.Sprint(status))
-			require.Equal(t, stored, retry.replayed(), "%d %s", status, name)
+			require.Equal(t, stored, retry.Replayed(), "%d %s", status, name)
 		}
 	}
 }
@@ -284,7 +285,7 @@ func TestOptionOmitHeaders(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{false, true} {
 		opts := idempotency.Options{OmitHeaders: []string{"set-cookie", "X-Secret", "x-sum"}, Stream: stream}
-		svc := setup{opts: opts}.serve(t,
+		svc := testservice.Setup{Opts: opts}.Serve(t,
 			func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Set-Cookie", "session=1")
 				w.Header()["x-secret"] = []string{"2"}
@@ -293,17 +294,17 @@ func TestOptionOmitHeaders(t *testing.T) {
 				_, _ = io.WriteString(w, "body")
 				w.Header().Set("X-Sum", "4")
 			})
-		first := svc.post("k", "b")
-		require.Equal(t, "session=1", first.header.Get("Set-Cookie"))
-		require.Equal(t, "2", first.header.Get("X-Secret"))
-		replay := svc.post("k", "b")
-		require.True(t, replay.replayed())
-		require.Equal(t, "3", replay.header.Get("X-Kept"))
-		require.NotContains(t, replay.header, "Set-Cookie")
-		require.NotContains(t, replay.header, "X-Secret")
-		require.Equal(t, "body", replay.body)
+		first := svc.Post("k", "b")
+		require.Equal(t, "session=1", first.Header.Get("Set-Cookie"))
+		require.Equal(t, "2", first.Header.Get("X-Secret"))
+		replay := svc.Post("k", "b")
+		require.True(t, replay.Replayed())
+		require.Equal(t, "3", replay.Header.Get("X-Kept"))
+		require.NotContains(t, replay.Header, "Set-Cookie")
+		require.NotContains(t, replay.Header, "X-Secret")
+		require.Equal(t, "body", replay.Body)
 
-		rec, _, err := svc.store.Begin(t.Context(), svc.journal.last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
+		rec, _, err := svc.Store.Begin(t.Context(), svc.Journal.Last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
 		require.NoError(t, err)
 		stored := fmt.Sprint(rec.Response.Header, rec.Response.Trailer)
 		for _, secret := range []string{"session", "2", "4"} {
@@ -314,9 +315,9 @@ func TestOptionOmitHeaders(t *testing.T) {
 
 func TestOptionReuseStatus(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{ReuseStatus: http.StatusUnprocessableEntity}}.guard(t, echo)
-	svc.call("k", "b")
-	requireProblem(t, svc.call("k", "c"), http.StatusUnprocessableEntity, "key-reused")
+	svc := testservice.Setup{Opts: idempotency.Options{ReuseStatus: http.StatusUnprocessableEntity}}.Guard(t, testservice.Echo)
+	svc.Call("k", "b")
+	testservice.RequireProblem(t, svc.Call("k", "c"), http.StatusUnprocessableEntity, "key-reused")
 }
 
 func TestOptionErrorHandler(t *testing.T) {
@@ -328,27 +329,27 @@ func TestOptionErrorHandler(t *testing.T) {
 		e.Detail = "mine"
 		idempotency.WriteProblem(w, r, e)
 	}
-	svc := setup{opts: idempotency.Options{ErrorHandler: mine}}.guard(t, echo)
-	svc.call("k", "b")
+	svc := testservice.Setup{Opts: idempotency.Options{ErrorHandler: mine}}.Guard(t, testservice.Echo)
+	svc.Call("k", "b")
 	for range 2 {
-		got := svc.call("k", "c")
-		require.Equal(t, "mine", requireProblem(t, got, http.StatusConflict, "key-reused").Detail)
+		got := svc.Call("k", "c")
+		require.Equal(t, "mine", testservice.RequireProblem(t, got, http.StatusConflict, "key-reused").Detail)
 	}
-	other := setup{}.guard(t, echo)
-	other.call("k", "b")
-	require.NotContains(t, other.call("k", "c").body, "mine", "what a handler edits is its own")
+	other := testservice.Setup{}.Guard(t, testservice.Echo)
+	other.Call("k", "b")
+	require.NotContains(t, other.Call("k", "c").Body, "mine", "what a handler edits is its own")
 }
 
 func TestOptionObserver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		svc := setup{}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			time.Sleep(3 * time.Second)
-			echo(w, r)
+			testservice.Echo(w, r)
 		})
-		svc.call("k", "b")
-		svc.call("k", "b")
-		events := svc.journal.all()
+		svc.Call("k", "b")
+		svc.Call("k", "b")
+		events := svc.Journal.All()
 		require.Len(t, events, 2)
 		first := events[0]
 		require.Equal(t, first.Key.OperationID(), first.Operation)
@@ -368,11 +369,11 @@ func TestOptionObserver(t *testing.T) {
 // What is a part of normal operation has no line. An attempt that ended without an answer has one, unless it did nothing.
 func TestOptionLogger(t *testing.T) {
 	t.Parallel()
-	beginning := func(err error) func(*spyStore) {
-		return func(s *spyStore) { s.onBegin = failing(always, err) }
+	beginning := func(err error) func(*testservice.SpyStore) {
+		return func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(testservice.Always, err) }
 	}
-	completing := func(err error) func(*spyStore) {
-		return func(s *spyStore) { s.onComplete = failing(always, err) }
+	completing := func(err error) func(*testservice.SpyStore) {
+		return func(s *testservice.SpyStore) { s.OnComplete = testservice.Failing(testservice.Always, err) }
 	}
 	answers := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
@@ -388,31 +389,33 @@ func TestOptionLogger(t *testing.T) {
 	const notStorable, notKept = "idempotency: answer not storable", "idempotency: the handler decided not to keep its answer"
 	for name, row := range map[string]struct {
 		opts    idempotency.Options
-		fault   func(*spyStore)
+		fault   func(*testservice.SpyStore)
 		handler http.HandlerFunc
 		want    string // what is between the endpoint and the end of the line; nothing: no line
 	}{
-		"executed":             {handler: echo},
+		"executed":             {handler: testservice.Echo},
 		"turned away":          {handler: answers(http.StatusTooManyRequests)},
 		"refused by a verdict": {handler: decides(idempotency.Release)},
 		"failed":               {handler: answers(http.StatusServiceUnavailable), want: `WARN released attempt=1 status=503 error="` + notStorable + `"`},
 		"perhaps refused":      {handler: answers(http.StatusRequestTimeout), want: `WARN released attempt=1 status=408 error="` + notStorable + `"`},
 		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: handler panicked or exited"`},
 		"unknown":              {handler: decides(idempotency.Unknown), want: `WARN released attempt=1 status=502 error="` + notKept + `"`},
-		"failed, and not released": {fault: func(s *spyStore) { s.onRelease = failing(always, errDown) }, handler: answers(http.StatusServiceUnavailable),
+		"failed, and not released": {fault: func(s *testservice.SpyStore) {
+			s.OnRelease = testservice.Failing(testservice.Always, testservice.ErrDown)
+		}, handler: answers(http.StatusServiceUnavailable),
 			want: `WARN released attempt=1 status=503 error="store down\n` + notStorable + `"`},
 		"panicked, Refuse": {opts: refuse, handler: panics, want: `WARN abandoned attempt=1 error="idempotency: handler panicked or exited"`},
 		"unknown, Refuse":  {opts: refuse, handler: decides(idempotency.Unknown), want: `WARN abandoned attempt=1 status=502 error="` + notKept + `"`},
-		"unavailable":      {fault: beginning(errDown), handler: echo, want: `ERROR store-unavailable error="store down"`},
-		"unprotected":      {opts: open, fault: beginning(errDown), handler: echo, want: `ERROR unprotected status=201 error="store down"`},
-		"unrecorded":       {fault: completing(errDown), handler: echo, want: `ERROR unrecorded attempt=1 status=201 error="store down"`},
-		"restored":         {fault: completing(idempotency.ErrRestored), handler: echo, want: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`},
-		"claim lost":       {fault: completing(idempotency.ErrClaimLost), handler: echo, want: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`},
-		"rolled back":      {fault: completing(idempotency.ErrRolledBack), handler: echo, want: `WARN rolled-back attempt=1 status=201 error="` + idempotency.ErrRolledBack.Error() + `"`},
+		"unavailable":      {fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR store-unavailable error="store down"`},
+		"unprotected":      {opts: open, fault: beginning(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unprotected status=201 error="store down"`},
+		"unrecorded":       {fault: completing(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unrecorded attempt=1 status=201 error="store down"`},
+		"restored":         {fault: completing(idempotency.ErrRestored), handler: testservice.Echo, want: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`},
+		"claim lost":       {fault: completing(idempotency.ErrClaimLost), handler: testservice.Echo, want: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`},
+		"rolled back":      {fault: completing(idempotency.ErrRolledBack), handler: testservice.Echo, want: `WARN rolled-back attempt=1 status=201 error="` + idempotency.ErrRolledBack.Error() + `"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := newSpyStore()
+				store := testservice.NewSpyStore()
 				if row.fault != nil {
 					row.fault(store)
 				}
@@ -420,12 +423,12 @@ func TestOptionLogger(t *testing.T) {
 				opts := row.opts
 				opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				user := func(*http.Request) (string, error) { return "secretuser", nil }
-				svc := setup{store: store, user: user, opts: opts}.guard(t, row.handler)
+				svc := testservice.Setup{Store: store, User: user, Opts: opts}.Guard(t, row.handler)
 				func() {
 					defer func() { _ = recover() }()
-					svc.call("secretkey", "secretbody")
+					svc.Call("secretkey", "secretbody")
 				}()
-				svc.call("secretkey secretkey", "secretbody") // invalid
+				svc.Call("secretkey secretkey", "secretbody") // invalid
 				if row.want == "" {
 					require.Empty(t, log.String())
 					return
@@ -444,14 +447,14 @@ func TestOptionLogger(t *testing.T) {
 func TestErrorsNameTheirSentinel(t *testing.T) {
 	t.Parallel()
 	var refused *idempotency.Error
-	svc := setup{
-		user: func(*http.Request) (string, error) { return "", errDown },
-		opts: idempotency.Options{ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
+	svc := testservice.Setup{
+		User: func(*http.Request) (string, error) { return "", testservice.ErrDown },
+		Opts: idempotency.Options{ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
 			refused = e
 		}},
-	}.guard(t, echo)
-	svc.call("k", "b")
+	}.Guard(t, testservice.Echo)
+	svc.Call("k", "b")
 	require.ErrorIs(t, refused, idempotency.ErrUserUnknown)
-	require.ErrorIs(t, refused, errDown)
+	require.ErrorIs(t, refused, testservice.ErrDown)
 	require.False(t, errors.Is(refused, idempotency.ErrKeyInvalid))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // lateWriter is a writer of a framework that answers after its handlers have returned.
@@ -81,20 +82,20 @@ func TestFrameworkAnswersAfterASilentHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var logged bytes.Buffer
-			svc := setup{
-				outer: answeringLate(writer), opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
-			}.guard(t, silent)
-			bare := svc.call("", "")
-			require.Equal(t, http.StatusPaymentRequired, bare.status)
-			require.Equal(t, "poor", bare.header.Get("X-Reason"))
+			svc := testservice.Setup{
+				Outer: answeringLate(writer), Opts: idempotency.Options{Logger: slog.New(slog.NewTextHandler(&logged, nil))},
+			}.Guard(t, silent)
+			bare := svc.Call("", "")
+			require.Equal(t, http.StatusPaymentRequired, bare.Status)
+			require.Equal(t, "poor", bare.Header.Get("X-Reason"))
 			for range 2 {
-				require.Equal(t, bare, svc.call("k", ""))
-				require.ErrorContains(t, svc.journal.last(t).Err, "adapter")
-				require.Equal(t, idempotency.OutcomeReleased, svc.journal.last(t).Outcome)
-				require.Zero(t, svc.journal.last(t).Status)
+				require.Equal(t, bare, svc.Call("k", ""))
+				require.ErrorContains(t, svc.Journal.Last(t).Err, "adapter")
+				require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
+				require.Zero(t, svc.Journal.Last(t).Status)
 			}
-			require.EqualValues(t, 3, svc.runs.Load())
-			require.Zero(t, svc.store.completes.Load())
+			require.EqualValues(t, 3, svc.Runs.Load())
+			require.Zero(t, svc.Store.Completes.Load())
 			require.Equal(t, 2, bytes.Count(logged.Bytes(), []byte("level=WARN")), logged.String())
 		})
 	}
@@ -107,17 +108,17 @@ func TestAnswerPastTheMiddlewareIsNotStored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var outer http.ResponseWriter
-			svc := setup{outer: answeringLate(func(w *lateWriter) http.ResponseWriter {
+			svc := testservice.Setup{Outer: answeringLate(func(w *lateWriter) http.ResponseWriter {
 				outer = writer(w)
 				return outer
-			})}.guard(t, func(_ http.ResponseWriter, r *http.Request) { echo(outer, r) })
+			})}.Guard(t, func(_ http.ResponseWriter, r *http.Request) { testservice.Echo(outer, r) })
 			for range 2 {
-				got := svc.call("k", "b")
-				require.Equal(t, http.StatusCreated, got.status)
-				require.Equal(t, "b", got.body)
+				got := svc.Call("k", "b")
+				require.Equal(t, http.StatusCreated, got.Status)
+				require.Equal(t, "b", got.Body)
 			}
-			require.EqualValues(t, 2, svc.runs.Load())
-			require.Zero(t, svc.store.completes.Load())
+			require.EqualValues(t, 2, svc.Runs.Load())
+			require.Zero(t, svc.Store.Completes.Load())
 		})
 	}
 }
@@ -141,15 +142,15 @@ func TestSilenceIsAnAnswerWhereNobodyAnswersLater(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{outer: func(next http.Handler) http.Handler {
+			svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					next.ServeHTTP(row.writer(&lateWriter{ResponseWriter: w}), r)
 				})
-			}}.guard(t, row.handler)
-			first := svc.call("k", "")
-			require.Equal(t, http.StatusOK, first.status)
-			requireReplay(t, first, svc.call("k", ""))
-			require.EqualValues(t, 1, svc.runs.Load())
+			}}.Guard(t, row.handler)
+			first := svc.Call("k", "")
+			require.Equal(t, http.StatusOK, first.Status)
+			testservice.RequireReplay(t, first, svc.Call("k", ""))
+			require.EqualValues(t, 1, svc.Runs.Load())
 		})
 	}
 }
@@ -167,7 +168,7 @@ func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var inner http.ResponseWriter
-				svc := setup{outer: func(next http.Handler) http.Handler {
+				svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						ctx, cancel := context.WithTimeout(r.Context(), time.Second)
 						defer cancel()
@@ -181,18 +182,18 @@ func TestFrameworkAnswersByTheWriterOfTheHandler(t *testing.T) {
 						assert.NoError(t, http.NewResponseController(inner).Flush())
 						_, _ = inner.Write([]byte("ined"))
 					})
-				}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+				}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 					inner = w
 					handler(w, r)
 				})
 				for range 2 {
-					got := svc.post("k", "")
-					require.Equal(t, http.StatusPaymentRequired, got.status)
-					require.Equal(t, "declined", got.body)
-					require.Equal(t, "text/plain", got.header.Get("Content-Type"))
+					got := svc.Post("k", "")
+					require.Equal(t, http.StatusPaymentRequired, got.Status)
+					require.Equal(t, "declined", got.Body)
+					require.Equal(t, "text/plain", got.Header.Get("Content-Type"))
 				}
-				require.EqualValues(t, 2, svc.runs.Load())
-				require.Zero(t, svc.store.completes.Load())
+				require.EqualValues(t, 2, svc.Runs.Load())
+				require.Zero(t, svc.Store.Completes.Load())
 			})
 		})
 	}
@@ -213,56 +214,56 @@ func TestDecisionOfASilentHandler(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{outer: answeringLate(asEcho)}.guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{Outer: answeringLate(asEcho)}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
 				idempotency.Decide(r.Context(), row.verdict)
 			})
-			require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
-			retry := svc.call("k", "")
-			require.Equal(t, row.retry, retry.status)
+			require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
+			retry := svc.Call("k", "")
+			require.Equal(t, row.retry, retry.Status)
 			if row.runs == 1 {
-				requireProblem(t, retry, http.StatusConflict, "not-replayable")
+				testservice.RequireProblem(t, retry, http.StatusConflict, "not-replayable")
 			}
-			require.Equal(t, row.runs, svc.runs.Load())
+			require.Equal(t, row.runs, svc.Runs.Load())
 		})
 	}
 }
 
 func TestSilentHandlerWithRefuse(t *testing.T) {
 	t.Parallel()
-	svc := setup{
-		outer: answeringLate(asEcho), opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
-	}.guard(t, silent)
-	require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
-	require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.last(t).Outcome)
-	requireProblem(t, svc.call("k", ""), http.StatusConflict, "in-progress")
-	require.EqualValues(t, 1, svc.runs.Load())
+	svc := testservice.Setup{
+		Outer: answeringLate(asEcho), Opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: 2 * time.Second},
+	}.Guard(t, silent)
+	require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
+	require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.Last(t).Outcome)
+	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "in-progress")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A framework must not answer that all is well if the effects of the handler were undone.
 func TestSilentHandlerInATransaction(t *testing.T) {
 	t.Parallel()
 	t.Run("undecided", func(t *testing.T) {
-		svc := setup{store: txStore{newSpyStore()}, outer: answeringLate(asEcho)}.guard(t, silent)
+		svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Outer: answeringLate(asEcho)}.Guard(t, silent)
 		for range 2 {
-			got := svc.call("k", "")
-			require.Equal(t, http.StatusInternalServerError, got.status, got.body)
-			require.Contains(t, got.body, `"retry":"never"`)
-			require.Contains(t, got.body, "#rolled-back")
-			require.NotContains(t, got.header, "Retry-After")
+			got := svc.Call("k", "")
+			require.Equal(t, http.StatusInternalServerError, got.Status, got.Body)
+			require.Contains(t, got.Body, `"retry":"never"`)
+			require.Contains(t, got.Body, "#rolled-back")
+			require.NotContains(t, got.Header, "Retry-After")
 		}
-		require.EqualValues(t, 2, svc.runs.Load())
+		require.EqualValues(t, 2, svc.Runs.Load())
 	})
 	t.Run("released", func(t *testing.T) {
-		svc := setup{store: txStore{newSpyStore()}, outer: answeringLate(asEcho)}.guard(t,
+		svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Outer: answeringLate(asEcho)}.Guard(t,
 			func(_ http.ResponseWriter, r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) })
-		require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+		require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	})
 	t.Run("nobody guards it", func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = failing(always, idempotency.ErrUnavailable)
-		svc := setup{
-			store: store, outer: answeringLate(asEcho), opts: idempotency.Options{FailOpen: true},
-		}.guard(t, silent)
-		require.Equal(t, http.StatusPaymentRequired, svc.call("k", "").status)
+		store := testservice.NewSpyStore()
+		store.OnBegin = testservice.Failing(testservice.Always, idempotency.ErrUnavailable)
+		svc := testservice.Setup{
+			Store: store, Outer: answeringLate(asEcho), Opts: idempotency.Options{FailOpen: true},
+		}.Guard(t, silent)
+		require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	})
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // scenario is something a handler may do to its http.ResponseWriter. It is done three times: bare, as the first
@@ -502,7 +503,7 @@ func note(r *http.Request) func(n int, err error) {
 
 // exchange is everything that a client can see of an answer.
 type exchange struct {
-	Informational []answer // 1xx
+	Informational []testservice.Answer // 1xx
 	Status        int
 	Header        http.Header // but Date and the replay marker
 	Dated         bool
@@ -534,7 +535,7 @@ func (sc scenario) perform(t *testing.T, server *httptest.Server) (x exchange) {
 
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
-			x.Informational = append(x.Informational, answer{status: code, header: http.Header(header)})
+			x.Informational = append(x.Informational, testservice.Answer{Status: code, Header: http.Header(header)})
 			return nil
 		},
 	}), http.MethodPost, server.URL+"/page?q=1", strings.NewReader("input"))
@@ -627,9 +628,9 @@ func TestOutgrownAnswerEqualsThatOfTheBareHandler(t *testing.T) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/HTTP2=%t", name, http2), func(t *testing.T) {
 				sc := scenario{handler: handler}
-				svc := setup{opts: opts}.guard(t, sc.handler)
-				bare := sc.perform(t, listen(t, sc.handler, http2))
-				guarded := sc.perform(t, listen(t, svc.handler, http2))
+				svc := testservice.Setup{Opts: opts}.Guard(t, sc.handler)
+				bare := sc.perform(t, testservice.Listen(t, sc.handler, http2))
+				guarded := sc.perform(t, testservice.Listen(t, svc.Handler, http2))
 				require.Equal(t, "text/html; charset=utf-8", bare.Header.Get("Content-Type"))
 				require.Equal(t, bare.Header["Content-Type"], guarded.Header["Content-Type"])
 				require.Equal(t, http.Header{"X-Sum": {"1"}}, bare.Trailer)
@@ -654,9 +655,9 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 		sc.outer = func(next http.Handler) http.Handler { return next }
 	}
 	var bareNotes, guardedNotes notes
-	svc := setup{opts: sc.opts}.guard(t, sc.handler)
-	server := listen(t, bareNotes.into(sc.outer(sc.handler)), http2)
-	guarded := listen(t, guardedNotes.into(sc.outer(svc.handler)), http2)
+	svc := testservice.Setup{Opts: sc.opts}.Guard(t, sc.handler)
+	server := testservice.Listen(t, bareNotes.into(sc.outer(sc.handler)), http2)
+	guarded := testservice.Listen(t, guardedNotes.into(sc.outer(svc.Handler)), http2)
 
 	bare := sc.perform(t, server)
 	first := sc.perform(t, guarded)
@@ -665,7 +666,7 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 		require.True(t, bare.Broken)
 		require.True(t, first.Broken)
 		require.True(t, sc.perform(t, guarded).Broken)
-		require.EqualValues(t, 2, svc.runs.Load(), "an answer that was cut off is not stored")
+		require.EqualValues(t, 2, svc.Runs.Load(), "an answer that was cut off is not stored")
 		return
 	}
 	require.Equal(t, bareNotes.all(), guardedNotes.all())
@@ -675,12 +676,12 @@ func (sc scenario) run(t *testing.T, http2 bool) {
 		require.Equal(t, bare, first, "bare handler and first answer")
 		require.Equal(t, http.StatusConflict, replay.Status, replay.Body)
 		require.Contains(t, replay.Body, "#not-replayable")
-		require.EqualValues(t, 1, svc.runs.Load())
+		require.EqualValues(t, 1, svc.Runs.Load())
 		return
 	}
 	require.Equal(t, bare.Status != 0, replay.Replayed, "%+v", replay) // a client may refuse what it gets
-	require.Equal(t, idempotency.OutcomeReplayed, svc.journal.last(t).Outcome)
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.Equal(t, idempotency.OutcomeReplayed, svc.Journal.Last(t).Outcome)
+	require.EqualValues(t, 1, svc.Runs.Load())
 
 	// A replay has no need of the informational responses, and hop-by-hop fields are those of its own connection.
 	replay.Replayed, replay.Informational = false, first.Informational
@@ -738,13 +739,13 @@ func TestAnyAnswerIsKeptSoThatItCanBeUsed(t *testing.T) {
 	var flush bool
 	var early, late http.Header
 	var last idempotency.Event
-	var services []*service
+	var services []*testservice.Service
 	for _, stream := range []bool{false, true} {
-		services = append(services, setup{opts: idempotency.Options{
+		services = append(services, testservice.Setup{Opts: idempotency.Options{
 			Methods: []string{http.MethodPost, http.MethodHead}, Stream: stream, MaxResponse: 4096,
 			Storable: func(*idempotency.Response) bool { return true },
 			Observer: func(_ context.Context, e idempotency.Event) { last = e },
-		}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 			maps.Copy(w.Header(), early)
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, strings.Repeat("x", size))
@@ -758,12 +759,12 @@ func TestAnyAnswerIsKeptSoThatItCanBeUsed(t *testing.T) {
 	for i := range 3000 {
 		early, late = fields(), fields()
 		status, size, flush = statuses[rnd.IntN(len(statuses))], []int{0, 1, 3, 5000}[rnd.IntN(4)], rnd.IntN(3) == 0
-		method := withMethod([]string{http.MethodPost, http.MethodPost, http.MethodHead}[rnd.IntN(3)])
+		method := testservice.WithMethod([]string{http.MethodPost, http.MethodPost, http.MethodHead}[rnd.IntN(3)])
 		svc := services[rnd.IntN(len(services))]
 		what := fmt.Sprintf("%d, %d bytes, %q, %q", status, size, early, late)
-		svc.call(fmt.Sprint(i), "", method)
+		svc.Call(fmt.Sprint(i), "", method)
 		first := last
-		svc.call(fmt.Sprint(i), "", method)
+		svc.Call(fmt.Sprint(i), "", method)
 		retry := last
 		seen[retry.Outcome]++
 		if first.Outcome == idempotency.OutcomeReleased {
@@ -809,7 +810,7 @@ func serveFile(t *testing.T) scenario {
 
 // reverseProxy passes on the answer of another server, with everything that one can have.
 func reverseProxy(t *testing.T) scenario {
-	backend := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	backend := testservice.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</a>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.Header().Set("Trailer", "X-Sum")
@@ -833,7 +834,7 @@ func reverseProxy(t *testing.T) scenario {
 func TestOuterHeadersAreThoseOfToday(t *testing.T) {
 	t.Parallel()
 	today := 0
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			today++
 			for _, name := range []string{"X-Request-Id", "X-Changed", "X-Deleted", "X-Suppressed", "Connection"} {
@@ -848,7 +849,7 @@ func TestOuterHeadersAreThoseOfToday(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		})
-	}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Add("Vary", "Accept")
 		w.Header().Set("X-Changed", "changed")
 		w.Header().Del("X-Deleted")
@@ -856,24 +857,24 @@ func TestOuterHeadersAreThoseOfToday(t *testing.T) {
 		w.Header().Set("X-Added", "added")
 		w.WriteHeader(http.StatusCreated)
 	})
-	first := svc.post("k", "b", withHeader("Origin", "https://a.test"))
+	first := svc.Post("k", "b", testservice.WithHeader("Origin", "https://a.test"))
 	require.Equal(t, http.Header{
 		"X-Request-Id": {"day 1"}, "X-Changed": {"changed"}, "X-Added": {"added"}, "Vary": {"Origin", "Accept"},
 		"Access-Control-Allow-Origin": {"https://a.test"}, "X-Only-First": {"1"}, "Content-Length": {"0"},
 		"Connection": {"day 1"},
-	}, first.header)
-	replay := svc.post("k", "b", withHeader("Origin", "https://b.test"))
+	}, first.Header)
+	replay := svc.Post("k", "b", testservice.WithHeader("Origin", "https://b.test"))
 	require.Equal(t, http.Header{
 		"X-Request-Id": {"day 2"}, "X-Changed": {"changed"}, "X-Added": {"added"}, "Vary": {"Origin", "Accept"},
 		"Access-Control-Allow-Origin": {"https://b.test"}, "X-Only-Later": {"1"}, "Content-Length": {"0"},
 		"Connection": {"day 2"}, "Idempotent-Replayed": {"true"},
-	}, replay.header)
+	}, replay.Header)
 }
 
 // They belong to one connection or one moment: the first client gets them, and they are not stored.
 func TestFieldsOfTheConnectionAreNotStored(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range []string{"Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date",
 			"X-Hop", "X-Kept"} {
 			w.Header().Set(name, "1")
@@ -883,9 +884,9 @@ func TestFieldsOfTheConnectionAreNotStored(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", http.NoBody)
 	r.Header.Set("Idempotency-Key", "k")
 	first, replay := httptest.NewRecorder(), httptest.NewRecorder()
-	svc.handler.ServeHTTP(first, r)
+	svc.Handler.ServeHTTP(first, r)
 	require.Subset(t, first.Header(), map[string][]string{"X-Hop": {"1"}, "Date": {"1"}, "Keep-Alive": {"1"}})
-	svc.handler.ServeHTTP(replay, r)
+	svc.Handler.ServeHTTP(replay, r)
 	require.Equal(t, http.Header{
 		"X-Kept": {"1"}, "Content-Type": nil, "Idempotent-Replayed": {"true"},
 	}, replay.Header())
@@ -894,18 +895,18 @@ func TestFieldsOfTheConnectionAreNotStored(t *testing.T) {
 func TestInvalidStatusPanicsInTheHandler(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{-1, 0, 99, 1000} {
-		svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+		svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 			assert.PanicsWithValue(t, fmt.Sprint("invalid WriteHeader code ", status), func() { w.WriteHeader(status) })
 			w.WriteHeader(http.StatusAccepted)
 		})
-		require.Equal(t, http.StatusAccepted, svc.call("k", "b").status)
+		require.Equal(t, http.StatusAccepted, svc.Call("k", "b").Status)
 	}
 }
 
 func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{false, true} {
-		svc := setup{opts: idempotency.Options{Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, unwraps := w.(interface{ Unwrap() http.ResponseWriter })
 			assert.False(t, unwraps)
 			_, reads := w.(io.ReaderFrom)
@@ -916,47 +917,47 @@ func TestWriterOffersNoWayPastTheRecord(t *testing.T) {
 			assert.ErrorIs(t, err, http.ErrNotSupported)
 			w.WriteHeader(http.StatusCreated)
 		})
-		requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
+		testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
 	}
 }
 
 func TestAnswerPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := setup{outer: compressing}.serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
-	require.Equal(t, strings.Repeat("hello ", 1000), svc.post("k", "b").body)
-	require.Equal(t, strings.Repeat("hello ", 1000), svc.post("k", "b").body)
+	svc := testservice.Setup{Outer: compressing}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("hello ", 1000)) })
+	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
+	require.Equal(t, strings.Repeat("hello ", 1000), svc.Post("k", "b").Body)
 }
 
 func TestWriteDeadlineHolds(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		assert.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second)))
 		w.WriteHeader(http.StatusCreated)
 	})
-	require.Error(t, svc.send("/payments", "k", "b").err)
-	got := svc.post("k", "b")
-	require.Equal(t, http.StatusCreated, got.status)
-	require.True(t, got.replayed())
+	require.Error(t, svc.Send("/payments", "k", "b").Err)
+	got := svc.Post("k", "b")
+	require.Equal(t, http.StatusCreated, got.Status)
+	require.True(t, got.Replayed())
 }
 
 func TestFlushDoesNothingUnlessStreaming(t *testing.T) {
 	t.Parallel()
 	flushed := make(chan struct{})
-	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "abc")
 		w.(http.Flusher).Flush()
 		<-flushed
 	})
-	answers := make(chan answer, 1)
-	go func() { answers <- svc.post("k", "b") }()
+	answers := make(chan testservice.Answer, 1)
+	go func() { answers <- svc.Post("k", "b") }()
 	select {
 	case got := <-answers:
 		t.Errorf("answered before the handler returned: %+v", got)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(flushed)
-	requireReplay(t, <-answers, svc.post("k", "b"))
+	testservice.RequireReplay(t, <-answers, svc.Post("k", "b"))
 }
 
 func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
@@ -968,7 +969,7 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 		}{"flushed": {"data: 1\n\n", true}, "buffer full": {strings.Repeat("x", 5000), false}} {
 			t.Run(fmt.Sprintf("HTTP2=%t/%s", http2, name), func(t *testing.T) {
 				received := make(chan struct{})
-				svc := setup{opts: idempotency.Options{Stream: true}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+				svc := testservice.Setup{Opts: idempotency.Options{Stream: true}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header().Set("Content-Type", "text/event-stream")
 					_, _ = io.WriteString(w, part.text)
 					if part.flush {
@@ -981,11 +982,11 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 					}
 					_, _ = io.WriteString(w, "data: 2\n\n")
 				})
-				svc.server = listen(t, svc.handler, http2)
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, svc.server.URL+"/payments", http.NoBody)
+				svc.Server = testservice.Listen(t, svc.Handler, http2)
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, svc.Server.URL+"/payments", http.NoBody)
 				require.NoError(t, err)
 				r.Header.Set("Idempotency-Key", "k")
-				resp, err := svc.server.Client().Do(r)
+				resp, err := svc.Server.Client().Do(r)
 				require.NoError(t, err)
 				defer resp.Body.Close()
 				start := make([]byte, 9)
@@ -995,10 +996,10 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 				rest, err := io.ReadAll(resp.Body)
 				require.NoError(t, err)
 				require.Equal(t, part.text+"data: 2\n\n", string(start)+string(rest))
-				replay := svc.post("k", "")
-				require.True(t, replay.replayed())
-				require.Equal(t, part.text+"data: 2\n\n", replay.body)
-				require.Equal(t, "text/event-stream", replay.header.Get("Content-Type"))
+				replay := svc.Post("k", "")
+				require.True(t, replay.Replayed())
+				require.Equal(t, part.text+"data: 2\n\n", replay.Body)
+				require.Equal(t, "text/event-stream", replay.Header.Get("Content-Type"))
 			})
 		}
 	}
@@ -1007,7 +1008,7 @@ func TestStreamSendsWhileTheHandlerRuns(t *testing.T) {
 func TestStreamIsRecordedWholeWhenItsClientLeaves(t *testing.T) {
 	t.Parallel()
 	left := make(chan struct{})
-	svc := setup{opts: idempotency.Options{Stream: true}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Opts: idempotency.Options{Stream: true}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "first\n")
 		w.(http.Flusher).Flush()
 		<-left
@@ -1019,16 +1020,16 @@ func TestStreamIsRecordedWholeWhenItsClientLeaves(t *testing.T) {
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, svc.server.URL+"/payments", http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, svc.Server.URL+"/payments", http.NoBody)
 	require.NoError(t, err)
 	r.Header.Set("Idempotency-Key", "k")
-	resp, err := svc.server.Client().Do(r)
+	resp, err := svc.Server.Client().Do(r)
 	require.NoError(t, err)
 	cancel()
 	require.NoError(t, errors.Join(resp.Body.Close()))
 	close(left)
-	require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
-	require.Equal(t, "first\n"+strings.Repeat("x", 100_000), svc.post("k", "").body)
+	require.Eventually(t, func() bool { return len(svc.Journal.All()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, "first\n"+strings.Repeat("x", 100_000), svc.Post("k", "").Body)
 }
 
 func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
@@ -1036,23 +1037,23 @@ func TestTimeoutHandlerOutsideDoesNotLoseTheRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		timedOut := make(chan struct{})
 		outer := func(next http.Handler) http.Handler { return http.TimeoutHandler(next, time.Second, "late") }
-		svc := setup{outer: outer}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Outer: outer}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 			<-timedOut
-			echo(w, r)
+			testservice.Echo(w, r)
 		})
-		require.Equal(t, http.StatusServiceUnavailable, svc.post("k", "b").status)
+		require.Equal(t, http.StatusServiceUnavailable, svc.Post("k", "b").Status)
 		close(timedOut)
-		require.Eventually(t, func() bool { return len(svc.journal.all()) == 1 }, 10*time.Second, time.Millisecond)
-		got := svc.post("k", "b")
-		require.Equal(t, "b", got.body)
-		require.True(t, got.replayed())
+		require.Eventually(t, func() bool { return len(svc.Journal.All()) == 1 }, 10*time.Second, time.Millisecond)
+		got := svc.Post("k", "b")
+		require.Equal(t, "b", got.Body)
+		require.True(t, got.Replayed())
 	})
 }
 
 // hooked is a store that calls f before it completes for the first time.
-func hooked(f func()) *spyStore {
-	store := newSpyStore()
-	store.onComplete = func(_ context.Context, n int64, step func() error) error {
+func hooked(f func()) *testservice.SpyStore {
+	store := testservice.NewSpyStore()
+	store.OnComplete = func(_ context.Context, n int64, step func() error) error {
 		if n == 1 {
 			f()
 		}
@@ -1075,12 +1076,12 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 				close(completing)
 				assert.Eventually(t, func() bool { return rounds.Load() > 100 }, 10*time.Second, time.Millisecond)
 			})
-			svc := setup{store: store, outer: func(next http.Handler) http.Handler {
+			svc := testservice.Setup{Store: store, Outer: func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					maps.Copy(w.Header(), outer)
 					next.ServeHTTP(w, r)
 				})
-			}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+			}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("X-Early", "1")
 				w.WriteHeader(http.StatusCreated)
 				_, _ = io.WriteString(w, "ok")
@@ -1099,13 +1100,13 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 					}
 				})
 			})
-			first := svc.post("k", "b")
+			first := svc.Post("k", "b")
 			close(stop)
 			left.Wait()
-			require.Equal(t, "1", first.header.Get("X-Early"))
-			require.NotContains(t, first.header, "X-Late")
-			require.Equal(t, outer.Get("X-Outer"), first.header.Get("X-Outer"))
-			requireReplay(t, first, svc.post("k", "b"))
+			require.Equal(t, "1", first.Header.Get("X-Early"))
+			require.NotContains(t, first.Header, "X-Late")
+			require.Equal(t, outer.Get("X-Outer"), first.Header.Get("X-Outer"))
+			testservice.RequireReplay(t, first, svc.Post("k", "b"))
 		})
 	}
 }
@@ -1113,21 +1114,21 @@ func TestHeaderIsTheHandlersOwn(t *testing.T) {
 // What outer middleware has set is there for the handler, and stays as it is if the handler fails.
 func TestHeaderOfOuterMiddlewareIsSafeFromAPanic(t *testing.T) {
 	t.Parallel()
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return recovering(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Outer", "1")
 			next.ServeHTTP(w, r)
 		}))
-	}}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	}}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "1", w.Header().Get("X-Outer"))
 		w.Header().Del("X-Outer")
 		w.Header().Set("X-Inner", "1")
 		panic("boom")
 	})
-	got := svc.post("k", "b")
-	require.Equal(t, http.StatusInternalServerError, got.status)
-	require.Equal(t, "1", got.header.Get("X-Outer"))
-	require.NotContains(t, got.header, "X-Inner")
+	got := svc.Post("k", "b")
+	require.Equal(t, http.StatusInternalServerError, got.Status)
+	require.Equal(t, "1", got.Header.Get("X-Outer"))
+	require.NotContains(t, got.Header, "X-Inner")
 }
 
 // Fields that are not stored are sent as they were when the handler called WriteHeader, as unguarded.
@@ -1143,16 +1144,16 @@ func TestUnstoredFieldsAreThoseOfWriteHeader(t *testing.T) {
 		w.Header().Del("Keep-Alive")
 		w.Header().Set("X-Late", "1")
 	}
-	svc := setup{opts: idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}}.guard(t, handler)
+	svc := testservice.Setup{Opts: idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}}.Guard(t, handler)
 	bare := httptest.NewRecorder()
 	handler(bare, nil)
-	first := svc.call("k", "b")
-	require.Equal(t, bare.Result().Header["Keep-Alive"], first.header["Keep-Alive"])
-	require.Equal(t, []string{"a=1", "b=2"}, first.header["Set-Cookie"])
-	require.NotContains(t, first.header, "X-Late")
-	second := svc.call("k", "b")
-	require.NotContains(t, second.header, "Set-Cookie")
-	require.NotContains(t, second.header, "Keep-Alive")
+	first := svc.Call("k", "b")
+	require.Equal(t, bare.Result().Header["Keep-Alive"], first.Header["Keep-Alive"])
+	require.Equal(t, []string{"a=1", "b=2"}, first.Header["Set-Cookie"])
+	require.NotContains(t, first.Header, "X-Late")
+	second := svc.Call("k", "b")
+	require.NotContains(t, second.Header, "Set-Cookie")
+	require.NotContains(t, second.Header, "Keep-Alive")
 }
 
 // Trailers in both forms of net/http, set before and after the body, with and without a flush: first answer and replay
@@ -1231,13 +1232,13 @@ func TestTrailersAreThoseOfABareServer(t *testing.T) {
 		for _, http2 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, http2=%t", name, http2), func(t *testing.T) {
 				t.Parallel()
-				bare := trailersOf(t, listen(t, handler, http2))
+				bare := trailersOf(t, testservice.Listen(t, handler, http2))
 				for _, stream := range []bool{false, true} {
-					svc := setup{opts: idempotency.Options{Stream: stream}}.guard(t, handler)
-					server := listen(t, svc.handler, http2)
+					svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Guard(t, handler)
+					server := testservice.Listen(t, svc.Handler, http2)
 					require.Equal(t, bare, trailersOf(t, server), "first, stream=%t", stream)
 					require.Equal(t, bare, trailersOf(t, server), "replay, stream=%t", stream)
-					require.EqualValues(t, 1, svc.runs.Load())
+					require.EqualValues(t, 1, svc.Runs.Load())
 				}
 			})
 		}
@@ -1269,13 +1270,13 @@ func TestOutgrownAnswerIsSentAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	a, b := strings.Repeat("a", 900), strings.Repeat("b", 900)
 	for _, stream := range []bool{false, true} {
-		svc := setup{opts: idempotency.Options{MaxResponse: 1000, Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 1000, Stream: stream}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, a)
 			_, _ = io.WriteString(w, b)
 		})
-		got := svc.post("k", "b")
-		require.Equal(t, a+b, got.body)
-		require.Equal(t, "text/plain; charset=utf-8", got.header.Get("Content-Type"))
+		got := svc.Post("k", "b")
+		require.Equal(t, a+b, got.Body)
+		require.Equal(t, "text/plain; charset=utf-8", got.Header.Get("Content-Type"))
 	}
 }
 
@@ -1283,14 +1284,14 @@ func TestOutgrownAnswerIsSentAsItWasWritten(t *testing.T) {
 // the claim a second time, nor send an answer.
 func TestGoroutineOfAPanickedHandlerIsSilenced(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	releasing, written := make(chan struct{}), make(chan struct{})
-	store.onRelease = func(_ context.Context, _ int64, step func() error) error {
+	store.OnRelease = func(_ context.Context, _ int64, step func() error) error {
 		close(releasing)
 		<-written
 		return step()
 	}
-	svc := setup{store: store, opts: idempotency.Options{MaxResponse: 8}}.guard(t,
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{MaxResponse: 8}}.Guard(t,
 		func(w http.ResponseWriter, _ *http.Request) {
 			go func() {
 				defer close(written)
@@ -1303,18 +1304,18 @@ func TestGoroutineOfAPanickedHandlerIsSilenced(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set("Idempotency-Key", "k")
 	w := httptest.NewRecorder()
-	require.PanicsWithValue(t, "boom", func() { svc.handler.ServeHTTP(w, r) })
+	require.PanicsWithValue(t, "boom", func() { svc.Handler.ServeHTTP(w, r) })
 	require.Empty(t, w.Body.String())
-	require.Zero(t, store.completes.Load())
-	require.Equal(t, []idempotency.Outcome{idempotency.OutcomeReleased}, svc.journal.outcomes())
+	require.Zero(t, store.Completes.Load())
+	require.Equal(t, []idempotency.Outcome{idempotency.OutcomeReleased}, svc.Journal.Outcomes())
 }
 
 func TestRefusalPassesThroughCompression(t *testing.T) {
 	t.Parallel()
-	svc := setup{outer: compressing, opts: idempotency.Options{Required: true}}.serve(t, echo)
-	got := svc.post("", "b") // the client decompresses
-	got.header.Del("Content-Encoding")
-	requireProblem(t, got, http.StatusBadRequest, "key-missing")
+	svc := testservice.Setup{Outer: compressing, Opts: idempotency.Options{Required: true}}.Serve(t, testservice.Echo)
+	got := svc.Post("", "b") // the client decompresses
+	got.Header.Del("Content-Encoding")
+	testservice.RequireProblem(t, got, http.StatusBadRequest, "key-missing")
 }
 
 // compressing is middleware that leaves the Content-Length alone because handlers as a rule do not set it, which is
@@ -1339,24 +1340,24 @@ func (w plainGzipWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
 func TestFieldsThatOuterMiddlewareSetsLate(t *testing.T) {
 	t.Parallel()
 	var outer http.Header
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			outer = w.Header()
 			outer.Set("X-Early", "1")
 			next.ServeHTTP(w, r)
 		})
-	}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+	}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Inner", "1")
 		outer.Set("X-Late", "1")
 		w.WriteHeader(http.StatusCreated)
 	})
-	first := svc.call("k", "b")
-	require.Equal(t, "1", first.header.Get("X-Late"))
-	require.Equal(t, "1", first.header.Get("X-Inner"))
-	second := svc.call("k", "b")
-	require.True(t, second.replayed())
-	require.NotContains(t, second.header, "X-Late", "it is no part of the answer")
-	require.Equal(t, "1", second.header.Get("X-Early"))
+	first := svc.Call("k", "b")
+	require.Equal(t, "1", first.Header.Get("X-Late"))
+	require.Equal(t, "1", first.Header.Get("X-Inner"))
+	second := svc.Call("k", "b")
+	require.True(t, second.Replayed())
+	require.NotContains(t, second.Header, "X-Late", "it is no part of the answer")
+	require.Equal(t, "1", second.Header.Get("X-Early"))
 }
 
 // The mark of a replay is in nothing that a handler sends: neither in an informational response nor in a trailer.
@@ -1381,7 +1382,7 @@ func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
 			for _, stream := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, HTTP2=%t, stream=%t", name, http2, stream), func(t *testing.T) {
 					t.Parallel()
-					svc := setup{opts: idempotency.Options{Stream: stream}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+					svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 						maps.Copy(w.Header(), sc.early)
 						w.Header().Set("Link", "</a>; rel=preload")
 						w.WriteHeader(http.StatusEarlyHints)
@@ -1389,9 +1390,9 @@ func TestHandlerCannotMarkAPartOfItsAnswerAsAReplay(t *testing.T) {
 						maps.Copy(w.Header(), sc.late)
 						w.Header().Set(http.TrailerPrefix+"X-Sum", "1")
 					})
-					got := scenario{}.perform(t, listen(t, svc.handler, http2))
+					got := scenario{}.perform(t, testservice.Listen(t, svc.Handler, http2))
 					require.Len(t, got.Informational, 1)
-					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, without(got.Informational[0].header, "Trailer"))
+					require.Equal(t, http.Header{"Link": {"</a>; rel=preload"}}, without(got.Informational[0].Header, "Trailer"))
 					require.False(t, got.Replayed)
 					require.Equal(t, http.Header{"X-Sum": {"1"}}, without(got.Trailer, ""))
 				})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // masters are the ways to reach a master, whose replicas Check has to find. Each returns what makes the server at an
@@ -23,7 +24,7 @@ import (
 var masters = map[string]func(*testing.T) (client redis.Cmdable, follow func(replica *redis.Client)){
 	"one server": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
 		master := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
-		return newRedisClient(t, master.Addr()), replicaOf(t, master)
+		return testservice.NewRedisClient(t, master.Addr()), replicaOf(t, master)
 	},
 	"Sentinel": func(t *testing.T) (redis.Cmdable, func(*redis.Client)) {
 		sentinel := servertest.RedisSentinel(t, 1)
@@ -36,11 +37,11 @@ var masters = map[string]func(*testing.T) (client redis.Cmdable, follow func(rep
 		})
 		t.Cleanup(func() { _ = client.Close() })
 		return client, func(replica *redis.Client) {
-			master := newRedisClient(t, nodes[0].Addr())
+			master := testservice.NewRedisClient(t, nodes[0].Addr())
 			host, port, _ := net.SplitHostPort(nodes[0].Addr())
 			require.NoError(t, replica.ClusterMeet(t.Context(), host, port).Err())
 			id := master.Do(t.Context(), "CLUSTER", "MYID").Val().(string)
-			until(t, func() bool { return replica.ClusterReplicate(t.Context(), id).Err() == nil })
+			testservice.Until(t, func() bool { return replica.ClusterReplicate(t.Context(), id).Err() == nil })
 			awaitReplica(t, master, replica)
 		}
 	},
@@ -50,7 +51,7 @@ func replicaOf(t *testing.T, server *servertest.Server) func(*redis.Client) {
 	return func(replica *redis.Client) {
 		host, port, _ := net.SplitHostPort(server.Addr())
 		require.NoError(t, replica.Do(t.Context(), "REPLICAOF", host, port).Err())
-		awaitReplica(t, newRedisClient(t, server.Addr()), replica)
+		awaitReplica(t, testservice.NewRedisClient(t, server.Addr()), replica)
 	}
 }
 
@@ -61,7 +62,7 @@ func awaitReplica(t *testing.T, master, replica *redis.Client) {
 	if port == "0" {
 		port = told["port"]
 	}
-	until(t, func() bool {
+	testservice.Until(t, func() bool {
 		return strings.Contains(master.Info(t.Context(), "replication").Val(), "port="+port+",state=online")
 	})
 }
@@ -69,7 +70,7 @@ func awaitReplica(t *testing.T, master, replica *redis.Client) {
 // Each setting of a server that is unsafe is found alone.
 func TestRedisCheckFindsEachSetting(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always").Addr())
 	set := func(name, value string) {
 		t.Helper()
 		require.NoError(t, client.ConfigSet(t.Context(), name, value).Err())
@@ -100,11 +101,11 @@ func TestRedisCheckOfTooFewReplicas(t *testing.T) {
 	t.Parallel()
 	safe := []string{"--appendonly", "yes", "--appendfsync", "always", "--repl-diskless-sync-delay", "0"}
 	master := servertest.Redis(t, safe...)
-	client := newRedisClient(t, master.Addr())
+	client := testservice.NewRedisClient(t, master.Addr())
 	for range 2 {
 		newReplica(t, master, safe...)
 	}
-	until(t, func() bool {
+	testservice.Until(t, func() bool {
 		return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:2")
 	})
 	for replicas, found := range map[int][]string{
@@ -154,7 +155,7 @@ func TestRedisCheckOfClocks(t *testing.T) {
 			})
 			replica := servertest.Redis(t, "--replica-announce-ip", "127.0.0.1", "--replica-announce-port", fake.Port(),
 				"--cluster-enabled", map[bool]string{true: "yes", false: "no"}[name == "Cluster"])
-			follow(newRedisClient(t, replica.Addr()))
+			follow(testservice.NewRedisClient(t, replica.Addr()))
 			for skew, value := range map[time.Duration]string{
 				3 * time.Second: `^[23](\.\d+)?s ahead of its master's$`,
 				-time.Hour:      `^(1h0m0|59m59)(\.\d+)?s behind its master's$`,
@@ -178,8 +179,8 @@ func TestRedisCheckOfClocks(t *testing.T) {
 func TestRedisCheckOfClocksFarAway(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--repl-diskless-sync-delay", "0")
-	replicaOf(t, server)(newRedisClient(t, servertest.Redis(t, "--replica-announce-ip", "127.0.0.1").Addr()))
-	client := newRedisClient(t, server.Addr(), withContextTimeout)
+	replicaOf(t, server)(testservice.NewRedisClient(t, servertest.Redis(t, "--replica-announce-ip", "127.0.0.1").Addr()))
+	client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
 	client.AddHook(slowReply("time"))
 	require.Empty(t, clocks(t, client))
 }
@@ -204,6 +205,6 @@ func (command slowReply) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func TestRedisCheckWithoutTime(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t, "--rename-command", "TIME", "").Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t, "--rename-command", "TIME", "").Addr())
 	require.Empty(t, clocks(t, client))
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // redisNetwork is a client and what stands between it and its servers.
@@ -47,7 +48,7 @@ func (n *redisNetwork) strikes() (sum int) {
 func newRedisNetwork(t *testing.T, edits ...func(*redis.Options)) *redisNetwork {
 	server := servertest.Redis(t)
 	proxy := servertest.NewProxy(t, server.Addr())
-	client := newRedisClient(t, proxy.Addr(), edits...)
+	client := testservice.NewRedisClient(t, proxy.Addr(), edits...)
 	return &redisNetwork{client, []*servertest.Server{server}, []*servertest.Proxy{proxy}}
 }
 
@@ -57,7 +58,7 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 	"client without retries": func(t *testing.T) *redisNetwork {
 		return newRedisNetwork(t, func(o *redis.Options) { o.MaxRetries = -1 })
 	},
-	"client with deadlines": func(t *testing.T) *redisNetwork { return newRedisNetwork(t, withContextTimeout) },
+	"client with deadlines": func(t *testing.T) *redisNetwork { return newRedisNetwork(t, testservice.WithContextTimeout) },
 	"pipelining client": func(t *testing.T) *redisNetwork {
 		n := newRedisNetwork(t)
 		pipeliner, err := n.client.(*redis.Client).AutoPipeline()
@@ -73,7 +74,7 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 		return n
 	},
 	"client with the typed commands alone": func(t *testing.T) *redisNetwork {
-		n := newRedisNetwork(t, withContextTimeout)
+		n := newRedisNetwork(t, testservice.WithContextTimeout)
 		n.client = struct{ redis.Cmdable }{n.client}
 		return n
 	},
@@ -82,7 +83,7 @@ var redisNetworks = map[string]func(*testing.T) *redisNetwork{
 		for _, master := range n.servers {
 			n.proxies = append(n.proxies, servertest.NewProxy(t, master.Addr()))
 		}
-		n.client = newClusterClient(t, n.servers, n.proxies...)
+		n.client = testservice.NewClusterClient(t, n.servers, n.proxies...)
 		return n
 	},
 }
@@ -103,7 +104,7 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 		}
 		script := redis.NewScript(source.String())
 		for _, server := range n.servers {
-			require.NoError(t, script.Load(t.Context(), newRedisClient(t, server.Addr())).Err())
+			require.NoError(t, script.Load(t.Context(), testservice.NewRedisClient(t, server.Addr())).Err())
 		}
 		patterns[name] = script.Hash()
 	}
@@ -116,7 +117,7 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 // hasIFEQ reports whether a server compares values by itself.
 func hasIFEQ(t *testing.T, addr string) bool {
 	t.Helper()
-	err := newRedisClient(t, addr).Do(t.Context(), "set", "probe", "new", "ifeq", "old").Err()
+	err := testservice.NewRedisClient(t, addr).Do(t.Context(), "set", "probe", "new", "ifeq", "old").Err()
 	return errors.Is(err, redis.Nil)
 }
 
@@ -141,43 +142,43 @@ func TestRedisConnectionBreaks(t *testing.T) {
 			n := start(t)
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-			breaks := func(name, script string, step func(t *testing.T, svc *service, key string)) {
+			breaks := func(name, script string, step func(t *testing.T, svc *testservice.Service, key string)) {
 				for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply} {
 					t.Run(string(fault)+" of "+name, func(t *testing.T) {
-						svc := setup{store: store}.guard(t, echoOrFail)
+						svc := testservice.Setup{Store: store}.Guard(t, echoOrFail)
 						n.inject(servertest.Rule{Fault: fault, Pattern: digests[script]})
 						step(t, svc, fmt.Sprint(fault, len(name)))
 						require.Equal(t, 1, n.strikes(), "the fault did not strike")
 					})
 				}
 			}
-			executed := func(body string) func(t *testing.T, svc *service, key string) {
-				return func(t *testing.T, svc *service, key string) {
-					first := svc.call(key, body)
-					require.Equal(t, http.StatusCreated, first.status, first.body)
-					require.Equal(t, body, first.body)
-					requireReplay(t, first, svc.call(key, body))
-					require.EqualValues(t, 1, svc.runs.Load())
-					require.Equal(t, []idempotency.Outcome{"executed", "replayed"}, svc.journal.outcomes())
+			executed := func(body string) func(t *testing.T, svc *testservice.Service, key string) {
+				return func(t *testing.T, svc *testservice.Service, key string) {
+					first := svc.Call(key, body)
+					require.Equal(t, http.StatusCreated, first.Status, first.Body)
+					require.Equal(t, body, first.Body)
+					testservice.RequireReplay(t, first, svc.Call(key, body))
+					require.EqualValues(t, 1, svc.Runs.Load())
+					require.Equal(t, []idempotency.Outcome{"executed", "replayed"}, svc.Journal.Outcomes())
 				}
 			}
 			breaks("claim", "claim", executed("small"))
 			breaks("completion", "complete", executed("small"))
-			breaks("large completion", "complete", executed(largeBody))
-			breaks("release", "release", func(t *testing.T, svc *service, key string) {
+			breaks("large completion", "complete", executed(testservice.LargeBody))
+			breaks("release", "release", func(t *testing.T, svc *testservice.Service, key string) {
 				for range 2 {
-					require.Equal(t, http.StatusInternalServerError, svc.call(key, "fail").status)
+					require.Equal(t, http.StatusInternalServerError, svc.Call(key, "fail").Status)
 				}
-				require.Equal(t, []idempotency.Outcome{"released", "released"}, svc.journal.outcomes())
+				require.Equal(t, []idempotency.Outcome{"released", "released"}, svc.Journal.Outcomes())
 			})
-			breaks("extension", "extend", func(t *testing.T, _ *service, key string) {
-				claim := mustClaim(t, store, idempotency.Key{ID: key}, attemptFor(time.Hour))
+			breaks("extension", "extend", func(t *testing.T, _ *testservice.Service, key string) {
+				claim := testservice.MustClaim(t, store, idempotency.Key{ID: key}, testservice.AttemptFor(time.Hour))
 				require.NoError(t, claim.Extend(t.Context(), time.Minute))
-				require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+				require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 			})
 			t.Run("nothing is left behind", func(t *testing.T) {
 				for _, server := range n.servers {
-					for _, key := range redisKeys(t, newRedisClient(t, server.Addr()), "") {
+					for _, key := range testservice.RedisKeys(t, testservice.NewRedisClient(t, server.Addr()), "") {
 						require.Regexp(t, `\}$`, key, "a staging key")
 					}
 				}
@@ -195,44 +196,36 @@ func TestRedisDoesNotAnswer(t *testing.T) {
 			t.Parallel()
 			n := start(t)
 			n.loadScripts(t)
-			svc := setup{
-				store: idempotency.NewRedisStore(n.client, idempotency.RedisOptions{}),
-				opts:  idempotency.Options{StoreTimeout: storeTimeout},
-			}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{
+				Store: idempotency.NewRedisStore(n.client, idempotency.RedisOptions{}),
+				Opts:  idempotency.Options{StoreTimeout: storeTimeout},
+			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Idempotency-Key") == "completion" {
 					for _, server := range n.servers {
 						require.NoError(t, server.Pause())
 					}
 				}
-				echo(w, r)
+				testservice.Echo(w, r)
 			})
-			timed := func(key string) answer {
+			timed := func(key string) testservice.Answer {
 				began := time.Now()
-				got := svc.call(key, "body")
+				got := svc.Call(key, "body")
 				require.Less(t, time.Since(began), storeTimeout+slack)
 				return got
 			}
-			answers := func() bool { return svc.call(uuid.NewString(), "body").status == http.StatusCreated }
-			until(t, answers)
-			require.Equal(t, http.StatusCreated, timed("completion").status, "the effects exist, so the answer is true")
-			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
-			runs := svc.runs.Load()
-			requireProblem(t, timed("claim"), http.StatusServiceUnavailable, "store-unavailable")
-			require.Equal(t, runs, svc.runs.Load())
+			answers := func() bool { return svc.Call(uuid.NewString(), "body").Status == http.StatusCreated }
+			testservice.Until(t, answers)
+			require.Equal(t, http.StatusCreated, timed("completion").Status, "the effects exist, so the answer is true")
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
+			runs := svc.Runs.Load()
+			testservice.RequireProblem(t, timed("claim"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Equal(t, runs, svc.Runs.Load())
 			for _, server := range n.servers {
 				server.Resume()
 			}
-			until(t, answers)
+			testservice.Until(t, answers)
 		})
 	}
-}
-
-// until calls step until it reports true, and returns how long that took.
-func until(t *testing.T, step func() bool) time.Duration {
-	t.Helper()
-	began := time.Now()
-	require.Eventually(t, step, 20*time.Second, 5*time.Millisecond)
-	return time.Since(began)
 }
 
 // attemptNumber answers with the number of the attempt.
@@ -250,23 +243,23 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			n := newRedisNetwork(t)
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-			svc := setup{store: store}.guard(t, attemptNumber)
-			hasty := setup{
-				store: store, opts: idempotency.Options{StoreTimeout: 5 * time.Second},
-			}.guard(t, attemptNumber)
+			svc := testservice.Setup{Store: store}.Guard(t, attemptNumber)
+			hasty := testservice.Setup{
+				Store: store, Opts: idempotency.Options{StoreTimeout: 5 * time.Second},
+			}.Guard(t, attemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
-			requireProblem(t, hasty.call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+			testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
 			require.Equal(t, 1, n.strikes())
 			n.proxies[0].Release()
-			var first answer
-			until(t, func() bool { // sooner than a lease ends: the claim is released in the background
-				first = svc.call("key", "")
-				return first.status != http.StatusConflict
+			var first testservice.Answer
+			testservice.Until(t, func() bool { // sooner than a lease ends: the claim is released in the background
+				first = svc.Call("key", "")
+				return first.Status != http.StatusConflict
 			})
-			require.Contains(t, []string{"attempt 1", "attempt 2"}, first.body) // of a claim that Redis never got, or did
-			requireReplay(t, first, svc.call("key", ""))
-			require.EqualValues(t, 1, svc.runs.Load()+hasty.runs.Load())
+			require.Contains(t, []string{"attempt 1", "attempt 2"}, first.Body) // of a claim that Redis never got, or did
+			testservice.RequireReplay(t, first, svc.Call("key", ""))
+			require.EqualValues(t, 1, svc.Runs.Load()+hasty.Runs.Load())
 		})
 	}
 }
@@ -276,7 +269,7 @@ func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) ide
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	_, claim, err := store.Begin(ctx, key, attemptFor(time.Hour))
+	_, claim, err := store.Begin(ctx, key, testservice.AttemptFor(time.Hour))
 	require.Error(t, err)
 	require.NotNil(t, claim)
 	return claim
@@ -304,22 +297,22 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 			}
 			for i, fault := range []servertest.Fault{servertest.LoseReply, servertest.HoldReply} {
 				t.Run(string(fault)+" of a claim that was granted", func(t *testing.T) {
-					key := numberedKey(i)
+					key := testservice.NumberedKey(i)
 					claim := lost(fault, key)
 					n.inject(servertest.Rule{})
-					require.Positive(t, mustRead(t, store, key).LeaseLeft)
+					require.Positive(t, testservice.MustRead(t, store, key).LeaseLeft)
 					require.NoError(t, claim.Release(t.Context(), time.Hour))
-					record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
+					record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
 					require.NoError(t, err)
 					require.NotNil(t, next)
 					require.Equal(t, 2, record.Attempt)
 					require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
-					require.NoError(t, next.Complete(t.Context(), bodyOf(1), time.Hour))
+					require.NoError(t, next.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				})
 			}
 			t.Run("takeover", func(t *testing.T) {
-				key := numberedKey(4)
-				require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Release(t.Context(), time.Hour))
+				key := testservice.NumberedKey(4)
+				require.NoError(t, testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
 				n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["take over"], Times: 1000})
 				claim := beginInVain(t, store, key)
 				strikes := n.strikes()
@@ -328,28 +321,28 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 				for range 2 {
 					require.NoError(t, claim.Release(t.Context(), time.Hour))
 				}
-				record, next, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
+				record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
 				require.NotNil(t, next)
 				require.Equal(t, 3, record.Attempt)
 			})
 			t.Run("request that never arrived", func(t *testing.T) {
-				claim := lost(servertest.LoseRequest, numberedKey(2)) // which the client may still send again
+				claim := lost(servertest.LoseRequest, testservice.NumberedKey(2)) // which the client may still send again
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				n.inject(servertest.Rule{})
-				record, next, err := store.Begin(t.Context(), numberedKey(2), attemptFor(time.Hour))
+				record, next, err := store.Begin(t.Context(), testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
 				require.NotNil(t, next)
 				require.Equal(t, 1, record.Attempt)
 			})
 			t.Run("key of somebody else", func(t *testing.T) {
-				owner := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
-				claim := lost(servertest.LoseReply, numberedKey(3))
+				owner := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
+				claim := lost(servertest.LoseReply, testservice.NumberedKey(3))
 				n.inject(servertest.Rule{})
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
-				require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
+				require.NoError(t, owner.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
-				require.Len(t, mustRead(t, store, numberedKey(3)).Response.Body, 1)
+				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(3)).Response.Body, 1)
 			})
 		})
 	}
@@ -357,7 +350,7 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 
 // cutOnce is a hook that cuts the connection in place of the first claim.
 type cutOnce struct {
-	beforeEach
+	testservice.BeforeEach
 	cut func()
 }
 
@@ -376,34 +369,34 @@ func (c *cutOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestRedisClaimThatIsRefused(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	client, node := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
+	client, node := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // loads the script
+	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // loads the script
 	demote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) }
 	promote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
 
 	demote()
-	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "READONLY")
 	require.Nil(t, claim)
 
 	promote()
-	client.AddHook(&cutOnce{beforeEach: func(string) {}, cut: demote})
-	_, claim, err = store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	client.AddHook(&cutOnce{BeforeEach: func(string) {}, cut: demote})
+	_, claim, err = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "READONLY")
 	require.NotNil(t, claim)
 	promote()
 	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
-	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
 // A client may try again by itself, and hear of a failure what an earlier try has done: its claim was granted.
 func TestRedisClientTriesAgainByItself(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t, "--replica-serve-stale-data", "no")
-	node, proxy := newRedisClient(t, server.Addr()), servertest.NewProxy(t, server.Addr())
+	node, proxy := testservice.NewRedisClient(t, server.Addr()), servertest.NewProxy(t, server.Addr())
 	var demote sync.Once
-	client := newRedisClient(t, proxy.Addr(), withContextTimeout, func(o *redis.Options) {
+	client := testservice.NewRedisClient(t, proxy.Addr(), testservice.WithContextTimeout, func(o *redis.Options) {
 		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if proxy.Strikes() > 0 {
 				demote.Do(func() { require.NoError(t, node.ReplicaOf(ctx, "127.0.0.1", "1").Err()) })
@@ -412,14 +405,14 @@ func TestRedisClientTriesAgainByItself(t *testing.T) {
 		}
 	})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // there is a connection
+	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // there is a connection
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "nx\r\n$3\r\nget\r\n"})
-	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "MASTERDOWN")
 	require.NotNil(t, claim)
 	require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err())
-	until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })
-	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	testservice.Until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
 // A claim that arrives after its key was claimed by somebody else changes nothing.
@@ -428,25 +421,25 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 	n := newRedisNetwork(t)
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-	hasty := setup{store: store, opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.guard(t, attemptNumber)
+	hasty := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, attemptNumber)
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"], Times: 2})
 	for _, key := range []string{"running", "completed"} {
-		requireProblem(t, hasty.call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
+		testservice.RequireProblem(t, hasty.Call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
 	}
 	require.Equal(t, 2, n.strikes())
 
-	svc := setup{store: store}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") == "running" {
 			n.proxies[0].Release() // both claims
 		}
 		attemptNumber(w, r)
 	})
-	completed, running := svc.call("completed", ""), svc.call("running", "")
-	require.Equal(t, "attempt 1", completed.body)
-	require.Equal(t, "attempt 1", running.body)
-	requireReplay(t, completed, svc.call("completed", ""))
-	requireReplay(t, running, svc.call("running", ""))
-	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.journal.outcomes())
+	completed, running := svc.Call("completed", ""), svc.Call("running", "")
+	require.Equal(t, "attempt 1", completed.Body)
+	require.Equal(t, "attempt 1", running.Body)
+	testservice.RequireReplay(t, completed, svc.Call("completed", ""))
+	testservice.RequireReplay(t, running, svc.Call("running", ""))
+	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.Journal.Outcomes())
 }
 
 // A claim that was sent again, and arrives a second time after it was released, does not block the key.
@@ -456,26 +449,26 @@ func TestRedisClaimArrivesTwice(t *testing.T) {
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"]})
-	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.Equal(t, 1, n.strikes())
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
 	n.proxies[0].Release()
-	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
 // A completion that arrives after a successor took over does not overwrite the record of the successor.
 func TestRedisCompletionArrivesLate(t *testing.T) {
 	t.Parallel()
-	for size, resp := range map[string]idempotency.Response{"small": bodyOf(1), "large": large()} {
+	for size, resp := range map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": large()} {
 		for _, ended := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, successor has ended: %t", size, ended), func(t *testing.T) {
 				t.Parallel()
 				n := newRedisNetwork(t)
 				digests := n.loadScripts(t)
 				store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-				brief := attemptFor(time.Hour)
+				brief := testservice.AttemptFor(time.Hour)
 				brief.Lease = 50 * time.Millisecond
-				late := mustClaim(t, store, numberedKey(1), brief)
+				late := testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
 				n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["complete"]})
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
@@ -483,19 +476,19 @@ func TestRedisCompletionArrivesLate(t *testing.T) {
 				require.Equal(t, 1, n.strikes())
 
 				var successor idempotency.Claim
-				until(t, func() bool {
-					_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+				testservice.Until(t, func() bool {
+					_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 					successor = claim
 					return err == nil && claim != nil
 				})
 				if ended {
-					require.NoError(t, successor.Complete(t.Context(), bodyOf(2), time.Hour))
+					require.NoError(t, successor.Complete(t.Context(), testservice.BodyOf(2), time.Hour))
 				}
 				n.proxies[0].Release()
 				require.ErrorIs(t, late.Complete(t.Context(), resp, time.Hour), idempotency.ErrClaimLost)
-				require.NoError(t, successor.Complete(t.Context(), bodyOf(2), time.Hour))
-				require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 2)
-				require.Len(t, redisKeys(t, n.client, ""), 1)
+				require.NoError(t, successor.Complete(t.Context(), testservice.BodyOf(2), time.Hour))
+				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 2)
+				require.Len(t, testservice.RedisKeys(t, n.client, ""), 1)
 			})
 		}
 	}
@@ -504,18 +497,18 @@ func TestRedisCompletionArrivesLate(t *testing.T) {
 // What Redis forgets while the handler runs is made again when it has ended.
 func TestRedisForgetsARunningOperation(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
-	for size, body := range map[string]string{"small": "body", "large": largeBody} {
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
 		t.Run(size, func(t *testing.T) {
-			svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t,
+			svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t,
 				func(w http.ResponseWriter, r *http.Request) {
 					require.NoError(t, client.FlushAll(r.Context()).Err())
-					echo(w, r)
+					testservice.Echo(w, r)
 				})
-			first := svc.call(size, body)
-			require.Equal(t, http.StatusCreated, first.status)
-			requireReplay(t, first, svc.call(size, body))
-			require.Equal(t, []idempotency.Outcome{"restored", "replayed"}, svc.journal.outcomes())
+			first := svc.Call(size, body)
+			require.Equal(t, http.StatusCreated, first.Status)
+			testservice.RequireReplay(t, first, svc.Call(size, body))
+			require.Equal(t, []idempotency.Outcome{"restored", "replayed"}, svc.Journal.Outcomes())
 		})
 	}
 }
@@ -533,21 +526,21 @@ func TestRedisRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := servertest.Redis(t, test.args...)
-			client := newRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
-			until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
-			svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t,
+			client := testservice.NewRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
+			testservice.Until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
+			svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t,
 				func(w http.ResponseWriter, r *http.Request) {
 					require.NoError(t, server.Restart())
-					echo(w, r)
+					testservice.Echo(w, r)
 				})
-			first := svc.call("key", "body")
-			require.Equal(t, http.StatusCreated, first.status)
-			require.Equal(t, test.outcome, svc.journal.last(t).Outcome)
+			first := svc.Call("key", "body")
+			require.Equal(t, http.StatusCreated, first.Status)
+			require.Equal(t, test.outcome, svc.Journal.Last(t).Outcome)
 			require.NoError(t, server.Restart())
 			if test.outcome == idempotency.OutcomeExecuted {
-				requireReplay(t, first, svc.call("key", "body"))
+				testservice.RequireReplay(t, first, svc.Call("key", "body"))
 			}
-			require.Equal(t, http.StatusCreated, svc.call("other", "body").status)
+			require.Equal(t, http.StatusCreated, svc.Call("other", "body").Status)
 		})
 	}
 }
@@ -556,7 +549,7 @@ func TestRedisRestarts(t *testing.T) {
 // callers learn what came of it.
 func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machine has
 	const keys, callsPerKey, workers = 20_000, 5, 32
-	client := newRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
 	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
 		idempotency.RunnerOptions{Wait: time.Minute})
 	require.NoError(t, err)
@@ -569,7 +562,7 @@ func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machi
 			}
 			return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", effects[i].Add(1))}, nil
 		}
-		resp, _, err := runner.Do(t.Context(), numberedKey(i), []byte{byte(i)}, work)
+		resp, _, err := runner.Do(t.Context(), testservice.NumberedKey(i), []byte{byte(i)}, work)
 		if i%10 == 0 && errors.Is(err, errFirst) {
 			return nil
 		}

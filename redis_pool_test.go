@@ -16,6 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // smallPool gives a client two connections. A request waits for one of them until its context ends.
@@ -27,23 +28,23 @@ func givesUp(o *redis.Options) { o.PoolTimeout = 50 * time.Millisecond }
 // smallPools are clients of which each has two connections to the server of a key.
 var smallPools = map[string]func(*testing.T) redis.Cmdable{
 	"client that waits": func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr(), smallPool)
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool)
 	},
 	"client that gives up": func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp)
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp)
 	},
 	"client that tries again": func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp, withContextTimeout)
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp, testservice.WithContextTimeout)
 	},
 	"client with deadlines": func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr(), smallPool, withContextTimeout)
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool, testservice.WithContextTimeout)
 	},
 	"client with a limit": func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.MaxActiveConns = 2 })
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.MaxActiveConns = 2 })
 	},
 	"client that hides its pool": func(t *testing.T) redis.Cmdable {
 		once := func(o *redis.Options) { o.MaxRetries = -1 }
-		return hiddenPool{newRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp, once)}
+		return hiddenPool{testservice.NewRedisClient(t, servertest.Redis(t).Addr(), smallPool, givesUp, once)}
 	},
 	"cluster client": func(t *testing.T) redis.Cmdable {
 		return smallClusterClient(t, servertest.RedisCluster(t), time.Minute)
@@ -91,8 +92,8 @@ func occupy(t *testing.T, client redis.Cmdable) (free func()) {
 	case hiddenPool:
 		node = c.Cmdable
 	}
-	other := newRedisClient(t, node.(*redis.Client).Options().Addr)
-	until(t, func() bool { return strings.Contains(other.Info(t.Context(), "clients").Val(), "blocked_clients:2") })
+	other := testservice.NewRedisClient(t, node.(*redis.Client).Options().Addr)
+	testservice.Until(t, func() bool { return strings.Contains(other.Info(t.Context(), "clients").Val(), "blocked_clients:2") })
 	return sync.OnceFunc(func() {
 		for i := range 2 {
 			require.NoError(t, other.RPush(t.Context(), fmt.Sprint(oneSlot, "list", i), "free").Err())
@@ -111,17 +112,17 @@ func TestRedisPoolIsEmpty(t *testing.T) {
 			client := newClient(t)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
 			opts := idempotency.Options{FailOpen: true, StoreTimeout: time.Second}
-			svc := setup{store: store, opts: opts}.guard(t, echo)
-			until(t, func() bool { return svc.call("warm", "").status == http.StatusCreated })
-			runs := svc.runs.Load()
+			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
+			testservice.Until(t, func() bool { return svc.Call("warm", "").Status == http.StatusCreated })
+			runs := svc.Runs.Load()
 			free := occupy(t, client)
 			defer free()
 
-			requireProblem(t, svc.call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
-			require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrStoreBusy)
-			require.Equal(t, runs, svc.runs.Load())
+			testservice.RequireProblem(t, svc.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+			require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrStoreBusy)
+			require.Equal(t, runs, svc.Runs.Load())
 			free()
-			until(t, func() bool { return svc.call("key", "").status == http.StatusCreated })
+			testservice.Until(t, func() bool { return svc.Call("key", "").Status == http.StatusCreated })
 		})
 	}
 }
@@ -134,14 +135,14 @@ func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
-			until(t, func() bool { // loads the script
-				_, claim, _ := store.Begin(t.Context(), numberedKey(0), attemptFor(time.Hour))
+			testservice.Until(t, func() bool { // loads the script
+				_, claim, _ := store.Begin(t.Context(), testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 				return claim != nil
 			})
 			defer occupy(t, client)()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, claim, err := store.Begin(ctx, numberedKey(1), attemptFor(time.Hour))
+			_, claim, err := store.Begin(ctx, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			require.ErrorIs(t, err, idempotency.ErrStoreBusy)
 			require.Nil(t, claim)
 		})
@@ -158,39 +159,39 @@ func TestRedisPoolIsEmptyAtTheCompletion(t *testing.T) {
 			client := smallPools[name](t)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: oneSlot})
 			var free func()
-			var svc *service
-			svc = setup{store: store, opts: idempotency.Options{StoreTimeout: time.Second}}.guard(t,
+			var svc *testservice.Service
+			svc = testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: time.Second}}.Guard(t,
 				func(w http.ResponseWriter, r *http.Request) {
 					if r.Header.Get("Idempotency-Key") == "honest" {
 						free = occupy(t, client)
 						var wg sync.WaitGroup
 						for i := range hostile {
-							wg.Go(func() { svc.call(fmt.Sprint(i), "") })
+							wg.Go(func() { svc.Call(fmt.Sprint(i), "") })
 						}
 						wg.Wait()
 					}
-					echo(w, r)
+					testservice.Echo(w, r)
 				})
-			until(t, func() bool { return svc.call("warm", "").status == http.StatusCreated })
-			runs := svc.runs.Load()
-			first := svc.call("honest", "")
-			require.Equal(t, http.StatusCreated, first.status)
-			require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
+			testservice.Until(t, func() bool { return svc.Call("warm", "").Status == http.StatusCreated })
+			runs := svc.Runs.Load()
+			first := svc.Call("honest", "")
+			require.Equal(t, http.StatusCreated, first.Status)
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
 			free()
-			var second answer
-			until(t, func() bool {
-				second = svc.call("honest", "")
-				return second.status == http.StatusCreated
+			var second testservice.Answer
+			testservice.Until(t, func() bool {
+				second = svc.Call("honest", "")
+				return second.Status == http.StatusCreated
 			})
-			requireReplay(t, first, second)
-			require.Equal(t, runs+1, svc.runs.Load())
+			testservice.RequireReplay(t, first, second)
+			require.Equal(t, runs+1, svc.Runs.Load())
 		})
 	}
 }
 
 // faults is a hook that injects a fault into each of the first claims; the last one goes on for all others.
 type faults struct {
-	beforeEach
+	testservice.BeforeEach
 	next *[]func(send func() error) error
 }
 
@@ -232,11 +233,11 @@ func TestRedisPoolIsEmptyAfterAnotherTry(t *testing.T) {
 		"busy from the start": {[]fault{busy}, idempotency.ErrStoreBusy, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client := newRedisClient(t, server.Addr(), withContextTimeout)
+			client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: name})
-			mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // so that there is a connection
+			testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // so that there is a connection
 			client.AddHook(faults{func(string) {}, &test.faults})
-			_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+			_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			require.ErrorIs(t, err, test.is)
 			require.Equal(t, test.is != errCut, errors.Is(err, idempotency.ErrStoreBusy))
 			require.Equal(t, test.mayExist, claim != nil)
@@ -249,7 +250,7 @@ func TestRedisCannotBeReached(t *testing.T) {
 	t.Parallel()
 	const requests = 10
 	for name, edit := range map[string]func(*redis.Options){
-		"client that waits": func(*redis.Options) {}, "client that gives up": givesUp, "client with deadlines": withContextTimeout,
+		"client that waits": func(*redis.Options) {}, "client that gives up": givesUp, "client with deadlines": testservice.WithContextTimeout,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -260,16 +261,16 @@ func TestRedisCannotBeReached(t *testing.T) {
 					return nil, errCut
 				}
 			}
-			client := newRedisClient(t, "127.0.0.1:1", smallPool, silent, edit)
+			client := testservice.NewRedisClient(t, "127.0.0.1:1", smallPool, silent, edit)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 			opts := idempotency.Options{FailOpen: true, StoreTimeout: time.Second}
-			svc := setup{store: store, opts: opts}.guard(t, echo)
+			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 			var wg sync.WaitGroup
 			for i := range requests {
-				wg.Go(func() { svc.call(fmt.Sprint(i), "") })
+				wg.Go(func() { svc.Call(fmt.Sprint(i), "") })
 			}
 			wg.Wait()
-			require.EqualValues(t, requests, svc.runs.Load())
+			require.EqualValues(t, requests, svc.Runs.Load())
 		})
 	}
 }
@@ -278,11 +279,11 @@ func TestRedisCannotBeReached(t *testing.T) {
 func TestRedisHangs(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	client := newRedisClient(t, server.Addr(), smallPool, func(o *redis.Options) { o.ReadTimeout = time.Minute })
+	client := testservice.NewRedisClient(t, server.Addr(), smallPool, func(o *redis.Options) { o.ReadTimeout = time.Minute })
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	service := func(timeout time.Duration) *service {
+	service := func(timeout time.Duration) *testservice.Service {
 		opts := idempotency.Options{FailOpen: true, StoreTimeout: timeout}
-		return setup{store: store, opts: opts}.guard(t, echo)
+		return testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
 	}
 	patient, hasty := service(10*time.Second), service(500*time.Millisecond)
 	var wg sync.WaitGroup
@@ -291,14 +292,14 @@ func TestRedisHangs(t *testing.T) {
 	require.NoError(t, server.Pause())
 	defer server.Resume()
 	for i := range 2 {
-		wg.Go(func() { patient.call(fmt.Sprint(i), "") })
+		wg.Go(func() { patient.Call(fmt.Sprint(i), "") })
 	}
-	until(t, func() bool { return client.PoolStats().IdleConns == 0 })
-	requireProblem(t, hasty.call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
-	require.ErrorIs(t, hasty.journal.last(t).Err, idempotency.ErrStoreBusy)
-	require.Zero(t, hasty.runs.Load())
+	testservice.Until(t, func() bool { return client.PoolStats().IdleConns == 0 })
+	testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+	require.ErrorIs(t, hasty.Journal.Last(t).Err, idempotency.ErrStoreBusy)
+	require.Zero(t, hasty.Runs.Load())
 	wg.Wait()
-	require.EqualValues(t, 2, patient.runs.Load())
+	require.EqualValues(t, 2, patient.Runs.Load())
 }
 
 // farAway lets each reply of a server take 5 ms more.
@@ -323,27 +324,27 @@ func TestRedisPoolIsCrowded(t *testing.T) {
 	t.Parallel()
 	for name, edits := range map[string][]func(*redis.Options){
 		"client":                {},
-		"client with deadlines": {withContextTimeout},
+		"client with deadlines": {testservice.WithContextTimeout},
 		"client that gives up":  {givesUp},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			few := func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 4, time.Minute }
-			client := newRedisClient(t, servertest.Redis(t).Addr(), append([]func(*redis.Options){farAway, few}, edits...)...)
+			client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), append([]func(*redis.Options){farAway, few}, edits...)...)
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 			opts := idempotency.Options{FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond}
-			svc := setup{store: store, opts: opts}.guard(t, echo)
-			mustClaim(t, store, numberedKey(0), attemptFor(time.Hour)) // the server is up
+			svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Echo)
+			testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // the server is up
 			var wg sync.WaitGroup
 			for i := range 1500 {
 				wg.Go(func() {
 					for j := range 3 {
-						svc.call(fmt.Sprintf("%d-%d", i, j), "")
+						svc.Call(fmt.Sprintf("%d-%d", i, j), "")
 					}
 				})
 			}
 			wg.Wait()
-			outcomes := svc.journal.outcomes()
+			outcomes := svc.Journal.Outcomes()
 			require.Contains(t, outcomes, idempotency.OutcomeUnavailable, "there was room for all")
 			require.NotContains(t, outcomes, idempotency.OutcomeUnprotected)
 		})

@@ -16,6 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // newReplica starts a replica of a server, and waits until it has what that one has.
@@ -24,8 +25,8 @@ func newReplica(t *testing.T, master *servertest.Server, args ...string) *server
 	host, port, err := net.SplitHostPort(master.Addr())
 	require.NoError(t, err)
 	replica := servertest.Redis(t, append([]string{"--replicaof", host, port}, args...)...)
-	client := newRedisClient(t, master.Addr())
-	until(t, func() bool {
+	client := testservice.NewRedisClient(t, master.Addr())
+	testservice.Until(t, func() bool {
 		return strings.Contains(client.Info(t.Context(), "replication").Val(), "state=online")
 	})
 	return replica
@@ -37,30 +38,30 @@ const hurry = 500 * time.Millisecond
 func inAHurry(o *redis.Options) { o.ReadTimeout = hurry }
 
 // answersWithReplica are those that go to Redis in different ways.
-var answersWithReplica = map[string]idempotency.Response{"small": bodyOf(1), "large": large()}
+var answersWithReplica = map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": large()}
 
 // An answer counts as stored once the replica has it; until then, it is not sent again for nothing.
 func TestRedisReplicas(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
 	replica := newReplica(t, master)
-	client, copied := newRedisClient(t, master.Addr(), inAHurry), newRedisClient(t, replica.Addr())
-	node := newRedisClient(t, master.Addr())
+	client, copied := testservice.NewRedisClient(t, master.Addr(), inAHurry), testservice.NewRedisClient(t, replica.Addr())
+	node := testservice.NewRedisClient(t, master.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: 1})
 	for name, resp := range answersWithReplica {
 		t.Run(name, func(t *testing.T) {
 			key := idempotency.Key{ID: name}
-			claim := mustClaim(t, store, key, attemptFor(time.Hour))
+			claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 			require.NoError(t, replica.Pause())
 			defer replica.Resume()
 			for range 2 { // a repetition is no success either, also on a new connection
 				require.ErrorContains(t, claim.Complete(t.Context(), resp, time.Hour), "too few replicas")
 				require.NoError(t, node.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
 			}
-			require.Equal(t, &resp, mustRead(t, store, key).Response, "the master has it")
+			require.Equal(t, &resp, testservice.MustRead(t, store, key).Response, "the master has it")
 			replica.Resume()
-			until(t, func() bool { return claim.Complete(t.Context(), resp, time.Hour) == nil })
-			require.ElementsMatch(t, redisKeys(t, client, ""), redisKeys(t, copied, ""), "the replica has it, too")
+			testservice.Until(t, func() bool { return claim.Complete(t.Context(), resp, time.Hour) == nil })
+			require.ElementsMatch(t, testservice.RedisKeys(t, client, ""), testservice.RedisKeys(t, copied, ""), "the replica has it, too")
 		})
 	}
 }
@@ -70,17 +71,17 @@ func TestRedisReplicaIsGone(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
 	replica := newReplica(t, master)
-	store := idempotency.NewRedisStore(newRedisClient(t, master.Addr()), idempotency.RedisOptions{Replicas: 1})
-	svc := setup{store: store, opts: idempotency.Options{StoreTimeout: 3 * time.Second}}.guard(t, echo)
-	require.Equal(t, http.StatusCreated, svc.call("before", "body").status)
-	require.Equal(t, idempotency.OutcomeExecuted, svc.journal.last(t).Outcome)
+	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, master.Addr()), idempotency.RedisOptions{Replicas: 1})
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 3 * time.Second}}.Guard(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Call("before", "body").Status)
+	require.Equal(t, idempotency.OutcomeExecuted, svc.Journal.Last(t).Outcome)
 	require.NoError(t, replica.Pause())
-	first := svc.call("key", "body")
-	require.Equal(t, http.StatusCreated, first.status)
-	require.Equal(t, idempotency.OutcomeUnrecorded, svc.journal.last(t).Outcome)
-	requireReplay(t, first, svc.call("key", "body"))
+	first := svc.Call("key", "body")
+	require.Equal(t, http.StatusCreated, first.Status)
+	require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
+	testservice.RequireReplay(t, first, svc.Call("key", "body"))
 	replica.Resume()
-	until(t, func() bool { return svc.journal.last(t).Outcome == idempotency.OutcomeRecorded })
+	testservice.Until(t, func() bool { return svc.Journal.Last(t).Outcome == idempotency.OutcomeRecorded })
 }
 
 // WAIT goes to the server that has the key, on the connection on which the answer went there.
@@ -90,36 +91,36 @@ func TestRedisReplicasOfACluster(t *testing.T) {
 	replicas := make(map[string]*servertest.Server)
 	for _, master := range masters {
 		replica := servertest.Redis(t, "--cluster-enabled", "yes")
-		node, owner := newRedisClient(t, replica.Addr()), newRedisClient(t, master.Addr())
+		node, owner := testservice.NewRedisClient(t, replica.Addr()), testservice.NewRedisClient(t, master.Addr())
 		host, port, err := net.SplitHostPort(master.Addr())
 		require.NoError(t, err)
 		require.NoError(t, node.ClusterMeet(t.Context(), host, port).Err())
 		id := owner.Do(t.Context(), "CLUSTER", "MYID").Val().(string)
-		until(t, func() bool { return node.ClusterReplicate(t.Context(), id).Err() == nil })
-		until(t, func() bool {
+		testservice.Until(t, func() bool { return node.ClusterReplicate(t.Context(), id).Err() == nil })
+		testservice.Until(t, func() bool {
 			return strings.Contains(owner.Info(t.Context(), "replication").Val(), "state=online")
 		})
 		replicas[master.Addr()] = replica
 	}
-	client := newClusterClient(t, masters)
+	client := testservice.NewClusterClient(t, masters)
 	for name, resp := range answersWithReplica {
 		for i := range 20 { // slots
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: 1})
 			key := idempotency.Key{ID: fmt.Sprint(name, i)}
-			claim := mustClaim(t, store, key, attemptFor(time.Hour))
+			claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
 			require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
-			require.Equal(t, &resp, mustRead(t, store, key).Response)
+			require.Equal(t, &resp, testservice.MustRead(t, store, key).Response)
 		}
 	}
 	owner, err := client.MasterForKey(t.Context(), oneSlot)
 	require.NoError(t, err)
 	require.NoError(t, replicas[owner.Options().Addr].Pause())
-	hasty := newClusterClient(t, masters)
+	hasty := testservice.NewClusterClient(t, masters)
 	hasty.Options().ReadTimeout = hurry // for what will not come; what comes may take longer on a slow machine
 	store := idempotency.NewRedisStore(hasty, idempotency.RedisOptions{Prefix: oneSlot, Replicas: 1})
 	for name, resp := range answersWithReplica {
 		for i := range 3 { // any other server has its replica
-			claim := mustClaim(t, store, idempotency.Key{ID: fmt.Sprint(name, i)}, attemptFor(time.Hour))
+			claim := testservice.MustClaim(t, store, idempotency.Key{ID: fmt.Sprint(name, i)}, testservice.AttemptFor(time.Hour))
 			require.ErrorContains(t, claim.Complete(t.Context(), resp, time.Hour), "too few replicas")
 		}
 	}
@@ -129,7 +130,7 @@ func TestRedisReplicasConform(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
 	newReplica(t, master)
-	client := newRedisClient(t, master.Addr())
+	client := testservice.NewRedisClient(t, master.Addr())
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store {
 		return idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: 1})
 	})
@@ -138,7 +139,7 @@ func TestRedisReplicasConform(t *testing.T) {
 // A client that cannot say where WAIT goes is refused.
 func TestRedisReplicasOfOtherClients(t *testing.T) {
 	t.Parallel()
-	_, client := newMiniredis(t)
+	_, client := testservice.NewMiniredis(t)
 	pipeliner, err := client.AutoPipeline()
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
@@ -155,7 +156,7 @@ func TestRedisReplicasOfOtherClients(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := idempotency.NewRedisStore(test.client, idempotency.RedisOptions{Replicas: test.replicas})
-			_, claim, err := store.Begin(t.Context(), idempotency.Key{ID: name}, attemptFor(time.Hour))
+			_, claim, err := store.Begin(t.Context(), idempotency.Key{ID: name}, testservice.AttemptFor(time.Hour))
 			if test.valid {
 				require.NoError(t, err)
 				require.NotNil(t, claim)
@@ -172,7 +173,7 @@ func TestRedisReplicasAreChecked(t *testing.T) {
 	t.Parallel()
 	safe := []string{"--appendonly", "yes", "--appendfsync", "always"}
 	master := servertest.Redis(t, safe...)
-	client := newRedisClient(t, master.Addr())
+	client := testservice.NewRedisClient(t, master.Addr())
 	findings := func(client redis.Cmdable, replicas int) []string {
 		return unsafeWith(t, client, idempotency.RedisOptions{Replicas: replicas})
 	}
@@ -183,7 +184,7 @@ func TestRedisReplicasAreChecked(t *testing.T) {
 	require.Equal(t, []string{"connected_slaves"}, findings(client, 2))
 
 	require.NoError(t, client.ACLSetUser(t.Context(), "app", "on", ">secret", "~*", "+@all", "-wait").Err())
-	app := newRedisClient(t, master.Addr(), func(o *redis.Options) { o.Username, o.Password = "app", "secret" })
+	app := testservice.NewRedisClient(t, master.Addr(), func(o *redis.Options) { o.Username, o.Password = "app", "secret" })
 	require.Equal(t, []string{"WAIT"}, findings(app, 1))
 }
 
@@ -192,25 +193,25 @@ func TestRedisReplicasLeaveConnections(t *testing.T) {
 	t.Parallel()
 	master := servertest.Redis(t)
 	replica := newReplica(t, master)
-	client := newRedisClient(t, master.Addr(), func(o *redis.Options) { o.PoolSize = 4 }, withContextTimeout)
+	client := testservice.NewRedisClient(t, master.Addr(), func(o *redis.Options) { o.PoolSize = 4 }, testservice.WithContextTimeout)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: 1})
-	mustComplete(t, store, numberedKey(0), bodyOf(1))
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
 	require.NoError(t, replica.Pause())
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()
 	for i := range 32 {
-		claim := mustClaim(t, store, numberedKey(i+1), attemptFor(time.Hour))
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(i+1), testservice.AttemptFor(time.Hour))
 		waiting.Go(func() {
 			for ctx.Err() == nil { // as the background does, but without a pause
-				_ = claim.Complete(ctx, bodyOf(1), time.Hour)
+				_ = claim.Complete(ctx, testservice.BodyOf(1), time.Hour)
 			}
 		})
 	}
 	for range 50 {
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, _, err := store.Begin(brief, numberedKey(0), attemptFor(time.Hour))
+		_, _, err := store.Begin(brief, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 		cancel()
 		require.NoError(t, err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 var failovers = flag.Int("failovers", 0, "how often each row of TestRedisSentinelUnderLoad fails over; 0: once, in few")
@@ -71,7 +72,7 @@ func (by failover) await(t *testing.T, sentinel *servertest.Sentinel, client *re
 	require.NoError(t, sentinel.AwaitFailover(old))
 	master, err := sentinel.Master()
 	require.NoError(t, err)
-	until(t, func() bool {
+	testservice.Until(t, func() bool {
 		return strings.HasSuffix(master.Addr(), ":"+client.ConfigGet(t.Context(), "port").Val()["port"])
 	})
 }
@@ -84,26 +85,26 @@ func TestRedisSentinelFailsOver(t *testing.T) {
 			t.Parallel()
 			sentinel := servertest.RedisSentinel(t, 1)
 			client := newFailoverClient(t, sentinel)
-			svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t,
+			svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t,
 				func(w http.ResponseWriter, r *http.Request) {
 					if r.Header.Get("Idempotency-Key") == "during" {
 						require.NoError(t, replicate(t.Context(), client, 1))
 						by.await(t, sentinel, client)
 					}
-					echo(w, r)
+					testservice.Echo(w, r)
 				})
-			before := svc.call("before", largeBody)
-			during := svc.call("during", "body")
-			require.Equal(t, http.StatusCreated, during.status, during.body)
-			requireReplay(t, during, svc.call("during", "body"))
-			requireReplay(t, before, svc.call("before", largeBody))
-			after := svc.call("after", "body")
-			require.Equal(t, http.StatusCreated, after.status, after.body)
-			requireReplay(t, after, svc.call("after", "body"))
-			require.EqualValues(t, 3, svc.runs.Load())
+			before := svc.Call("before", testservice.LargeBody)
+			during := svc.Call("during", "body")
+			require.Equal(t, http.StatusCreated, during.Status, during.Body)
+			testservice.RequireReplay(t, during, svc.Call("during", "body"))
+			testservice.RequireReplay(t, before, svc.Call("before", testservice.LargeBody))
+			after := svc.Call("after", "body")
+			require.Equal(t, http.StatusCreated, after.Status, after.Body)
+			testservice.RequireReplay(t, after, svc.Call("after", "body"))
+			require.EqualValues(t, 3, svc.Runs.Load())
 			require.Equal(t, []idempotency.Outcome{
 				"executed", "executed", "replayed", "replayed", "executed", "replayed",
-			}, svc.journal.outcomes())
+			}, svc.Journal.Outcomes())
 		})
 	}
 }
@@ -112,31 +113,31 @@ func TestRedisSentinelFailsOver(t *testing.T) {
 // there is another master. Until then nobody runs the operation again.
 func TestRedisSentinelSettlesLater(t *testing.T) {
 	t.Parallel()
-	for name, body := range map[string]string{"small": "body", "large": largeBody} {
+	for name, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sentinel := servertest.RedisSentinel(t, 1)
 			client := newFailoverClient(t, sentinel)
 			require.NoError(t, client.Ping(t.Context()).Err()) // to find the master may take longer than StoreTimeout
-			svc := setup{
-				store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
-				opts:  idempotency.Options{StoreTimeout: time.Second},
-			}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			svc := testservice.Setup{
+				Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+				Opts:  idempotency.Options{StoreTimeout: time.Second},
+			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				require.NoError(t, replicate(t.Context(), client, 1))
 				sentinel.Nodes()[0].Crash()
-				echo(w, r)
+				testservice.Echo(w, r)
 			})
-			first := svc.call("key", body)
-			require.Equal(t, http.StatusCreated, first.status, first.body)
-			require.Equal(t, []idempotency.Outcome{"unrecorded"}, svc.journal.outcomes())
-			var retried answer
-			until(t, func() bool {
-				retried = svc.call("key", body)
-				return retried.replayed()
+			first := svc.Call("key", body)
+			require.Equal(t, http.StatusCreated, first.Status, first.Body)
+			require.Equal(t, []idempotency.Outcome{"unrecorded"}, svc.Journal.Outcomes())
+			var retried testservice.Answer
+			testservice.Until(t, func() bool {
+				retried = svc.Call("key", body)
+				return retried.Replayed()
 			})
-			requireReplay(t, first, retried)
-			require.EqualValues(t, 1, svc.runs.Load())
-			until(t, func() bool { return slices.Contains(svc.journal.outcomes(), "recorded") })
+			testservice.RequireReplay(t, first, retried)
+			require.EqualValues(t, 1, svc.Runs.Load())
+			testservice.Until(t, func() bool { return slices.Contains(svc.Journal.Outcomes(), "recorded") })
 		})
 	}
 }
@@ -174,7 +175,7 @@ func TestRedisSentinelUnderLoad(t *testing.T) {
 				t.Run(strconv.Itoa(n+1), func(t *testing.T) {
 					sentinel := servertest.RedisSentinel(t, 2)
 					client := newFailoverClient(t, sentinel)
-					master := newRedisClient(t, sentinel.Nodes()[0].Addr())
+					master := testservice.NewRedisClient(t, sentinel.Nodes()[0].Addr())
 					require.NoError(t, master.ConfigSet(t.Context(), "min-replicas-to-write", strconv.Itoa(test.minReplicas)).Err())
 					till := newTill(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Replicas: test.waits}))
 					till.open(t, func() {
@@ -206,7 +207,7 @@ func pauseWrites(t *testing.T, master *redis.Client) {
 	t.Helper()
 	require.NoError(t, master.Do(t.Context(), "CLIENT", "PAUSE", 10_000, "WRITE").Err())
 	offset := regexp.MustCompile(`(?:master_repl_|,)offset[:=](\d+)`)
-	until(t, func() bool {
+	testservice.Until(t, func() bool {
 		offsets := map[string]bool{}
 		for _, found := range offset.FindAllStringSubmatch(master.Info(t.Context(), "replication").Val(), -1) {
 			offsets[found[1]] = true
@@ -217,7 +218,7 @@ func pauseWrites(t *testing.T, master *redis.Client) {
 
 // till is a service whose clients pay, each with a key, until they have an answer, and sometimes ask again.
 type till struct {
-	svc   *service
+	svc   *testservice.Service
 	seen  sync.Map     // what was answered to each key
 	paid  atomic.Int64 // answers that were seen
 	again atomic.Int64 // executions after them
@@ -226,7 +227,7 @@ type till struct {
 func newTill(t *testing.T, store idempotency.Store) *till {
 	till := &till{}
 	opts := idempotency.Options{Lease: 6 * time.Second, StoreTimeout: 5 * time.Second}
-	till.svc = setup{store: store, opts: opts}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+	till.svc = testservice.Setup{Store: store, Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		if _, seen := till.seen.Load(r.Header.Get("Idempotency-Key")); seen {
 			till.again.Add(1)
 		}
@@ -254,7 +255,7 @@ func (s *till) open(t *testing.T, work func()) {
 			}
 		})
 	}
-	until(t, func() bool { return s.paid.Load() >= more })
+	testservice.Until(t, func() bool { return s.paid.Load() >= more })
 	work()
 	before := s.paid.Load()
 	afterwards := func() bool { return s.paid.Load() >= before+more }
@@ -264,8 +265,8 @@ func (s *till) open(t *testing.T, work func()) {
 // pay asks until there is an answer.
 func (s *till) pay(t *testing.T, key string) (receipt string) {
 	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		if got := s.svc.call(key, "body"); got.status == http.StatusCreated {
-			return got.body
+		if got := s.svc.Call(key, "body"); got.Status == http.StatusCreated {
+			return got.Body
 		}
 	}
 	t.Errorf("key %s is stuck", key)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // What goes wrong with idempotency keys elsewhere, and is not shown to go right by another test of this package.
@@ -24,133 +25,133 @@ func byAccount(r *http.Request) (string, error) { return r.Header.Get("X-Account
 
 func TestKeyOfAnotherUserIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{user: byAccount}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{User: byAccount}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "secret of "+r.Header.Get("X-Account"))
 	})
 	for _, account := range []string{"alice", "mallory"} {
-		got := svc.post("k", "b", withHeader("X-Account", account))
-		require.False(t, got.replayed())
-		require.Equal(t, "secret of "+account, got.body)
+		got := svc.Post("k", "b", testservice.WithHeader("X-Account", account))
+		require.False(t, got.Replayed())
+		require.Equal(t, "secret of "+account, got.Body)
 	}
 }
 
 func TestDelimiterInUserOrKeyDoesNotMixKeys(t *testing.T) {
 	t.Parallel()
-	svc := setup{user: byAccount}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{User: byAccount}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("X-Account"))
 	})
 	for _, delimiter := range []string{":", "/", "|", "-"} {
-		require.Equal(t, "acme", svc.post("eu"+delimiter+"k", "b", withHeader("X-Account", "acme")).body)
-		require.Equal(t, "acme"+delimiter+"eu", svc.post("k", "b", withHeader("X-Account", "acme"+delimiter+"eu")).body)
+		require.Equal(t, "acme", svc.Post("eu"+delimiter+"k", "b", testservice.WithHeader("X-Account", "acme")).Body)
+		require.Equal(t, "acme"+delimiter+"eu", svc.Post("k", "b", testservice.WithHeader("X-Account", "acme"+delimiter+"eu")).Body)
 	}
 }
 
 func TestKeyOfAnotherEndpointIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 	})
 	for _, target := range []string{"/pay", "/refund", "/pay/", "/pay%2F", "/PAY"} {
 		for _, method := range []string{"POST", "PATCH"} {
-			require.Equal(t, method+" "+target, svc.send(target, "k", "b", withMethod(method)).body)
+			require.Equal(t, method+" "+target, svc.Send(target, "k", "b", testservice.WithMethod(method)).Body)
 		}
 	}
 }
 
 func TestQueryIsPartOfTheFingerprint(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, echo)
-	require.Equal(t, http.StatusCreated, svc.send("/pay?amount=1", "k", "").status)
-	requireProblem(t, svc.send("/pay?amount=100", "k", ""), http.StatusConflict, "key-reused")
+	svc := testservice.Setup{}.Serve(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Send("/pay?amount=1", "k", "").Status)
+	testservice.RequireProblem(t, svc.Send("/pay?amount=100", "k", ""), http.StatusConflict, "key-reused")
 }
 
 func TestEmptyBodyHasAFingerprintToo(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, echo)
-	require.Equal(t, http.StatusCreated, svc.post("k", "").status)
-	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "key-reused")
-	require.Equal(t, http.StatusCreated, svc.post("l", "b").status)
-	requireProblem(t, svc.post("l", ""), http.StatusConflict, "key-reused")
+	svc := testservice.Setup{}.Serve(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Post("k", "").Status)
+	testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "key-reused")
+	require.Equal(t, http.StatusCreated, svc.Post("l", "b").Status)
+	testservice.RequireProblem(t, svc.Post("l", ""), http.StatusConflict, "key-reused")
 }
 
 func TestPlainTextAnswerIsStored(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, "ok")
 	})
-	requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
+	testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
 }
 
 func TestFreshCredentialsGetAFreshAnswer(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "fresh" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	})
-	require.Equal(t, http.StatusUnauthorized, svc.post("k", "b", withHeader("Authorization", "stale")).status)
-	require.Equal(t, http.StatusOK, svc.post("k", "b", withHeader("Authorization", "fresh")).status)
+	require.Equal(t, http.StatusUnauthorized, svc.Post("k", "b", testservice.WithHeader("Authorization", "stale")).Status)
+	require.Equal(t, http.StatusOK, svc.Post("k", "b", testservice.WithHeader("Authorization", "fresh")).Status)
 }
 
 func TestRepeatedTransientErrorLeavesNothingPending(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
 	for range 5 {
-		require.Equal(t, http.StatusInternalServerError, svc.post("k", "b").status)
+		require.Equal(t, http.StatusInternalServerError, svc.Post("k", "b").Status)
 	}
-	require.EqualValues(t, 5, svc.runs.Load())
+	require.EqualValues(t, 5, svc.Runs.Load())
 }
 
 // Headers that change from one attempt of a client to the next are no other request.
 func TestRetryWithOtherTraceHeadersIsReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, echo)
-	attempt := func(n string) answer {
-		return svc.post("k", "b", withHeader("Traceparent", n), withHeader("X-Retry-Count", n), withHeader("User-Agent", n))
+	svc := testservice.Setup{}.Serve(t, testservice.Echo)
+	attempt := func(n string) testservice.Answer {
+		return svc.Post("k", "b", testservice.WithHeader("Traceparent", n), testservice.WithHeader("X-Retry-Count", n), testservice.WithHeader("User-Agent", n))
 	}
-	requireReplay(t, attempt("0"), attempt("1"))
+	testservice.RequireReplay(t, attempt("0"), attempt("1"))
 }
 
 // An empty body has to be told from one that was not kept.
 func TestEmptyAnswerIsReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{MaxResponse: 1}}.serve(t, func(http.ResponseWriter, *http.Request) {})
-	requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
+	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 1}}.Serve(t, func(http.ResponseWriter, *http.Request) {})
+	testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
 }
 
 // A handler that copies from a network connection or a file must not find a way around the recorder.
 func TestLargeFileIsRecordedWhole(t *testing.T) {
 	t.Parallel()
 	content := strings.Repeat("0123456789abcdef", 10_000)
-	svc := setup{}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		n, err := io.Copy(w, io.LimitReader(strings.NewReader(content+"rest"), int64(len(content))))
 		assert.NoError(t, err)
 		assert.EqualValues(t, len(content), n)
 	})
-	first := svc.post("k", "b")
-	require.Equal(t, http.StatusCreated, first.status)
-	require.Equal(t, content, first.body)
-	requireReplay(t, first, svc.post("k", "b"))
+	first := svc.Post("k", "b")
+	require.Equal(t, http.StatusCreated, first.Status)
+	require.Equal(t, content, first.Body)
+	testservice.RequireReplay(t, first, svc.Post("k", "b"))
 }
 
 // The answer of one middleware may be what a second one, further out, records.
 func TestNestedMiddlewaresReplayTheSameAnswer(t *testing.T) {
 	t.Parallel()
-	outer, err := idempotency.New(newSpyStore(), idempotency.SingleUser, idempotency.Options{})
+	outer, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{})
 	require.NoError(t, err)
-	svc := setup{outer: outer.Handler}.serve(t, echo)
-	requireReplay(t, svc.post("k", "b"), svc.post("k", "b"))
-	require.EqualValues(t, 1, svc.runs.Load())
-	require.EqualValues(t, 1, svc.store.begins.Load())
+	svc := testservice.Setup{Outer: outer.Handler}.Serve(t, testservice.Echo)
+	testservice.RequireReplay(t, svc.Post("k", "b"), svc.Post("k", "b"))
+	require.EqualValues(t, 1, svc.Runs.Load())
+	require.EqualValues(t, 1, svc.Store.Begins.Load())
 }
 
 // The files of a form are removed when the request has ended, as by the server without a middleware.
 func TestFilesOfFormsAreRemoved(t *testing.T) {
 	t.Parallel()
 	var file string
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.ParseMultipartForm(1) == nil {
 			f, err := r.MultipartForm.File["upload"][0].Open()
 			if err == nil {
@@ -161,8 +162,8 @@ func TestFilesOfFormsAreRemoved(t *testing.T) {
 	})
 	body := "--x\r\nContent-Disposition: form-data; name=\"upload\"; filename=\"a\"\r\n\r\n" +
 		strings.Repeat("x", 100) + "\r\n--x--\r\n"
-	answer := svc.post("k", body, withHeader("Content-Type", "multipart/form-data; boundary=x"))
-	require.Equal(t, http.StatusOK, answer.status)
+	answer := svc.Post("k", body, testservice.WithHeader("Content-Type", "multipart/form-data; boundary=x"))
+	require.Equal(t, http.StatusOK, answer.Status)
 	require.NotEmpty(t, file)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(file)

@@ -20,19 +20,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-// forgedStore has a completed record under each key, which somebody else has written.
-type forgedStore struct{ response *idempotency.Response }
-
-func (s forgedStore) Begin(
-	_ context.Context, _ idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	return idempotency.Record{Attempt: 1, Fingerprint: request.Fingerprint, Response: s.response}, nil, nil
-}
-
 // onlyResponse sends a request over a connection of its own, and returns all that comes back as one response.
-func onlyResponse(t require.TestingT, address string) answer {
+func onlyResponse(t require.TestingT, address string) testservice.Answer {
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
@@ -43,7 +35,7 @@ func onlyResponse(t require.TestingT, address string) answer {
 }
 
 // readOnly reads one response, and requires that nothing comes after it.
-func readOnly(t require.TestingT, conn io.Reader) answer {
+func readOnly(t require.TestingT, conn io.Reader) testservice.Answer {
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodPost})
 	require.NoError(t, err)
@@ -54,7 +46,7 @@ func readOnly(t require.TestingT, conn io.Reader) answer {
 	require.NoError(t, err)
 	require.Empty(t, string(rest), "a second response")
 	resp.Header.Del("Date")
-	return answer{resp.StatusCode, resp.Header, string(body), nil}
+	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: nil}
 }
 
 // A record that this package cannot have written is refused: it is never sent, in whole or in part.
@@ -95,10 +87,10 @@ func TestForgedResponseIsNotReplayed(t *testing.T) {
 	for name, resp := range forged {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{store: forgedStore{&resp}}.serve(t, echo)
-			requireProblem(t, onlyResponse(t, svc.server.Listener.Addr().String()), http.StatusServiceUnavailable, "store-unavailable")
-			require.Zero(t, svc.runs.Load())
-			event := svc.journal.last(t)
+			svc := testservice.Setup{Store: testservice.ForgedStore{Response: &resp}}.Serve(t, testservice.Echo)
+			testservice.RequireProblem(t, onlyResponse(t, svc.Server.Listener.Addr().String()), http.StatusServiceUnavailable, "store-unavailable")
+			require.Zero(t, svc.Runs.Load())
+			event := svc.Journal.Last(t)
 			require.Equal(t, idempotency.OutcomeUnavailable, event.Outcome)
 			require.ErrorIs(t, event.Err, idempotency.ErrRecordInvalid)
 		})
@@ -118,12 +110,12 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{store: forgedStore{&resp}}.serve(t, echo)
-			got := onlyResponse(t, svc.server.Listener.Addr().String())
-			require.Equal(t, resp.Status, got.status)
-			require.Equal(t, string(resp.Body), got.body)
-			require.True(t, got.replayed())
-			require.Empty(t, got.header["X"])
+			svc := testservice.Setup{Store: testservice.ForgedStore{Response: &resp}}.Serve(t, testservice.Echo)
+			got := onlyResponse(t, svc.Server.Listener.Addr().String())
+			require.Equal(t, resp.Status, got.Status)
+			require.Equal(t, string(resp.Body), got.Body)
+			require.True(t, got.Replayed())
+			require.Empty(t, got.Header["X"])
 		})
 	}
 }
@@ -132,26 +124,26 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
 	t.Parallel()
 	lost := func(record *idempotency.Record) { record.Fingerprint = idempotency.Fingerprint{} }
-	svc := setup{store: alteredStore{newSpyStore(), lost}}.guard(t, echo)
-	require.Equal(t, http.StatusCreated, svc.call("k", "body").status)
-	requireProblem(t, svc.call("k", "another body"), http.StatusConflict, "key-reused")
+	svc := testservice.Setup{Store: testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: lost}}.Guard(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, svc.Call("k", "body").Status)
+	testservice.RequireProblem(t, svc.Call("k", "another body"), http.StatusConflict, "key-reused")
 }
 
 func TestReplayIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		reason error
-		want   func(*testing.T, answer)
+		want   func(*testing.T, testservice.Answer)
 	}{
-		"reason": {errors.New("rights were withdrawn"), func(t *testing.T, got answer) {
-			requireProblem(t, got, http.StatusForbidden, "replay-refused")
-			require.NotContains(t, got.body, "withdrawn")
+		"reason": {errors.New("rights were withdrawn"), func(t *testing.T, got testservice.Answer) {
+			testservice.RequireProblem(t, got, http.StatusForbidden, "replay-refused")
+			require.NotContains(t, got.Body, "withdrawn")
 		}},
 		"answer of its own": {
 			fmt.Errorf("wrapped: %w", &idempotency.Error{Status: http.StatusNotFound, Code: "gone"}),
-			func(t *testing.T, got answer) {
-				require.Equal(t, http.StatusNotFound, got.status)
-				require.Contains(t, got.body, "#gone")
+			func(t *testing.T, got testservice.Answer) {
+				require.Equal(t, http.StatusNotFound, got.Status)
+				require.Contains(t, got.Body, "#gone")
 			},
 		},
 	} {
@@ -159,7 +151,7 @@ func TestReplayIsRefused(t *testing.T) {
 			t.Parallel()
 			var refuses atomic.Bool
 			asked := 0
-			svc := setup{opts: idempotency.Options{Replay: func(r *http.Request, resp *idempotency.Response) error {
+			svc := testservice.Setup{Opts: idempotency.Options{Replay: func(r *http.Request, resp *idempotency.Response) error {
 				asked++
 				require.Equal(t, "/payments", r.URL.Path)
 				require.Equal(t, "secret", string(resp.Body))
@@ -167,20 +159,20 @@ func TestReplayIsRefused(t *testing.T) {
 					return test.reason
 				}
 				return nil
-			}}}.guard(t, echo)
-			first := svc.call("k", "secret")
+			}}}.Guard(t, testservice.Echo)
+			first := svc.Call("k", "secret")
 			require.Zero(t, asked, "about the first answer")
-			requireReplay(t, first, svc.call("k", "secret"))
+			testservice.RequireReplay(t, first, svc.Call("k", "secret"))
 			refuses.Store(true)
-			got := svc.call("k", "secret")
+			got := svc.Call("k", "secret")
 			test.want(t, got)
-			require.NotContains(t, got.body, "secret")
-			require.Equal(t, idempotency.OutcomeReplayRefused, svc.journal.last(t).Outcome)
-			require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrReplayRefused)
-			require.ErrorIs(t, svc.journal.last(t).Err, test.reason)
+			require.NotContains(t, got.Body, "secret")
+			require.Equal(t, idempotency.OutcomeReplayRefused, svc.Journal.Last(t).Outcome)
+			require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrReplayRefused)
+			require.ErrorIs(t, svc.Journal.Last(t).Err, test.reason)
 			refuses.Store(false)
-			requireReplay(t, first, svc.call("k", "secret"))
-			require.EqualValues(t, 1, svc.runs.Load())
+			testservice.RequireReplay(t, first, svc.Call("k", "secret"))
+			require.EqualValues(t, 1, svc.Runs.Load())
 			require.Equal(t, 3, asked)
 		})
 	}
@@ -189,7 +181,7 @@ func TestReplayIsRefused(t *testing.T) {
 // Options.Replay sees what is replayed: without the fields that were stored before OmitHeaders had them.
 func TestReplayIsAskedAboutWhatIsSent(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	answer := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Set-Cookie", "secret")
 		w.Header().Set("X", "y")
@@ -197,19 +189,19 @@ func TestReplayIsAskedAboutWhatIsSent(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		w.Header().Set("Set-Cookie2", "secret")
 	}
-	first := setup{store: store}.guard(t, answer).call("k", "b")
-	require.Equal(t, "secret", first.header.Get("Set-Cookie"))
+	first := testservice.Setup{Store: store}.Guard(t, answer).Call("k", "b")
+	require.Equal(t, "secret", first.Header.Get("Set-Cookie"))
 	var asked *idempotency.Response
-	svc := setup{store: store, opts: idempotency.Options{
+	svc := testservice.Setup{Store: store, Opts: idempotency.Options{
 		OmitHeaders: []string{"set-cookie", "Set-Cookie2"},
 		Replay: func(_ *http.Request, resp *idempotency.Response) error {
 			asked = resp
 			return nil
 		},
-	}}.guard(t, answer)
-	got := svc.call("k", "b")
-	require.True(t, got.replayed())
-	require.NotContains(t, got.header, "Set-Cookie")
+	}}.Guard(t, answer)
+	got := svc.Call("k", "b")
+	require.True(t, got.Replayed())
+	require.NotContains(t, got.Header, "Set-Cookie")
 	require.Equal(t, idempotency.Fields("Trailer: Set-Cookie2\nX: y\n"), asked.Header)
 	require.Empty(t, asked.Trailer)
 }
@@ -219,21 +211,21 @@ func TestReplayIsAskedWithTheBody(t *testing.T) {
 	t.Parallel()
 	var read []string
 	var kept io.Reader
-	svc := setup{opts: idempotency.Options{Replay: func(r *http.Request, _ *idempotency.Response) error {
+	svc := testservice.Setup{Opts: idempotency.Options{Replay: func(r *http.Request, _ *idempotency.Response) error {
 		body, err := io.ReadAll(r.Body)
 		read, kept = append(read, string(body)), r.Body
 		return err
-	}}}.serve(t, echo)
-	first := svc.post("k", "some body")
+	}}}.Serve(t, testservice.Echo)
+	first := svc.Post("k", "some body")
 	for range 2 {
-		requireReplay(t, first, svc.post("k", "some body"))
+		testservice.RequireReplay(t, first, svc.Post("k", "some body"))
 		_, err := kept.Read(make([]byte, 1))
 		require.ErrorIs(t, err, http.ErrBodyReadAfterClose)
 	}
 	require.Equal(t, []string{"some body", "some body"}, read)
 
-	none := svc.post("empty", "")
-	requireReplay(t, none, svc.post("empty", ""))
+	none := svc.Post("empty", "")
+	testservice.RequireReplay(t, none, svc.Post("empty", ""))
 	require.Empty(t, read[2])
 }
 
@@ -243,7 +235,7 @@ func TestReplayParsesAForm(t *testing.T) {
 	body := "--b\r\nContent-Disposition: form-data; name=f; filename=f\r\n\r\n" +
 		strings.Repeat("x", 33<<20) + "\r\n--b--\r\n" // more than FormFile holds in memory
 	var name string
-	svc := setup{opts: idempotency.Options{MaxBody: 64 << 20, Replay: func(r *http.Request, _ *idempotency.Response) error {
+	svc := testservice.Setup{Opts: idempotency.Options{MaxBody: 64 << 20, Replay: func(r *http.Request, _ *idempotency.Response) error {
 		f, _, err := r.FormFile("f")
 		if err != nil {
 			return err
@@ -251,10 +243,10 @@ func TestReplayParsesAForm(t *testing.T) {
 		defer f.Close()
 		name = f.(*os.File).Name()
 		return nil
-	}}}.serve(t, status(http.StatusCreated))
-	form := withHeader("Content-Type", "multipart/form-data; boundary=b")
-	first := svc.post("k", body, form)
-	requireReplay(t, first, svc.post("k", body, form))
+	}}}.Serve(t, testservice.Status(http.StatusCreated))
+	form := testservice.WithHeader("Content-Type", "multipart/form-data; boundary=b")
+	first := svc.Post("k", body, form)
+	testservice.RequireReplay(t, first, svc.Post("k", body, form))
 	require.NotEmpty(t, name)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(name)
@@ -265,19 +257,19 @@ func TestReplayParsesAForm(t *testing.T) {
 // An answer that nobody gets is not shown to Options.Replay.
 func TestReplayIsAskedOnlyAboutWhatCanBeReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{MaxResponse: 4, Replay: func(*http.Request, *idempotency.Response) error {
+	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 4, Replay: func(*http.Request, *idempotency.Response) error {
 		t.Error("asked")
 		return nil
-	}}}.guard(t, echo)
-	svc.call("k", "too large")
-	requireProblem(t, svc.call("k", "too large"), http.StatusConflict, "not-replayable")
-	requireProblem(t, svc.call("k", "another"), http.StatusConflict, "key-reused")
+	}}}.Guard(t, testservice.Echo)
+	svc.Call("k", "too large")
+	testservice.RequireProblem(t, svc.Call("k", "too large"), http.StatusConflict, "not-replayable")
+	testservice.RequireProblem(t, svc.Call("k", "another"), http.StatusConflict, "key-reused")
 }
 
 // Fields that are omitted since a change of the options are not replayed from older records, either.
 func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	handler := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Set-Cookie", "session=1")
 		w.Header().Set("X-Kept", "1")
@@ -287,7 +279,7 @@ func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 		w.Header().Set("X-Late", "1")
 		w.Header().Set(http.TrailerPrefix+"X-Undeclared", "1")
 	}
-	require.Equal(t, http.StatusOK, setup{store: store}.guard(t, handler).call("k", "").status)
+	require.Equal(t, http.StatusOK, testservice.Setup{Store: store}.Guard(t, handler).Call("k", "").Status)
 	sent := []string{"Set-Cookie", "X-Kept", "X-Late", "X-Sum", "X-Undeclared"}
 	for name, omitted := range map[string][]string{
 		"nothing": nil, "what is not there": {"Set-Cookie2", "X-Other"}, "in the header": {"set-cookie"},
@@ -295,10 +287,10 @@ func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{store: store, opts: idempotency.Options{OmitHeaders: omitted}}.guard(t, handler)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{OmitHeaders: omitted}}.Guard(t, handler)
 			w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/payments", nil)
 			r.Header.Set("Idempotency-Key", "k")
-			svc.handler.ServeHTTP(w, r)
+			svc.Handler.ServeHTTP(w, r)
 			got := w.Result()
 			require.Equal(t, "true", got.Header.Get("Idempotent-Replayed"))
 			require.Equal(t, "body", w.Body.String())
@@ -323,18 +315,18 @@ func BenchmarkOmitHeaders(b *testing.B) {
 		omitted []string
 	}{{"no option", nil}, {"not there", []string{"Set-Cookie"}}, {"there", []string{"X-Request-Id"}}} {
 		b.Run(row.name, func(b *testing.B) {
-			store, client := newSpyStore(), newBenchClient(0)
-			client.send(setup{store: store}.guard(b, handler).handler, benchKey(0))
+			store, client := testservice.NewSpyStore(), newBenchClient(0)
+			client.send(testservice.Setup{Store: store}.Guard(b, handler).Handler, benchKey(0))
 			unseen := func(context.Context, idempotency.Event) {}
-			svc := setup{store: store, opts: idempotency.Options{OmitHeaders: row.omitted, Observer: unseen}}.guard(b, handler)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{OmitHeaders: row.omitted, Observer: unseen}}.Guard(b, handler)
 			b.ReportAllocs()
 			for b.Loop() {
-				client.send(svc.handler, benchKey(0))
+				client.send(svc.Handler, benchKey(0))
 				if client.header["Idempotent-Replayed"] == nil {
 					b.Fatal("no replay: ", client.status, client.header)
 				}
 			}
-			require.Zero(b, svc.runs.Load())
+			require.Zero(b, svc.Runs.Load())
 		})
 	}
 }
@@ -346,13 +338,13 @@ func TestHandlerCannotMarkItsAnswerAsAReplay(t *testing.T) {
 		for _, stream := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", stream ", stream), func(t *testing.T) {
 				t.Parallel()
-				svc := setup{opts: idempotency.Options{Stream: stream}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				svc := testservice.Setup{Opts: idempotency.Options{Stream: stream}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 					w.Header()[name] = []string{"true"}
 					_, _ = io.Copy(w, strings.NewReader(strings.Repeat("x", 5000)))
 				})
-				first := svc.post("k", "")
-				require.False(t, first.replayed())
-				requireReplay(t, first, svc.post("k", ""))
+				first := svc.Post("k", "")
+				require.False(t, first.Replayed())
+				testservice.RequireReplay(t, first, svc.Post("k", ""))
 			})
 		}
 	}
@@ -372,20 +364,20 @@ func TestLargeHeaderIsNotStored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-			svc := setup{store: store}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+			svc := testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set(test.where+"X-Large", strings.Repeat("x", test.size))
 				w.(http.Flusher).Flush()
 				_, _ = io.WriteString(w, "body")
 			})
-			first := svc.call("k", "")
-			require.Equal(t, "body", first.body)
+			first := svc.Call("k", "")
+			require.Equal(t, "body", first.Body)
 			if test.stored {
-				requireReplay(t, first, svc.call("k", ""))
+				testservice.RequireReplay(t, first, svc.Call("k", ""))
 				return
 			}
-			problem := requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+			problem := testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
 			require.Equal(t, http.StatusOK, problem.OriginalStatus)
-			require.EqualValues(t, 1, svc.runs.Load())
+			require.EqualValues(t, 1, svc.Runs.Load())
 			require.Less(t, store.Counted().Total, int64(1000))
 		})
 	}
@@ -394,9 +386,9 @@ func TestLargeHeaderIsNotStored(t *testing.T) {
 // A 101 goes on in another protocol: there is nothing that could be replayed.
 func TestSwitchOfProtocolsIsNotReplayed(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.guard(t, status(http.StatusSwitchingProtocols))
-	require.Equal(t, http.StatusSwitchingProtocols, svc.call("k", "").status)
-	requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
+	svc := testservice.Setup{}.Guard(t, testservice.Status(http.StatusSwitchingProtocols))
+	require.Equal(t, http.StatusSwitchingProtocols, svc.Call("k", "").Status)
+	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
 }
 
 // An answer with many fields that its Connection field names is filtered in time that grows with their number, not with
@@ -408,13 +400,13 @@ func TestManyConnectionFields(t *testing.T) {
 	for i := range n {
 		fmt.Fprintf(&listed, "x-%d, ", i)
 	}
-	svc := setup{}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", listed.String())
 		for i := range 2 * n {
 			w.Header().Set(fmt.Sprint("X-", i), "1")
 		}
 	})
-	first := svc.call("k", "")
-	require.Len(t, first.header, 2*n+1)
-	require.Len(t, svc.call("k", "").header, n+1, "those that are not listed, and the mark")
+	first := svc.Call("k", "")
+	require.Len(t, first.Header, 2*n+1)
+	require.Len(t, svc.Call("k", "").Header, n+1, "those that are not listed, and the mark")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // script answers the first attempt, the second one and so on, and notes the ID that each of them has.
@@ -23,10 +24,6 @@ func (a *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	a.numbers = append(a.numbers, op.Attempt)
 	a.answers[len(a.numbers)-1](w, r)
-}
-
-func status(code int) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
 func decide(v idempotency.Verdict, code int) http.HandlerFunc {
@@ -51,34 +48,34 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		wait      time.Duration
 		forgotten bool
 	}{
-		"401":                          {[]http.HandlerFunc{status(401)}, 2 * lease, true},
-		"425":                          {[]http.HandlerFunc{status(425)}, 2 * lease, true},
-		"429":                          {[]http.HandlerFunc{status(429)}, 2 * lease, true},
-		"429 a moment ago":             {[]http.HandlerFunc{status(429)}, 2*lease - 1, false},
-		"429 again and again":          {[]http.HandlerFunc{status(429), status(429), status(429)}, 2 * lease, true},
-		"408, of a service behind it":  {[]http.HandlerFunc{status(408)}, 2 * lease, false},
+		"401":                          {[]http.HandlerFunc{testservice.Status(401)}, 2 * lease, true},
+		"425":                          {[]http.HandlerFunc{testservice.Status(425)}, 2 * lease, true},
+		"429":                          {[]http.HandlerFunc{testservice.Status(429)}, 2 * lease, true},
+		"429 a moment ago":             {[]http.HandlerFunc{testservice.Status(429)}, 2*lease - 1, false},
+		"429 again and again":          {[]http.HandlerFunc{testservice.Status(429), testservice.Status(429), testservice.Status(429)}, 2 * lease, true},
+		"408, of a service behind it":  {[]http.HandlerFunc{testservice.Status(408)}, 2 * lease, false},
 		"409, of a service behind it":  {[]http.HandlerFunc{limited}, 2 * lease, false},
-		"499, of a service behind it":  {[]http.HandlerFunc{status(499)}, 2 * lease, false},
-		"500":                          {[]http.HandlerFunc{status(500)}, 24*time.Hour - 1, false},
-		"500 a day ago":                {[]http.HandlerFunc{status(500)}, 24 * time.Hour, true},
-		"500, then 429":                {[]http.HandlerFunc{status(500), status(429)}, 24*time.Hour - 1, false},
-		"429, then 500":                {[]http.HandlerFunc{status(429), status(500)}, 24*time.Hour - 1, false},
-		"429, then 500, then 429":      {[]http.HandlerFunc{status(429), status(500), status(429)}, 24*time.Hour - 1, false},
+		"499, of a service behind it":  {[]http.HandlerFunc{testservice.Status(499)}, 2 * lease, false},
+		"500":                          {[]http.HandlerFunc{testservice.Status(500)}, 24*time.Hour - 1, false},
+		"500 a day ago":                {[]http.HandlerFunc{testservice.Status(500)}, 24 * time.Hour, true},
+		"500, then 429":                {[]http.HandlerFunc{testservice.Status(500), testservice.Status(429)}, 24*time.Hour - 1, false},
+		"429, then 500":                {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500)}, 24*time.Hour - 1, false},
+		"429, then 500, then 429":      {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500), testservice.Status(429)}, 24*time.Hour - 1, false},
 		"panic":                        {[]http.HandlerFunc{crash}, 24*time.Hour - 1, false},
-		"panic, then 429":              {[]http.HandlerFunc{crash, status(429)}, 24*time.Hour - 1, false},
+		"panic, then 429":              {[]http.HandlerFunc{crash, testservice.Status(429)}, 24*time.Hour - 1, false},
 		"the handler has done nothing": {[]http.HandlerFunc{decide(idempotency.Release, 500)}, 2 * lease, true},
 		"the handler does not know":    {[]http.HandlerFunc{decide(idempotency.Unknown, 429)}, 2 * lease, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				a := &script{answers: append(test.before, status(http.StatusCreated))}
-				svc := setup{opts: idempotency.Options{Lease: lease}, outer: recovering}.guard(t, a.ServeHTTP)
+				a := &script{answers: append(test.before, testservice.Status(http.StatusCreated))}
+				svc := testservice.Setup{Opts: idempotency.Options{Lease: lease}, Outer: recovering}.Guard(t, a.ServeHTTP)
 				for range test.before {
-					svc.call("k", "")
+					svc.Call("k", "")
 				}
 				time.Sleep(test.wait)
-				svc.call("k", "")
+				svc.Call("k", "")
 				require.Len(t, a.numbers, len(test.before)+1)
 				require.Equal(t, test.forgotten, a.numbers[len(test.before)] == 1)
 			})
@@ -95,7 +92,7 @@ func TestHowLongUnfinishedWorkIsKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+				runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 				require.NoError(t, err)
 				var numbers []int
 				work := func(ctx context.Context) (idempotency.Response, error) {
@@ -119,11 +116,11 @@ func TestHowLongUnfinishedWorkIsKnown(t *testing.T) {
 func TestRemainingTimeThatTheStoreDoesNotTell(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := &script{answers: []http.HandlerFunc{status(500), status(429), status(201)}}
+		a := &script{answers: []http.HandlerFunc{testservice.Status(500), testservice.Status(429), testservice.Status(201)}}
 		untold := func(record *idempotency.Record) { record.Remaining = 0 }
-		svc := setup{store: alteredStore{newSpyStore(), untold}}.guard(t, a.ServeHTTP)
+		svc := testservice.Setup{Store: testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: untold}}.Guard(t, a.ServeHTTP)
 		for range a.answers {
-			svc.call("k", "")
+			svc.Call("k", "")
 			time.Sleep(time.Hour)
 		}
 		require.Equal(t, []int{1, 2, 3}, a.numbers)

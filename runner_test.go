@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func TestDoReturnsTheStoredResponse(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	var operation idempotency.Operation
 	first, replayed, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
 		var ok bool
@@ -33,13 +34,13 @@ func TestDoReturnsTheStoredResponse(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, replayed)
 	require.Equal(t, first, again)
-	require.Equal(t, operation.ID, b.journal.last(t).Operation)
-	require.Equal(t, 7, b.journal.last(t).Status)
+	require.Equal(t, operation.ID, b.journal.Last(t).Operation)
+	require.Equal(t, 7, b.journal.Last(t).Status)
 }
 
 func TestDoSharesNoMemory(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	mine := idempotency.Response{Header: "A: 1\n", Trailer: "B: 2\n", Body: []byte("done")}
 	want := mine.Clone()
 	for range 3 {
@@ -54,7 +55,7 @@ func TestDoSharesNoMemory(t *testing.T) {
 
 func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	busy := errors.New("busy")
 	var operations []idempotency.Operation
 	work := func(err error) func(context.Context) (idempotency.Response, error) {
@@ -67,8 +68,8 @@ func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
 	_, replayed, err := b.do(work(busy))
 	require.Equal(t, busy, err)
 	require.False(t, replayed)
-	require.Equal(t, idempotency.OutcomeReleased, b.journal.last(t).Outcome)
-	require.Equal(t, busy, b.journal.last(t).Err)
+	require.Equal(t, idempotency.OutcomeReleased, b.journal.Last(t).Outcome)
+	require.Equal(t, busy, b.journal.Last(t).Err)
 	require.PanicsWithValue(t, "boom", func() {
 		_, _, _ = b.do(func(context.Context) (idempotency.Response, error) { panic("boom") })
 	})
@@ -90,7 +91,7 @@ func TestDoMayBeTriedAgainAfterAnError(t *testing.T) {
 
 func TestDoRefuses(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	refused := func(key idempotency.Key, payload string, is error) {
 		t.Helper()
 		_, _, err := b.Do(t.Context(), key, []byte(payload), mustNotWork(t))
@@ -107,17 +108,17 @@ func TestDoRefuses(t *testing.T) {
 	require.NoError(t, err)
 	refused(someKey, "payload", idempotency.ErrNotReplayable)
 	refused(idempotency.Key{User: "u", Endpoint: "e"}, "", idempotency.ErrKeyInvalid)
-	require.Equal(t, idempotency.OutcomeRejected, b.journal.last(t).Outcome)
-	b.store.onBegin = failing(always, errDown)
-	refused(someKey, "payload", errDown)
+	require.Equal(t, idempotency.OutcomeRejected, b.journal.Last(t).Outcome)
+	b.store.OnBegin = testservice.Failing(testservice.Always, testservice.ErrDown)
+	refused(someKey, "payload", testservice.ErrDown)
 }
 
 func TestDoGoesOnWhenItsCallerGivesUp(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newSpyStore(), idempotency.RunnerOptions{})
+	b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	store := b.store
-	store.onBegin = func(ctx context.Context, _ int64, step func() error) error {
+	store.OnBegin = func(ctx context.Context, _ int64, step func() error) error {
 		select {
 		case <-ctx.Done():
 			t.Error("the step of the store ended with the request")
@@ -126,7 +127,7 @@ func TestDoGoesOnWhenItsCallerGivesUp(t *testing.T) {
 		}
 		return step()
 	}
-	store.onComplete = store.onBegin
+	store.OnComplete = store.OnBegin
 	_, _, err := b.Do(ctx, someKey, []byte("payload"), func(ctx context.Context) (idempotency.Response, error) {
 		cancel()
 		<-ctx.Done()
@@ -142,7 +143,7 @@ func TestStoreGetsTheValuesOfTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type tracer struct{}
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		var seen atomic.Int64
 		see := func(ctx context.Context, _ int64, step func() error) error {
 			assert.Equal(t, "span", ctx.Value(tracer{}))
@@ -152,10 +153,10 @@ func TestStoreGetsTheValuesOfTheRequest(t *testing.T) {
 			seen.Add(1)
 			return step()
 		}
-		store.onBegin, store.onExtend, store.onComplete, store.onRelease = see, see, see, see
+		store.OnBegin, store.OnExtend, store.OnComplete, store.OnRelease = see, see, see, see
 		b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Minute, StoreTimeout: 2 * time.Second})
 		ctx := context.WithValue(t.Context(), tracer{}, "span")
-		for _, err := range []error{errDown, nil} {
+		for _, err := range []error{testservice.ErrDown, nil} {
 			_, _, got := b.Do(ctx, someKey, nil, func(context.Context) (idempotency.Response, error) {
 				time.Sleep(30 * time.Second)
 				return idempotency.Response{}, err
@@ -174,7 +175,7 @@ func TestNewRunnerReportsEveryFault(t *testing.T) {
 	for _, fault := range []string{"Store is nil", "TTL", "Wait", "StoreTimeout", "Abandoned"} {
 		require.ErrorContains(t, err, fault)
 	}
-	_, err = idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{Lease: time.Microsecond, StoreTimeout: -1})
+	_, err = idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{Lease: time.Microsecond, StoreTimeout: -1})
 	require.ErrorContains(t, err, "Lease")
 	require.ErrorContains(t, err, "StoreTimeout")
 }
@@ -188,7 +189,7 @@ type receipt struct {
 
 func TestDoJSONKeepsTheResult(t *testing.T) {
 	t.Parallel()
-	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	message := idempotency.Key{User: "billing", Endpoint: "orders", ID: "1526919030474-55"}
 	want := receipt{ID: "r-1", Paid: time.Date(2026, 11, 21, 8, 0, 0, 0, time.UTC)}
@@ -207,7 +208,7 @@ func TestDoJSONKeepsTheResult(t *testing.T) {
 
 func TestDoJSONMayBeTriedAgainAfterAnError(t *testing.T) {
 	t.Parallel()
-	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	declined := errors.New("declined")
 	do := func(err error) (int, bool, error) {
@@ -227,7 +228,7 @@ func TestDoJSONMayBeTriedAgainAfterAnError(t *testing.T) {
 
 func TestDoJSONDoesNotRepeatWorkWhoseResultHasNoForm(t *testing.T) {
 	t.Parallel()
-	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	runs := 0
 	do := func() error {
@@ -245,7 +246,7 @@ func TestDoJSONDoesNotRepeatWorkWhoseResultHasNoForm(t *testing.T) {
 
 func TestDoJSONReportsAResultOfAnotherType(t *testing.T) {
 	t.Parallel()
-	runner, err := idempotency.NewRunner(newSpyStore(), idempotency.RunnerOptions{})
+	runner, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{})
 	require.NoError(t, err)
 	key := idempotency.Key{ID: "1"}
 	_, _, err = idempotency.DoJSON(t.Context(), runner, key, nil,

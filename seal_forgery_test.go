@@ -14,11 +14,12 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // forger writes to the Redis behind a sealed store.
 type forger struct {
-	*service
+	*testservice.Service
 	t      *testing.T
 	client *redis.Client
 	prefix string
@@ -29,22 +30,24 @@ func newForger(t *testing.T, client *redis.Client, prefix string, opts idempoten
 	t.Helper()
 	inner := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
-	svc := setup{
-		store: mustSeal(t, inner, opts), user: user, opts: idempotency.Options{FailOpen: true},
-	}.serve(t, secrets)
+	svc := testservice.Setup{
+		Store: testservice.MustSeal(t, inner, opts), User: user, Opts: idempotency.Options{FailOpen: true},
+	}.Serve(t, secrets)
 	return &forger{svc, t, client, prefix}
 }
 
 // ask sends the request that forgeries are about.
-func (f *forger) ask() answer { return f.as("alice", "key") }
+func (f *forger) ask() testservice.Answer { return f.as("alice", "key") }
 
 // as sends it as another user, or with another key.
-func (f *forger) as(user, key string) answer { return f.post(key, "body", withHeader("X-User", user)) }
+func (f *forger) as(user, key string) testservice.Answer {
+	return f.Post(key, "body", testservice.WithHeader("X-User", user))
+}
 
 // only returns the name of the one record that there is.
 func (f *forger) only() string {
 	f.t.Helper()
-	names := redisKeys(f.t, f.client, f.prefix)
+	names := testservice.RedisKeys(f.t, f.client, f.prefix)
 	require.Len(f.t, names, 1)
 	return names[0]
 }
@@ -99,10 +102,10 @@ var unbound = regexp.MustCompile(`(lease|ttl|token|created)=(\S+)`)
 // No byte of a record can be changed so that it says something else.
 func TestSealedRecordWithAByteChanged(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	t.Run("over HTTP", func(t *testing.T) {
 		t.Parallel()
-		f := newForger(t, client, "http:", sealing("1"))
+		f := newForger(t, client, "http:", testservice.Sealing("1"))
 		first := f.ask()
 		name := f.only()
 		value := f.get(name)
@@ -116,10 +119,10 @@ func TestSealedRecordWithAByteChanged(t *testing.T) {
 			forged := []byte(value)
 			forged[i] ^= 1
 			f.put(name, string(forged))
-			if got := f.ask(); !free[i] || got.status != http.StatusCreated {
-				requireUnreadable(t, f.service, got)
+			if got := f.ask(); !free[i] || got.Status != http.StatusCreated {
+				requireUnreadable(t, f.Service, got)
 			} else {
-				requireReplay(t, first, got)
+				testservice.RequireReplay(t, first, got)
 			}
 		}
 		genuine := parseRecord(t, value)
@@ -127,24 +130,24 @@ func TestSealedRecordWithAByteChanged(t *testing.T) {
 			forged := record{genuine.head, genuine.resp.Clone()}
 			forged.resp.Body[i] ^= 1
 			f.put(name, forged.String())
-			requireUnreadable(t, f.service, f.ask())
+			requireUnreadable(t, f.Service, f.ask())
 		}
 		f.put(name, genuine.String())
-		requireReplay(t, first, f.ask())
-		require.EqualValues(t, 1, f.runs.Load())
+		testservice.RequireReplay(t, first, f.ask())
+		require.EqualValues(t, 1, f.Runs.Load())
 	})
 	t.Run("every bit", func(t *testing.T) {
 		t.Parallel()
 		inner := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "bits:"})
-		store := mustSeal(t, inner, sealing("1"))
-		request := attemptFor(time.Hour)
+		store := testservice.MustSeal(t, inner, testservice.Sealing("1"))
+		request := testservice.AttemptFor(time.Hour)
 		begin := func() (idempotency.Record, error) {
-			got, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+			got, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), request)
 			require.Nil(t, claim)
 			return got, err
 		}
-		mustComplete(t, store, numberedKey(1), bodyOf(100))
-		name := redisKeys(t, client, "bits:")[0]
+		testservice.MustComplete(t, store, testservice.NumberedKey(1), testservice.BodyOf(100))
+		name := testservice.RedisKeys(t, client, "bits:")[0]
 		value := client.Get(t.Context(), name).Val()
 		want, err := begin()
 		require.NoError(t, err)
@@ -175,8 +178,8 @@ func TestSealedRecordWithAByteChanged(t *testing.T) {
 // No part of a record can be put in the place of another one.
 func TestForgedSealedRecords(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
-	opts := sealing("1", "2", "alias")
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	opts := testservice.Sealing("1", "2", "alias")
 	opts.Keys[2].Secret = opts.Keys[0].Secret
 	f := newForger(t, client, "forged:", opts)
 
@@ -186,7 +189,7 @@ func TestForgedSealedRecords(t *testing.T) {
 	older := parseRecord(t, f.get(name))
 	f.put(name, strings.Replace(older.head, " done ", " released ", 1)+"\n")
 	first := f.ask()
-	require.Equal(t, http.StatusCreated, first.status)
+	require.Equal(t, http.StatusCreated, first.Status)
 	value := f.get(name)
 	genuine := parseRecord(t, value)
 	require.Equal(t, "2", genuine.word("attempt"))
@@ -197,10 +200,10 @@ func TestForgedSealedRecords(t *testing.T) {
 		require.Equal(t, first, other.as(user, key))
 		return parseRecord(t, other.get(other.only()))
 	}
-	otherUser := elsewhere("other user:", sealing("1"), "bob", "key")
-	otherKey := elsewhere("other key:", sealing("1"), "alice", "key-2")
-	secondKey := elsewhere("second key:", sealing("2"), "alice", "key")
-	unknownKey := elsewhere("unknown key:", sealing("3"), "alice", "key")
+	otherUser := elsewhere("other user:", testservice.Sealing("1"), "bob", "key")
+	otherKey := elsewhere("other key:", testservice.Sealing("1"), "alice", "key-2")
+	secondKey := elsewhere("second key:", testservice.Sealing("2"), "alice", "key")
+	unknownKey := elsewhere("unknown key:", testservice.Sealing("3"), "alice", "key")
 	otherSecret := elsewhere("other secret:", idempotency.SealOptions{Keys: []idempotency.SealKey{
 		{ID: "1", Secret: bytes.Repeat([]byte("x"), 32)},
 	}}, "alice", "key")
@@ -256,73 +259,75 @@ func TestForgedSealedRecords(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			f.put(name, forged.String())
-			requireUnreadable(t, f.service, f.ask())
+			requireUnreadable(t, f.Service, f.ask())
 		})
 	}
 	t.Run("truncated", func(t *testing.T) {
 		for n := range value {
 			f.put(name, value[:n])
-			requireUnreadable(t, f.service, f.ask())
+			requireUnreadable(t, f.Service, f.ask())
 		}
 		for n := range genuine.resp.Body { // with the length and the checksum of what is left
 			forged := genuine
 			forged.resp.Body = genuine.resp.Body[:n]
 			f.put(name, forged.String())
-			requireUnreadable(t, f.service, f.ask())
+			requireUnreadable(t, f.Service, f.ask())
 		}
 	})
 	f.put(name, genuine.String())
-	requireReplay(t, first, f.ask())
-	require.EqualValues(t, 2, f.runs.Load(), "the two attempts")
+	testservice.RequireReplay(t, first, f.ask())
+	require.EqualValues(t, 2, f.Runs.Load(), "the two attempts")
 }
 
 // What a seal does not keep a writer from: none of it shows a forged answer.
 func TestWhatAWriterOfASealedStoreCanDo(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	for _, row := range []struct {
 		name string
 		do   func(*forger, string, record)
-		want func(*testing.T, answer, answer)
+		want func(*testing.T, testservice.Answer, testservice.Answer)
 		runs int64
 	}{
 		{"delete the record", func(f *forger, name string, _ record) {
 			require.NoError(f.t, client.Del(f.t.Context(), name).Err())
-		}, func(t *testing.T, first, got answer) { require.Equal(t, first, got) }, 2},
+		}, func(t *testing.T, first, got testservice.Answer) { require.Equal(t, first, got) }, 2},
 		{"mark it as released", func(f *forger, name string, r record) {
 			f.put(name, strings.Replace(r.head, " done ", " released ", 1)+"\n")
-		}, func(t *testing.T, first, got answer) { require.Equal(t, first, got) }, 2},
+		}, func(t *testing.T, first, got testservice.Answer) { require.Equal(t, first, got) }, 2},
 		{"mark it as running", func(f *forger, name string, r record) {
 			r.head = strings.Replace(r.head, " done ", " running ", 1)
 			f.put(name, r.with("lease", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())).head+"\n")
-		}, func(t *testing.T, _, got answer) { requireProblem(t, got, http.StatusConflict, "in-progress") }, 1},
+		}, func(t *testing.T, _, got testservice.Answer) {
+			testservice.RequireProblem(t, got, http.StatusConflict, "in-progress")
+		}, 1},
 		{"mark its body as not kept", func(f *forger, name string, r record) {
 			r.resp = idempotency.Response{Status: 299, Omitted: true}
 			f.put(name, r.String())
-		}, func(t *testing.T, _, got answer) {
-			require.Zero(t, requireProblem(t, got, http.StatusConflict, "not-replayable").OriginalStatus)
+		}, func(t *testing.T, _, got testservice.Answer) {
+			require.Zero(t, testservice.RequireProblem(t, got, http.StatusConflict, "not-replayable").OriginalStatus)
 		}, 1},
 		{"change its time and token", func(f *forger, name string, r record) {
 			f.put(name, r.with("created", "1").with("token", strings.Repeat("0", 32)).with("lease", "9").String())
-		}, requireReplay, 1},
+		}, testservice.RequireReplay, 1},
 		{"bring an older record back", func(f *forger, name string, r record) {
 			require.NoError(f.t, client.Del(f.t.Context(), name).Err())
 			f.ask()
 			f.put(name, r.String())
-		}, requireReplay, 2},
+		}, testservice.RequireReplay, 2},
 		{"bring an older answer back", func(f *forger, name string, r record) {
 			require.NoError(f.t, client.Del(f.t.Context(), name).Err())
 			f.ask()
 			f.put(name, record{parseRecord(f.t, f.get(name)).head, r.resp}.String())
-		}, requireReplay, 2},
+		}, testservice.RequireReplay, 2},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			f := newForger(t, client, fmt.Sprintf("%x:", row.name), sealing("1"))
+			f := newForger(t, client, fmt.Sprintf("%x:", row.name), testservice.Sealing("1"))
 			first := f.ask()
 			name := f.only()
 			row.do(f, name, parseRecord(t, f.get(name)))
 			row.want(t, first, f.ask())
-			require.Equal(t, row.runs, f.runs.Load())
+			require.Equal(t, row.runs, f.Runs.Load())
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // secret is an answer with a note.
@@ -20,28 +21,28 @@ func secret() idempotency.Response {
 func TestSealInspect(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	store := mustSeal(t, inner, sealing("new", "old"))
-	mustComplete(t, mustSeal(t, inner, sealing("old")), numberedKey(0), secret())
+	store := testservice.MustSeal(t, inner, testservice.Sealing("new", "old"))
+	testservice.MustComplete(t, testservice.MustSeal(t, inner, testservice.Sealing("old")), testservice.NumberedKey(0), secret())
 
-	entry := mustInspect(t, store, numberedKey(0))
+	entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 	require.Equal(t, "charge ch_1", entry.Note)
 	require.Equal(t, &idempotency.Response{Status: 201, Header: "X-Token: s3cret\n", Body: []byte("pin 1234")}, entry.Response)
-	require.Equal(t, attemptFor(0).Fingerprint, entry.Fingerprint)
+	require.Equal(t, testservice.AttemptFor(0).Fingerprint, entry.Fingerprint)
 
-	clear := mustInspect(t, inner, numberedKey(0))
+	clear := testservice.MustInspect(t, inner, testservice.NumberedKey(0))
 	require.NotContains(t, string(clear.Response.Body), "1234")
 	require.Empty(t, clear.Note)
 	require.Equal(t, clear.Size, entry.Size)
-	require.Empty(t, mustList(t, store).Entries[0].Note)
+	require.Empty(t, testservice.MustList(t, store).Entries[0].Note)
 
-	other, err := mustSeal(t, inner, sealing("unknown")).(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	other, err := testservice.MustSeal(t, inner, testservice.Sealing("unknown")).(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Nil(t, other.Response)
 	require.Equal(t, idempotency.StateCompleted, other.State)
 	require.Equal(t, entry.OperationID(), other.OperationID())
 	require.Equal(t, entry.Created, other.Created)
-	require.NoError(t, mustSeal(t, inner, sealing("unknown")).(idempotency.Inspector).Forget(t.Context(), other))
-	_, err = store.(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	require.NoError(t, testservice.MustSeal(t, inner, testservice.Sealing("unknown")).(idempotency.Inspector).Forget(t.Context(), other))
+	_, err = store.(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrNoRecord)
 }
 
@@ -49,8 +50,8 @@ func TestSealInspect(t *testing.T) {
 func TestSealInspectForgery(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	mustComplete(t, mustSeal(t, inner, sealing("key")), numberedKey(0), secret())
-	stored := mustRead(t, inner, numberedKey(0)).Response
+	testservice.MustComplete(t, testservice.MustSeal(t, inner, testservice.Sealing("key")), testservice.NumberedKey(0), secret())
+	stored := testservice.MustRead(t, inner, testservice.NumberedKey(0)).Response
 	mark, sealed := stored.Header, stored.Body
 	require.Equal(t, idempotency.Fields(":sealed/1 key\n"), mark)
 
@@ -72,12 +73,12 @@ func TestSealInspectForgery(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := idempotency.Key{User: "alice", ID: name}
-			mustComplete(t, inner, key, forged.resp)
-			opts := sealing("key")
+			testservice.MustComplete(t, inner, key, forged.resp)
+			opts := testservice.Sealing("key")
 			if forged.allowClear {
 				opts = allowingClear(opts)
 			}
-			entry, err := mustSeal(t, inner, opts).(idempotency.Inspector).Inspect(t.Context(), key)
+			entry, err := testservice.MustSeal(t, inner, opts).(idempotency.Inspector).Inspect(t.Context(), key)
 			require.Equal(t, idempotency.StateCompleted, entry.State)
 			switch {
 			case forged.fails:
@@ -103,13 +104,13 @@ func TestNoInspectorBehind(t *testing.T) {
 	t.Parallel()
 	inner := struct{ idempotency.Store }{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 	for name, store := range map[string]idempotency.Store{
-		"sealed": mustSeal(t, inner, sealing("key")),
+		"sealed": testservice.MustSeal(t, inner, testservice.Sealing("key")),
 		"cached": idempotency.NewCache(inner, idempotency.CacheOptions{}),
-		"both":   idempotency.NewCache(mustSeal(t, inner, sealing("key")), idempotency.CacheOptions{}),
+		"both":   idempotency.NewCache(testservice.MustSeal(t, inner, testservice.Sealing("key")), idempotency.CacheOptions{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			inspector := store.(idempotency.Inspector)
-			_, err := inspector.Inspect(t.Context(), numberedKey(0))
+			_, err := inspector.Inspect(t.Context(), testservice.NumberedKey(0))
 			require.ErrorIs(t, err, errors.ErrUnsupported)
 			require.ErrorIs(t, inspector.Forget(t.Context(), idempotency.Entry{}), errors.ErrUnsupported)
 			_, err = inspector.List(t.Context(), idempotency.ListRequest{})
@@ -122,20 +123,20 @@ func TestNoInspectorBehind(t *testing.T) {
 func TestSealInspectUnfinished(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	store := mustSeal(t, inner, sealing("key"))
-	claim := mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
-	require.Equal(t, idempotency.StateRunning, mustInspect(t, store, numberedKey(0)).State)
+	store := testservice.MustSeal(t, inner, testservice.Sealing("key"))
+	claim := testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
+	require.Equal(t, idempotency.StateRunning, testservice.MustInspect(t, store, testservice.NumberedKey(0)).State)
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
-	require.Equal(t, idempotency.StateReleased, mustInspect(t, store, numberedKey(0)).State)
+	require.Equal(t, idempotency.StateReleased, testservice.MustInspect(t, store, testservice.NumberedKey(0)).State)
 }
 
 // A line before what is sealed is no note: nothing vouches for it, though all else is as it was sealed.
 func TestSealInspectNoteInTheClear(t *testing.T) {
 	t.Parallel()
 	inner := notingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
-	store := mustSeal(t, inner, allowingClear(sealing("key")))
-	mustComplete(t, store, numberedKey(0), secret())
-	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), numberedKey(0))
+	store := testservice.MustSeal(t, inner, allowingClear(testservice.Sealing("key")))
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), secret())
+	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Empty(t, entry.Note)
 	require.Nil(t, entry.Response)

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/xml"
@@ -22,62 +21,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
-
-// sealKey returns a key whose secret depends on its ID only.
-func sealKey(id string) idempotency.SealKey {
-	secret := sha256.Sum256([]byte(id))
-	return idempotency.SealKey{ID: id, Secret: secret[:]}
-}
-
-// sealing returns options with the keys that ids name.
-func sealing(ids ...string) idempotency.SealOptions {
-	var opts idempotency.SealOptions
-	for _, id := range ids {
-		opts.Keys = append(opts.Keys, sealKey(id))
-	}
-	return opts
-}
 
 func allowingClear(opts idempotency.SealOptions) idempotency.SealOptions {
 	opts.AllowClear = true
-	return opts
-}
-
-func onlyOpening(opts idempotency.SealOptions) idempotency.SealOptions {
-	opts.OpenOnly = true
-	return opts
-}
-
-func mustSeal(t testing.TB, inner idempotency.Store, opts idempotency.SealOptions) idempotency.Store {
-	t.Helper()
-	store, err := idempotency.Seal(inner, opts)
-	require.NoError(t, err)
-	return store
-}
-
-// keyService is a key management service that does as its functions say. Without them it leaves all bytes as they are.
-type keyService struct {
-	encrypt, decrypt func(context.Context, []byte) ([]byte, error)
-}
-
-func (s keyService) Encrypt(ctx context.Context, plain, _ []byte) ([]byte, error) {
-	if s.encrypt == nil {
-		return bytes.Clone(plain), nil
-	}
-	return s.encrypt(ctx, plain)
-}
-
-func (s keyService) Decrypt(ctx context.Context, sealed, _ []byte) ([]byte, error) {
-	if s.decrypt == nil {
-		return bytes.Clone(sealed), nil
-	}
-	return s.decrypt(ctx, sealed)
-}
-
-func sealingWith(cipher idempotency.Cipher) idempotency.SealOptions {
-	opts := sealing("kms")
-	opts.Keys[0].Cipher = cipher
 	return opts
 }
 
@@ -95,16 +43,16 @@ func TestSealReportsEveryFault(t *testing.T) {
 		require.ErrorContains(t, err, fault)
 	}
 	require.NotContains(t, err.Error(), "Keys[3]")
-	_, err = idempotency.Seal(newSpyStore(), idempotency.SealOptions{})
+	_, err = idempotency.Seal(testservice.NewSpyStore(), idempotency.SealOptions{})
 	require.ErrorContains(t, err, "no Keys")
-	mustSeal(t, newSpyStore(), idempotency.SealOptions{Keys: []idempotency.SealKey{
+	testservice.MustSeal(t, testservice.NewSpyStore(), idempotency.SealOptions{Keys: []idempotency.SealKey{
 		{ID: "A.b_c-" + strings.Repeat("9", 26), Secret: secret},
 	}})
 }
 
 func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
 	t.Parallel()
-	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6)), Cipher: keyService{}}
+	key := idempotency.SealKey{ID: "2026", Secret: []byte(strings.Repeat("secret", 6)), Cipher: testservice.KeyService{}}
 	opts := idempotency.SealOptions{Keys: []idempotency.SealKey{key}}
 	printers := map[string]func(any) string{
 		"json": func(v any) string {
@@ -150,9 +98,9 @@ func TestSealKeyDoesNotPrintItsSecret(t *testing.T) {
 func TestSealKeysFromJSON(t *testing.T) {
 	t.Parallel()
 	var opts idempotency.SealOptions
-	secret := base64.StdEncoding.EncodeToString(sealKey("1").Secret)
+	secret := base64.StdEncoding.EncodeToString(testservice.SealKey("1").Secret)
 	require.NoError(t, json.Unmarshal([]byte(`{"Keys": [{"ID": "1", "Secret": "`+secret+`"}]}`), &opts))
-	require.Equal(t, sealing("1"), opts)
+	require.Equal(t, testservice.Sealing("1"), opts)
 	written, err := json.Marshal(opts)
 	require.NoError(t, err)
 	require.Error(t, json.Unmarshal(written, &opts), "what was written has no secrets")
@@ -163,20 +111,20 @@ func TestSealedStoreConforms(t *testing.T) {
 	conforms := func(name string, newStore func(*testing.T) idempotency.Store, opts idempotency.SealOptions) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return mustSeal(t, newStore(t), opts) })
+			idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return testservice.MustSeal(t, newStore(t), opts) })
 		})
 	}
 	memory := func(*testing.T) idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
-	conforms("memory", memory, sealing("1"))
-	conforms("memory, older keys", memory, allowingClear(sealing("2", "1")))
-	conforms("memory, cipher", memory, sealingWith(keyService{}))
-	conforms("memory, opening only", memory, onlyOpening(sealing("1")))
+	conforms("memory", memory, testservice.Sealing("1"))
+	conforms("memory, older keys", memory, allowingClear(testservice.Sealing("2", "1")))
+	conforms("memory, cipher", memory, testservice.SealingWith(testservice.KeyService{}))
+	conforms("memory, opening only", memory, testservice.OnlyOpening(testservice.Sealing("1")))
 
 	t.Run("redis", func(t *testing.T) {
 		t.Parallel()
-		client := newRedisClient(t, servertest.Redis(t).Addr())
+		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 		idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
-			return mustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), sealing("1"))
+			return testservice.MustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.Sealing("1"))
 		})
 	})
 }
@@ -186,21 +134,21 @@ func secrets(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Trailer", "X-Sum")
 	w.Header().Set("X-Account", "a header to hide")
 	w.Header()["X-Suppressed"] = nil
-	echo(w, r)
+	testservice.Echo(w, r)
 	w.Header().Set("X-Sum", "a trailer to hide")
 }
 
 func TestReaderOfASealedStore(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
-	stored := func(prefix string, seal func(idempotency.Store) idempotency.Store, body string) (answer, []string) {
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	stored := func(prefix string, seal func(idempotency.Store) idempotency.Store, body string) (testservice.Answer, []string) {
 		store := seal(idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
-		svc := setup{store: store}.serve(t, secrets)
-		first := svc.post("key-1", body)
-		requireReplay(t, first, svc.post("key-1", body))
-		svc.post("key-2", body)
+		svc := testservice.Setup{Store: store}.Serve(t, secrets)
+		first := svc.Post("key-1", body)
+		testservice.RequireReplay(t, first, svc.Post("key-1", body))
+		svc.Post("key-2", body)
 		var values []string
-		for _, name := range redisKeys(t, client, prefix) {
+		for _, name := range testservice.RedisKeys(t, client, prefix) {
 			values = append(values, client.Get(t.Context(), name).Val())
 		}
 		require.Len(t, values, 2)
@@ -214,10 +162,10 @@ func TestReaderOfASealedStore(t *testing.T) {
 		}
 		return found
 	}
-	for name, body := range map[string]string{"small": "a body to hide", "large": "a body to hide" + largeBody} {
+	for name, body := range map[string]string{"small": "a body to hide", "large": "a body to hide" + testservice.LargeBody} {
 		clearAnswer, clearly := stored(name+" clear:", func(s idempotency.Store) idempotency.Store { return s }, body)
 		sealedAnswer, sealed := stored(name+" sealed:", func(s idempotency.Store) idempotency.Store {
-			return mustSeal(t, s, sealing("2026-11"))
+			return testservice.MustSeal(t, s, testservice.Sealing("2026-11"))
 		}, body)
 		require.Equal(t, clearAnswer, sealedAnswer)
 
@@ -234,46 +182,46 @@ func TestReaderOfASealedStore(t *testing.T) {
 }
 
 // generation is a process with its own settings, on a store that it shares with others.
-func generation(t *testing.T, inner idempotency.Store, opts idempotency.SealOptions, handler http.HandlerFunc) *service {
+func generation(t *testing.T, inner idempotency.Store, opts idempotency.SealOptions, handler http.HandlerFunc) *testservice.Service {
 	store := inner
 	if len(opts.Keys) > 0 {
-		store = mustSeal(t, inner, opts)
+		store = testservice.MustSeal(t, inner, opts)
 	}
-	return setup{store: store, opts: idempotency.Options{FailOpen: true}}.serve(t, handler)
+	return testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Serve(t, handler)
 }
 
 // requireUnreadable checks that a request was refused because its record cannot be trusted.
-func requireUnreadable(t *testing.T, svc *service, got answer) {
+func requireUnreadable(t *testing.T, svc *testservice.Service, got testservice.Answer) {
 	t.Helper()
-	requireProblem(t, got, http.StatusServiceUnavailable, "store-unavailable")
-	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrRecordInvalid)
+	testservice.RequireProblem(t, got, http.StatusServiceUnavailable, "store-unavailable")
+	require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrRecordInvalid)
 }
 
 func TestSealKeysRotate(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	before := generation(t, inner, sealing("1"), secrets)
-	prepared := generation(t, inner, sealing("1", "2"), secrets)
-	after := generation(t, inner, sealing("2", "1"), secrets)
-	end := generation(t, inner, sealing("2"), secrets)
+	inner := testservice.NewSpyStore()
+	before := generation(t, inner, testservice.Sealing("1"), secrets)
+	prepared := generation(t, inner, testservice.Sealing("1", "2"), secrets)
+	after := generation(t, inner, testservice.Sealing("2", "1"), secrets)
+	end := generation(t, inner, testservice.Sealing("2"), secrets)
 
-	old := before.post("old", "body")
-	requireReplay(t, old, prepared.post("old", "body"))
-	requireReplay(t, old, after.post("old", "body"))
-	requireProblem(t, after.post("old", "another body"), http.StatusConflict, "key-reused")
-	requireUnreadable(t, end, end.post("old", "body"))
-	requireUnreadable(t, end, end.post("old", "another body"))
+	old := before.Post("old", "body")
+	testservice.RequireReplay(t, old, prepared.Post("old", "body"))
+	testservice.RequireReplay(t, old, after.Post("old", "body"))
+	testservice.RequireProblem(t, after.Post("old", "another body"), http.StatusConflict, "key-reused")
+	requireUnreadable(t, end, end.Post("old", "body"))
+	requireUnreadable(t, end, end.Post("old", "another body"))
 
-	young := after.post("young", "body")
-	requireReplay(t, young, prepared.post("young", "body"))
-	requireReplay(t, young, end.post("young", "body"))
-	requireUnreadable(t, before, before.post("young", "body"))
-	requireProblem(t, prepared.post("young", "another body"), http.StatusConflict, "key-reused")
+	young := after.Post("young", "body")
+	testservice.RequireReplay(t, young, prepared.Post("young", "body"))
+	testservice.RequireReplay(t, young, end.Post("young", "body"))
+	requireUnreadable(t, before, before.Post("young", "body"))
+	testservice.RequireProblem(t, prepared.Post("young", "another body"), http.StatusConflict, "key-reused")
 
-	require.EqualValues(t, 1, before.runs.Load())
-	require.EqualValues(t, 1, after.runs.Load())
-	require.Zero(t, prepared.runs.Load()+end.runs.Load())
-	require.EqualValues(t, 11, inner.begins.Load(), "no more questions than requests")
+	require.EqualValues(t, 1, before.Runs.Load())
+	require.EqualValues(t, 1, after.Runs.Load())
+	require.Zero(t, prepared.Runs.Load()+end.Runs.Load())
+	require.EqualValues(t, 11, inner.Begins.Load(), "no more questions than requests")
 }
 
 // What was begun under an old key goes on under the new one, at the cost of a second question.
@@ -289,30 +237,30 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 		begins   int64
 		claimed  bool
 	}{
-		{"same key", sealing("1"), sealing("1"), false, true, 1, true},
-		{"same key, must not be taken over", sealing("1"), sealing("1"), true, false, 1, false},
-		{"released", sealing("1"), sealing("2", "1"), false, false, 2, true},
-		{"lapsed", sealing("1"), sealing("2", "1"), true, true, 2, true},
-		{"lapsed, and must not be taken over", sealing("1"), sealing("2", "1"), true, false, 2, false},
-		{"released in the clear", idempotency.SealOptions{}, allowingClear(sealing("2", "1")), false, false, 2, true},
-		{"released under the third key", sealing("3"), sealing("1", "2", "3"), false, false, 2, true},
-		{"released by who seals already", sealing("1"), onlyOpening(sealing("1")), false, false, 2, true},
-		{"released under a key that is gone", sealing("1"), sealing("2"), false, true, 1, false},
+		{"same key", testservice.Sealing("1"), testservice.Sealing("1"), false, true, 1, true},
+		{"same key, must not be taken over", testservice.Sealing("1"), testservice.Sealing("1"), true, false, 1, false},
+		{"released", testservice.Sealing("1"), testservice.Sealing("2", "1"), false, false, 2, true},
+		{"lapsed", testservice.Sealing("1"), testservice.Sealing("2", "1"), true, true, 2, true},
+		{"lapsed, and must not be taken over", testservice.Sealing("1"), testservice.Sealing("2", "1"), true, false, 2, false},
+		{"released in the clear", idempotency.SealOptions{}, allowingClear(testservice.Sealing("2", "1")), false, false, 2, true},
+		{"released under the third key", testservice.Sealing("3"), testservice.Sealing("1", "2", "3"), false, false, 2, true},
+		{"released by who seals already", testservice.Sealing("1"), testservice.OnlyOpening(testservice.Sealing("1")), false, false, 2, true},
+		{"released under a key that is gone", testservice.Sealing("1"), testservice.Sealing("2"), false, true, 1, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				inner := newSpyStore()
+				inner := testservice.NewSpyStore()
 				store := func(opts idempotency.SealOptions) idempotency.Store {
 					if len(opts.Keys) == 0 {
 						return inner
 					}
-					return mustSeal(t, inner, opts)
+					return testservice.MustSeal(t, inner, opts)
 				}
 				request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: lease, TTL: time.Hour}
 				other := request
 				other.Fingerprint[0]++
-				first, claim, err := store(row.begun).Begin(t.Context(), numberedKey(1), request)
+				first, claim, err := store(row.begun).Begin(t.Context(), testservice.NumberedKey(1), request)
 				require.NoError(t, err)
 				if row.taken {
 					time.Sleep(lease)
@@ -322,14 +270,14 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 
 				later := store(row.later)
 				other.TakeOver, request.TakeOver = true, row.takeOver
-				_, claim, err = later.Begin(t.Context(), numberedKey(1), other)
+				_, claim, err = later.Begin(t.Context(), testservice.NumberedKey(1), other)
 				require.NoError(t, err)
 				require.Nil(t, claim)
 
-				inner.begins.Store(0)
-				second, claim, err := later.Begin(t.Context(), numberedKey(1), request)
+				inner.Begins.Store(0)
+				second, claim, err := later.Begin(t.Context(), testservice.NumberedKey(1), request)
 				require.NoError(t, err)
-				require.Equal(t, row.begins, inner.begins.Load())
+				require.Equal(t, row.begins, inner.Begins.Load())
 				require.Equal(t, row.claimed, claim != nil)
 				require.Equal(t, first.Created, second.Created)
 				if !row.claimed {
@@ -338,14 +286,14 @@ func TestUnfinishedOperationAfterRotation(t *testing.T) {
 				}
 				require.Equal(t, 2, second.Attempt)
 				require.Equal(t, request.Fingerprint, second.Fingerprint)
-				require.NoError(t, claim.Complete(t.Context(), bodyOf(3), time.Hour))
+				require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(3), time.Hour))
 
 				for _, reader := range []idempotency.Store{later, store(row.later)} {
-					record, _, err := reader.Begin(t.Context(), numberedKey(1), request)
+					record, _, err := reader.Begin(t.Context(), testservice.NumberedKey(1), request)
 					require.NoError(t, err)
 					require.Equal(t, request.Fingerprint, record.Fingerprint)
-					require.Equal(t, bodyOf(3), *record.Response)
-					record, _, err = reader.Begin(t.Context(), numberedKey(1), other)
+					require.Equal(t, testservice.BodyOf(3), *record.Response)
+					record, _, err = reader.Begin(t.Context(), testservice.NumberedKey(1), other)
 					require.NoError(t, err)
 					require.NotEqual(t, other.Fingerprint, record.Fingerprint)
 				}
@@ -361,23 +309,23 @@ func TestUnfinishedOperationExpiresDuringRotation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				inner := newSpyStore()
+				inner := testservice.NewSpyStore()
 				request := idempotency.ClaimRequest{Lease: time.Second, TTL: time.Minute}
-				claim := mustClaim(t, mustSeal(t, inner, sealing("1")), numberedKey(1), request)
+				claim := testservice.MustClaim(t, testservice.MustSeal(t, inner, testservice.Sealing("1")), testservice.NumberedKey(1), request)
 				require.NoError(t, claim.Release(t.Context(), time.Minute))
-				rotated := mustSeal(t, inner, sealing("2", "1"))
-				inner.begins.Store(0)
-				inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+				rotated := testservice.MustSeal(t, inner, testservice.Sealing("2", "1"))
+				inner.Begins.Store(0)
+				inner.OnBegin = func(_ context.Context, n int64, step func() error) error {
 					if n == 2 {
 						time.Sleep(time.Minute)
-						claim := mustClaim(t, mustSeal(t, inner.Store, sealing("2")), numberedKey(1), request)
+						claim := testservice.MustClaim(t, testservice.MustSeal(t, inner.Store, testservice.Sealing("2")), testservice.NumberedKey(1), request)
 						if released {
 							require.NoError(t, claim.Release(t.Context(), time.Minute))
 						}
 					}
 					return step()
 				}
-				record, claim, err := rotated.Begin(t.Context(), numberedKey(1), request)
+				record, claim, err := rotated.Begin(t.Context(), testservice.NumberedKey(1), request)
 				require.NoError(t, err)
 				require.Equal(t, released, claim != nil)
 				require.Equal(t, request.Fingerprint, record.Fingerprint)
@@ -395,36 +343,36 @@ func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
 		name         string
 		begun, later idempotency.SealOptions
 	}{
-		{"old key", sealing("1"), sealing("2", "1")},
-		{"in the clear", onlyOpening(sealing("2")), allowingClear(sealing("2"))},
+		{"old key", testservice.Sealing("1"), testservice.Sealing("2", "1")},
+		{"in the clear", testservice.OnlyOpening(testservice.Sealing("2")), allowingClear(testservice.Sealing("2"))},
 	} {
 		for _, fails := range []bool{false, true} {
 			t.Run(fmt.Sprint(row.name, ", fails ", fails), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					inner := newSpyStore()
-					request, other := attemptFor(time.Minute), attemptFor(time.Minute)
+					inner := testservice.NewSpyStore()
+					request, other := testservice.AttemptFor(time.Minute), testservice.AttemptFor(time.Minute)
 					other.Fingerprint[0]++
 					begin := func(store idempotency.Store, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim) {
-						record, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+						record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), request)
 						require.NoError(t, err)
 						return record, claim
 					}
-					_, claim := begin(mustSeal(t, inner, row.begun), request)
+					_, claim := begin(testservice.MustSeal(t, inner, row.begun), request)
 					require.NoError(t, claim.Release(t.Context(), time.Minute))
-					inner.begins.Store(0)
-					inner.onBegin = func(_ context.Context, n int64, step func() error) error {
+					inner.Begins.Store(0)
+					inner.OnBegin = func(_ context.Context, n int64, step func() error) error {
 						if n == 2 {
 							time.Sleep(time.Minute)
 						}
 						return step()
 					}
-					first, claim := begin(mustSeal(t, inner, row.later), request)
+					first, claim := begin(testservice.MustSeal(t, inner, row.later), request)
 					require.NotNil(t, claim)
 					require.Equal(t, 1, first.Attempt)
 					require.Equal(t, request.Fingerprint, first.Fingerprint)
 
-					neighbour := mustSeal(t, inner, row.later)
+					neighbour := testservice.MustSeal(t, inner, row.later)
 					running, none := begin(neighbour, request)
 					require.Nil(t, none)
 					require.Equal(t, request.Fingerprint, running.Fingerprint)
@@ -437,11 +385,11 @@ func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
 						require.NotNil(t, claim)
 						require.Equal(t, 2, second.Attempt)
 					}
-					require.NoError(t, claim.Complete(t.Context(), bodyOf(3), time.Minute))
-					for _, reader := range []idempotency.Store{neighbour, mustSeal(t, inner, sealing("2"))} {
+					require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(3), time.Minute))
+					for _, reader := range []idempotency.Store{neighbour, testservice.MustSeal(t, inner, testservice.Sealing("2"))} {
 						record, _ := begin(reader, request)
 						require.Equal(t, request.Fingerprint, record.Fingerprint)
-						require.Equal(t, bodyOf(3), *record.Response)
+						require.Equal(t, testservice.BodyOf(3), *record.Response)
 						record, _ = begin(reader, other)
 						require.NotEqual(t, other.Fingerprint, record.Fingerprint)
 					}
@@ -454,34 +402,34 @@ func TestOperationIsBegunUnderAnOldKey(t *testing.T) {
 // An operation that was begun under an old key is completed under the new one, and outlives the old one.
 func TestOldKeyMayGoBeforeWhatWasBegunUnderIt(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
+	inner := testservice.NewSpyStore()
 	failing := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
-	generation(t, inner, sealing("1"), failing).post("key", "body")
-	first := generation(t, inner, sealing("2", "1"), secrets).post("key", "body")
-	require.Equal(t, http.StatusCreated, first.status)
-	end := generation(t, inner, sealing("2"), secrets)
-	requireReplay(t, first, end.post("key", "body"))
-	requireProblem(t, end.post("key", "another body"), http.StatusConflict, "key-reused")
+	generation(t, inner, testservice.Sealing("1"), failing).Post("key", "body")
+	first := generation(t, inner, testservice.Sealing("2", "1"), secrets).Post("key", "body")
+	require.Equal(t, http.StatusCreated, first.Status)
+	end := generation(t, inner, testservice.Sealing("2"), secrets)
+	testservice.RequireReplay(t, first, end.Post("key", "body"))
+	testservice.RequireProblem(t, end.Post("key", "another body"), http.StatusConflict, "key-reused")
 }
 
 func TestSealingIsRolledIn(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
+	inner := testservice.NewSpyStore()
 	clearly := generation(t, inner, idempotency.SealOptions{}, secrets)
-	opening := generation(t, inner, onlyOpening(sealing("1")), secrets)
-	rolling := generation(t, inner, allowingClear(sealing("1")), secrets)
-	sealed := generation(t, inner, sealing("1"), secrets)
-	all := []*service{clearly, opening, rolling, sealed}
+	opening := generation(t, inner, testservice.OnlyOpening(testservice.Sealing("1")), secrets)
+	rolling := generation(t, inner, allowingClear(testservice.Sealing("1")), secrets)
+	sealed := generation(t, inner, testservice.Sealing("1"), secrets)
+	all := []*testservice.Service{clearly, opening, rolling, sealed}
 
 	keys := 0
-	replays := func(writer *service, readers ...*service) {
+	replays := func(writer *testservice.Service, readers ...*testservice.Service) {
 		keys++
 		key := fmt.Sprintf("key-%d", keys)
-		first := writer.post(key, "body")
-		require.Equal(t, http.StatusCreated, first.status)
+		first := writer.Post(key, "body")
+		require.Equal(t, http.StatusCreated, first.Status)
 		for _, reader := range readers {
-			requireReplay(t, first, reader.post(key, "body"))
-			requireProblem(t, reader.post(key, "another body"), http.StatusConflict, "key-reused")
+			testservice.RequireReplay(t, first, reader.Post(key, "body"))
+			testservice.RequireProblem(t, reader.Post(key, "another body"), http.StatusConflict, "key-reused")
 		}
 	}
 	replays(clearly, clearly, opening, rolling)
@@ -489,12 +437,12 @@ func TestSealingIsRolledIn(t *testing.T) {
 	replays(rolling, opening, rolling, sealed)
 	replays(sealed, opening, rolling, sealed)
 
-	clearly.post("clear", "body")
-	requireUnreadable(t, sealed, sealed.post("clear", "body"))
-	requireUnreadable(t, sealed, sealed.post("clear", "another body"))
+	clearly.Post("clear", "body")
+	requireUnreadable(t, sealed, sealed.Post("clear", "body"))
+	requireUnreadable(t, sealed, sealed.Post("clear", "another body"))
 	var runs int64
 	for _, svc := range all {
-		runs += svc.runs.Load()
+		runs += svc.Runs.Load()
 	}
 	require.EqualValues(t, 5, runs)
 }
@@ -511,32 +459,32 @@ func TestNoAnswerLooksSealed(t *testing.T) {
 			w.Header()[name] = []string{said}
 			w.Header()[name+" "] = nil
 		}
-		echo(w, r)
+		testservice.Echo(w, r)
 	}
 	clearly := generation(t, inner, idempotency.SealOptions{}, answer)
-	opening := generation(t, inner, onlyOpening(sealing("1")), answer)
-	rolling := generation(t, inner, allowingClear(sealing("1")), answer)
-	sealed := generation(t, inner, sealing("1"), answer)
+	opening := generation(t, inner, testservice.OnlyOpening(testservice.Sealing("1")), answer)
+	rolling := generation(t, inner, allowingClear(testservice.Sealing("1")), answer)
+	sealed := generation(t, inner, testservice.Sealing("1"), answer)
 	for writer, row := range map[string]struct {
-		writer  *service
-		readers []*service
+		writer  *testservice.Service
+		readers []*testservice.Service
 	}{
-		"clear":       {clearly, []*service{clearly, opening, rolling}},
-		"open only":   {opening, []*service{clearly, opening, rolling}},
-		"allow clear": {rolling, []*service{opening, rolling, sealed}},
-		"sealed":      {sealed, []*service{opening, rolling, sealed}},
+		"clear":       {clearly, []*testservice.Service{clearly, opening, rolling}},
+		"open only":   {opening, []*testservice.Service{clearly, opening, rolling}},
+		"allow clear": {rolling, []*testservice.Service{opening, rolling, sealed}},
+		"sealed":      {sealed, []*testservice.Service{opening, rolling, sealed}},
 	} {
 		for i, said := range []string{"sealed/1 1", "sealed/1 a", "sealed/1 ", ":sealed/1 1", ": sealed/1 1", "response/1 "} {
 			key := fmt.Sprintf("%s-%d", strings.ReplaceAll(writer, " ", "-"), i)
-			body, saying := said+"\nbody", withHeader("X-Say", said)
-			first := row.writer.post(key, body, saying)
-			require.Equal(t, http.StatusCreated, first.status, writer)
-			require.Equal(t, body, first.body)
+			body, saying := said+"\nbody", testservice.WithHeader("X-Say", said)
+			first := row.writer.Post(key, body, saying)
+			require.Equal(t, http.StatusCreated, first.Status, writer)
+			require.Equal(t, body, first.Body)
 			for _, reader := range row.readers {
-				requireReplay(t, first, reader.post(key, body, saying))
+				testservice.RequireReplay(t, first, reader.Post(key, body, saying))
 			}
-			for _, opts := range []idempotency.SealOptions{onlyOpening(sealing("1")), allowingClear(sealing("1"))} {
-				entry := mustInspect(t, mustSeal(t, inner, opts), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: key})
+			for _, opts := range []idempotency.SealOptions{testservice.OnlyOpening(testservice.Sealing("1")), allowingClear(testservice.Sealing("1"))} {
+				entry := testservice.MustInspect(t, testservice.MustSeal(t, inner, opts), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: key})
 				require.Equal(t, body, string(entry.Response.Body))
 				require.Equal(t, "sealed/1 1", entry.Note)
 			}
@@ -549,27 +497,27 @@ func TestSealedAnswerThatWasNotKept(t *testing.T) {
 	t.Parallel()
 	body := strings.Repeat("x", 4096)
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 4096})
-	full := setup{store: mustSeal(t, inner, sealing("1"))}.serve(t, echo)
-	require.Equal(t, http.StatusCreated, full.post("key", body).status)
-	refused := full.post("key", body)
-	requireProblem(t, refused, http.StatusConflict, "not-replayable")
-	require.NotContains(t, refused.body, "originalStatus")
-	requireProblem(t, full.post("key", "another body"), http.StatusConflict, "key-reused")
-	require.EqualValues(t, 1, full.runs.Load())
+	full := testservice.Setup{Store: testservice.MustSeal(t, inner, testservice.Sealing("1"))}.Serve(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, full.Post("key", body).Status)
+	refused := full.Post("key", body)
+	testservice.RequireProblem(t, refused, http.StatusConflict, "not-replayable")
+	require.NotContains(t, refused.Body, "originalStatus")
+	testservice.RequireProblem(t, full.Post("key", "another body"), http.StatusConflict, "key-reused")
+	require.EqualValues(t, 1, full.Runs.Load())
 
-	rolling := setup{store: mustSeal(t, inner, allowingClear(sealing("1")))}.serve(t, echo)
-	got := requireProblem(t, rolling.post("key", body), http.StatusConflict, "not-replayable")
+	rolling := testservice.Setup{Store: testservice.MustSeal(t, inner, allowingClear(testservice.Sealing("1")))}.Serve(t, testservice.Echo)
+	got := testservice.RequireProblem(t, rolling.Post("key", body), http.StatusConflict, "not-replayable")
 	require.Equal(t, http.StatusCreated, got.OriginalStatus, "answers in the clear are trusted")
 
 	// One that was too large to be given to the store is sealed as such.
-	svc := setup{store: mustSeal(t, newSpyStore(), sealing("1")), opts: idempotency.Options{MaxResponse: 2}}.serve(t, echo)
-	svc.post("key", "body")
-	got = requireProblem(t, svc.post("key", "body"), http.StatusConflict, "not-replayable")
+	svc := testservice.Setup{Store: testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1")), Opts: idempotency.Options{MaxResponse: 2}}.Serve(t, testservice.Echo)
+	svc.Post("key", "body")
+	got = testservice.RequireProblem(t, svc.Post("key", "body"), http.StatusConflict, "not-replayable")
 	require.Equal(t, http.StatusCreated, got.OriginalStatus)
 
-	store := mustSeal(t, newSpyStore(), sealing("1"))
-	mustComplete(t, store, numberedKey(1), idempotency.Response{Status: 200, Body: []byte("body"), Omitted: true})
-	record, _, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	store := testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1"))
+	testservice.MustComplete(t, store, testservice.NumberedKey(1), idempotency.Response{Status: 200, Body: []byte("body"), Omitted: true})
+	record, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
 	require.True(t, record.Response.Omitted)
 	require.Empty(t, record.Response.Body)
@@ -582,12 +530,12 @@ func unavailable(context.Context, []byte) ([]byte, error) { return nil, errKeySe
 // A completed operation does not run again because its answer cannot be decrypted at the moment.
 func TestSealedAnswerThatCannotBeDecrypted(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	first := generation(t, inner, sealingWith(keyService{}), secrets).post("key", "body")
-	down := generation(t, inner, sealingWith(keyService{decrypt: unavailable}), secrets)
-	requireUnreadable(t, down, down.post("key", "body"))
-	require.ErrorIs(t, down.journal.last(t).Err, errKeyService)
-	require.Zero(t, down.runs.Load())
+	inner := testservice.NewSpyStore()
+	first := generation(t, inner, testservice.SealingWith(testservice.KeyService{}), secrets).Post("key", "body")
+	down := generation(t, inner, testservice.SealingWith(testservice.KeyService{OnDecrypt: unavailable}), secrets)
+	requireUnreadable(t, down, down.Post("key", "body"))
+	require.ErrorIs(t, down.Journal.Last(t).Err, errKeyService)
+	require.Zero(t, down.Runs.Load())
 
 	for name, decrypted := range map[string][]byte{
 		"nothing": nil, "a fingerprint": make([]byte, 32), "a byte more": make([]byte, 33), "no trailer": make([]byte, 41),
@@ -595,13 +543,13 @@ func TestSealedAnswerThatCannotBeDecrypted(t *testing.T) {
 		"an unknown kind":           append(append(make([]byte, 32), 2), make([]byte, 16)...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			broken := keyService{decrypt: func(context.Context, []byte) ([]byte, error) { return decrypted, nil }}
-			svc := generation(t, inner, sealingWith(broken), secrets)
-			requireUnreadable(t, svc, svc.post("key", "body"))
+			broken := testservice.KeyService{OnDecrypt: func(context.Context, []byte) ([]byte, error) { return decrypted, nil }}
+			svc := generation(t, inner, testservice.SealingWith(broken), secrets)
+			requireUnreadable(t, svc, svc.Post("key", "body"))
 		})
 	}
-	up := generation(t, inner, sealingWith(keyService{}), secrets)
-	requireReplay(t, first, up.post("key", "body"))
+	up := generation(t, inner, testservice.SealingWith(testservice.KeyService{}), secrets)
+	testservice.RequireReplay(t, first, up.Post("key", "body"))
 }
 
 // An answer that cannot be encrypted in time is sent, and sealed in the background.
@@ -611,23 +559,23 @@ func TestAnswerThatCannotBeEncrypted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				inner, began := newSpyStore(), time.Now()
-				cipher := keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+				inner, began := testservice.NewSpyStore(), time.Now()
+				cipher := testservice.KeyService{OnEncrypt: func(_ context.Context, plain []byte) ([]byte, error) {
 					if time.Since(began) < outage {
 						return nil, errKeyService
 					}
 					return bytes.Clone(plain), nil
 				}}
-				svc := setup{store: mustSeal(t, inner, sealingWith(cipher))}.guard(t, echo)
-				require.Equal(t, http.StatusCreated, svc.call("key", "body").status)
+				svc := testservice.Setup{Store: testservice.MustSeal(t, inner, testservice.SealingWith(cipher))}.Guard(t, testservice.Echo)
+				require.Equal(t, http.StatusCreated, svc.Call("key", "body").Status)
 				time.Sleep(outage)
 				synctest.Wait()
-				require.True(t, svc.call("key", "body").replayed())
-				require.EqualValues(t, 1, svc.runs.Load())
-				require.EqualValues(t, 1, inner.completes.Load())
-				require.Zero(t, inner.releases.Load())
+				require.True(t, svc.Call("key", "body").Replayed())
+				require.EqualValues(t, 1, svc.Runs.Load())
+				require.EqualValues(t, 1, inner.Completes.Load())
+				require.Zero(t, inner.Releases.Load())
 				if outage > 5*time.Second {
-					require.ErrorIs(t, svc.journal.all()[0].Err, errKeyService)
+					require.ErrorIs(t, svc.Journal.All()[0].Err, errKeyService)
 				}
 			})
 		})
@@ -638,37 +586,24 @@ func TestAnswerThatCannotBeEncrypted(t *testing.T) {
 func TestCipherKeepsItsMemory(t *testing.T) {
 	t.Parallel()
 	var kept, copied []byte
-	store := mustSeal(t, newSpyStore(), sealingWith(keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+	store := testservice.MustSeal(t, testservice.NewSpyStore(), testservice.SealingWith(testservice.KeyService{OnEncrypt: func(_ context.Context, plain []byte) ([]byte, error) {
 		kept, copied = plain, bytes.Clone(plain)
 		return copied, nil
 	}}))
-	mustComplete(t, store, numberedKey(0), bodyOf(100))
-	local := mustSeal(t, newSpyStore(), sealing("1"))
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(100))
+	local := testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1"))
 	for i := range 32 {
-		mustComplete(t, local, numberedKey(i), idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 100)})
+		testservice.MustComplete(t, local, testservice.NumberedKey(i), idempotency.Response{Status: 200, Body: bytes.Repeat([]byte("x"), 100)})
 	}
 	require.Equal(t, copied, kept)
-}
-
-// noLeaseStore is a store whose claims say that they have no lease.
-type noLeaseStore struct{ *spyStore }
-
-func (s noLeaseStore) Transactional() bool { return true }
-
-func (s noLeaseStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.spyStore.Begin(ctx, key, request)
-	record.NoLease = claim != nil
-	return record, claim, err
 }
 
 // A claim without a lease ends when its answer cannot be encrypted: nobody else would end it.
 func TestTransactionWhoseAnswerCannotBeEncrypted(t *testing.T) {
 	t.Parallel()
-	inner := noLeaseStore{newSpyStore()}
+	inner := testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
 	ended := errors.New("the context has ended")
-	inner.onRelease = func(ctx context.Context, _ int64, step func() error) error {
+	inner.OnRelease = func(ctx context.Context, _ int64, step func() error) error {
 		if ctx.Err() != nil {
 			return ended
 		}
@@ -676,44 +611,46 @@ func TestTransactionWhoseAnswerCannotBeEncrypted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	down := mustSeal(t, inner, sealingWith(keyService{encrypt: unavailable}))
-	claim := mustClaim(t, down, numberedKey(1), attemptFor(time.Hour))
+	down := testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{OnEncrypt: unavailable}))
+	claim := testservice.MustClaim(t, down, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	for range 2 {
-		err := claim.Complete(ctx, bodyOf(1), time.Hour)
+		err := claim.Complete(ctx, testservice.BodyOf(1), time.Hour)
 		require.ErrorIs(t, err, idempotency.ErrRolledBack)
 		require.ErrorIs(t, err, errKeyService)
 		require.NotErrorIs(t, err, ended)
 	}
-	require.Zero(t, inner.completes.Load())
-	mustClaim(t, down, numberedKey(1), attemptFor(time.Hour))
+	require.Zero(t, inner.Completes.Load())
+	testservice.MustClaim(t, down, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 
-	svc := setup{store: down}.guard(t, echo)
-	requireProblem(t, svc.call("key", "body"), http.StatusServiceUnavailable, "rolled-back")
-	up := setup{store: mustSeal(t, inner, sealingWith(keyService{}))}.guard(t, echo)
-	require.Equal(t, http.StatusCreated, up.call("key", "body").status)
-	require.EqualValues(t, 1, up.runs.Load())
+	svc := testservice.Setup{Store: down}.Guard(t, testservice.Echo)
+	testservice.RequireProblem(t, svc.Call("key", "body"), http.StatusServiceUnavailable, "rolled-back")
+	up := testservice.Setup{Store: testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{}))}.Guard(t, testservice.Echo)
+	require.Equal(t, http.StatusCreated, up.Call("key", "body").Status)
+	require.EqualValues(t, 1, up.Runs.Load())
 }
 
 // What became of an answer that the inner store was given is for that store to say, also when the same answer cannot be
 // encrypted once more.
 func TestRepetitionThatCannotBeEncrypted(t *testing.T) {
 	t.Parallel()
-	inner := noLeaseStore{newSpyStore()}
-	inner.onComplete = func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), errDown) }
+	inner := testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
+	inner.OnComplete = func(_ context.Context, _ int64, step func() error) error {
+		return errors.Join(step(), testservice.ErrDown)
+	}
 	up := true
-	store := mustSeal(t, inner, sealingWith(keyService{encrypt: func(_ context.Context, plain []byte) ([]byte, error) {
+	store := testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{OnEncrypt: func(_ context.Context, plain []byte) ([]byte, error) {
 		if !up {
 			return nil, errKeyService
 		}
 		return bytes.Clone(plain), nil
 	}}))
-	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-	require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1), time.Hour), errDown)
+	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour), testservice.ErrDown)
 	up = false
-	err := claim.Complete(t.Context(), bodyOf(1), time.Hour)
+	err := claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour)
 	require.ErrorIs(t, err, errKeyService)
 	require.NotErrorIs(t, err, idempotency.ErrRolledBack)
-	require.Zero(t, inner.releases.Load())
+	require.Zero(t, inner.Releases.Load())
 }
 
 // Whatever else a store can do shows through the seal.
@@ -721,37 +658,39 @@ func TestSealPassesOn(t *testing.T) {
 	t.Parallel()
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	for store, want := range map[idempotency.Store]bool{
-		mustSeal(t, memory, sealing("1")):                                         true,
-		mustSeal(t, mustSeal(t, memory, sealing("1")), onlyOpening(sealing("1"))): true,
-		mustSeal(t, memory, sealingWith(keyService{})):                            false,
-		mustSeal(t, newSpyStore(), sealing("1")):                                  false,
+		testservice.MustSeal(t, memory, testservice.Sealing("1")):                                                                             true,
+		testservice.MustSeal(t, testservice.MustSeal(t, memory, testservice.Sealing("1")), testservice.OnlyOpening(testservice.Sealing("1"))): true,
+		testservice.MustSeal(t, memory, testservice.SealingWith(testservice.KeyService{})):                                                    false,
+		testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1")):                                                          false,
 	} {
 		require.Equal(t, want, store.(idempotency.Immediate).Immediate())
 	}
-	requireTransactional(t, mustSeal(t, newSpyStore(), sealing("1")), false)
-	requireTransactional(t, mustSeal(t, noLeaseStore{newSpyStore()}, sealing("1")), true)
+	requireTransactional(t, testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1")), false)
+	requireTransactional(t, testservice.MustSeal(t, testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}, testservice.Sealing("1")), true)
 
 	// A claim that may have been granted is the inner store's.
-	inner := newSpyStore()
-	inner.onBegin = func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), errDown) }
-	store := mustSeal(t, inner, sealing("1"))
-	_, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
-	require.ErrorIs(t, err, errDown)
+	inner := testservice.NewSpyStore()
+	inner.OnBegin = func(_ context.Context, _ int64, step func() error) error {
+		return errors.Join(step(), testservice.ErrDown)
+	}
+	store := testservice.MustSeal(t, inner, testservice.Sealing("1"))
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.ErrorIs(t, err, testservice.ErrDown)
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
-	inner.onBegin = nil
-	mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	inner.OnBegin = nil
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }
 
 // The settings may be thrown away.
 func TestSealOptionsAreFrozen(t *testing.T) {
 	t.Parallel()
-	opts := sealing("1")
-	inner := newSpyStore()
-	first := setup{store: mustSeal(t, inner, opts)}.serve(t, echo)
-	second := setup{store: mustSeal(t, inner, opts)}.serve(t, echo)
+	opts := testservice.Sealing("1")
+	inner := testservice.NewSpyStore()
+	first := testservice.Setup{Store: testservice.MustSeal(t, inner, opts)}.Serve(t, testservice.Echo)
+	second := testservice.Setup{Store: testservice.MustSeal(t, inner, opts)}.Serve(t, testservice.Echo)
 	clear(opts.Keys[0].Secret)
-	opts.Keys[0] = sealKey("2")
-	requireReplay(t, first.post("key", "body"), second.post("key", "body"))
+	opts.Keys[0] = testservice.SealKey("2")
+	testservice.RequireReplay(t, first.Post("key", "body"), second.Post("key", "body"))
 }
 
 // BenchmarkSealedReplay compares replays from a store as it is and sealed.
@@ -762,7 +701,9 @@ func BenchmarkSealedReplay(b *testing.B) {
 		seal func(idempotency.Store) idempotency.Store
 	}{
 		{"plain", func(s idempotency.Store) idempotency.Store { return s }},
-		{"sealed", func(s idempotency.Store) idempotency.Store { return mustSeal(b, s, sealing("1")) }},
+		{"sealed", func(s idempotency.Store) idempotency.Store {
+			return testservice.MustSeal(b, s, testservice.Sealing("1"))
+		}},
 	} {
 		b.Run(row.name, func(b *testing.B) {
 			client, payment := newBenchClient(256), &benchPayment{body: make([]byte, size)}

@@ -11,10 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // withHeaders adds the lines of h, whose names are in canonical form.
-func withHeaders(h http.Header) edit { return func(r *http.Request) { maps.Copy(r.Header, h) } }
+func withHeaders(h http.Header) testservice.Edit {
+	return func(r *http.Request) { maps.Copy(r.Header, h) }
+}
 
 // constant is a FingerprintFunc that tells no request from another.
 func constant(*http.Request, []byte) (idempotency.Fingerprint, error) {
@@ -73,22 +76,22 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{opts: idempotency.Options{
+			svc := testservice.Setup{Opts: idempotency.Options{
 				Fingerprint: function.f, FingerprintHeaders: []string{"stripe-account", "X-TENANT", "Stripe-Account"},
-			}}.serve(t, echo)
-			media := withHeader("Content-Type", function.c.media)
+			}}.Serve(t, testservice.Echo)
+			media := testservice.WithHeader("Content-Type", function.c.media)
 			for i, row := range rows {
 				key := fmt.Sprint("k", i)
-				first := svc.post(key, function.c.body, media, withHeaders(row.first))
-				require.Equal(t, http.StatusCreated, first.status, row.name)
-				second := svc.post(key, function.c.body, media, withHeaders(row.second))
+				first := svc.Post(key, function.c.body, media, withHeaders(row.first))
+				require.Equal(t, http.StatusCreated, first.Status, row.name)
+				second := svc.Post(key, function.c.body, media, withHeaders(row.second))
 				if row.same {
-					requireReplay(t, first, second)
+					testservice.RequireReplay(t, first, second)
 				} else {
-					require.Equal(t, http.StatusConflict, second.status, row.name)
-					requireProblem(t, second, http.StatusConflict, "key-reused")
+					require.Equal(t, http.StatusConflict, second.Status, row.name)
+					testservice.RequireProblem(t, second, http.StatusConflict, "key-reused")
 				}
-				require.EqualValues(t, i+1, svc.runs.Load(), row.name)
+				require.EqualValues(t, i+1, svc.Runs.Load(), row.name)
 			}
 		})
 	}
@@ -96,13 +99,13 @@ func TestOptionFingerprintHeaders(t *testing.T) {
 
 func TestFieldsThatSelectByDefault(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, echo)
-	first := svc.post("k", "b", withHeader("Stripe-Account", "a"))
-	requireReplay(t, first, svc.post("k", "b", withHeader("Stripe-Account", "b")))
-	coded := withHeader("Content-Encoding", "own")
-	requireProblem(t, svc.post("k", "b", coded), http.StatusConflict, "key-reused")
-	requireReplay(t, svc.post("l", "b", coded), svc.post("l", "b", coded))
-	requireProblem(t, svc.post("l", "c", coded), http.StatusConflict, "key-reused")
+	svc := testservice.Setup{}.Serve(t, testservice.Echo)
+	first := svc.Post("k", "b", testservice.WithHeader("Stripe-Account", "a"))
+	testservice.RequireReplay(t, first, svc.Post("k", "b", testservice.WithHeader("Stripe-Account", "b")))
+	coded := testservice.WithHeader("Content-Encoding", "own")
+	testservice.RequireProblem(t, svc.Post("k", "b", coded), http.StatusConflict, "key-reused")
+	testservice.RequireReplay(t, svc.Post("l", "b", coded), svc.Post("l", "b", coded))
+	testservice.RequireProblem(t, svc.Post("l", "c", coded), http.StatusConflict, "key-reused")
 }
 
 func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
@@ -119,7 +122,7 @@ func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
 		"trailer":           "net/http",
 	} {
 		opts := idempotency.Options{Headers: keys, FingerprintHeaders: []string{"X-Tenant", name}}
-		_, err := idempotency.New(newSpyStore(), idempotency.SingleUser, opts)
+		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, opts)
 		require.ErrorContains(t, err, "FingerprintHeaders", name)
 		require.ErrorContains(t, err, fault, name)
 	}
@@ -136,7 +139,7 @@ func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}
-	remove := withHeader("X-Http-Method-Override", http.MethodDelete)
+	remove := testservice.WithHeader("X-Http-Method-Override", http.MethodDelete)
 	for name, row := range map[string]struct {
 		methods []string
 		guarded bool
@@ -146,24 +149,24 @@ func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := setup{outer: overriding, opts: idempotency.Options{Methods: row.methods}}.serve(t,
+			svc := testservice.Setup{Outer: overriding, Opts: idempotency.Options{Methods: row.methods}}.Serve(t,
 				func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Method", r.Method) })
-			created, removed := svc.post("k", "b"), svc.post("k", "b", remove)
-			require.Equal(t, http.MethodPost, created.header.Get("X-Method"))
-			require.Equal(t, http.MethodDelete, removed.header.Get("X-Method"), "another method is another endpoint")
-			require.EqualValues(t, 2, svc.runs.Load())
+			created, removed := svc.Post("k", "b"), svc.Post("k", "b", remove)
+			require.Equal(t, http.MethodPost, created.Header.Get("X-Method"))
+			require.Equal(t, http.MethodDelete, removed.Header.Get("X-Method"), "another method is another endpoint")
+			require.EqualValues(t, 2, svc.Runs.Load())
 
-			requireReplay(t, created, svc.post("k", "b"))
-			again := svc.post("k", "b", remove)
+			testservice.RequireReplay(t, created, svc.Post("k", "b"))
+			again := svc.Post("k", "b", remove)
 			if !row.guarded {
 				require.Equal(t, removed, again)
-				require.EqualValues(t, 3, svc.runs.Load())
-				require.EqualValues(t, 2, svc.store.begins.Load(), "of the POST")
+				require.EqualValues(t, 3, svc.Runs.Load())
+				require.EqualValues(t, 2, svc.Store.Begins.Load(), "of the POST")
 				return
 			}
-			requireReplay(t, removed, again)
-			require.EqualValues(t, 2, svc.runs.Load())
-			require.Equal(t, "DELETE /payments", svc.journal.last(t).Key.Endpoint)
+			testservice.RequireReplay(t, removed, again)
+			require.EqualValues(t, 2, svc.Runs.Load())
+			require.Equal(t, "DELETE /payments", svc.Journal.Last(t).Key.Endpoint)
 		})
 	}
 }
@@ -179,11 +182,11 @@ func TestFingerprintsWithFieldsAreFrozen(t *testing.T) {
 		"three": {http.Header{"X-Tenant": {"a", "b"}, "Content-Encoding": {"gzip"}, "Account": {"c"}},
 			"af41f5f9a89da37cc9f46bac4918fe204497199b8ca93cb9ef1a9929a88d8c08"},
 	} {
-		svc := setup{opts: idempotency.Options{
+		svc := testservice.Setup{Opts: idempotency.Options{
 			Fingerprint: constant, FingerprintHeaders: []string{"X-Tenant", "Account"},
-		}}.guard(t, echo)
-		svc.call("k", "b", withHeaders(row.header))
-		rec, _, err := svc.store.Begin(t.Context(), svc.journal.last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
+		}}.Guard(t, testservice.Echo)
+		svc.Call("k", "b", withHeaders(row.header))
+		rec, _, err := svc.Store.Begin(t.Context(), svc.Journal.Last(t).Key, idempotency.ClaimRequest{Lease: time.Second})
 		require.NoError(t, err)
 		require.Equal(t, row.want, rec.Fingerprint.String(), name)
 	}

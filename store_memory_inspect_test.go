@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // The first records of a listing are the same ones, however many it leaves out.
@@ -15,7 +16,7 @@ func TestMemoryListOfMany(t *testing.T) {
 	const n = 3000
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	for i := range n {
-		mustComplete(t, store, numberedKey(i), bodyOf(i*7919%n)) // each size once
+		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i*7919%n)) // each size once
 	}
 	for _, largest := range []bool{false, true} {
 		all, err := store.List(t.Context(), idempotency.ListRequest{Largest: largest, Limit: n})
@@ -38,8 +39,8 @@ func TestMemoryForgetMakesRoom(t *testing.T) {
 	t.Parallel()
 	store := oneUserStore(10_000)
 	for range 100 {
-		mustComplete(t, store, numberedKey(0), bodyOf(5000))
-		entry := mustInspect(t, store, numberedKey(0))
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(5000))
+		entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 		require.Len(t, entry.Response.Body, 5000, "there was no room for it")
 		require.NoError(t, store.Forget(t.Context(), entry))
 	}

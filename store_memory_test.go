@@ -21,6 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func TestMemoryStoreConforms(t *testing.T) {
@@ -37,47 +38,6 @@ func TestMemoryStoreConformsThoughHashesCollide(t *testing.T) {
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// numberedKey returns the n-th of many keys.
-func numberedKey(n int) idempotency.Key {
-	return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: fmt.Sprintf("%036d", n)}
-}
-
-// attemptFor returns an attempt with a lease of a minute.
-func attemptFor(ttl time.Duration) idempotency.ClaimRequest {
-	return idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: ttl, TakeOver: true}
-}
-
-// bodyOf returns a response with a body of n bytes.
-func bodyOf(n int) idempotency.Response {
-	return idempotency.Response{Status: http.StatusCreated, Body: make([]byte, n)}
-}
-
-// mustClaim claims a free key.
-func mustClaim(
-	t testing.TB, store idempotency.Store, key idempotency.Key, request idempotency.ClaimRequest,
-) idempotency.Claim {
-	t.Helper()
-	_, claim, err := store.Begin(t.Context(), key, request)
-	require.NoError(t, err)
-	require.NotNil(t, claim, "the key is held by somebody else")
-	return claim
-}
-
-// mustComplete claims a free key and completes its record.
-func mustComplete(t testing.TB, store idempotency.Store, key idempotency.Key, resp idempotency.Response) {
-	t.Helper()
-	require.NoError(t, mustClaim(t, store, key, attemptFor(time.Hour)).Complete(t.Context(), resp, time.Hour))
-}
-
-// mustRead returns the record that holds the key.
-func mustRead(t testing.TB, store idempotency.Store, key idempotency.Key) idempotency.Record {
-	t.Helper()
-	record, claim, err := store.Begin(t.Context(), key, attemptFor(time.Hour))
-	require.NoError(t, err)
-	require.Nil(t, claim, "nobody holds the key")
-	return record
-}
-
 // oneUserStore returns a store of which one user may take everything.
 func oneUserStore(limit int64) *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit})
@@ -87,7 +47,7 @@ func oneUserStore(limit int64) *idempotency.MemoryStore {
 func fillStore(t testing.TB, store idempotency.Store, resp idempotency.Response, ttl time.Duration) (n int) {
 	t.Helper()
 	for ; ; n++ {
-		_, claim, err := store.Begin(t.Context(), numberedKey(n), attemptFor(ttl))
+		_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(n), testservice.AttemptFor(ttl))
 		if errors.Is(err, idempotency.ErrStoreFull) {
 			return n
 		}
@@ -100,25 +60,25 @@ func TestFullMemoryStoreKeepsEveryRecordUntilItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := oneUserStore(256 << 10)
-		running := numberedKey(-1)
-		claim := mustClaim(t, store, running, attemptFor(time.Hour))
-		n := fillStore(t, store, bodyOf(200), time.Hour)
+		running := testservice.NumberedKey(-1)
+		claim := testservice.MustClaim(t, store, running, testservice.AttemptFor(time.Hour))
+		n := fillStore(t, store, testservice.BodyOf(200), time.Hour)
 		require.Greater(t, n, 100)
 
 		time.Sleep(time.Hour - time.Nanosecond)
-		_, _, err := store.Begin(t.Context(), numberedKey(-2), attemptFor(time.Hour))
+		_, _, err := store.Begin(t.Context(), testservice.NumberedKey(-2), testservice.AttemptFor(time.Hour))
 		require.ErrorIs(t, err, idempotency.ErrStoreFull, "a new claim pushed out a record")
 		for i := range n {
-			require.NotNil(t, mustRead(t, store, numberedKey(i)).Response, "record %d was forgotten", i)
+			require.NotNil(t, testservice.MustRead(t, store, testservice.NumberedKey(i)).Response, "record %d was forgotten", i)
 		}
 		record, _, err := store.Begin(t.Context(), running, idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
 		require.NoError(t, err)
 		require.Equal(t, 1, record.Attempt, "the claim was dropped")
 
 		require.NoError(t, claim.Extend(t.Context(), time.Minute), "a full store must not end a claim")
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(1<<20), time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1<<20), time.Hour))
 		require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
-			mustRead(t, store, running).Response, "there was no room for this body")
+			testservice.MustRead(t, store, running).Response, "there was no room for this body")
 	})
 }
 
@@ -126,10 +86,10 @@ func TestFullMemoryStoreTakesNewRecordsAsOldOnesExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := oneUserStore(1 << 20)
-		n := fillStore(t, store, bodyOf(200), time.Hour)
+		n := fillStore(t, store, testservice.BodyOf(200), time.Hour)
 		for range 3 {
 			time.Sleep(time.Hour)
-			require.Equal(t, n, fillStore(t, store, bodyOf(200), time.Hour), "expired records take up room")
+			require.Equal(t, n, fillStore(t, store, testservice.BodyOf(200), time.Hour), "expired records take up room")
 		}
 	})
 }
@@ -144,8 +104,8 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 		var kept []weak.Pointer[idempotency.Response]
 		for i := range n {
 			ttl := ttlOf(i)
-			require.NoError(t, mustClaim(t, store, numberedKey(i), attemptFor(ttl)).Complete(t.Context(), bodyOf(8), ttl))
-			kept = append(kept, weak.Make(mustRead(t, store, numberedKey(i)).Response))
+			require.NoError(t, testservice.MustClaim(t, store, testservice.NumberedKey(i), testservice.AttemptFor(ttl)).Complete(t.Context(), testservice.BodyOf(8), ttl))
+			kept = append(kept, weak.Make(testservice.MustRead(t, store, testservice.NumberedKey(i)).Response))
 		}
 		alive := func() (n int) {
 			runtime.GC()
@@ -159,12 +119,12 @@ func TestMemoryStoreLetsGoOfExpiredRecords(t *testing.T) {
 		time.Sleep(2 * time.Minute) // the time of half of the records is over
 		require.Equal(t, n, alive(), "nobody has claimed a key since")
 		for i := range n {
-			mustClaim(t, store, numberedKey(n+i), attemptFor(time.Hour))
+			testservice.MustClaim(t, store, testservice.NumberedKey(n+i), testservice.AttemptFor(time.Hour))
 		}
 		require.InDelta(t, n/2, alive(), n/100)
 		for i := range n {
 			if ttlOf(i) > 2*time.Minute {
-				require.NotNil(t, mustRead(t, store, numberedKey(i)).Response, "forgotten before its time")
+				require.NotNil(t, testservice.MustRead(t, store, testservice.NumberedKey(i)).Response, "forgotten before its time")
 			}
 		}
 	})
@@ -176,20 +136,20 @@ func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	const limit, keys, workers = 1 << 20, 4000, 8
 	store := oneUserStore(limit)
-	early := mustClaim(t, store, numberedKey(keys), attemptFor(time.Hour))
+	early := testservice.MustClaim(t, store, testservice.NumberedKey(keys), testservice.AttemptFor(time.Hour))
 	var claimed, refused atomic.Int64
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(w)))
 			for i := w; i < keys; i += workers {
-				_, claim, err := store.Begin(t.Context(), numberedKey(i), attemptFor(time.Hour))
+				_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
 				if errors.Is(err, idempotency.ErrStoreFull) {
 					refused.Add(1)
 					continue
 				}
 				claimed.Add(1)
-				if err := claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), time.Hour); err != nil {
+				if err := claim.Complete(t.Context(), testservice.BodyOf(random.IntN(4<<10)), time.Hour); err != nil {
 					t.Errorf("Complete: %v", err)
 				}
 			}
@@ -197,12 +157,12 @@ func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 	}
 	wg.Wait()
 	require.Positive(t, refused.Load(), "the limit was not reached")
-	require.NoError(t, early.Complete(t.Context(), bodyOf(limit), time.Hour))
+	require.NoError(t, early.Complete(t.Context(), testservice.BodyOf(limit), time.Hour))
 	claimed.Add(1)
 
 	var size, found, omitted int64
 	for i := range keys + 1 {
-		record, _, err := store.Begin(t.Context(), numberedKey(i), attemptFor(time.Hour))
+		record, _, err := store.Begin(t.Context(), testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
 		if err == nil && record.Response != nil {
 			found++
 			size += 300 + int64(len(record.Response.Body))
@@ -229,10 +189,10 @@ func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it m
 		"large bodies": {16 << 20, idempotency.Response{Status: http.StatusOK, Header: header, Body: make([]byte, 20_000)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := heapInUse()
+			before := testservice.HeapInUse()
 			store := oneUserStore(test.limit)
 			n := fillStore(t, store, test.resp, time.Hour)
-			ratio := float64(heapInUse()-before) / float64(test.limit)
+			ratio := float64(testservice.HeapInUse()-before) / float64(test.limit)
 			t.Logf("%d records of %d bytes each, %.2f times the estimate", n, test.limit/int64(n), ratio)
 			require.InDelta(t, 1, ratio, 0.3)
 			runtime.KeepAlive(store)
@@ -240,33 +200,25 @@ func TestMemoryStoreLimitIsNearTheRealSize(t *testing.T) { // not parallel: it m
 	}
 }
 
-func heapInUse() int64 {
-	runtime.GC()
-	runtime.GC() // what the first one moved out of the pools
-	var stats runtime.MemStats
-	runtime.ReadMemStats(&stats)
-	return int64(stats.HeapAlloc)
-}
-
 func TestFullMemoryStoreThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
-	svc := setup{store: oneUserStore(4 << 10)}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{Store: oneUserStore(4 << 10)}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
 	})
-	first := svc.call("first", "")
-	require.Equal(t, http.StatusOK, first.status)
-	require.Len(t, first.body, 8<<10, "the first client gets all of it")
-	requireProblem(t, svc.call("first", ""), http.StatusConflict, "not-replayable")
-	require.EqualValues(t, 1, svc.runs.Load(), "executed again for want of a kept answer")
+	first := svc.Call("first", "")
+	require.Equal(t, http.StatusOK, first.Status)
+	require.Len(t, first.Body, 8<<10, "the first client gets all of it")
+	testservice.RequireProblem(t, svc.Call("first", ""), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.Runs.Load(), "executed again for want of a kept answer")
 
 	accepted := int64(1)
-	refusal := svc.call("next", "")
-	for ; refusal.status == http.StatusOK && accepted < 100; accepted++ {
-		refusal = svc.call(fmt.Sprint("next", accepted), "")
+	refusal := svc.Call("next", "")
+	for ; refusal.Status == http.StatusOK && accepted < 100; accepted++ {
+		refusal = svc.Call(fmt.Sprint("next", accepted), "")
 	}
-	requireProblem(t, refusal, http.StatusServiceUnavailable, "store-unavailable")
-	require.Equal(t, accepted, svc.runs.Load(), "executed without a claim")
-	require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrStoreFull)
+	testservice.RequireProblem(t, refusal, http.StatusServiceUnavailable, "store-unavailable")
+	require.Equal(t, accepted, svc.Runs.Load(), "executed without a claim")
+	require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrStoreFull)
 }
 
 // A record that its claim makes again after it has expired, or tries to, is forgotten in its time like any other.
@@ -276,7 +228,7 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 		"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
 		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
-			return c.Complete(ctx, bodyOf(1), time.Minute)
+			return c.Complete(ctx, testservice.BodyOf(1), time.Minute)
 		},
 	}
 	for first, settle := range uses {
@@ -285,7 +237,7 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-					claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+					claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 					require.NoError(t, settle(t.Context(), claim))
 					time.Sleep(time.Minute)
 					err := use(t.Context(), claim)
@@ -298,8 +250,8 @@ func TestMemoryStoreForgetsARestoredRecord(t *testing.T) {
 						require.ErrorIs(t, err, idempotency.ErrClaimLost)
 					}
 					time.Sleep(time.Hour)
-					again := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-					require.NoError(t, again.Complete(t.Context(), bodyOf(1), time.Hour))
+					again := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+					require.NoError(t, again.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 				})
 			})
 		}
@@ -318,7 +270,7 @@ func TestMemoryStoreUnderContention(t *testing.T) {
 	for range callers {
 		wg.Go(func() {
 			for i := range keys {
-				resp, _, err := runner.Do(t.Context(), numberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
+				resp, _, err := runner.Do(t.Context(), testservice.NumberedKey(i), nil, func(context.Context) (idempotency.Response, error) {
 					n := executions[i].Add(1)
 					return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", n)}, nil
 				})
@@ -339,20 +291,20 @@ func TestLargeAnswerTakesTheRoomOfExpiredRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := oneUserStore(8 << 20)
-		waiting := mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
-		n := fillStore(t, store, bodyOf(0), time.Hour)
+		waiting := testservice.MustClaim(t, store, testservice.NumberedKey(-1), testservice.AttemptFor(time.Hour))
+		n := fillStore(t, store, testservice.BodyOf(0), time.Hour)
 		require.Greater(t, n, 10_000)
-		require.NoError(t, waiting.Complete(t.Context(), bodyOf(1<<20), time.Hour))
-		require.True(t, mustRead(t, store, numberedKey(-1)).Response.Omitted)
+		require.NoError(t, waiting.Complete(t.Context(), testservice.BodyOf(1<<20), time.Hour))
+		require.True(t, testservice.MustRead(t, store, testservice.NumberedKey(-1)).Response.Omitted)
 
 		time.Sleep(2 * time.Hour)
-		claim := mustClaim(t, store, numberedKey(-2), attemptFor(time.Hour))
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(4<<20), time.Hour))
-		require.False(t, mustRead(t, store, numberedKey(-2)).Response.Omitted)
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(-2), testservice.AttemptFor(time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(4<<20), time.Hour))
+		require.False(t, testservice.MustRead(t, store, testservice.NumberedKey(-2)).Response.Omitted)
 
 		time.Sleep(2 * time.Hour)
-		mustClaim(t, store, numberedKey(-1), attemptFor(time.Hour))
-		require.Equal(t, n, fillStore(t, store, bodyOf(0), time.Hour), "room was lost")
+		testservice.MustClaim(t, store, testservice.NumberedKey(-1), testservice.AttemptFor(time.Hour))
+		require.Equal(t, n, fillStore(t, store, testservice.BodyOf(0), time.Hour), "room was lost")
 	})
 }
 
@@ -365,8 +317,8 @@ func userKey(user string, n int) idempotency.Key {
 func completeUntilOmitted(t testing.TB, store idempotency.Store, user string, resp idempotency.Response) (n int) {
 	t.Helper()
 	for ; ; n++ {
-		mustComplete(t, store, userKey(user, n), resp.Clone())
-		if mustRead(t, store, userKey(user, n)).Response.Omitted {
+		testservice.MustComplete(t, store, userKey(user, n), resp.Clone())
+		if testservice.MustRead(t, store, userKey(user, n)).Response.Omitted {
 			return n
 		}
 	}
@@ -376,7 +328,7 @@ func completeUntilOmitted(t testing.TB, store idempotency.Store, user string, re
 func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n int, refusal error) {
 	t.Helper()
 	for ; ; n++ {
-		_, claim, err := store.Begin(t.Context(), userKey(user, 1_000_000+n), attemptFor(time.Hour))
+		_, claim, err := store.Begin(t.Context(), userKey(user, 1_000_000+n), testservice.AttemptFor(time.Hour))
 		if err != nil {
 			require.Nil(t, claim)
 			return n, err
@@ -397,11 +349,11 @@ func TestAccountsThatFillAMemoryStore(t *testing.T) {
 	} {
 		store := idempotency.NewMemoryStore(opts)
 		for i := range accounts {
-			mustClaim(t, store, userKey("alice", i), attemptFor(time.Hour))
+			testservice.MustClaim(t, store, userKey("alice", i), testservice.AttemptFor(time.Hour))
 			_, refusal := claimUntilRefused(t, store, fmt.Sprint("mallory ", i))
 			require.Error(t, refusal)
 		}
-		_, _, err := store.Begin(t.Context(), userKey("alice", accounts), attemptFor(time.Hour))
+		_, _, err := store.Begin(t.Context(), userKey("alice", accounts), testservice.AttemptFor(time.Hour))
 		require.ErrorIs(t, err, idempotency.ErrStoreFull, "%d accounts", accounts)
 	}
 }
@@ -418,11 +370,11 @@ func TestAnswersInMemoryLeaveRoomForClaims(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			store := oneUserStore(int64(test.limit))
-			n := completeUntilOmitted(t, store, "alice", bodyOf(test.size))
+			n := completeUntilOmitted(t, store, "alice", testservice.BodyOf(test.size))
 			require.GreaterOrEqual(t, n*(claimSize+test.size), test.limit*3/4, "there was room for more")
 
-			mustComplete(t, store, userKey("bob", 1), idempotency.Response{Status: http.StatusNoContent})
-			require.False(t, mustRead(t, store, userKey("bob", 1)).Response.Omitted, "there was nothing to omit")
+			testservice.MustComplete(t, store, userKey("bob", 1), idempotency.Response{Status: http.StatusNoContent})
+			require.False(t, testservice.MustRead(t, store, userKey("bob", 1)).Response.Omitted, "there was nothing to omit")
 			claims, refusal := claimUntilRefused(t, store, "bob")
 			require.ErrorIs(t, refusal, idempotency.ErrStoreFull)
 			require.Greater(t, claims, test.limit/8/claimSize*9/10)
@@ -448,10 +400,10 @@ func TestUserHasAShareOfTheMemoryStore(t *testing.T) {
 			t.Run(test.name+", "+name, func(t *testing.T) {
 				t.Parallel()
 				store := idempotency.NewMemoryStore(test.opts)
-				running := mustClaim(t, store, userKey("alice", -1), attemptFor(time.Hour))
+				running := testservice.MustClaim(t, store, userKey("alice", -1), testservice.AttemptFor(time.Hour))
 				var answers int
 				if answer > 0 {
-					answers = completeUntilOmitted(t, store, "alice", bodyOf(answer))
+					answers = completeUntilOmitted(t, store, "alice", testservice.BodyOf(answer))
 				}
 				claims, refusal := claimUntilRefused(t, store, "alice")
 				require.ErrorIs(t, refusal, test.refusal)
@@ -459,13 +411,13 @@ func TestUserHasAShareOfTheMemoryStore(t *testing.T) {
 				require.Greater(t, claims, test.share/8/claimSize*9/10, "answers took the reserve of the user")
 
 				require.NoError(t, running.Extend(t.Context(), time.Minute), "the share must not end a claim")
-				require.NoError(t, running.Complete(t.Context(), bodyOf(1), time.Hour))
-				require.True(t, mustRead(t, store, userKey("alice", -1)).Response.Omitted)
+				require.NoError(t, running.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+				require.True(t, testservice.MustRead(t, store, userKey("alice", -1)).Response.Omitted)
 
 				if test.refusal == idempotency.ErrUserQuota {
 					require.NotErrorIs(t, refusal, idempotency.ErrStoreFull)
-					mustComplete(t, store, userKey("bob", 1), bodyOf(1<<10))
-					require.False(t, mustRead(t, store, userKey("bob", 1)).Response.Omitted)
+					testservice.MustComplete(t, store, userKey("bob", 1), testservice.BodyOf(1<<10))
+					require.False(t, testservice.MustRead(t, store, userKey("bob", 1)).Response.Omitted)
 				}
 			})
 		}
@@ -478,7 +430,7 @@ func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 4 << 20})
 		for n := range 1000 {
-			mustClaim(t, store, userKey("bob", n), attemptFor(time.Hour))
+			testservice.MustClaim(t, store, userKey("bob", n), testservice.AttemptFor(time.Hour))
 		}
 		n, _ := claimUntilRefused(t, store, "alice")
 		require.Greater(t, n, 1000)
@@ -489,8 +441,8 @@ func TestExpiredRecordsLeaveTheShareOfTheirUser(t *testing.T) {
 			require.Equal(t, n, again, "expired records take up the share")
 		}
 		time.Sleep(time.Hour)
-		mustComplete(t, store, userKey("alice", 1), bodyOf(1<<20))
-		require.False(t, mustRead(t, store, userKey("alice", 1)).Response.Omitted, "expired records take up the share")
+		testservice.MustComplete(t, store, userKey("alice", 1), testservice.BodyOf(1<<20))
+		require.False(t, testservice.MustRead(t, store, userKey("alice", 1)).Response.Omitted, "expired records take up the share")
 	})
 }
 
@@ -498,15 +450,15 @@ func TestUserQuotaThroughTheMiddleware(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{false, true} { // the store works: a user who fills it must not get rid of it
 		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 10})
-		svc := setup{store: store, opts: idempotency.Options{FailOpen: open}}.guard(t, echo)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: open}}.Guard(t, testservice.Echo)
 		accepted := 0
-		refusal := svc.call("0", "")
-		for ; refusal.status == http.StatusCreated && accepted < 100; refusal = svc.call(fmt.Sprint(accepted), "") {
+		refusal := svc.Call("0", "")
+		for ; refusal.Status == http.StatusCreated && accepted < 100; refusal = svc.Call(fmt.Sprint(accepted), "") {
 			accepted++
 		}
-		requireProblem(t, refusal, http.StatusTooManyRequests, "quota-exceeded")
-		require.EqualValues(t, accepted, svc.runs.Load(), "executed without a claim")
-		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrUserQuota)
+		testservice.RequireProblem(t, refusal, http.StatusTooManyRequests, "quota-exceeded")
+		require.EqualValues(t, accepted, svc.Runs.Load(), "executed without a claim")
+		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrUserQuota)
 	}
 }
 
@@ -520,7 +472,7 @@ func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {
 		{idempotency.MemoryOptions{MaxUserBytes: -2}, []string{"idempotency: MaxUserBytes -2 is negative"}},
 		{idempotency.MemoryOptions{MaxBytes: -1, MaxUserBytes: -2}, []string{"MaxBytes -1", "MaxUserBytes -2"}},
 	} {
-		record, claim, err := idempotency.NewMemoryStore(test.opts).Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+		record, claim, err := idempotency.NewMemoryStore(test.opts).Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		for _, fault := range test.faults {
 			require.ErrorContains(t, err, fault)
 		}
@@ -574,7 +526,7 @@ func countExactly(t *testing.T, random *rand.Rand) {
 			case 7:
 				err = claim.Release(t.Context(), span)
 			default:
-				err = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), span)
+				err = claim.Complete(t.Context(), testservice.BodyOf(random.IntN(4<<10)), span)
 			}
 		}
 		if err != nil {
@@ -602,7 +554,7 @@ func countExactly(t *testing.T, random *rand.Rand) {
 // requireNothingCounted lets a store remove its records, which have expired, for a claim that it has no room for.
 func requireNothingCounted(t *testing.T, store *idempotency.MemoryStore, limit int) {
 	t.Helper()
-	_, _, err := store.Begin(t.Context(), idempotency.Key{ID: strings.Repeat("x", limit)}, attemptFor(time.Hour))
+	_, _, err := store.Begin(t.Context(), idempotency.Key{ID: strings.Repeat("x", limit)}, testservice.AttemptFor(time.Hour))
 	require.Error(t, err)
 	require.Equal(t, idempotency.MemoryUsage{Users: map[string]int64{}}, store.Counted())
 	require.Equal(t, store.Held(), store.Counted())
@@ -619,7 +571,7 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 				random := rand.New(rand.NewPCG(2, uint64(w)))
 				for n := range 2000 {
 					key := userKey(fmt.Sprint("user ", random.IntN(3)), random.IntN(100))
-					_, claim, _ := store.Begin(t.Context(), key, attemptFor(time.Second))
+					_, claim, _ := store.Begin(t.Context(), key, testservice.AttemptFor(time.Second))
 					if claim == nil {
 						continue
 					}
@@ -630,7 +582,7 @@ func TestMemoryStoreCountsExactlyUnderContention(t *testing.T) {
 					if n%3 == 0 {
 						_ = claim.Release(t.Context(), time.Second)
 					}
-					_ = claim.Complete(t.Context(), bodyOf(random.IntN(4<<10)), time.Second)
+					_ = claim.Complete(t.Context(), testservice.BodyOf(random.IntN(4<<10)), time.Second)
 				}
 			})
 		}
@@ -649,25 +601,25 @@ func TestMemoryStoreRepeatedCompleteAfterExpiry(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-			claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Minute))
 			time.Sleep(time.Minute)
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
-			mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Minute))
+			testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		})
 	})
 	t.Run("key is claimed again", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-			claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
+			claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Minute))
 			time.Sleep(time.Minute)
-			next := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Minute))
-			require.Nil(t, mustRead(t, store, numberedKey(1)).Response)
-			require.NoError(t, next.Complete(t.Context(), bodyOf(2), time.Minute))
-			require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 2)
+			next := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Minute))
+			require.Nil(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response)
+			require.NoError(t, next.Complete(t.Context(), testservice.BodyOf(2), time.Minute))
+			require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 2)
 		})
 	})
 }
@@ -678,7 +630,7 @@ func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 	for name, settle := range map[string]func(context.Context, idempotency.Claim) error{
 		"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Minute) },
 		"Complete": func(ctx context.Context, c idempotency.Claim) error {
-			return c.Complete(ctx, bodyOf(1), time.Minute)
+			return c.Complete(ctx, testservice.BodyOf(1), time.Minute)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -686,7 +638,7 @@ func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const limit = 64 << 10
 				store := oneUserStore(limit)
-				claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+				claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 				require.NoError(t, settle(t.Context(), claim))
 				before := store.Counted()
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
@@ -696,7 +648,7 @@ func TestMemoryStoreExtendAfterTheEndOfItsClaim(t *testing.T) {
 				requireNothingCounted(t, store, limit)
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				require.Zero(t, store.Counted().Total, "the record is back")
-				mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+				testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 			})
 		})
 	}
@@ -707,7 +659,7 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	for n := range 2000 {
-		claim := mustClaim(t, store, numberedKey(n), attemptFor(time.Hour))
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(n), testservice.AttemptFor(time.Hour))
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := claim.Extend(t.Context(), time.Hour); err != nil && !errors.Is(err, idempotency.ErrClaimLost) {
@@ -715,12 +667,12 @@ func TestMemoryStoreExtendAtTheEndOfItsClaim(t *testing.T) {
 			}
 		})
 		if n%2 == 0 {
-			require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		} else {
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
 		}
 		wg.Wait()
-		record, next, err := store.Begin(t.Context(), numberedKey(n), attemptFor(time.Hour))
+		record, next, err := store.Begin(t.Context(), testservice.NumberedKey(n), testservice.AttemptFor(time.Hour))
 		require.NoError(t, err)
 		if n%2 == 0 {
 			require.NotNil(t, record.Response)
@@ -738,10 +690,10 @@ func TestRecordRestoredInAFullMemoryStoreIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1000})
-		claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Minute))
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 		time.Sleep(time.Hour)
-		require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(1000), time.Hour), idempotency.ErrRestored)
-		record, successor, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Minute))
+		require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(1000), time.Hour), idempotency.ErrRestored)
+		record, successor, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 		require.NoError(t, err)
 		require.Nil(t, successor, "claimed again")
 		require.True(t, record.Response.Omitted)

@@ -18,6 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 func TestRedisInspectorConforms(t *testing.T) {
@@ -30,27 +31,27 @@ func TestRedisInspectorConforms(t *testing.T) {
 		})
 	}
 	conforms("miniredis", func(t *testing.T) redis.Cmdable {
-		_, client := newMiniredis(t)
+		_, client := testservice.NewMiniredis(t)
 		return client
 	})
 	conforms("server", func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr())
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	})
 	conforms("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
-		pipeliner, err := newRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
+		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
 	conforms("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
-		return struct{ redis.Cmdable }{newRedisClient(t, servertest.Redis(t).Addr())}
+		return struct{ redis.Cmdable }{testservice.NewRedisClient(t, servertest.Redis(t).Addr())}
 	})
 	conforms("cluster", func(t *testing.T) redis.Cmdable {
-		return newClusterClient(t, servertest.RedisCluster(t))
+		return testservice.NewClusterClient(t, servertest.RedisCluster(t))
 	})
 	conforms("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
 		server := servertest.Redis(t)
-		client, other := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
-		client.AddHook(beforeEach(func(string) { other.ScriptFlush(t.Context()) }))
+		client, other := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
+		client.AddHook(testservice.BeforeEach(func(string) { other.ScriptFlush(t.Context()) }))
 		return client
 	})
 }
@@ -58,22 +59,6 @@ func TestRedisInspectorConforms(t *testing.T) {
 // newScope returns a store with a prefix of its own, all of whose characters stand for themselves.
 func newScope(client redis.Cmdable) *idempotency.RedisStore {
 	return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: `*?[a]\` + uuid.NewString() + ":"})
-}
-
-// mustInspect returns the entry of a key.
-func mustInspect(t testing.TB, store idempotency.Store, key idempotency.Key) idempotency.Entry {
-	t.Helper()
-	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
-	require.NoError(t, err)
-	return entry
-}
-
-// mustList returns a listing of up to ten thousand records.
-func mustList(t testing.TB, store idempotency.Store) idempotency.Listing {
-	t.Helper()
-	listing, err := store.(idempotency.Inspector).List(t.Context(), idempotency.ListRequest{Limit: 10_000})
-	require.NoError(t, err)
-	return listing
 }
 
 // listedDigests returns the digests of a listing, in its order.
@@ -88,11 +73,11 @@ func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
 func TestRedisInspectsForeignValues(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
-		mustComplete(t, store, numberedKey(0), bodyOf(10))
-		healthy := mustInspect(t, store, numberedKey(0))
-		name := redisKeys(t, client, "")[0]
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
+		healthy := testservice.MustInspect(t, store, testservice.NumberedKey(0))
+		name := testservice.RedisKeys(t, client, "")[0]
 		record := client.Get(t.Context(), name).Val()
-		mustComplete(t, store, numberedKey(1), bodyOf(10))
+		testservice.MustComplete(t, store, testservice.NumberedKey(1), testservice.BodyOf(10))
 		damaged := otherKey(t, client, name)
 
 		values := map[string]any{"record of another key": record}
@@ -107,9 +92,9 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 				putForeign(t, client, damaged, value)
 				before := redisContent(t, client, damaged)
 
-				entry, err := store.Inspect(t.Context(), numberedKey(1))
+				entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
 				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Equal(t, numberedKey(1).Digest(), entry.Digest)
+				require.Equal(t, testservice.NumberedKey(1).Digest(), entry.Digest)
 				require.Nil(t, entry.Response)
 				require.Empty(t, entry.Note)
 				if entry.State == "" {
@@ -123,7 +108,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 				}
 				require.Equal(t, before, redisContent(t, client, damaged))
 
-				listing := mustList(t, store)
+				listing := testservice.MustList(t, store)
 				if what == "with another byte" { // which is in the body
 					require.Len(t, listing.Entries, 2)
 					require.Zero(t, listing.Unreadable)
@@ -142,7 +127,7 @@ func TestRedisInspectsForeignValues(t *testing.T) {
 // otherKey returns the name of the only other record.
 func otherKey(t testing.TB, client redis.Cmdable, than string) string {
 	t.Helper()
-	for _, name := range redisKeys(t, client, "") {
+	for _, name := range testservice.RedisKeys(t, client, "") {
 		if name != than {
 			return name
 		}
@@ -155,16 +140,16 @@ func otherKey(t testing.TB, client redis.Cmdable, than string) string {
 func TestRedisForgetsDamagedAnswer(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
-		mustComplete(t, store, numberedKey(0), bodyOf(10))
-		name := redisKeys(t, client, "")[0]
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
+		name := testservice.RedisKeys(t, client, "")[0]
 		putForeign(t, client, name, damages["cut in its response"](client.Get(t.Context(), name).Val()))
 
-		entry, err := store.Inspect(t.Context(), numberedKey(0))
+		entry, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 		require.Equal(t, idempotency.StateCompleted, entry.State)
 		require.Equal(t, 1, entry.Attempt)
 		require.NoError(t, store.Forget(t.Context(), entry))
-		mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
+		testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 	})
 }
 
@@ -172,8 +157,8 @@ func TestRedisForgetsDamagedAnswer(t *testing.T) {
 func TestRedisListsItsOwnRecords(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "a:"})
-		mustComplete(t, store, numberedKey(0), bodyOf(10))
-		name := redisKeys(t, client, "")[0]
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
+		name := testservice.RedisKeys(t, client, "")[0]
 		record := client.Get(t.Context(), name).Val()
 		digest := name[len("a:{") : len(name)-1]
 		for _, other := range []string{
@@ -183,10 +168,10 @@ func TestRedisListsItsOwnRecords(t *testing.T) {
 			require.NoError(t, client.Set(t.Context(), other, record, 0).Err())
 		}
 		for _, prefix := range []string{"*:", "?:", "[a-z]:", "a:{b}"} {
-			mustComplete(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}), numberedKey(1), bodyOf(1))
+			testservice.MustComplete(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}), testservice.NumberedKey(1), testservice.BodyOf(1))
 		}
 		for _, prefix := range []string{"a:", "*:", "?:", "[a-z]:", "a:{b}"} {
-			listing := mustList(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
+			listing := testservice.MustList(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix}))
 			require.Len(t, listing.Entries, 1, prefix)
 			require.Zero(t, listing.Unreadable, prefix)
 		}
@@ -232,12 +217,12 @@ func (c commands) note(cmd redis.Cmder) {
 func TestRedisListIsBounded(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		const n = 250
-		watched := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		watched := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		sent := commands{new(sync.Mutex), make(map[string]int)}
 		watched.AddHook(sent)
 		store := idempotency.NewRedisStore(watched, idempotency.RedisOptions{})
 		for i := range n {
-			mustComplete(t, store, numberedKey(i), large())
+			testservice.MustComplete(t, store, testservice.NumberedKey(i), large())
 		}
 		for scan, partial := range map[int]bool{1: true, n - 1: true, n: false, n + 1: false, 0: false} {
 			clear(sent.sent)
@@ -260,10 +245,10 @@ func TestRedisListIsBounded(t *testing.T) {
 func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
-		mustClaim(t, store, numberedKey(0), attemptFor(time.Hour))
-		name := redisKeys(t, client, "")[0]
+		testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
+		name := testservice.RedisKeys(t, client, "")[0]
 		require.NoError(t, client.Persist(t.Context(), name).Err())
-		for _, entry := range []idempotency.Entry{mustInspect(t, store, numberedKey(0)), mustList(t, store).Entries[0]} {
+		for _, entry := range []idempotency.Entry{testservice.MustInspect(t, store, testservice.NumberedKey(0)), testservice.MustList(t, store).Entries[0]} {
 			require.Equal(t, idempotency.StateRunning, entry.State)
 			require.Equal(t, time.Minute, entry.LeaseLeft)
 			require.Zero(t, entry.Remaining)
@@ -276,13 +261,13 @@ func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 // A Forget whose reply was lost has removed the record: to repeat it is no failure.
 func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		cut := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		store := idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
-		mustComplete(t, store, numberedKey(0), bodyOf(1))
-		entry := mustInspect(t, store, numberedKey(0))
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
+		entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 		require.NoError(t, store.Forget(t.Context(), entry)) // the server knows the script now
-		mustComplete(t, store, numberedKey(0), bodyOf(1))
-		entry = mustInspect(t, store, numberedKey(0))
+		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
+		entry = testservice.MustInspect(t, store, testservice.NumberedKey(0))
 		lost := &losingReply{}
 		cut.AddHook(lost)
 		require.NoError(t, store.Forget(t.Context(), entry))
@@ -293,7 +278,7 @@ func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
 
 // losingReply is a hook that loses the reply to the first script.
 type losingReply struct {
-	beforeEach
+	testservice.BeforeEach
 	sent atomic.Int64
 }
 
@@ -315,26 +300,26 @@ func (l *losingReply) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 // What a store cannot list, it says.
 func TestRedisListUnsupported(t *testing.T) {
 	t.Parallel()
-	_, client := newMiniredis(t)
+	_, client := testservice.NewMiniredis(t)
 	_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).
 		List(t.Context(), idempotency.ListRequest{User: "alice"})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 
 	masters := servertest.RedisCluster(t)
-	pipeliner, err := newClusterClient(t, masters).AutoPipeline()
+	pipeliner, err := testservice.NewClusterClient(t, masters).AutoPipeline()
 	require.NoError(t, err)
 	for name, client := range map[string]redis.Cmdable{
-		"pipeliner": pipeliner, "client of one server": newRedisClient(t, masters[0].Addr()),
-		"typed": struct{ redis.Cmdable }{newClusterClient(t, masters)},
+		"pipeliner": pipeliner, "client of one server": testservice.NewRedisClient(t, masters[0].Addr()),
+		"typed": struct{ redis.Cmdable }{testservice.NewClusterClient(t, masters)},
 	} {
 		_, err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).List(t.Context(), idempotency.ListRequest{})
 		require.ErrorIs(t, err, errors.ErrUnsupported, name)
 		require.ErrorContains(t, err, "ClusterClient", name)
 	}
 	store := idempotency.NewRedisStore(pipeliner, idempotency.RedisOptions{})
-	mustComplete(t, store, numberedKey(0), large())
-	entry := mustInspect(t, store, numberedKey(0))
-	require.Equal(t, largeBody, string(entry.Response.Body))
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), large())
+	entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
+	require.Equal(t, testservice.LargeBody, string(entry.Response.Body))
 	require.NoError(t, store.Forget(t.Context(), entry))
 }
 
@@ -342,34 +327,34 @@ func TestRedisListUnsupported(t *testing.T) {
 func TestRedisInspectsSlotOnTheMove(t *testing.T) {
 	t.Parallel()
 	masters := servertest.RedisCluster(t)
-	client := newClusterClient(t, masters)
+	client := testservice.NewClusterClient(t, masters)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
 	const n = 5
 	for i := range n {
-		mustComplete(t, store, numberedKey(i), bodyOf(i))
+		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i))
 	}
 	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
 	from, to := ownerAndOther(t, masters)
 	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
 	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
 	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
-	mustComplete(t, store, numberedKey(n), bodyOf(n)) // where the slot is moving to
+	testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
 
-	require.Len(t, mustList(t, store).Entries, n+1)
+	require.Len(t, testservice.MustList(t, store).Entries, n+1)
 	for i := range n + 1 {
-		entry := mustInspect(t, store, numberedKey(i))
+		entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))
 		require.Len(t, entry.Response.Body, i)
 		require.NoError(t, store.Forget(t.Context(), entry))
 	}
-	require.Empty(t, mustList(t, store).Entries)
+	require.Empty(t, testservice.MustList(t, store).Entries)
 }
 
 // ownerAndOther returns clients of the server that has all keys, and of another one.
 func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *redis.Client) {
 	t.Helper()
 	for _, master := range masters {
-		node := newRedisClient(t, master.Addr())
-		if len(redisKeys(t, node, "")) > 0 {
+		node := testservice.NewRedisClient(t, master.Addr())
+		if len(testservice.RedisKeys(t, node, "")) > 0 {
 			owner = node
 		} else {
 			other = node
@@ -382,16 +367,16 @@ func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *re
 func TestRedisInspectsThroughSentinel(t *testing.T) {
 	t.Parallel()
 	store := newScope(newFailoverClient(t, servertest.RedisSentinel(t, 1)))
-	mustComplete(t, store, numberedKey(0), large())
-	require.Len(t, mustList(t, store).Entries, 1)
-	require.NoError(t, store.Forget(t.Context(), mustInspect(t, store, numberedKey(0))))
-	require.Empty(t, mustList(t, store).Entries)
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), large())
+	require.Len(t, testservice.MustList(t, store).Entries, 1)
+	require.NoError(t, store.Forget(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0))))
+	require.Empty(t, testservice.MustList(t, store).Entries)
 }
 
 // No step of an inspector outlasts its context, and each says what is wrong with the options of the store.
 func TestRedisInspectorFails(t *testing.T) {
 	t.Parallel()
-	_, client := newMiniredis(t)
+	_, client := testservice.NewMiniredis(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tested := range map[string]struct {
@@ -405,7 +390,7 @@ func TestRedisInspectorFails(t *testing.T) {
 			struct{ redis.Cmdable }{client}, idempotency.RedisOptions{}), ended, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tested.store.Inspect(tested.ctx, numberedKey(0))
+			_, err := tested.store.Inspect(tested.ctx, testservice.NumberedKey(0))
 			require.ErrorContains(t, err, tested.says)
 			_, err = tested.store.List(tested.ctx, idempotency.ListRequest{})
 			require.ErrorContains(t, err, tested.says)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // slack is what a PTTL may have lost when it is asked for, however slow the machine is.
@@ -27,22 +28,22 @@ func TestRedisRetentionOfUnfinishedOperations(t *testing.T) {
 			answers []http.HandlerFunc
 			kept    time.Duration
 		}{
-			"429":           {[]http.HandlerFunc{status(429)}, 2 * lease},
-			"429, 429, 429": {[]http.HandlerFunc{status(429), status(429), status(429)}, 2 * lease},
-			"500":           {[]http.HandlerFunc{status(500)}, ttl},
-			"500, 429":      {[]http.HandlerFunc{status(500), status(429)}, ttl},
-			"429, 500, 429": {[]http.HandlerFunc{status(429), status(500), status(429)}, ttl},
+			"429":           {[]http.HandlerFunc{testservice.Status(429)}, 2 * lease},
+			"429, 429, 429": {[]http.HandlerFunc{testservice.Status(429), testservice.Status(429), testservice.Status(429)}, 2 * lease},
+			"500":           {[]http.HandlerFunc{testservice.Status(500)}, ttl},
+			"500, 429":      {[]http.HandlerFunc{testservice.Status(500), testservice.Status(429)}, ttl},
+			"429, 500, 429": {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500), testservice.Status(429)}, ttl},
 		} {
 			t.Run(name, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", t.Name())
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 				a := &script{answers: test.answers}
-				svc := setup{store: store, opts: idempotency.Options{Lease: lease, TTL: ttl}}.guard(t, a.ServeHTTP)
+				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: lease, TTL: ttl}}.Guard(t, a.ServeHTTP)
 				for range test.answers {
-					svc.call("key", "")
+					svc.Call("key", "")
 				}
 				require.Len(t, a.numbers, len(test.answers))
-				keys := redisKeys(t, client, prefix)
+				keys := testservice.RedisKeys(t, client, prefix)
 				require.Len(t, keys, 1)
 				left := client.PTTL(t.Context(), keys[0]).Val()
 				require.LessOrEqual(t, left, test.kept)
@@ -60,10 +61,10 @@ func remainingOf(
 	prefix := fmt.Sprintf("%x:", t.Name())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 	leave(t, store)
-	require.NoError(t, change(redisKeys(t, client, prefix)[0]))
+	require.NoError(t, change(testservice.RedisKeys(t, client, prefix)[0]))
 	var next idempotency.Record
-	until(t, func() bool {
-		record, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Minute))
+	testservice.Until(t, func() bool {
+		record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Minute))
 		next = record
 		return err == nil && claim != nil
 	})
@@ -73,7 +74,7 @@ func remainingOf(
 
 // released leaves a record that is kept for an hour.
 func released(t *testing.T, store idempotency.Store) {
-	record, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(2*time.Hour))
+	record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(2*time.Hour))
 	require.NoError(t, err)
 	require.Zero(t, record.Remaining, "nothing is replaced")
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
@@ -81,9 +82,9 @@ func released(t *testing.T, store idempotency.Store) {
 
 // lapsed leaves a record that is kept for an hour.
 func lapsed(t *testing.T, store idempotency.Store) {
-	brief := attemptFor(time.Hour)
+	brief := testservice.AttemptFor(time.Hour)
 	brief.Lease = time.Millisecond
-	mustClaim(t, store, numberedKey(1), brief)
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
 }
 
 // The claim to a further attempt says how long the record would have been kept.
@@ -106,7 +107,7 @@ func TestRedisRemaining(t *testing.T) {
 
 func TestRedisRemainingIsLongerThanADuration(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	prolong := func(name string) error {
 		return client.Do(t.Context(), "PEXPIRE", name, "100000000000000000").Err()
 	}
@@ -117,19 +118,19 @@ func TestRedisRemainingIsLongerThanADuration(t *testing.T) {
 func TestRedisRemainingOfACompletedRecord(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		other := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		require.NoError(t, mustClaim(t, other, numberedKey(1), attemptFor(time.Hour)).Complete(t.Context(), bodyOf(1), time.Hour))
-		slow := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		require.NoError(t, testservice.MustClaim(t, other, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)).Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+		slow := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		meanwhile := func() {}
-		slow.AddHook(beforeEach(func(command string) {
+		slow.AddHook(testservice.BeforeEach(func(command string) {
 			if command == "evalsha" {
 				meanwhile()
 			}
 		}))
 		store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
-		request := attemptFor(time.Hour)
+		request := testservice.AttemptFor(time.Hour)
 		request.Remaining = true
 		left := func() time.Duration {
-			record, claim, err := store.Begin(t.Context(), numberedKey(1), request)
+			record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), request)
 			require.NoError(t, err)
 			require.Nil(t, claim)
 			require.Len(t, record.Response.Body, 1)
@@ -139,7 +140,7 @@ func TestRedisRemainingOfACompletedRecord(t *testing.T) {
 		require.Greater(t, left(), time.Hour-slack)
 		meanwhile = func() {
 			require.NoError(t, client.FlushAll(t.Context()).Err())
-			mustClaim(t, other, numberedKey(1), attemptFor(24*time.Hour))
+			testservice.MustClaim(t, other, testservice.NumberedKey(1), testservice.AttemptFor(24*time.Hour))
 		}
 		require.Zero(t, left())
 	})
@@ -151,9 +152,9 @@ func TestRedisRemainingAfterALostReply(t *testing.T) {
 	n := newRedisNetwork(t)
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-	require.NoError(t, mustClaim(t, store, numberedKey(1), attemptFor(time.Hour)).Release(t.Context(), time.Hour))
+	require.NoError(t, testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
 	n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["take over"]})
-	record, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+	record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
 	require.NotNil(t, claim)
 	require.Equal(t, 1, n.strikes(), "the fault did not strike")
@@ -172,11 +173,11 @@ func TestRedisRepeatedRelease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, n.client.FlushAll(t.Context()).Err())
-			claim := mustClaim(t, store, numberedKey(1), attemptFor(24*time.Hour))
+			claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(24*time.Hour))
 			n.inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: digests["release"]})
 			require.NoError(t, claim.Release(t.Context(), test.first))
 			require.Equal(t, 1, n.strikes(), "the fault did not strike")
-			key := redisKeys(t, n.client, "")[0]
+			key := testservice.RedisKeys(t, n.client, "")[0]
 			record, left := n.client.Get(t.Context(), key).Val(), n.client.PTTL(t.Context(), key).Val()
 
 			require.NoError(t, claim.Release(t.Context(), test.again))
@@ -193,13 +194,13 @@ func TestRedisRepeatedComplete(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	server.RequireAuth(servertest.RedisPassword())
-	client := newRedisClient(t, server.Addr())
-	claim := mustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), numberedKey(1), attemptFor(time.Hour))
-	require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
-	key := redisKeys(t, client, "")[0]
+	client := testservice.NewRedisClient(t, server.Addr())
+	claim := testservice.MustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+	key := testservice.RedisKeys(t, client, "")[0]
 	for _, left := range []time.Duration{time.Minute, time.Millisecond, time.Millisecond / 2} {
 		server.SetTTL(key, left)
-		require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
+		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		require.Equal(t, left, server.TTL(key))
 	}
 }
@@ -220,17 +221,17 @@ func redisMemory(t *testing.T, client redis.Cmdable) (bytes, records int64) {
 func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 	t.Parallel()
 	const requests = 1000
-	client := newRedisClient(t, servertest.Redis(t).Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	refuse := func(lease time.Duration, keys string) {
 		opts := idempotency.Options{Lease: lease, StoreTimeout: lease}
-		svc := setup{store: store, opts: opts}.guard(t, status(http.StatusTooManyRequests))
+		svc := testservice.Setup{Store: store, Opts: opts}.Guard(t, testservice.Status(http.StatusTooManyRequests))
 		for i := range requests {
-			require.Equal(t, http.StatusTooManyRequests, svc.call(fmt.Sprint(keys, i), "").status)
+			require.Equal(t, http.StatusTooManyRequests, svc.Call(fmt.Sprint(keys, i), "").Status)
 		}
 	}
 	refuse(time.Second, "warm") // scripts and buffers
-	until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
+	testservice.Until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
 	before, _ := redisMemory(t, client)
 
 	refuse(time.Minute, "kept")
@@ -242,9 +243,9 @@ func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 
 	require.NoError(t, client.FlushAll(t.Context()).Err())
 	refuse(time.Second, "brief")
-	until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
+	testservice.Until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
 	var left int64
-	until(t, func() bool {
+	testservice.Until(t, func() bool {
 		now, _ := redisMemory(t, client)
 		left = now - before
 		return left < requests*64

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // recordStates make of a completed record one in another state.
@@ -27,11 +28,11 @@ func headOf(record, state string) string {
 }
 
 // executeOnce carries an operation out, and returns the name of its record and the record.
-func executeOnce(t *testing.T, client redis.Cmdable, svc *service, prefix, key, body string) (name, record string) {
+func executeOnce(t *testing.T, client redis.Cmdable, svc *testservice.Service, prefix, key, body string) (name, record string) {
 	t.Helper()
-	before := redisKeys(t, client, prefix)
-	require.Equal(t, http.StatusCreated, svc.call(key, body).status)
-	for _, name := range redisKeys(t, client, prefix) {
+	before := testservice.RedisKeys(t, client, prefix)
+	require.Equal(t, http.StatusCreated, svc.Call(key, body).Status)
+	for _, name := range testservice.RedisKeys(t, client, prefix) {
 		if !strings.Contains(fmt.Sprint(before), name) {
 			return name, client.Get(t.Context(), name).Val()
 		}
@@ -41,26 +42,26 @@ func executeOnce(t *testing.T, client redis.Cmdable, svc *service, prefix, key, 
 }
 
 // requireLeftAlone sends a request that finds a record that is not its own, or is none: the handler does not run.
-func requireLeftAlone(t *testing.T, client redis.Cmdable, svc *service, name, key, body string) {
+func requireLeftAlone(t *testing.T, client redis.Cmdable, svc *testservice.Service, name, key, body string) {
 	t.Helper()
-	runs, before := svc.runs.Load(), redisContent(t, client, name)
+	runs, before := svc.Runs.Load(), redisContent(t, client, name)
 	for range 2 {
-		requireProblem(t, svc.call(key, body), http.StatusServiceUnavailable, "store-unavailable")
-		require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrRecordInvalid)
+		testservice.RequireProblem(t, svc.Call(key, body), http.StatusServiceUnavailable, "store-unavailable")
+		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrRecordInvalid)
 	}
-	require.Equal(t, runs, svc.runs.Load())
+	require.Equal(t, runs, svc.Runs.Load())
 	require.Equal(t, before, redisContent(t, client, name))
 }
 
 // A record under the name of another one answers nobody, and is not claimed.
 func TestRedisRecordOfAnotherKey(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		for size, body := range map[string]string{"small": "body", "large": largeBody} {
+		for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
 			for state, as := range recordStates {
 				t.Run(size+" "+state, func(t *testing.T) {
 					prefix := fmt.Sprintf("%x:", t.Name())
 					store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-					svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
+					svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, testservice.Echo)
 					theirs, record := executeOnce(t, client, svc, prefix, "theirs", body)
 					own, _ := executeOnce(t, client, svc, prefix, "own", body)
 					require.NoError(t, client.Set(t.Context(), theirs, as(record), redis.KeepTTL).Err())
@@ -80,21 +81,21 @@ func TestRedisClaimFindsRecordOfAnotherKey(t *testing.T) {
 			t.Run(state, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", t.Name())
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-				mustComplete(t, store, numberedKey(1), bodyOf(1))
-				theirs := redisKeys(t, client, prefix)[0]
+				testservice.MustComplete(t, store, testservice.NumberedKey(1), testservice.BodyOf(1))
+				theirs := testservice.RedisKeys(t, client, prefix)[0]
 				record := client.Get(t.Context(), theirs).Val()
 				require.NoError(t, client.Del(t.Context(), theirs).Err())
-				claim := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
-				own := redisKeys(t, client, prefix)[0]
+				claim := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
+				own := testservice.RedisKeys(t, client, prefix)[0]
 				require.NoError(t, client.Set(t.Context(), own, as(record), time.Hour).Err())
 				before := redisContent(t, client, own)
 
 				require.ErrorIs(t, claim.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
-				require.ErrorIs(t, claim.Complete(t.Context(), bodyOf(2), time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(2), time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Complete(t.Context(), large(), time.Hour), idempotency.ErrClaimLost)
 				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
 				require.Equal(t, before, redisContent(t, client, own))
-				require.Equal(t, []string{own}, redisKeys(t, client, prefix))
+				require.Equal(t, []string{own}, testservice.RedisKeys(t, client, prefix))
 			})
 		}
 	})
@@ -179,7 +180,7 @@ var behindHead = map[string]string{"a digit": "0", "digits": "1763712000000", "a
 func TestRedisMalformedHead(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, testservice.Echo)
 		name, record := executeOnce(t, client, svc, "", "key", "body")
 		refused := func(t *testing.T, value string) {
 			require.NotEqual(t, record, value)
@@ -203,17 +204,17 @@ func TestRedisMalformedHead(t *testing.T) {
 func TestRedisLastAttempt(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		svc := setup{store: store}.guard(t, attemptNumber)
-		require.Equal(t, "attempt 1", svc.call("key", "").body)
-		name := redisKeys(t, client, "")[0]
+		svc := testservice.Setup{Store: store}.Guard(t, attemptNumber)
+		require.Equal(t, "attempt 1", svc.Call("key", "").Body)
+		name := testservice.RedisKeys(t, client, "")[0]
 		record := recordStates["released"](client.Get(t.Context(), name).Val())
 		require.NoError(t, client.Set(t.Context(), name, word("attempt", "attempt=2147483646")(record), time.Hour).Err())
 
-		require.Equal(t, "attempt 2147483647", svc.call("key", "").body)
-		require.True(t, svc.call("key", "").replayed())
+		require.Equal(t, "attempt 2147483647", svc.Call("key", "").Body)
+		require.True(t, svc.Call("key", "").Replayed())
 		released := recordStates["released"](client.Get(t.Context(), name).Val())
 		require.NoError(t, client.Set(t.Context(), name, released, time.Hour).Err())
-		requireProblem(t, svc.call("key", ""), http.StatusConflict, "outcome-unknown")
+		testservice.RequireProblem(t, svc.Call("key", ""), http.StatusConflict, "outcome-unknown")
 		require.Equal(t, released, client.Get(t.Context(), name).Val())
 	})
 }

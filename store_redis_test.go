@@ -25,88 +25,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-// newRedisClient returns a client with the password of our servers and the default options of go-redis, apart from those
-// that edits change.
-func newRedisClient(t testing.TB, addr string, edits ...func(*redis.Options)) *redis.Client {
-	t.Helper()
-	opts := &redis.Options{Addr: addr, Password: servertest.RedisPassword()}
-	for _, edit := range edits {
-		edit(opts)
-	}
-	client := redis.NewClient(opts)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
-// withContextTimeout is what lets the store use the hooks of the client.
-func withContextTimeout(o *redis.Options) { o.ContextTimeoutEnabled = true }
-
-// newClusterClient returns a client of a cluster, whose connections to a server go through its proxy if there are any.
-func newClusterClient(t testing.TB, masters []*servertest.Server, proxies ...*servertest.Proxy) *redis.ClusterClient {
-	t.Helper()
-	opts := &redis.ClusterOptions{Password: servertest.RedisPassword(), ContextTimeoutEnabled: true}
-	through := map[string]string{}
-	for i, master := range masters {
-		opts.Addrs = append(opts.Addrs, master.Addr())
-		through[master.Addr()] = master.Addr()
-		if len(proxies) > 0 {
-			through[master.Addr()] = proxies[i].Addr()
-		}
-	}
-	opts.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		var dialer net.Dialer
-		return dialer.DialContext(ctx, network, through[addr])
-	}
-	client := redis.NewClusterClient(opts)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
-}
-
-// newMiniredis returns a miniredis and a client of it. Its keys do not expire by themselves, so the clock of their
-// expiry is moved on before each command: no key lives shorter than it should, counted from the call that set it.
-func newMiniredis(t testing.TB) (*miniredis.Miniredis, *redis.Client) {
-	t.Helper()
-	server := miniredis.RunT(t)
-	server.RequireAuth(servertest.RedisPassword())
-	client := newRedisClient(t, server.Addr(), withContextTimeout)
-	var mu sync.Mutex
-	last := time.Now()
-	client.AddHook(beforeEach(func(string) {
-		mu.Lock()
-		defer mu.Unlock()
-		now := time.Now()
-		server.FastForward(now.Sub(last))
-		last = now
-	}))
-	return server, client
-}
-
-// beforeEach is a hook that is called before each command of a client, with its name; "" before a pipeline.
-type beforeEach func(command string)
-
-func (beforeEach) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (before beforeEach) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		before(cmd.Name())
-		return next(ctx, cmd)
-	}
-}
-
-func (before beforeEach) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		before("")
-		return next(ctx, cmds)
-	}
-}
-
-// largeBody does not pass through Lua.
-var largeBody = strings.Repeat("0123456789abcdef", 4<<10)
-
 func large() idempotency.Response {
-	return idempotency.Response{Status: http.StatusCreated, Body: []byte(largeBody)}
+	return idempotency.Response{Status: http.StatusCreated, Body: []byte(testservice.LargeBody)}
 }
 
 func TestRedisStoreConforms(t *testing.T) {
@@ -121,44 +44,44 @@ func TestRedisStoreConforms(t *testing.T) {
 		})
 	}
 	conforms("miniredis", func(t *testing.T) redis.Cmdable {
-		_, client := newMiniredis(t)
+		_, client := testservice.NewMiniredis(t)
 		return client
 	})
 	conforms("server", func(t *testing.T) redis.Cmdable {
-		return newRedisClient(t, servertest.Redis(t).Addr())
+		return testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	})
 	conforms("server with automatic pipelining", func(t *testing.T) redis.Cmdable {
-		pipeliner, err := newRedisClient(t, servertest.Redis(t).Addr()).AutoPipeline()
+		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
 	conforms("server with automatic pipelining that does not wait", func(t *testing.T) redis.Cmdable {
-		pipeliner, err := newRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
+		pipeliner, err := testservice.NewRedisClient(t, servertest.Redis(t).Addr()).AsyncAutoPipeline()
 		require.NoError(t, err)
 		return pipeliner
 	})
 	conforms("server with the typed commands alone", func(t *testing.T) redis.Cmdable {
-		return struct{ redis.Cmdable }{newRedisClient(t, servertest.Redis(t).Addr())}
+		return struct{ redis.Cmdable }{testservice.NewRedisClient(t, servertest.Redis(t).Addr())}
 	})
 	conforms("cluster", func(t *testing.T) redis.Cmdable {
-		return newClusterClient(t, servertest.RedisCluster(t))
+		return testservice.NewClusterClient(t, servertest.RedisCluster(t))
 	})
 	conforms("server before Redis 7.0", func(t *testing.T) redis.Cmdable {
-		client := newRedisClient(t, servertest.Redis(t).Addr(), withContextTimeout)
-		client.AddHook(oldServer{beforeEach: func(string) {}})
+		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), testservice.WithContextTimeout)
+		client.AddHook(oldServer{BeforeEach: func(string) {}})
 		return client
 	})
 	conforms("server that forgets the scripts before each command", func(t *testing.T) redis.Cmdable {
 		server := servertest.Redis(t)
-		client, other := newRedisClient(t, server.Addr(), withContextTimeout), newRedisClient(t, server.Addr())
-		client.AddHook(beforeEach(func(string) { other.ScriptFlush(t.Context()) }))
+		client, other := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
+		client.AddHook(testservice.BeforeEach(func(string) { other.ScriptFlush(t.Context()) }))
 		return client
 	})
 }
 
 // oldServer is a hook that answers as a server that knows no SET with both NX and GET.
 type oldServer struct {
-	beforeEach
+	testservice.BeforeEach
 	refused *atomic.Int64
 }
 
@@ -180,16 +103,16 @@ func (o oldServer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestRedisServerBefore70(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		var refused atomic.Int64
-		old := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		old := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		old.AddHook(oldServer{func(string) {}, &refused})
-		svc := setup{store: idempotency.NewRedisStore(old, idempotency.RedisOptions{})}.guard(t, echoOrFail)
-		for _, body := range []string{"small", largeBody} {
-			first := svc.call(body[:5], body)
-			require.Equal(t, http.StatusCreated, first.status)
-			requireReplay(t, first, svc.call(body[:5], body))
+		svc := testservice.Setup{Store: idempotency.NewRedisStore(old, idempotency.RedisOptions{})}.Guard(t, echoOrFail)
+		for _, body := range []string{"small", testservice.LargeBody} {
+			first := svc.Call(body[:5], body)
+			require.Equal(t, http.StatusCreated, first.Status)
+			testservice.RequireReplay(t, first, svc.Call(body[:5], body))
 		}
 		for range 2 {
-			require.Equal(t, http.StatusInternalServerError, svc.call("fail", "fail").status)
+			require.Equal(t, http.StatusInternalServerError, svc.Call("fail", "fail").Status)
 		}
 		require.EqualValues(t, 1, refused.Load())
 	})
@@ -200,9 +123,9 @@ func TestRedisServerBefore70(t *testing.T) {
 func TestRedisThatCannotBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	server := servertest.Redis(t)
-	client, node := newRedisClient(t, server.Addr()), newRedisClient(t, server.Addr())
-	svc := setup{store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.guard(t, echo)
-	small, big := svc.call("small", "small"), svc.call("big", largeBody)
+	client, node := testservice.NewRedisClient(t, server.Addr()), testservice.NewRedisClient(t, server.Addr())
+	svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t, testservice.Echo)
+	small, big := svc.Call("small", "small"), svc.Call("big", testservice.LargeBody)
 	set := func(name, value string) func() error {
 		return func() error { return node.ConfigSet(t.Context(), name, value).Err() }
 	}
@@ -216,11 +139,11 @@ func TestRedisThatCannotBeWrittenTo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, test.begin())
-			requireReplay(t, small, svc.call("small", "small"))
-			requireReplay(t, big, svc.call("big", largeBody))
-			requireProblem(t, svc.call(url.PathEscape(name), "new"), http.StatusServiceUnavailable, "store-unavailable")
+			testservice.RequireReplay(t, small, svc.Call("small", "small"))
+			testservice.RequireReplay(t, big, svc.Call("big", testservice.LargeBody))
+			testservice.RequireProblem(t, svc.Call(url.PathEscape(name), "new"), http.StatusServiceUnavailable, "store-unavailable")
 			require.NoError(t, test.end())
-			require.Equal(t, http.StatusCreated, svc.call(url.PathEscape(name), "new").status, svc.journal.last(t))
+			require.Equal(t, http.StatusCreated, svc.Call(url.PathEscape(name), "new").Status, svc.Journal.Last(t))
 		})
 	}
 }
@@ -229,13 +152,13 @@ func TestRedisThatCannotBeWrittenTo(t *testing.T) {
 func TestRedisLeaseIsToldByTheExpiry(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		request := attemptFor(time.Hour)
-		claim := mustClaim(t, store, numberedKey(1), request)
-		name := redisKeys(t, client, "")[0]
+		request := testservice.AttemptFor(time.Hour)
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), request)
+		name := testservice.RedisKeys(t, client, "")[0]
 		look := request
 		look.TakeOver = false
 		left := func() time.Duration {
-			record, other, err := store.Begin(t.Context(), numberedKey(1), look)
+			record, other, err := store.Begin(t.Context(), testservice.NumberedKey(1), look)
 			require.NoError(t, err)
 			require.Nil(t, other)
 			return record.LeaseLeft
@@ -270,39 +193,39 @@ func TestRedisLeaseIsToldByTheExpiry(t *testing.T) {
 func TestRedisRoundTrips(t *testing.T) {
 	t.Parallel()
 	proxy := servertest.NewProxy(t, servertest.Redis(t).Addr())
-	store := idempotency.NewRedisStore(newRedisClient(t, proxy.Addr()), idempotency.RedisOptions{})
-	post := func(body string) func(*service, string) {
-		return func(svc *service, key string) { svc.call(key, body) }
+	store := idempotency.NewRedisStore(testservice.NewRedisClient(t, proxy.Addr()), idempotency.RedisOptions{})
+	post := func(body string) func(*testservice.Service, string) {
+		return func(svc *testservice.Service, key string) { svc.Call(key, body) }
 	}
 	for i, test := range []struct {
 		name   string
-		before func(*service, string)
-		do     func(*service, string)
+		before func(*testservice.Service, string)
+		do     func(*testservice.Service, string)
 		trips  int
 	}{
 		{"first execution", nil, post("a"), 2},
-		{"first execution, 64 KiB", nil, post(largeBody), 2},
-		{"first execution, 1 MiB", nil, post(strings.Repeat(largeBody, 16)), 2},
+		{"first execution, 64 KiB", nil, post(testservice.LargeBody), 2},
+		{"first execution, 1 MiB", nil, post(strings.Repeat(testservice.LargeBody, 16)), 2},
 		{"replay", post("a"), post("a"), 1},
-		{"replay, 7 KiB", post(largeBody[:7<<10]), post(largeBody[:7<<10]), 1},
-		{"replay, 64 KiB", post(largeBody), post(largeBody), 1},
-		{"replay, 1 MiB", post(strings.Repeat(largeBody, 16)), post(strings.Repeat(largeBody, 16)), 1},
+		{"replay, 7 KiB", post(testservice.LargeBody[:7<<10]), post(testservice.LargeBody[:7<<10]), 1},
+		{"replay, 64 KiB", post(testservice.LargeBody), post(testservice.LargeBody), 1},
+		{"replay, 1 MiB", post(strings.Repeat(testservice.LargeBody, 16)), post(strings.Repeat(testservice.LargeBody, 16)), 1},
 		{"key reused", post("a"), post("b"), 1},
 		{"key reused, 64 KiB", post("a"), post("b"), 1},
 		{"claim, in progress, completion", nil, post("again"), 4}, // in progress: 2
 		{"claim, release", nil, post("fail"), 2},
 		{"claim of what was released, release", post("fail"), post("fail"), 3},
-		{"claim, extension", nil, func(_ *service, key string) {
-			claim := mustClaim(t, store, idempotency.Key{ID: key}, attemptFor(time.Hour))
+		{"claim, extension", nil, func(_ *testservice.Service, key string) {
+			claim := testservice.MustClaim(t, store, idempotency.Key{ID: key}, testservice.AttemptFor(time.Hour))
 			require.NoError(t, claim.Extend(t.Context(), time.Minute))
 		}, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var svc *service
-			svc = setup{store: store}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+			var svc *testservice.Service
+			svc = testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 				switch body, _ := io.ReadAll(r.Body); string(body) {
 				case "again":
-					svc.call(r.Header.Get("Idempotency-Key"), "again")
+					svc.Call(r.Header.Get("Idempotency-Key"), "again")
 				case "fail":
 					w.WriteHeader(http.StatusInternalServerError)
 				default:
@@ -338,7 +261,7 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	server := miniredis.RunT(t)
 	server.RequireAuth(servertest.RedisPassword())
 	server.SetTime(time.UnixMilli(1763712000000))
-	client := newRedisClient(t, server.Addr())
+	client := testservice.NewRedisClient(t, server.Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	holds := func(format string, args ...any) {
 		t.Helper()
@@ -351,13 +274,13 @@ func TestRedisRecordIsReadable(t *testing.T) {
 		})
 		require.Equal(t, fmt.Sprintf(format, args...), value)
 	}
-	claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	holds(goldenHead, "running", 1)
 	require.NoError(t, claim.Extend(t.Context(), 2*time.Minute))
 	holds(goldenHead, "running", 1)
 	require.NoError(t, claim.Release(t.Context(), time.Hour))
 	holds(goldenHead, "released", 1)
-	claim = mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
+	claim = testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	holds(goldenHead, "running", 2)
 	resp := idempotency.Response{
 		Status:  http.StatusCreated,
@@ -367,15 +290,7 @@ func TestRedisRecordIsReadable(t *testing.T) {
 	}
 	require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
 	holds(goldenHead+goldenResponse, "done", 2)
-	require.Equal(t, &resp, mustRead(t, store, numberedKey(1)).Response)
-}
-
-// redisKeys returns the names of all keys that begin with prefix.
-func redisKeys(t testing.TB, client redis.Cmdable, prefix string) []string {
-	t.Helper()
-	names, err := client.Keys(t.Context(), prefix+"*").Result()
-	require.NoError(t, err)
-	return names
+	require.Equal(t, &resp, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response)
 }
 
 // redisContent returns all that lies under a key, of whatever type.
@@ -395,9 +310,9 @@ func redisContent(t testing.TB, client redis.Cmdable, name string) string {
 var foreign = map[string]any{
 	"text":            "hello",
 	"empty text":      "",
-	"much text":       largeBody,
+	"much text":       testservice.LargeBody,
 	"lines":           strings.Repeat("idempotency/1\n", 100),
-	"no line":         "idempotency/1 done " + largeBody,
+	"no line":         "idempotency/1 done " + testservice.LargeBody,
 	"unknown version": "idempotency/2 done lease=0 token=0 attempt=1 fingerprint=0 created=0\n",
 	"hash":            map[string]any{"state": "done"},
 	"list":            []any{"idempotency/1"},
@@ -436,10 +351,10 @@ var damages = map[string]func(string) string{
 func onRealAndMiniredis(t *testing.T, test func(*testing.T, *redis.Client)) {
 	t.Parallel()
 	t.Run("server", func(t *testing.T) {
-		test(t, newRedisClient(t, servertest.Redis(t).Addr()))
+		test(t, testservice.NewRedisClient(t, servertest.Redis(t).Addr()))
 	})
 	t.Run("miniredis", func(t *testing.T) {
-		_, client := newMiniredis(t)
+		_, client := testservice.NewMiniredis(t)
 		test(t, client)
 	})
 }
@@ -451,16 +366,16 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", name)
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-				svc := setup{store: store, opts: idempotency.Options{FailOpen: true}}.guard(t, echo)
-				require.Equal(t, http.StatusCreated, svc.call("key", body).status)
-				keys := redisKeys(t, client, prefix)
+				svc := testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}}.Guard(t, testservice.Echo)
+				require.Equal(t, http.StatusCreated, svc.Call("key", body).Status)
+				keys := testservice.RedisKeys(t, client, prefix)
 				require.Len(t, keys, 1)
 				spoil(t, keys[0])
 				before := redisContent(t, client, keys[0])
 
-				requireProblem(t, svc.call("key", body), http.StatusServiceUnavailable, "store-unavailable")
-				require.EqualValues(t, 1, svc.runs.Load())
-				require.ErrorIs(t, svc.journal.last(t).Err, idempotency.ErrRecordInvalid)
+				testservice.RequireProblem(t, svc.Call("key", body), http.StatusServiceUnavailable, "store-unavailable")
+				require.EqualValues(t, 1, svc.Runs.Load())
+				require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrRecordInvalid)
 				require.Equal(t, before, redisContent(t, client, keys[0]))
 			})
 		}
@@ -473,7 +388,7 @@ func TestRedisRecordThatCannotBeRead(t *testing.T) {
 			require.NoError(t, client.Set(t.Context(), key, head+"\nline", redis.KeepTTL).Err())
 		})
 		for name, damage := range damages {
-			for size, body := range map[string]string{"small": "body", "large": largeBody} {
+			for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
 				refused(size+" record "+name, body, func(t *testing.T, key string) {
 					record := client.Get(t.Context(), key).Val()
 					require.NoError(t, client.Set(t.Context(), key, damage(record), redis.KeepTTL).Err())
@@ -490,7 +405,7 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 			"Extend":  func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Minute) },
 			"Release": func(ctx context.Context, c idempotency.Claim) error { return c.Release(ctx, time.Hour) },
 			"Complete": func(ctx context.Context, c idempotency.Claim) error {
-				return c.Complete(ctx, bodyOf(1), time.Hour)
+				return c.Complete(ctx, testservice.BodyOf(1), time.Hour)
 			},
 			"Complete with a large body": func(ctx context.Context, c idempotency.Claim) error {
 				return c.Complete(ctx, large(), time.Hour)
@@ -501,11 +416,11 @@ func TestRedisClaimFindsForeignValue(t *testing.T) {
 				t.Run(name+" finds "+kind, func(t *testing.T) {
 					prefix := fmt.Sprintf("%x:", t.Name())
 					store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-					claim := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-					key := redisKeys(t, client, prefix)[0]
+					claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+					key := testservice.RedisKeys(t, client, prefix)[0]
 					putForeign(t, client, key, value)
 					before := redisContent(t, client, key)
-					digest := fmt.Sprintf("%x", numberedKey(1).Digest())
+					digest := fmt.Sprintf("%x", testservice.NumberedKey(1).Digest())
 					require.Contains(t, key, digest)
 					err := step(t.Context(), claim)
 					require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
@@ -527,9 +442,9 @@ func TestRedisKeys(t *testing.T) {
 		for prefix, opts := range map[string]idempotency.RedisOptions{"idempotency:": {}, "shop:": {Prefix: "shop:"}} {
 			store := idempotency.NewRedisStore(client, opts)
 			for i, key := range hostile {
-				mustComplete(t, store, key, bodyOf(i))
+				testservice.MustComplete(t, store, key, testservice.BodyOf(i))
 			}
-			keys := redisKeys(t, client, prefix)
+			keys := testservice.RedisKeys(t, client, prefix)
 			require.Len(t, keys, len(hostile))
 			for _, key := range keys {
 				require.Regexp(t, `^`+prefix+`\{[0-9a-f]{64}\}$`, key)
@@ -544,36 +459,36 @@ func TestRedisStaging(t *testing.T) {
 		client.Options().ContextTimeoutEnabled = true // so that the store uses this client, with its hooks
 		client.AddHook(noIFEQ{func(string) {}})
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-		brief := attemptFor(time.Hour)
+		brief := testservice.AttemptFor(time.Hour)
 		brief.Lease = time.Millisecond
 
-		overtaken := mustClaim(t, store, numberedKey(1), brief)
+		overtaken := testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
 		var owner idempotency.Claim
 		require.Eventually(t, func() (ok bool) {
-			_, owner, _ = store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+			_, owner, _ = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			return owner != nil
 		}, 10*time.Second, time.Millisecond)
-		name := redisKeys(t, client, "")
+		name := testservice.RedisKeys(t, client, "")
 		require.Len(t, name, 1)
 
 		require.ErrorIs(t, overtaken.Complete(t.Context(), large(), time.Hour), idempotency.ErrClaimLost)
-		require.Equal(t, name, redisKeys(t, client, ""), "of a claim that was lost")
+		require.Equal(t, name, testservice.RedisKeys(t, client, ""), "of a claim that was lost")
 		require.NoError(t, owner.Complete(t.Context(), large(), time.Hour))
-		require.Equal(t, name, redisKeys(t, client, ""), "of a completion")
+		require.Equal(t, name, testservice.RedisKeys(t, client, ""), "of a completion")
 		require.InDelta(t, time.Hour, client.PTTL(t.Context(), name[0]).Val(), float64(10*time.Second))
-		require.NoError(t, owner.Complete(t.Context(), bodyOf(1), time.Hour))
+		require.NoError(t, owner.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		require.NoError(t, owner.Complete(t.Context(), large(), time.Hour))
-		require.Equal(t, name, redisKeys(t, client, ""), "of a repetition")
-		require.Equal(t, largeBody, string(mustRead(t, store, numberedKey(1)).Response.Body))
+		require.Equal(t, name, testservice.RedisKeys(t, client, ""), "of a repetition")
+		require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body))
 
 		// The owner disappears behind the first of the two commands.
-		cut := newRedisClient(t, client.Options().Addr, withContextTimeout)
+		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		cut.AddHook(noIFEQ{func(string) {}})
 		cut.AddHook(halfPipeline{func(string) {}})
 		store = idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
-		claim := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
+		claim := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
 		require.ErrorIs(t, claim.Complete(t.Context(), large(), time.Hour), errCut)
-		staged := redisKeys(t, client, "")
+		staged := testservice.RedisKeys(t, client, "")
 		require.Len(t, staged, 3)
 		for _, key := range staged {
 			require.Regexp(t, `^idempotency:\{[0-9a-f]{64}\}([0-9a-f]{32})?$`, key, "the hash tag is the same")
@@ -603,25 +518,25 @@ func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				require.NoError(t, client.FlushAll(t.Context()).Err())
-				owner := mustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), numberedKey(1), attemptFor(time.Hour))
-				slow := newRedisClient(t, client.Options().Addr, withContextTimeout)
+				owner := testservice.MustClaim(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+				slow := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 				var once sync.Once
-				slow.AddHook(beforeEach(func(command string) {
+				slow.AddHook(testservice.BeforeEach(func(command string) {
 					if command == "evalsha" {
 						once.Do(func() { test.meanwhile(t, owner) })
 					}
 				}))
 				store := idempotency.NewRedisStore(slow, idempotency.RedisOptions{})
-				record, claim, err := store.Begin(t.Context(), numberedKey(1), attemptFor(time.Hour))
+				record, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 				require.NoError(t, err)
 				if test.attempt == 0 {
-					require.Equal(t, largeBody, string(record.Response.Body))
+					require.Equal(t, testservice.LargeBody, string(record.Response.Body))
 					return
 				}
 				require.NotNil(t, claim)
 				require.Equal(t, test.attempt, record.Attempt)
-				require.NoError(t, claim.Complete(t.Context(), bodyOf(1), time.Hour))
-				require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 1)
+				require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 1)
 			})
 		}
 	})
@@ -630,7 +545,7 @@ func TestRedisRecordChangesBetweenTheSteps(t *testing.T) {
 var errCut = errors.New("connection cut")
 
 // halfPipeline is a hook that sends of a pipeline which begins with SET nothing else.
-type halfPipeline struct{ beforeEach }
+type halfPipeline struct{ testservice.BeforeEach }
 
 func (halfPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
@@ -642,7 +557,7 @@ func (halfPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 }
 
 // noIFEQ is a hook that answers as a server that does not compare values.
-type noIFEQ struct{ beforeEach }
+type noIFEQ struct{ testservice.BeforeEach }
 
 func (noIFEQ) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
@@ -664,7 +579,7 @@ func (redisError) RedisError()     {}
 
 // givingUp is a hook that gives up the first large completion, and keeps what it was to store.
 type givingUp struct {
-	beforeEach
+	testservice.BeforeEach
 	ifeq     bool // the server has it
 	kept, as []byte
 }
@@ -705,13 +620,13 @@ func (g *givingUp) giveUp(cmd redis.Cmder) bool {
 func TestRedisRecordOfACompletionThatWasGivenUp(t *testing.T) {
 	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		for _, ifeq := range []bool{false, true} {
-			hooked := newRedisClient(t, client.Options().Addr, withContextTimeout)
-			hook := &givingUp{beforeEach: func(string) {}, ifeq: ifeq}
+			hooked := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
+			hook := &givingUp{BeforeEach: func(string) {}, ifeq: ifeq}
 			hooked.AddHook(hook)
 			store := idempotency.NewRedisStore(hooked, idempotency.RedisOptions{Prefix: fmt.Sprint(ifeq)})
-			mustComplete(t, store, numberedKey(0), large())
+			testservice.MustComplete(t, store, testservice.NumberedKey(0), large())
 			for i := range 10 {
-				mustComplete(t, store, numberedKey(i+1), large())
+				testservice.MustComplete(t, store, testservice.NumberedKey(i+1), large())
 			}
 			require.NotEmpty(t, hook.as)
 			require.Equal(t, hook.as, hook.kept)
@@ -724,11 +639,11 @@ func TestRedisIsSparedByWaiters(t *testing.T) {
 	t.Parallel()
 	const waiters = 1000
 	server := servertest.Redis(t)
-	attempt := attemptFor(time.Hour)
+	attempt := testservice.AttemptFor(time.Hour)
 	attempt.Fingerprint = sha256.Sum256(nil)
-	owner := mustClaim(t, idempotency.NewRedisStore(newRedisClient(t, server.Addr()), idempotency.RedisOptions{}),
-		numberedKey(1), attempt)
-	client := newRedisClient(t, server.Addr())
+	owner := testservice.MustClaim(t, idempotency.NewRedisStore(testservice.NewRedisClient(t, server.Addr()), idempotency.RedisOptions{}),
+		testservice.NumberedKey(1), attempt)
+	client := testservice.NewRedisClient(t, server.Addr())
 	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
 		idempotency.RunnerOptions{Wait: time.Minute})
 	require.NoError(t, err)
@@ -743,7 +658,7 @@ func TestRedisIsSparedByWaiters(t *testing.T) {
 	var wg sync.WaitGroup
 	for range waiters {
 		wg.Go(func() {
-			resp, replayed, err := runner.Do(t.Context(), numberedKey(1), nil, nil)
+			resp, replayed, err := runner.Do(t.Context(), testservice.NumberedKey(1), nil, nil)
 			if err != nil || !replayed || string(resp.Body) != "done" {
 				t.Errorf("got %q, replayed %t, %v", resp.Body, replayed, err)
 			}
@@ -801,7 +716,7 @@ func TestRedisCheck(t *testing.T) {
 		"does not tell": {append(slices.Clip(safe), "--rename-command", "CONFIG", ""), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.findings, unsafeSettings(t, newRedisClient(t, servertest.Redis(t, test.args...).Addr())))
+			require.Equal(t, test.findings, unsafeSettings(t, testservice.NewRedisClient(t, servertest.Redis(t, test.args...).Addr())))
 		})
 	}
 	t.Run("replication", func(t *testing.T) {
@@ -809,11 +724,11 @@ func TestRedisCheck(t *testing.T) {
 		host, port, err := net.SplitHostPort(master.Addr())
 		require.NoError(t, err)
 		replica := servertest.Redis(t, append(slices.Clip(safe), "--replicaof", host, port)...)
-		client := newRedisClient(t, master.Addr())
+		client := testservice.NewRedisClient(t, master.Addr())
 		require.Eventually(t, func() bool {
 			return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:1")
 		}, 10*time.Second, 10*time.Millisecond)
-		require.Equal(t, []string{"role"}, unsafeSettings(t, newRedisClient(t, replica.Addr())))
+		require.Equal(t, []string{"role"}, unsafeSettings(t, testservice.NewRedisClient(t, replica.Addr())))
 		require.Equal(t, []string{"min-replicas-to-write"}, unsafeSettings(t, client))
 		require.NoError(t, client.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 		require.Equal(t, []string{"min-replicas-to-write"}, unsafeSettings(t, client), "it narrows what a failover loses")
@@ -822,29 +737,29 @@ func TestRedisCheck(t *testing.T) {
 		for version, findings := range map[string][]string{
 			"5.0.14": {"redis_version"}, "6.0.20": {"redis_version"}, "6.2.0": nil, "7.0.15": nil, "10.0.1": nil,
 		} {
-			client := newRedisClient(t, "127.0.0.1:1", withContextTimeout)
+			client := testservice.NewRedisClient(t, "127.0.0.1:1", testservice.WithContextTimeout)
 			client.AddHook(infoHook("redis_version:" + version + "\r\nrole:master\r\n"))
 			require.Equal(t, findings, unsafeSettings(t, client), version)
 		}
 	})
 	t.Run("every master of a cluster", func(t *testing.T) {
 		masters := servertest.RedisCluster(t)
-		client := newClusterClient(t, masters)
+		client := testservice.NewClusterClient(t, masters)
 		require.Equal(t, []string{"aof_enabled", "aof_enabled", "aof_enabled"}, unsafeSettings(t, client))
 		for _, master := range masters {
-			node := newRedisClient(t, master.Addr())
+			node := testservice.NewRedisClient(t, master.Addr())
 			require.NoError(t, node.ConfigSet(t.Context(), "appendonly", "yes").Err())
 			require.NoError(t, node.ConfigSet(t.Context(), "appendfsync", "always").Err())
 		}
 		require.Empty(t, unsafeSettings(t, client))
 	})
 	t.Run("miniredis", func(t *testing.T) {
-		_, client := newMiniredis(t)
+		_, client := testservice.NewMiniredis(t)
 		require.Empty(t, unsafeSettings(t, client))
 	})
 	t.Run("no server", func(t *testing.T) {
 		server := servertest.Redis(t)
-		client := newRedisClient(t, server.Addr())
+		client := testservice.NewRedisClient(t, server.Addr())
 		server.Close()
 		err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
 		require.Error(t, err)
@@ -875,53 +790,53 @@ func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // A server that has no memory left refuses new claims; those that it has granted can be settled.
 func TestRedisWithoutMemory(t *testing.T) {
 	t.Parallel()
-	client := newRedisClient(t, servertest.Redis(t).Addr())
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	small := mustClaim(t, store, numberedKey(1), attemptFor(time.Hour))
-	big := mustClaim(t, store, numberedKey(2), attemptFor(time.Hour))
-	medium := mustClaim(t, store, numberedKey(5), attemptFor(time.Hour))
-	released := mustClaim(t, store, numberedKey(3), attemptFor(time.Hour))
+	small := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	big := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
+	medium := testservice.MustClaim(t, store, testservice.NumberedKey(5), testservice.AttemptFor(time.Hour))
+	released := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // byte
 
-	_, claim, err := store.Begin(t.Context(), numberedKey(4), attemptFor(time.Hour))
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(4), testservice.AttemptFor(time.Hour))
 	require.Nil(t, claim)
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
 	require.NoError(t, small.Extend(t.Context(), time.Minute))
-	require.NoError(t, small.Complete(t.Context(), bodyOf(100), time.Hour))
-	require.Len(t, mustRead(t, store, numberedKey(1)).Response.Body, 100)
-	require.NoError(t, medium.Complete(t.Context(), bodyOf(7<<10), time.Hour))
-	require.Len(t, mustRead(t, store, numberedKey(5)).Response.Body, 7<<10)
+	require.NoError(t, small.Complete(t.Context(), testservice.BodyOf(100), time.Hour))
+	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 100)
+	require.NoError(t, medium.Complete(t.Context(), testservice.BodyOf(7<<10), time.Hour))
+	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(5)).Response.Body, 7<<10)
 	require.NoError(t, released.Release(t.Context(), time.Hour))
-	mustClaim(t, store, numberedKey(3), attemptFor(time.Hour)) // in the room of the record that was released
+	testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour)) // in the room of the record that was released
 	require.NoError(t, big.Complete(t.Context(), large(), time.Hour))
 	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
-		mustRead(t, store, numberedKey(2)).Response)
+		testservice.MustRead(t, store, testservice.NumberedKey(2)).Response)
 }
 
 // While a slot moves from one server to another, nothing that concerns its keys fails.
 func TestRedisSlotOnTheMove(t *testing.T) {
 	t.Parallel()
 	masters := servertest.RedisCluster(t)
-	client := newClusterClient(t, masters)
+	client := testservice.NewClusterClient(t, masters)
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
-	finished := numberedKey(0)
-	require.NoError(t, mustClaim(t, store, finished, attemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
+	finished := testservice.NumberedKey(0)
+	require.NoError(t, testservice.MustClaim(t, store, finished, testservice.AttemptFor(time.Hour)).Complete(t.Context(), large(), time.Hour))
 	steps := map[string]func(idempotency.Claim) error{
 		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
 		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
-		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), bodyOf(1), time.Hour) },
+		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
 		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), large(), time.Hour) },
 	}
 	before := map[string]idempotency.Claim{}
 	for name := range steps {
-		before[name] = mustClaim(t, store, idempotency.Key{ID: "before " + name}, attemptFor(time.Hour))
+		before[name] = testservice.MustClaim(t, store, idempotency.Key{ID: "before " + name}, testservice.AttemptFor(time.Hour))
 	}
 
 	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
 	var from, to *redis.Client
 	for _, master := range masters {
-		node := newRedisClient(t, master.Addr())
-		if len(redisKeys(t, node, "")) > 0 {
+		node := testservice.NewRedisClient(t, master.Addr())
+		if len(testservice.RedisKeys(t, node, "")) > 0 {
 			from = node
 		} else {
 			to = node
@@ -931,19 +846,19 @@ func TestRedisSlotOnTheMove(t *testing.T) {
 	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
 	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
 
-	require.Equal(t, largeBody, string(mustRead(t, store, finished).Response.Body))
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, finished).Response.Body))
 	for name, step := range steps {
 		require.NoError(t, step(before[name]), name)
-		require.NoError(t, step(mustClaim(t, store, idempotency.Key{ID: "during " + name}, attemptFor(time.Hour))), name)
+		require.NoError(t, step(testservice.MustClaim(t, store, idempotency.Key{ID: "during " + name}, testservice.AttemptFor(time.Hour))), name)
 	}
-	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
-	require.Equal(t, largeBody, string(mustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
 }
 
 // With a prefix that keeps apart what one script works on, no large answer could be stored in a Cluster.
 func TestRedisPrefix(t *testing.T) {
 	t.Parallel()
-	client := newClusterClient(t, servertest.RedisCluster(t))
+	client := testservice.NewClusterClient(t, servertest.RedisCluster(t))
 	for prefix, valid := range map[string]bool{
 		"": true, "plain:": true, "{one slot}:": true, "{": true, "}": true, "}{": true, "{{": true, "{a}{}": true,
 		"{}": false, "{}:": false, "app{}:": false, "}{}": false, "{}{one slot}:": false,
@@ -952,11 +867,11 @@ func TestRedisPrefix(t *testing.T) {
 			store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 			if valid {
 				for i := range 20 { // slots
-					mustComplete(t, store, numberedKey(i), large())
+					testservice.MustComplete(t, store, testservice.NumberedKey(i), large())
 				}
 				return
 			}
-			_, claim, err := store.Begin(t.Context(), numberedKey(0), attemptFor(time.Hour))
+			_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 			require.ErrorContains(t, err, "Prefix")
 			require.Nil(t, claim)
 			require.Equal(t, err, store.Check(t.Context()))

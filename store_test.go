@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // requireTransactional requires that a store is taken for a transactional one, or is not.
@@ -38,13 +39,13 @@ func TestTransactionalBehindWrappers(t *testing.T) {
 		store idempotency.Store
 		want  bool
 	}{
-		"one":                    {wrapper{transactions(newSpyStore(), true)}, true},
-		"two":                    {wrapper{wrapper{transactions(newSpyStore(), true)}}, true},
-		"of leases":              {wrapper{transactions(newSpyStore(), false)}, false},
-		"of no answer":           {wrapper{newSpyStore()}, false},
+		"one":                    {wrapper{transactions(testservice.NewSpyStore(), true)}, true},
+		"two":                    {wrapper{wrapper{transactions(testservice.NewSpyStore(), true)}}, true},
+		"of leases":              {wrapper{transactions(testservice.NewSpyStore(), false)}, false},
+		"of no answer":           {wrapper{testservice.NewSpyStore()}, false},
 		"of nothing":             {wrapper{}, false},
-		"the first answers: no":  {transactions(wrapper{transactions(newSpyStore(), true)}, false), false},
-		"the first answers: yes": {wrapper{transactions(wrapper{transactions(newSpyStore(), false)}, true)}, true},
+		"the first answers: no":  {transactions(wrapper{transactions(testservice.NewSpyStore(), true)}, false), false},
+		"the first answers: yes": {wrapper{transactions(wrapper{transactions(testservice.NewSpyStore(), false)}, true)}, true},
 	} {
 		t.Run(name, func(t *testing.T) { requireTransactional(t, row.store, row.want) })
 	}
@@ -87,7 +88,7 @@ func TestImmediateStore(t *testing.T) {
 		"in front of one that says": {wrapper{immediateStore{memory, true}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			setup{store: row.store}.guard(t, echo).call("key", "body")
+			testservice.Setup{Store: row.store}.Guard(t, testservice.Echo).Call("key", "body")
 			require.Equal(t, row.deadline, had)
 		})
 	}
@@ -105,21 +106,21 @@ func (s recallingStore) Recall(idempotency.Key) (idempotency.Record, bool) { ret
 // What a store has at hand is judged and replayed without Begin. What a store behind it has at hand is not asked for.
 func TestRecallingStore(t *testing.T) {
 	t.Parallel()
-	inner := newSpyStore()
-	first := setup{store: inner}.guard(t, echo).call("key", "body")
-	require.Equal(t, http.StatusCreated, first.status)
-	record, _, err := inner.Store.Begin(t.Context(), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "key"}, attemptFor(time.Hour))
+	inner := testservice.NewSpyStore()
+	first := testservice.Setup{Store: inner}.Guard(t, testservice.Echo).Call("key", "body")
+	require.Equal(t, http.StatusCreated, first.Status)
+	record, _, err := inner.Store.Begin(t.Context(), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "key"}, testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
 	recalling := recallingStore{inner, record}
 
-	svc := setup{store: recalling}.guard(t, echo)
-	requireReplay(t, first, svc.call("key", "body"))
-	require.True(t, svc.journal.last(t).FromCache)
-	requireProblem(t, svc.call("key", "another body"), http.StatusConflict, "key-reused")
-	require.EqualValues(t, 1, inner.begins.Load())
+	svc := testservice.Setup{Store: recalling}.Guard(t, testservice.Echo)
+	testservice.RequireReplay(t, first, svc.Call("key", "body"))
+	require.True(t, svc.Journal.Last(t).FromCache)
+	testservice.RequireProblem(t, svc.Call("key", "another body"), http.StatusConflict, "key-reused")
+	require.EqualValues(t, 1, inner.Begins.Load())
 
-	svc = setup{store: wrapper{recalling}}.guard(t, echo)
-	requireReplay(t, first, svc.call("key", "body"))
-	require.False(t, svc.journal.last(t).FromCache)
-	require.EqualValues(t, 2, inner.begins.Load())
+	svc = testservice.Setup{Store: wrapper{recalling}}.Guard(t, testservice.Echo)
+	testservice.RequireReplay(t, first, svc.Call("key", "body"))
+	require.False(t, svc.Journal.Last(t).FromCache)
+	require.EqualValues(t, 2, inner.Begins.Load())
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // benchPayment answers any request with 201, four fields and a body of a given size.
@@ -109,7 +110,7 @@ func BenchmarkMiddleware(b *testing.B) {
 			}
 		},
 		"redis": func(b *testing.B) func() idempotency.Store {
-			client := newRedisClient(b, servertest.Redis(b).Addr())
+			client := testservice.NewRedisClient(b, servertest.Redis(b).Addr())
 			return func() idempotency.Store {
 				require.NoError(b, client.FlushAll(b.Context()).Err())
 				return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
@@ -186,8 +187,8 @@ func BenchmarkMiddleware(b *testing.B) {
 // BenchmarkMemoryStore claims and completes records while as many expire. They belong to one user, or each to another,
 // and are kept for equal times or not.
 func BenchmarkMemoryStore(b *testing.B) {
-	resp := bodyOf(200)
-	attempt := attemptFor(time.Minute)
+	resp := testservice.BodyOf(200)
+	attempt := testservice.AttemptFor(time.Minute)
 	alice := func(int) string { return "alice" }
 	equal := func(int) time.Duration { return time.Millisecond }
 	for name, bench := range map[string]struct {
@@ -220,9 +221,9 @@ func BenchmarkMemoryStore(b *testing.B) {
 }
 
 func BenchmarkRedisStore(b *testing.B) {
-	client := newRedisClient(b, servertest.Redis(b).Addr())
+	client := testservice.NewRedisClient(b, servertest.Redis(b).Addr())
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-	attempt := attemptFor(time.Hour)
+	attempt := testservice.AttemptFor(time.Hour)
 	key := func(n int) idempotency.Key {
 		return idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: benchKey(n)}
 	}
@@ -238,10 +239,10 @@ func BenchmarkRedisStore(b *testing.B) {
 		}
 	})
 	for name, size := range map[string]int{"200B": 200, "64KiB": 64 << 10} {
-		resp := bodyOf(size)
+		resp := testservice.BodyOf(size)
 		b.Run("Complete/"+name, func(b *testing.B) {
 			require.NoError(b, client.FlushAll(b.Context()).Err())
-			claim := mustClaim(b, store, key(0), attempt)
+			claim := testservice.MustClaim(b, store, key(0), attempt)
 			b.ReportAllocs()
 			for b.Loop() { // all but the first are repetitions, which cost the client the same
 				if err := claim.Complete(b.Context(), resp, attempt.TTL); err != nil {
@@ -251,7 +252,7 @@ func BenchmarkRedisStore(b *testing.B) {
 		})
 		b.Run("replay/"+name, func(b *testing.B) {
 			require.NoError(b, client.FlushAll(b.Context()).Err())
-			require.NoError(b, mustClaim(b, store, key(0), attempt).Complete(b.Context(), resp, attempt.TTL))
+			require.NoError(b, testservice.MustClaim(b, store, key(0), attempt).Complete(b.Context(), resp, attempt.TTL))
 			b.ReportAllocs()
 			for b.Loop() {
 				record, claim, err := store.Begin(b.Context(), key(0), attempt)
@@ -282,7 +283,7 @@ func allocated(run func(n int)) uint64 {
 func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all allocations of the process
 	const size, none, once = 1 << 20, 1 << 16, 1<<20 + 1<<16
 	read := uint64(once)
-	if underRace() {
+	if testservice.UnderRace() {
 		read = 2 * once // with it, Go grows the slice of the client by way of another one
 	}
 	for _, test := range []struct {
@@ -291,7 +292,7 @@ func TestMemoryOfALargeAnswer(t *testing.T) { // not parallel: it measures all a
 		given, again uint64
 	}{
 		{"memory", idempotency.NewMemoryStore(idempotency.MemoryOptions{}), once, none},
-		{"redis", idempotency.NewRedisStore(newRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{}),
+		{"redis", idempotency.NewRedisStore(testservice.NewRedisClient(t, servertest.Redis(t).Addr()), idempotency.RedisOptions{}),
 			none, read},
 	} {
 		t.Run(test.name, func(t *testing.T) {

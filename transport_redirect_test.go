@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // A key, and the body that was sent with it, are for the hosts that honour keys.
@@ -23,12 +24,12 @@ func TestRedirectTakesKeyAndBodyToNamedHostsOnly(t *testing.T) {
 					t.Parallel()
 					var first, second arrivals
 					unavailable := func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(503) }
-					other := listen(t, second.record(unavailable), false)
+					other := testservice.Listen(t, second.record(unavailable), false)
 					target, landed := "/2", &first
 					if to != same {
 						target, landed = strings.Replace(other.URL, "127.0.0.1", "localhost", 1)+"/2", &second
 					}
-					server := listen(t, first.record(func(w http.ResponseWriter, r *http.Request, n int) {
+					server := testservice.Listen(t, first.record(func(w http.ResponseWriter, r *http.Request, n int) {
 						if r.URL.Path == "/2" {
 							unavailable(w, r, n)
 							return
@@ -56,14 +57,14 @@ func TestRedirectTakesKeyAndBodyToNamedHostsOnly(t *testing.T) {
 					if keepsBody && to == unnamed {
 						require.Len(t, all, 1)
 						require.Empty(t, second.list())
-						require.ErrorIs(t, answered.err, idempotency.ErrRedirected)
+						require.ErrorIs(t, answered.Err, idempotency.ErrRedirected)
 						var failed *idempotency.TransportError
-						require.ErrorAs(t, answered.err, &failed)
+						require.ErrorAs(t, answered.Err, &failed)
 						require.Equal(t, strings.Trim(start.keys[0], `"`), failed.Key)
 						require.Zero(t, failed.Attempts)
 						return
 					}
-					require.Equal(t, 503, answered.status)
+					require.Equal(t, 503, answered.Status)
 					want, times := arrival{method: "GET", path: "/2"}, 1
 					if keepsBody {
 						want = arrival{method: "POST", path: "/2", body: "order 1"}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // arrival is a request as a server got it.
@@ -134,14 +135,14 @@ func newPost(t *testing.T, target, body string) *http.Request {
 }
 
 // do sends r by way of rt, follows redirects, and reads the whole answer.
-func do(rt http.RoundTripper, r *http.Request) answer {
+func do(rt http.RoundTripper, r *http.Request) testservice.Answer {
 	resp, err := (&http.Client{Transport: rt}).Do(r)
 	if err != nil {
-		return answer{err: err}
+		return testservice.Answer{Err: err}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, string(body), err}
+	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
 }
 
 func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
@@ -165,7 +166,7 @@ func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
 		t.Run(fmt.Sprint(tt.status, " ", tt.header), func(t *testing.T) {
 			t.Parallel()
 			var got arrivals
-			server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+			server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
 				if n > 1 {
 					w.WriteHeader(http.StatusAccepted)
 				} else {
@@ -177,12 +178,12 @@ func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
 			}), false)
 			a := do(impatient(server), newPost(t, server.URL, "order 1"))
 
-			require.NoError(t, a.err)
-			want := answer{status: tt.status, body: "answer 1"}
+			require.NoError(t, a.Err)
+			want := testservice.Answer{Status: tt.status, Body: "answer 1"}
 			if tt.sent == again {
-				want = answer{status: http.StatusAccepted, body: "answer 2"}
+				want = testservice.Answer{Status: http.StatusAccepted, Body: "answer 2"}
 			}
-			require.Equal(t, want, answer{status: a.status, body: a.body})
+			require.Equal(t, want, testservice.Answer{Status: a.Status, Body: a.Body})
 			key := got.requireOneKey(t, tt.sent)
 			require.Equal(t, uuid.Version(4), uuid.MustParse(key).Version())
 			for _, got := range got.list() {
@@ -195,16 +196,16 @@ func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
 func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	svc := setup{opts: idempotency.Options{MaxResponse: 4}, outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 4}, Outer: func(next http.Handler) http.Handler {
 		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
-	}}.serve(t, echo)
+	}}.Serve(t, testservice.Echo)
 	ctx := idempotency.WithKey(t.Context(), "k")
 
-	require.Equal(t, 201, do(impatient(svc.server), newPost(t, svc.server.URL, "too long").WithContext(ctx)).status)
-	again := do(impatient(svc.server), newPost(t, svc.server.URL, "too long").WithContext(ctx))
-	requireProblem(t, again, 409, "not-replayable")
-	reused := do(impatient(svc.server), newPost(t, svc.server.URL, "another").WithContext(ctx))
-	requireProblem(t, reused, 409, "key-reused")
+	require.Equal(t, 201, do(impatient(svc.Server), newPost(t, svc.Server.URL, "too long").WithContext(ctx)).Status)
+	again := do(impatient(svc.Server), newPost(t, svc.Server.URL, "too long").WithContext(ctx))
+	testservice.RequireProblem(t, again, 409, "not-replayable")
+	reused := do(impatient(svc.Server), newPost(t, svc.Server.URL, "another").WithContext(ctx))
+	testservice.RequireProblem(t, reused, 409, "key-reused")
 	got.requireOneKey(t, 3)
 }
 
@@ -250,7 +251,7 @@ func TestTransportKey(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got arrivals
-			server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
+			server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}), false)
 			ctx := t.Context()
@@ -269,7 +270,7 @@ func TestTransportKey(t *testing.T) {
 				transport.Hosts = tt.transport.Hosts
 			}
 
-			require.Equal(t, 503, do(transport, r).status)
+			require.Equal(t, 503, do(transport, r).Status)
 			require.Equal(t, before, r.Header, "the caller's request was changed")
 			require.Len(t, got.list(), tt.sent)
 			for i, a := range got.list() {
@@ -300,36 +301,36 @@ func TestTransportTakesARequestWithoutAHeader(t *testing.T) {
 func TestTransportMakesANewKeyForEachRequest(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) {}), false)
+	server := testservice.Listen(t, got.record(func(http.ResponseWriter, *http.Request, int) {}), false)
 	r := newPost(t, server.URL, "order 1")
-	require.NoError(t, do(impatient(server), r).err)
-	require.NoError(t, do(impatient(server), newPost(t, server.URL, "order 1")).err)
+	require.NoError(t, do(impatient(server), r).Err)
+	require.NoError(t, do(impatient(server), newPost(t, server.URL, "order 1")).Err)
 	require.NotEqual(t, got.list()[0].keys, got.list()[1].keys)
 }
 
 func TestTransportHeaderOfAnotherName(t *testing.T) {
 	t.Parallel()
-	svc := setup{opts: idempotency.Options{Headers: []string{"X-Request-Key"}, Required: true}}.serve(t, echo)
-	transport := impatient(svc.server)
+	svc := testservice.Setup{Opts: idempotency.Options{Headers: []string{"X-Request-Key"}, Required: true}}.Serve(t, testservice.Echo)
+	transport := impatient(svc.Server)
 	transport.Header = "x-request-key"
-	require.Equal(t, 201, do(transport, newPost(t, svc.server.URL, "order 1")).status)
+	require.Equal(t, 201, do(transport, newPost(t, svc.Server.URL, "order 1")).Status)
 }
 
 func TestTransportKeyReadsTheSameOnTheServer(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		_, _ = io.WriteString(w, op.Key.ID)
 	})
 	for _, key := range []string{"k-1", `"`, `""`, `"k-1"`, `\`, `a\"b`, ",", ";", "a,b;c", strings.Repeat(`"`, 255)} {
 		for _, quoted := range []bool{false, true} {
-			transport := impatient(svc.server)
+			transport := impatient(svc.Server)
 			transport.Quoted = quoted
-			a := do(transport, newPost(t, svc.server.URL, "").WithContext(idempotency.WithKey(t.Context(), key)))
-			require.Equal(t, key, a.body)
+			a := do(transport, newPost(t, svc.Server.URL, "").WithContext(idempotency.WithKey(t.Context(), key)))
+			require.Equal(t, key, a.Body)
 		}
 	}
-	require.EqualValues(t, 10, svc.runs.Load(), "bare and quoted are one key")
+	require.EqualValues(t, 10, svc.Runs.Load(), "bare and quoted are one key")
 }
 
 // requestBody is a body that counts how often it was closed.
@@ -352,7 +353,7 @@ func TestTransportRefusesAnInvalidKeyOfTheContext(t *testing.T) {
 		a := do(&idempotency.Transport{Hosts: []string{"service.test"}, Base: baseFunc(func(*http.Request) (*http.Response, error) {
 			panic("sent")
 		})}, r)
-		require.ErrorIs(t, a.err, idempotency.ErrKeyInvalid, "key %q", key)
+		require.ErrorIs(t, a.Err, idempotency.ErrKeyInvalid, "key %q", key)
 		require.EqualValues(t, 1, b.closed.Load())
 	}
 }
@@ -362,7 +363,7 @@ func TestTransportHandsBackTheLastAnswer(t *testing.T) {
 	for _, tt := range []struct{ max, sent int }{{0, 4}, {1, 1}, {3, 3}} {
 		var got arrivals
 		var seen attempts
-		server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+		server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintf(w, "answer %d", n)
 		}), false)
@@ -370,8 +371,8 @@ func TestTransportHandsBackTheLastAnswer(t *testing.T) {
 		transport.MaxAttempts, transport.Base = tt.max, seen.of(transport.Base)
 
 		a := do(transport, newPost(t, server.URL, "order 1"))
-		require.NoError(t, a.err)
-		require.Equal(t, answer{status: 503, body: fmt.Sprint("answer ", tt.sent)}, answer{status: a.status, body: a.body})
+		require.NoError(t, a.Err)
+		require.Equal(t, testservice.Answer{Status: 503, Body: fmt.Sprint("answer ", tt.sent)}, testservice.Answer{Status: a.Status, Body: a.Body})
 		key := got.requireOneKey(t, tt.sent)
 		require.Len(t, seen.list(), tt.sent)
 		for _, attempt := range seen.list() {
@@ -388,13 +389,13 @@ func TestTransportErrorTellsAttemptsAndKey(t *testing.T) {
 	transport.Base, transport.Quoted = seen.of(transport.Base), true
 	a := do(transport, newPost(t, server.URL, "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1")))
 
-	failure, ok := errors.AsType[*idempotency.TransportError](a.err)
+	failure, ok := errors.AsType[*idempotency.TransportError](a.Err)
 	require.True(t, ok)
 	require.Equal(t, 4, failure.Attempts)
 	require.Equal(t, "k-1", failure.Key)
-	require.ErrorContains(t, a.err, "after 4 attempt(s): "+failure.Err.Error())
-	_, ok = errors.AsType[*net.OpError](a.err)
-	require.True(t, ok, "the network's error is gone: %v", a.err)
+	require.ErrorContains(t, a.Err, "after 4 attempt(s): "+failure.Err.Error())
+	_, ok = errors.AsType[*net.OpError](a.Err)
+	require.True(t, ok, "the network's error is gone: %v", a.Err)
 	require.Len(t, seen.list(), 4)
 }
 
@@ -403,7 +404,7 @@ func TestTransportErrorIsATimeoutIfItsCauseIs(t *testing.T) {
 	for _, cause := range []error{context.DeadlineExceeded, io.EOF} {
 		transport := idempotency.Transport{Hosts: []string{"service.test"}, MaxAttempts: 1}
 		transport.Base = baseFunc(func(*http.Request) (*http.Response, error) { return nil, cause })
-		failure, ok := errors.AsType[*url.Error](do(&transport, newPost(t, "http://service.test", "")).err)
+		failure, ok := errors.AsType[*url.Error](do(&transport, newPost(t, "http://service.test", "")).Err)
 		require.True(t, ok)
 		require.Equal(t, cause == context.DeadlineExceeded, failure.Timeout())
 	}
@@ -432,14 +433,14 @@ func TestTransportBodyWithoutGetBody(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var got arrivals
-			server := listen(t, got.record(func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }), false)
+			server := testservice.Listen(t, got.record(func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) }), false)
 			content := strings.Repeat("0123456789abcde\n", tt.size/16+1)[:tt.size]
 			b := &requestBody{Reader: strings.NewReader(content)}
 			r := newPost(t, server.URL, "")
 			r.Body, r.GetBody, r.ContentLength = b, nil, tt.contentLength
 			a := do(impatient(server), r)
 
-			failure, ok := errors.AsType[*idempotency.TransportError](a.err)
+			failure, ok := errors.AsType[*idempotency.TransportError](a.Err)
 			require.True(t, ok)
 			require.Equal(t, tt.sent, failure.Attempts)
 			require.Equal(t, got.requireOneKey(t, tt.sent), failure.Key, "the caller may send it again")
@@ -542,7 +543,7 @@ func TestTransportTriesOnceWhatCanNeverBeSent(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			server := listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			server := testservice.Listen(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				_, _ = io.Copy(io.Discard, r.Body)
 				panic(http.ErrAbortHandler)
 			}), false)
@@ -570,7 +571,7 @@ func TestTransportRepeatsWhatCanBeSent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), false)
+			server := testservice.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), false)
 			r := newPost(t, server.URL, "order 1")
 			r.Header.Set("Idempotency-Key", "k-1")
 			edit(r)
@@ -584,7 +585,7 @@ func TestTransportRepeatsWhatCanBeSent(t *testing.T) {
 
 func TestTraceIsToldOfAttemptsOnly(t *testing.T) {
 	t.Parallel()
-	server := listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), true)
+	server := testservice.Listen(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), true)
 	var connections atomic.Int64
 	trace := &httptrace.ClientTrace{GetConn: func(string) { connections.Add(1) }}
 	r := newPost(t, server.URL, "order 1")
@@ -610,12 +611,12 @@ func TestTransportReportsABodyThatCannotBeReplayed(t *testing.T) {
 
 func TestTransportTrustsNoUnknownCertificate(t *testing.T) {
 	t.Parallel()
-	server := listen(t, http.NotFoundHandler(), true)
+	server := testservice.Listen(t, http.NotFoundHandler(), true)
 	base := server.Client().Transport.(*http.Transport).Clone()
 	base.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13}
 	transport := impatient(server)
 	transport.Base = base
-	failure, ok := errors.AsType[*idempotency.TransportError](do(transport, newPost(t, server.URL, "order 1")).err)
+	failure, ok := errors.AsType[*idempotency.TransportError](do(transport, newPost(t, server.URL, "order 1")).Err)
 	require.True(t, ok)
 	require.Equal(t, 1, failure.Attempts)
 }
@@ -657,13 +658,13 @@ func TestLostAnswersTakeEffectOnce(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			t.Parallel()
 			var got arrivals
-			svc := setup{outer: lose(lost, 3, &got)}.serve(t, echo)
-			a := do(impatient(svc.server), newPost(t, svc.server.URL+"/payments", "order 1"))
+			svc := testservice.Setup{Outer: lose(lost, 3, &got)}.Serve(t, testservice.Echo)
+			a := do(impatient(svc.Server), newPost(t, svc.Server.URL+"/payments", "order 1"))
 
-			require.NoError(t, a.err)
-			require.Equal(t, answer{status: 201, body: "order 1"}, answer{status: a.status, body: a.body})
-			require.Equal(t, lost != "before the handler ran", a.replayed())
-			require.EqualValues(t, 1, svc.runs.Load())
+			require.NoError(t, a.Err)
+			require.Equal(t, testservice.Answer{Status: 201, Body: "order 1"}, testservice.Answer{Status: a.Status, Body: a.Body})
+			require.Equal(t, lost != "before the handler ran", a.Replayed())
+			require.EqualValues(t, 1, svc.Runs.Load())
 			got.requireOneKey(t, 4)
 		})
 	}
@@ -672,18 +673,18 @@ func TestLostAnswersTakeEffectOnce(t *testing.T) {
 func TestAnswerCutInItsBodyIsTheCallersToAskForAgain(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	svc := setup{outer: lose("in the body", 1, &got)}.serve(t, echo)
-	r := newPost(t, svc.server.URL+"/payments", "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
+	svc := testservice.Setup{Outer: lose("in the body", 1, &got)}.Serve(t, testservice.Echo)
+	r := newPost(t, svc.Server.URL+"/payments", "order 1").WithContext(idempotency.WithKey(t.Context(), "k-1"))
 
-	a := do(impatient(svc.server), r)
-	require.ErrorIs(t, a.err, io.ErrUnexpectedEOF)
+	a := do(impatient(svc.Server), r)
+	require.ErrorIs(t, a.Err, io.ErrUnexpectedEOF)
 	got.requireOneKey(t, 1)
 
 	r.Body, _ = r.GetBody()
-	a = do(impatient(svc.server), r)
-	require.True(t, a.replayed())
-	require.Equal(t, "order 1", a.body)
-	require.EqualValues(t, 1, svc.runs.Load())
+	a = do(impatient(svc.Server), r)
+	require.True(t, a.Replayed())
+	require.Equal(t, "order 1", a.Body)
+	require.EqualValues(t, 1, svc.Runs.Load())
 	got.requireOneKey(t, 2)
 }
 
@@ -692,7 +693,7 @@ func TestAnswerCutInItsBodyIsTheCallersToAskForAgain(t *testing.T) {
 func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return got.record(func(w http.ResponseWriter, r *http.Request, n int) {
 			if n == 2 { // the connection was kept alive by the first request
 				next.ServeHTTP(httptest.NewRecorder(), r)
@@ -700,50 +701,50 @@ func TestResendingByNetHTTPTakesEffectOnce(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		})
-	}}.serve(t, echo)
+	}}.Serve(t, testservice.Echo)
 	var seen attempts
-	transport := impatient(svc.server)
+	transport := impatient(svc.Server)
 	transport.MaxAttempts, transport.Base = 1, seen.of(transport.Base)
 
-	require.NoError(t, do(transport, newPost(t, svc.server.URL+"/payments", "order 1")).err)
-	a := do(transport, newPost(t, svc.server.URL+"/payments", "order 2"))
-	require.NoError(t, a.err)
-	require.True(t, a.replayed())
-	require.Equal(t, "order 2", a.body)
+	require.NoError(t, do(transport, newPost(t, svc.Server.URL+"/payments", "order 1")).Err)
+	a := do(transport, newPost(t, svc.Server.URL+"/payments", "order 2"))
+	require.NoError(t, a.Err)
+	require.True(t, a.Replayed())
+	require.Equal(t, "order 2", a.Body)
 
 	all := got.list()
 	require.Len(t, all, 3, "net/http did not send again")
 	require.Equal(t, all[1], all[2])
 	require.Len(t, seen.list(), 2, "one attempt for each request")
-	require.EqualValues(t, 2, svc.runs.Load())
+	require.EqualValues(t, 2, svc.Runs.Load())
 }
 
 func TestConnectionClosedWhileIdleIsReplaced(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return got.record(func(w http.ResponseWriter, r *http.Request, _ int) { next.ServeHTTP(w, r) })
-	}}.serve(t, echo)
+	}}.Serve(t, testservice.Echo)
 	for n := range 20 {
-		a := do(impatient(svc.server), newPost(t, svc.server.URL+"/payments", fmt.Sprint("order ", n)))
-		require.NoError(t, a.err)
-		require.Equal(t, fmt.Sprint("order ", n), a.body)
-		svc.server.CloseClientConnections() // which races with the next request
+		a := do(impatient(svc.Server), newPost(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
+		require.NoError(t, a.Err)
+		require.Equal(t, fmt.Sprint("order ", n), a.Body)
+		svc.Server.CloseClientConnections() // which races with the next request
 	}
-	require.EqualValues(t, 20, svc.runs.Load())
+	require.EqualValues(t, 20, svc.Runs.Load())
 }
 
 func TestSlowAnswerIsWaitedForInFurtherAttempts(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	conflict := sync.OnceFunc(func() { close(release) })
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
-		echo(w, r)
+		testservice.Echo(w, r)
 	})
-	base := svc.server.Client().Transport.(*http.Transport)
+	base := svc.Server.Client().Transport.(*http.Transport)
 	base.ResponseHeaderTimeout = 100 * time.Millisecond
-	transport := impatient(svc.server)
+	transport := impatient(svc.Server)
 	transport.MaxAttempts = 1000
 	var timeouts atomic.Int64
 	transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
@@ -755,14 +756,14 @@ func TestSlowAnswerIsWaitedForInFurtherAttempts(t *testing.T) {
 		}
 		return resp, err
 	})
-	a := do(transport, newPost(t, svc.server.URL+"/payments", "order 1"))
+	a := do(transport, newPost(t, svc.Server.URL+"/payments", "order 1"))
 
-	require.NoError(t, a.err)
-	require.True(t, a.replayed())
-	require.Equal(t, "order 1", a.body)
+	require.NoError(t, a.Err)
+	require.True(t, a.Replayed())
+	require.Equal(t, "order 1", a.Body)
 	require.Positive(t, timeouts.Load())
-	require.Contains(t, svc.journal.outcomes(), idempotency.OutcomeInProgress)
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.Contains(t, svc.Journal.Outcomes(), idempotency.OutcomeInProgress)
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 func TestRedirects(t *testing.T) {
@@ -781,7 +782,7 @@ func TestRedirects(t *testing.T) {
 			t.Run(fmt.Sprintf("%d %s http2=%t", tt.status, tt.method, http2), func(t *testing.T) {
 				t.Parallel()
 				var got arrivals
-				server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+				server := testservice.Listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
 					switch {
 					case n%2 == 1: // of each hop
 						w.WriteHeader(http.StatusServiceUnavailable)
@@ -799,15 +800,15 @@ func TestRedirects(t *testing.T) {
 				r := newPost(t, server.URL+"/1", "order 1")
 				r.Method = tt.method
 				a := do(transport, r)
-				require.NoError(t, a.err)
+				require.NoError(t, a.Err)
 				all := got.list()
 				if !tt.keyed {
-					require.Equal(t, 503, a.status, "a GET is sent once")
+					require.Equal(t, 503, a.Status, "a GET is sent once")
 					require.Len(t, all, 3)
 					require.Equal(t, arrival{method: "GET", path: "/2"}, all[2])
 					return
 				}
-				require.Equal(t, 200, a.status)
+				require.Equal(t, 200, a.Status)
 				key := got.requireOneKey(t, 6)
 				require.Equal(t, arrival{tt.lands, "/3", "order 1", []string{key}}, all[5])
 			})
@@ -936,11 +937,11 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 
 				all := got.list()
 				if body != "" && tt.stays > 0 {
-					require.ErrorIs(t, answered.err, idempotency.ErrRedirected)
-					require.ErrorContains(t, answered.err, tt.route[tt.stays])
+					require.ErrorIs(t, answered.Err, idempotency.ErrRedirected)
+					require.ErrorContains(t, answered.Err, tt.route[tt.stays])
 					require.Len(t, all, tt.stays)
 				} else {
-					require.Equal(t, 503, answered.status)
+					require.Equal(t, 503, answered.Status)
 					require.Len(t, all, len(tt.route)-1+tt.sent)
 				}
 				generated := ""
@@ -961,7 +962,7 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 
 // listenTwice returns a server with TLS. Its client sends what is not for https to another one without TLS.
 func listenTwice(t *testing.T, handler http.Handler) *httptest.Server {
-	clear, secure := listen(t, handler, false), listen(t, handler, true)
+	clear, secure := testservice.Listen(t, handler, false), testservice.Listen(t, handler, true)
 	base := secure.Client().Transport.(*http.Transport)
 	dial := base.DialContext
 	base.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -1012,11 +1013,11 @@ func TestRedirectOfAnUnknownRequest(t *testing.T) {
 		}
 		answered := do(&transport, r)
 		if row.stays {
-			require.ErrorIs(t, answered.err, idempotency.ErrRedirected, row.name)
+			require.ErrorIs(t, answered.Err, idempotency.ErrRedirected, row.name)
 			require.Len(t, keys, 1, row.name)
 			continue
 		}
-		require.Equal(t, 200, answered.status, row.name)
+		require.Equal(t, 200, answered.Status, row.name)
 		require.Len(t, keys, 2, row.name)
 		if row.want == fresh {
 			require.NoError(t, idempotency.ValidateUUID(keys[1]), row.name)
@@ -1060,7 +1061,7 @@ func TestTransportHosts(t *testing.T) {
 			require.Equal(t, tt.named, r.Header.Get("Idempotency-Key") != "", "%s: %s", tt.entry, tt.url)
 			return replying(503, nil)(r)
 		})
-		require.Equal(t, 503, do(&transport, newPost(t, tt.url, "order 1")).status)
+		require.Equal(t, 503, do(&transport, newPost(t, tt.url, "order 1")).Status)
 		require.Equal(t, map[bool]int{false: 1, true: 2}[tt.named], sent, "%s: %s", tt.entry, tt.url)
 	}
 }
@@ -1174,20 +1175,20 @@ func TestTransportOutlastsTheLeaseOfACrashedProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const lease = 30 * time.Second
-		svc := setup{}.guard(t, echo)
-		crash(t, svc, "k-1", "order 1", lease)
+		svc := testservice.Setup{}.Guard(t, testservice.Echo)
+		testservice.Crash(t, svc, "k-1", "order 1", lease)
 
 		transport := idempotency.Transport{Hosts: []string{"service.test"}}
 		transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
 			recorder := httptest.NewRecorder()
-			svc.handler.ServeHTTP(recorder, r)
+			svc.Handler.ServeHTTP(recorder, r)
 			return recorder.Result(), nil
 		})
 		began := time.Now()
 		r := newPost(t, "http://service.test/payments", "order 1")
 		a := do(&transport, r.WithContext(idempotency.WithKey(t.Context(), "k-1")))
-		require.NoError(t, a.err)
-		require.Equal(t, 201, a.status)
+		require.NoError(t, a.Err)
+		require.Equal(t, 201, a.Status)
 		require.InDelta(t, lease, time.Since(began), float64(2*time.Second))
 	})
 }
@@ -1330,14 +1331,14 @@ func TestAttemptThatTheCallerEndedIsNotRepeated(t *testing.T) {
 	var seen attempts
 	ctx, cancel := context.WithCancel(t.Context())
 	var got arrivals
-	server := listen(t, got.record(func(_ http.ResponseWriter, r *http.Request, _ int) {
+	server := testservice.Listen(t, got.record(func(_ http.ResponseWriter, r *http.Request, _ int) {
 		cancel()
 		<-r.Context().Done()
 	}), false)
 	transport := impatient(server)
 	transport.Base = seen.of(transport.Base)
 	a := do(transport, newPost(t, server.URL, "order 1").WithContext(ctx))
-	require.ErrorIs(t, a.err, context.Canceled)
+	require.ErrorIs(t, a.Err, context.Canceled)
 	require.Len(t, seen.list(), 1)
 }
 
@@ -1447,7 +1448,7 @@ func TestAttemptsShareAConnection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got arrivals
-		server := listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
+		server := testservice.Listen(t, got.record(func(w http.ResponseWriter, r *http.Request, n int) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, strings.Repeat("x", 8<<10))
 		}), false)
@@ -1456,7 +1457,7 @@ func TestAttemptsShareAConnection(t *testing.T) {
 			connections.Add(1)
 			return servertest.Dial(ctx, network, address)
 		}
-		require.Equal(t, 503, do(impatient(server), newPost(t, server.URL, "order 1")).status)
+		require.Equal(t, 503, do(impatient(server), newPost(t, server.URL, "order 1")).Status)
 		require.Len(t, got.list(), 4)
 		require.EqualValues(t, 1, connections.Load())
 	})
@@ -1466,7 +1467,7 @@ func TestOneTransportForManyRequests(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := make(map[string]int)
-	svc := setup{outer: func(next http.Handler) http.Handler {
+	svc := testservice.Setup{Outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			mu.Lock()
 			seen[r.Header.Get("Idempotency-Key")]++
@@ -1478,30 +1479,30 @@ func TestOneTransportForManyRequests(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		})
-	}}.serve(t, echo)
-	transport := impatient(svc.server)
+	}}.Serve(t, testservice.Echo)
+	transport := impatient(svc.Server)
 	const requests = 32
 	var wg sync.WaitGroup
 	for n := range requests {
 		wg.Go(func() {
-			a := do(transport, newPost(t, svc.server.URL+"/payments", fmt.Sprint("order ", n)))
-			assert.NoError(t, a.err)
-			assert.Equal(t, fmt.Sprint("order ", n), a.body)
-			assert.True(t, a.replayed())
+			a := do(transport, newPost(t, svc.Server.URL+"/payments", fmt.Sprint("order ", n)))
+			assert.NoError(t, a.Err)
+			assert.Equal(t, fmt.Sprint("order ", n), a.Body)
+			assert.True(t, a.Replayed())
 		})
 	}
 	wg.Wait()
 	require.Len(t, seen, requests)
-	require.EqualValues(t, requests, svc.runs.Load())
+	require.EqualValues(t, requests, svc.Runs.Load())
 }
 
 func TestZeroTransportSendsEverythingOnce(t *testing.T) {
 	t.Parallel()
 	var got arrivals
-	server := listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
+	server := testservice.Listen(t, got.record(func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}), false)
-	require.Equal(t, 503, do(new(idempotency.Transport), newPost(t, server.URL, "order 1")).status)
+	require.Equal(t, 503, do(new(idempotency.Transport), newPost(t, server.URL, "order 1")).Status)
 	require.Len(t, got.list(), 1)
 	require.Empty(t, got.list()[0].keys)
 }
@@ -1547,7 +1548,7 @@ func TestTransportSendsTrailers(t *testing.T) {
 	defer server.Close()
 	r := newPost(t, server.URL, "")
 	r.Body, r.ContentLength, r.Trailer = summing{io.LimitReader(strings.NewReader("body"), 4), r}, -1, http.Header{"X-Sum": nil}
-	require.Equal(t, http.StatusOK, do(impatient(server), r).status)
+	require.Equal(t, http.StatusOK, do(impatient(server), r).Status)
 	require.Equal(t, "1", <-sums)
 }
 
@@ -1566,6 +1567,6 @@ func TestTransportLeavesAnAnswerThatStalls(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(stalled)
-	require.Equal(t, http.StatusOK, do(impatient(server), newPost(t, server.URL, "")).status)
+	require.Equal(t, http.StatusOK, do(impatient(server), newPost(t, server.URL, "")).Status)
 	got.requireOneKey(t, 2)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // frame returns a frame of gRPC-Web.
@@ -127,7 +128,7 @@ func TestDefaultStorableUnderstandsGRPC(t *testing.T) {
 // A transient failure of gRPC is no final answer, whatever its HTTP status says.
 func TestTransientFailureOfGRPCMayBeTriedAgain(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		w.Header().Set("Content-Type", "application/grpc")
 		w.Header().Set("Trailer", "Grpc-Status")
@@ -138,27 +139,27 @@ func TestTransientFailureOfGRPCMayBeTriedAgain(t *testing.T) {
 			w.Header().Set("Grpc-Status", "9") // failed_precondition
 		}
 	})
-	require.False(t, svc.post("k", "b").replayed())
-	require.False(t, svc.post("k", "b").replayed())
-	require.True(t, svc.post("k", "b").replayed())
-	require.EqualValues(t, 2, svc.runs.Load())
+	require.False(t, svc.Post("k", "b").Replayed())
+	require.False(t, svc.Post("k", "b").Replayed())
+	require.True(t, svc.Post("k", "b").Replayed())
+	require.EqualValues(t, 2, svc.Runs.Load())
 }
 
 func TestStorableSeesTheWholeAnswer(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{false, true} {
 		var seen idempotency.Response
-		svc := setup{opts: idempotency.Options{Stream: stream, Storable: func(resp *idempotency.Response) bool {
+		svc := testservice.Setup{Opts: idempotency.Options{Stream: stream, Storable: func(resp *idempotency.Response) bool {
 			seen = resp.Clone()
 			return true
-		}}}.serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		}}}.Serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
 			w.Header().Set("Trailer", "X-Sum")
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = io.WriteString(w, "body")
 			w.Header().Set("X-Sum", "1")
 		})
-		svc.post("k", "b")
+		svc.Post("k", "b")
 		require.Equal(t, idempotency.Response{
 			Status: http.StatusAccepted, Header: "Content-Type: text/plain\nTrailer: X-Sum\n", Trailer: "X-Sum: 1\n", Body: []byte("body"),
 		}, seen)
@@ -187,7 +188,7 @@ func TestVerdictOutranksStorable(t *testing.T) {
 				idempotency.ReExecute: test.reExecuting, idempotency.Refuse: test.refusing,
 			} {
 				synctest.Test(t, func(t *testing.T) {
-					svc := setup{opts: idempotency.Options{Abandoned: policy}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+					svc := testservice.Setup{Opts: idempotency.Options{Abandoned: policy}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 						if early {
 							assert.True(t, idempotency.Decide(r.Context(), test.verdict))
 						}
@@ -198,26 +199,26 @@ func TestVerdictOutranksStorable(t *testing.T) {
 							assert.True(t, idempotency.Decide(r.Context(), test.verdict))
 						}
 					})
-					first := svc.call("k", "b")
-					require.Equal(t, test.status, first.status)
-					require.Equal(t, "answer", first.body, "the client gets it in any case")
-					second := svc.call("k", "b")
+					first := svc.Call("k", "b")
+					require.Equal(t, test.status, first.Status)
+					require.Equal(t, "answer", first.Body, "the client gets it in any case")
+					second := svc.Call("k", "b")
 					switch retry {
 					case again:
 						require.Equal(t, first, second, "%s %s", name, when)
-						require.EqualValues(t, 2, svc.runs.Load())
+						require.EqualValues(t, 2, svc.Runs.Load())
 					case replayed:
-						requireReplay(t, first, second)
+						testservice.RequireReplay(t, first, second)
 					case concealed:
-						refusal := requireProblem(t, second, http.StatusConflict, "not-replayable")
+						refusal := testservice.RequireProblem(t, second, http.StatusConflict, "not-replayable")
 						require.Equal(t, test.status, refusal.OriginalStatus)
-						require.EqualValues(t, 1, svc.runs.Load())
+						require.EqualValues(t, 1, svc.Runs.Load())
 					case unknown:
-						requireProblem(t, second, http.StatusConflict, "in-progress")
+						testservice.RequireProblem(t, second, http.StatusConflict, "in-progress")
 						time.Sleep(time.Minute)
-						requireProblem(t, svc.call("k", "b"), http.StatusConflict, "outcome-unknown")
-						require.Equal(t, idempotency.OutcomeAbandoned, svc.journal.all()[0].Outcome)
-						require.EqualValues(t, 1, svc.runs.Load())
+						testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
+						require.Equal(t, idempotency.OutcomeAbandoned, svc.Journal.All()[0].Outcome)
+						require.EqualValues(t, 1, svc.Runs.Load())
 					}
 				})
 			}
@@ -228,33 +229,33 @@ func TestVerdictOutranksStorable(t *testing.T) {
 func TestVerdictWithoutAnOperation(t *testing.T) {
 	t.Parallel()
 	require.False(t, idempotency.Decide(t.Context(), idempotency.Keep))
-	svc := setup{}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.False(t, idempotency.Decide(r.Context(), idempotency.Keep))
 	})
-	svc.call("", "b")
-	require.EqualValues(t, 1, svc.runs.Load())
+	svc.Call("", "b")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // A verdict that comes too late has no effect.
 func TestVerdictOfAGoroutineLeftBehind(t *testing.T) {
 	t.Parallel()
 	var kept context.Context
-	svc := setup{}.guard(t, func(w http.ResponseWriter, r *http.Request) { kept = r.Context() })
-	first := svc.call("k", "b")
+	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, r *http.Request) { kept = r.Context() })
+	first := svc.Call("k", "b")
 	idempotency.Decide(kept, idempotency.Release)
-	requireReplay(t, first, svc.call("k", "b"))
+	testservice.RequireReplay(t, first, svc.Call("k", "b"))
 }
 
 // An answer that breaks off cannot be replayed. Who keeps it wants the operation not to run again.
 func TestBrokenAnswerThatIsKept(t *testing.T) {
 	t.Parallel()
-	svc := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		idempotency.Decide(r.Context(), idempotency.Keep)
 		w.Header().Set("Content-Length", "10")
 		_, _ = io.WriteString(w, "short")
 	})
-	require.Error(t, svc.send("/payments", "k", "b").err)
-	requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
+	require.Error(t, svc.Send("/payments", "k", "b").Err)
+	testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "not-replayable")
 }
 
 // What a large answer means is judged before its first byte goes out.
@@ -263,14 +264,14 @@ func TestVerdictOnALargeAnswer(t *testing.T) {
 	for verdict, executed := range map[idempotency.Verdict]int64{
 		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Release: 2,
 	} {
-		svc := setup{opts: idempotency.Options{MaxResponse: 8}}.guard(t, func(w http.ResponseWriter, r *http.Request) {
+		svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			idempotency.Decide(r.Context(), verdict)
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "over the limit")
 		})
-		require.Equal(t, "over the limit", svc.call("k", "b").body)
-		svc.call("k", "b")
-		require.Equal(t, executed, svc.runs.Load())
+		require.Equal(t, "over the limit", svc.Call("k", "b").Body)
+		svc.Call("k", "b")
+		require.Equal(t, executed, svc.Runs.Load())
 	}
 }
 
@@ -285,38 +286,38 @@ func TestVerdictOfWork(t *testing.T) {
 		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned},
 		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted},
 		"tombstone":             {idempotency.Tombstone, nil, idempotency.OutcomeExecuted},
-		"error that is unknown": {idempotency.Unknown, errDown, idempotency.OutcomeAbandoned},
-		"error that is kept":    {idempotency.Keep, errDown, idempotency.OutcomeReleased},
-		"error that is hidden":  {idempotency.Tombstone, errDown, idempotency.OutcomeReleased},
+		"error that is unknown": {idempotency.Unknown, testservice.ErrDown, idempotency.OutcomeAbandoned},
+		"error that is kept":    {idempotency.Keep, testservice.ErrDown, idempotency.OutcomeReleased},
+		"error that is hidden":  {idempotency.Tombstone, testservice.ErrDown, idempotency.OutcomeReleased},
 	} {
-		b := newBench(t, newSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
+		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
 		resp, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
 			assert.True(t, idempotency.Decide(ctx, test.verdict))
 			return idempotency.Response{Status: 7}, test.err
 		})
 		require.Equal(t, test.err, err, name)
 		require.Equal(t, 7, resp.Status)
-		require.Equal(t, test.outcome, b.journal.last(t).Outcome, name)
+		require.Equal(t, test.outcome, b.journal.Last(t).Outcome, name)
 	}
 }
 
 // Nothing of an answer with a secret is in the store, whatever else is: header, body and trailer stay out of it.
 func TestTombstoneKeepsNothingOfTheAnswer(t *testing.T) {
 	t.Parallel()
-	store := newSpyStore()
+	store := testservice.NewSpyStore()
 	var stored []idempotency.Response
 	spy := recordingStore{store, &stored}
-	svc := setup{store: spy}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	svc := testservice.Setup{Store: spy}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Token", "secret")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "secret")
 		w.Header().Set(http.TrailerPrefix+"X-Token", "secret")
 		idempotency.Decide(r.Context(), idempotency.Tombstone)
 	})
-	first := svc.post("k", "")
-	require.Equal(t, "secret", first.body)
-	require.Equal(t, "secret", first.header.Get("X-Token"))
-	requireProblem(t, svc.post("k", ""), http.StatusConflict, "not-replayable")
+	first := svc.Post("k", "")
+	require.Equal(t, "secret", first.Body)
+	require.Equal(t, "secret", first.Header.Get("X-Token"))
+	testservice.RequireProblem(t, svc.Post("k", ""), http.StatusConflict, "not-replayable")
 
 	runner, err := idempotency.NewRunner(spy, idempotency.RunnerOptions{})
 	require.NoError(t, err)
@@ -365,17 +366,17 @@ func (c recordingClaim) Complete(ctx context.Context, resp idempotency.Response,
 func TestGatewayDoesNotStoreThatTheServiceIsAtWork(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}, 1), make(chan struct{})
-	service := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	service := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		working <- struct{}{}
 		<-finish
-		echo(w, r)
+		testservice.Echo(w, r)
 	})
-	target, err := url.Parse(service.server.URL)
+	target, err := url.Parse(service.Server.URL)
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
 	impatient := true
-	gateway := setup{}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+	gateway := testservice.Setup{}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if impatient {
 			impatient = false
 			ctx, cancel := context.WithCancel(r.Context())
@@ -384,45 +385,45 @@ func TestGatewayDoesNotStoreThatTheServiceIsAtWork(t *testing.T) {
 		}
 		proxy.ServeHTTP(w, r)
 	})
-	require.Equal(t, http.StatusBadGateway, gateway.post("k", "b").status)
-	require.Equal(t, http.StatusConflict, gateway.post("k", "b").status)
+	require.Equal(t, http.StatusBadGateway, gateway.Post("k", "b").Status)
+	require.Equal(t, http.StatusConflict, gateway.Post("k", "b").Status)
 	close(finish)
-	require.Eventually(t, func() bool { return gateway.post("k", "b").status == http.StatusCreated },
+	require.Eventually(t, func() bool { return gateway.Post("k", "b").Status == http.StatusCreated },
 		10*time.Second, 10*time.Millisecond)
-	require.EqualValues(t, 1, service.runs.Load())
+	require.EqualValues(t, 1, service.Runs.Load())
 }
 
 // A panic in Storable says nothing about the operation, which has succeeded.
 func TestPanicInStorableKeepsTheAnswer(t *testing.T) {
 	t.Parallel()
 	bug := true
-	svc := setup{opts: idempotency.Options{Storable: func(*idempotency.Response) bool {
+	svc := testservice.Setup{Opts: idempotency.Options{Storable: func(*idempotency.Response) bool {
 		if bug {
 			panic("bug")
 		}
 		return true
-	}}}.guard(t, echo)
+	}}}.Guard(t, testservice.Echo)
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set("Idempotency-Key", "k")
-	require.PanicsWithValue(t, "bug", func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
+	require.PanicsWithValue(t, "bug", func() { svc.Handler.ServeHTTP(httptest.NewRecorder(), r) })
 	bug = false
-	got := svc.call("k", "")
-	require.True(t, got.replayed())
-	require.Equal(t, http.StatusCreated, got.status)
+	got := svc.Call("k", "")
+	require.True(t, got.Replayed())
+	require.Equal(t, http.StatusCreated, got.Status)
 }
 
 // A large answer is judged before it is sent. A panic in Storable says nothing about the operation then, either.
 func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
 	t.Parallel()
 	storable := func(*idempotency.Response) bool { panic("bug") }
-	svc := setup{opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.guard(t, func(w http.ResponseWriter, _ *http.Request) {
+	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8, Storable: storable}}.Guard(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "over the limit")
 	})
 	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
 	r.Header.Set("Idempotency-Key", "k")
-	require.PanicsWithValue(t, "bug", func() { svc.handler.ServeHTTP(httptest.NewRecorder(), r) })
-	requireProblem(t, svc.call("k", ""), http.StatusConflict, "not-replayable")
-	require.EqualValues(t, 1, svc.runs.Load())
+	require.PanicsWithValue(t, "bug", func() { svc.Handler.ServeHTTP(httptest.NewRecorder(), r) })
+	testservice.RequireProblem(t, svc.Call("k", ""), http.StatusConflict, "not-replayable")
+	require.EqualValues(t, 1, svc.Runs.Load())
 }
 
 // Once a large answer that is kept has begun to go out, nothing leads to a second execution: whatever the handler does,
@@ -434,22 +435,22 @@ func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
 		"release": func(r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) },
 		"short":   func(*http.Request) {},
 	} {
-		for state, fault := range map[string]hook{"up": nil, "down": failing(1, errDown)} {
+		for state, fault := range map[string]testservice.Hook{"up": nil, "down": testservice.Failing(1, testservice.ErrDown)} {
 			t.Run(name+", store "+state, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					store := newSpyStore()
-					store.onComplete = fault
+					store := testservice.NewSpyStore()
+					store.OnComplete = fault
 					opts := idempotency.Options{MaxResponse: 8, StoreTimeout: time.Millisecond}
-					svc := setup{store: store, opts: opts}.serve(t, func(w http.ResponseWriter, r *http.Request) {
+					svc := testservice.Setup{Store: store, Opts: opts}.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 						w.Header().Set("Content-Length", "100")
 						_, _ = io.WriteString(w, "over the limit")
 						end(r)
 					})
-					require.Error(t, svc.send("/payments", "k", "b").err)
-					requireProblem(t, svc.post("k", "b"), http.StatusConflict, "not-replayable")
-					require.EqualValues(t, 1, svc.runs.Load())
-					require.Equal(t, idempotency.OutcomeExecuted, svc.journal.all()[0].Outcome)
+					require.Error(t, svc.Send("/payments", "k", "b").Err)
+					testservice.RequireProblem(t, svc.Post("k", "b"), http.StatusConflict, "not-replayable")
+					require.EqualValues(t, 1, svc.Runs.Load())
+					require.Equal(t, idempotency.OutcomeExecuted, svc.Journal.All()[0].Outcome)
 				})
 			})
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 var waiting = idempotency.RunnerOptions{Wait: time.Minute}
@@ -50,7 +51,7 @@ func TestDuplicateWaitsForTheAnswer(t *testing.T) {
 	}{"same process": {false, 0}, "other process": {true, 320 * time.Millisecond}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				here := newBench(t, newSpyStore(), waiting)
+				here := newBench(t, testservice.NewSpyStore(), waiting)
 				owner := here
 				if row.elsewhere {
 					owner = newBench(t, here.store, waiting)
@@ -62,8 +63,8 @@ func TestDuplicateWaitsForTheAnswer(t *testing.T) {
 				require.True(t, replayed)
 				require.Equal(t, "done", string(resp.Body))
 				require.InDelta(t, 10*time.Second, time.Since(began), float64(row.within))
-				require.Equal(t, idempotency.OutcomeReplayed, here.journal.last(t).Outcome)
-				require.Equal(t, time.Since(began), here.journal.last(t).Waited)
+				require.Equal(t, idempotency.OutcomeReplayed, here.journal.Last(t).Outcome)
+				require.Equal(t, time.Since(began), here.journal.Last(t).Waited)
 				wait()
 			})
 		})
@@ -73,7 +74,7 @@ func TestDuplicateWaitsForTheAnswer(t *testing.T) {
 func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, newSpyStore(), waiting)
+		b := newBench(t, testservice.NewSpyStore(), waiting)
 		wait := b.own(time.Hour, nil)
 		began := time.Now()
 		var group sync.WaitGroup
@@ -85,8 +86,8 @@ func TestWaitEnds(t *testing.T) {
 			})
 		}
 		group.Wait()
-		require.Equal(t, idempotency.OutcomeInProgress, b.journal.last(t).Outcome)
-		require.Equal(t, time.Minute, b.journal.last(t).Waited)
+		require.Equal(t, idempotency.OutcomeInProgress, b.journal.Last(t).Outcome)
+		require.Equal(t, time.Minute, b.journal.Last(t).Waited)
 		wait()
 	})
 }
@@ -98,24 +99,24 @@ func TestHowManyRequestsOfAUserMayWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 128
 		finish := make(chan struct{})
-		svc := setup{
-			user: func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
-			opts: idempotency.Options{Wait: time.Hour},
-		}.guard(t, func(http.ResponseWriter, *http.Request) { <-finish })
-		alice, bob := withHeader("X-User", "alice"), withHeader("X-User", "bob")
+		svc := testservice.Setup{
+			User: func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil },
+			Opts: idempotency.Options{Wait: time.Hour},
+		}.Guard(t, func(http.ResponseWriter, *http.Request) { <-finish })
+		alice, bob := testservice.WithHeader("X-User", "alice"), testservice.WithHeader("X-User", "bob")
 		var group sync.WaitGroup
 		for range 2 { // what was taken was given back
 			key := rand.Text()
-			for _, user := range []edit{alice, bob} {
-				group.Go(func() { svc.call(key, "", user) })
+			for _, user := range []testservice.Edit{alice, bob} {
+				group.Go(func() { svc.Call(key, "", user) })
 				synctest.Wait()
 			}
 			for range most {
-				group.Go(func() { assert.Equal(t, http.StatusOK, svc.call(key, "", alice).status) })
+				group.Go(func() { assert.Equal(t, http.StatusOK, svc.Call(key, "", alice).Status) })
 			}
 			synctest.Wait()
-			requireProblem(t, svc.call(key, "", alice), http.StatusConflict, "in-progress")
-			group.Go(func() { assert.Equal(t, http.StatusOK, svc.call(key, "", bob).status) })
+			testservice.RequireProblem(t, svc.Call(key, "", alice), http.StatusConflict, "in-progress")
+			group.Go(func() { assert.Equal(t, http.StatusOK, svc.Call(key, "", bob).Status) })
 			synctest.Wait()
 			close(finish)
 			group.Wait()
@@ -130,7 +131,7 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const waiters = 1000
-				here := newBench(t, newSpyStore(), waiting)
+				here := newBench(t, testservice.NewSpyStore(), waiting)
 				owner := here
 				if elsewhere {
 					owner = newBench(t, here.store, waiting)
@@ -147,7 +148,7 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 				group.Wait()
 				wait()
 				// One look each, and one poller for all of them that looks four times a second at most.
-				require.LessOrEqual(t, here.store.begins.Load(), int64(1+waiters+50))
+				require.LessOrEqual(t, here.store.Begins.Load(), int64(1+waiters+50))
 			})
 		})
 	}
@@ -156,7 +157,7 @@ func TestManyWaitersAskTheStoreSeldom(t *testing.T) {
 func TestWaiterTakesOverThePolling(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		here, owner := newBench(t, newSpyStore(), waiting), (*bench)(nil)
+		here, owner := newBench(t, testservice.NewSpyStore(), waiting), (*bench)(nil)
 		owner = newBench(t, here.store, waiting)
 		wait := owner.own(10*time.Second, nil)
 		var group sync.WaitGroup
@@ -182,7 +183,7 @@ func TestWaiterTakesOverThePolling(t *testing.T) {
 func TestWaiterClaimsWhatTheOwnerReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, newSpyStore(), waiting)
+		b := newBench(t, testservice.NewSpyStore(), waiting)
 		wait := b.own(10*time.Second, errors.New("try again"))
 		began := time.Now()
 		executed := 0
@@ -202,14 +203,14 @@ func TestWaiterClaimsWhatTheOwnerReleased(t *testing.T) {
 		group.Wait()
 		wait()
 		require.Equal(t, 1, executed)
-		require.LessOrEqual(t, b.store.begins.Load(), int64(1+100+60))
+		require.LessOrEqual(t, b.store.Begins.Load(), int64(1+100+60))
 	})
 }
 
 func TestWaiterThatGaveUpDoesNotHoldTheKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, newSpyStore(), waiting)
+		b := newBench(t, testservice.NewSpyStore(), waiting)
 		wait := b.own(10*time.Second, errors.New("try again"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -225,13 +226,13 @@ func TestWaiterThatGaveUpDoesNotHoldTheKey(t *testing.T) {
 func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
+		store := testservice.NewSpyStore()
 		open := waiting
 		open.FailOpen = true // no excuse: another attempt may still be running
 		b := newBench(t, store, open)
-		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n > 4 {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}
@@ -241,7 +242,7 @@ func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
 			group.Go(func() {
 				_, _, err := b.do(mustNotWork(t))
 				assert.ErrorIs(t, err, idempotency.ErrUnavailable)
-				assert.ErrorIs(t, err, errDown)
+				assert.ErrorIs(t, err, testservice.ErrDown)
 			})
 		}
 		group.Wait()
@@ -252,7 +253,7 @@ func TestWaiterIsToldThatTheStoreFails(t *testing.T) {
 func TestAnotherRequestDoesNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, newSpyStore(), waiting)
+		b := newBench(t, testservice.NewSpyStore(), waiting)
 		wait := b.own(10*time.Second, nil)
 		began := time.Now()
 		_, _, err := b.Do(t.Context(), someKey, []byte("other"), mustNotWork(t))
@@ -266,10 +267,10 @@ func TestAnotherRequestDoesNotWait(t *testing.T) {
 func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := newSpyStore()
-		store.onBegin = func(_ context.Context, n int64, step func() error) error {
+		store := testservice.NewSpyStore()
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
 			if n >= 3 {
-				return errDown
+				return testservice.ErrDown
 			}
 			return step()
 		}
@@ -279,7 +280,7 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 		wait := b.own(time.Second, nil)
 		_, _, err := b.do(mustNotWork(t))
 		require.ErrorIs(t, err, idempotency.ErrUnavailable)
-		require.Equal(t, idempotency.OutcomeUnavailable, b.journal.last(t).Outcome)
+		require.Equal(t, idempotency.OutcomeUnavailable, b.journal.Last(t).Outcome)
 		wait()
 	})
 }
@@ -288,15 +289,15 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 func TestWaitersOfASecretiveStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := secretiveStore{newSpyStore()}
+		store := secretiveStore{testservice.NewSpyStore()}
 		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Wait: time.Minute})
 		require.NoError(t, err)
 		do := func(payload string) chan error {
 			ended := make(chan error, 1)
 			go func() {
-				_, _, err := runner.Do(t.Context(), numberedKey(1), []byte(payload), func(context.Context) (idempotency.Response, error) {
+				_, _, err := runner.Do(t.Context(), testservice.NumberedKey(1), []byte(payload), func(context.Context) (idempotency.Response, error) {
 					time.Sleep(10 * time.Second)
-					return bodyOf(1), nil
+					return testservice.BodyOf(1), nil
 				})
 				ended <- err
 			}()
@@ -313,12 +314,12 @@ func TestWaitersOfASecretiveStore(t *testing.T) {
 }
 
 // secretiveStore tells no fingerprint of an attempt that runs, and a different one to each request that is another.
-type secretiveStore struct{ *spyStore }
+type secretiveStore struct{ *testservice.SpyStore }
 
 func (s secretiveStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.spyStore.Begin(ctx, key, request)
+	record, claim, err := s.SpyStore.Begin(ctx, key, request)
 	switch {
 	case claim != nil:
 	case record.LeaseLeft > 0:

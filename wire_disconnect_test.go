@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // A thousand clients hang up while they send, while the handler runs, or while they receive. Whatever the server had
@@ -63,7 +64,7 @@ func newDeserted(t *testing.T, label string, transport transport) *deserted {
 // requireOnce lets so many clients hang up.
 func (s *deserted) requireOnce(clients int) {
 	whole := &fragile{left: never}
-	require.NoError(s.t, s.sendOver(whole, "whole").err)
+	require.NoError(s.t, s.sendOver(whole, "whole").Err)
 	size := never - whole.take(never) // of a whole exchange
 
 	conns := make([]*fragile, clients)
@@ -130,8 +131,8 @@ func (s *deserted) hangUp(key string, after int) *fragile {
 		s.onRun[key] = conn.hangUp
 		s.mu.Unlock()
 	}
-	if got := s.sendOver(conn, key); got.err == nil {
-		assert.Equal(s.t, answerFor(key, 1), got.body) // all that was cut is the end of the connection
+	if got := s.sendOver(conn, key); got.Err == nil {
+		assert.Equal(s.t, answerFor(key, 1), got.Body) // all that was cut is the end of the connection
 	}
 	return conn
 }
@@ -139,30 +140,30 @@ func (s *deserted) hangUp(key string, after int) *fragile {
 // retry sends the request once more, and again.
 func (s *deserted) retry(key string) {
 	first, second := s.send(s.patient, key), s.send(s.patient, key)
-	assert.NoError(s.t, first.err)
-	assert.Equal(s.t, http.StatusCreated, first.status)
-	assert.Equal(s.t, answerFor(key, 1), first.body)
-	assert.True(s.t, second.replayed())
-	for _, a := range []answer{first, second} {
-		a.header.Del("Idempotent-Replayed")
+	assert.NoError(s.t, first.Err)
+	assert.Equal(s.t, http.StatusCreated, first.Status)
+	assert.Equal(s.t, answerFor(key, 1), first.Body)
+	assert.True(s.t, second.Replayed())
+	for _, a := range []testservice.Answer{first, second} {
+		a.Header.Del("Idempotent-Replayed")
 	}
 	assert.Equal(s.t, first, second)
 }
 
 // sendOver sends a request over a connection of its own.
-func (s *deserted) sendOver(conn *fragile, key string) answer {
+func (s *deserted) sendOver(conn *fragile, key string) testservice.Answer {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	defer cancel()
 	conn.cancel = cancel
 	return s.send(&http.Client{Transport: &http.Transport{
 		DialContext: conn.dial, DisableKeepAlives: true, Protocols: &s.protocols, TLSClientConfig: s.trust.Clone(),
-	}}, key, withContext(ctx))
+	}}, key, testservice.WithContext(ctx))
 }
 
-func (s *deserted) send(client *http.Client, key string, edits ...edit) answer {
+func (s *deserted) send(client *http.Client, key string, edits ...testservice.Edit) testservice.Answer {
 	r, err := http.NewRequest(http.MethodPost, s.server.URL+"/pay", strings.NewReader(bodyFor(key)))
 	if err != nil {
-		return answer{err: err}
+		return testservice.Answer{Err: err}
 	}
 	r.GetBody = nil // else the transport may repeat the request
 	r.Header.Set("Idempotency-Key", key)
@@ -171,12 +172,12 @@ func (s *deserted) send(client *http.Client, key string, edits ...edit) answer {
 	}
 	resp, err := client.Do(r)
 	if err != nil {
-		return answer{err: err}
+		return testservice.Answer{Err: err}
 	}
 	defer resp.Body.Close()
 	resp.Header.Del("Date")
 	body, err := io.ReadAll(resp.Body)
-	return answer{resp.StatusCode, resp.Header, string(body), err}
+	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
 }
 
 // fragile is a connection whose client hangs up when so many bytes have passed, in both directions together.

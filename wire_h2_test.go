@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // The rows of HTTP/2 are frames that follow the preface, on stream 1. Answers are as in a wireRow, or "RST_STREAM 1" and
@@ -244,7 +245,7 @@ func (s *wireServer) describeFrames(from io.Reader) string {
 // describeBody tells an answer by its body alone.
 func (s *wireServer) describeBody(body string) string {
 	if strings.HasPrefix(body, "{") {
-		var p problem
+		var p testservice.Problem
 		require.NoError(s.t, json.Unmarshal([]byte(body), &p))
 		_, code, _ := strings.Cut(p.Type, "#")
 		return fmt.Sprint(p.Status, " ", code)
@@ -256,9 +257,9 @@ func (s *wireServer) describeBody(body string) string {
 	require.True(s.t, ran, "neither a problem nor an answer of the handler: %q", body)
 	first, known := s.firsts[run]
 	if !known {
-		s.firsts[run] = answer{body: body}
+		s.firsts[run] = testservice.Answer{Body: body}
 		return "201"
 	}
-	require.Equal(s.t, first.body, body)
+	require.Equal(s.t, first.Body, body)
 	return "replay"
 }

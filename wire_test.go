@@ -25,6 +25,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // A wireRow is raw bytes that are sent over a connection of their own, twice, and what comes back until the server
@@ -53,7 +54,7 @@ func TestWire(t *testing.T) {
 	newMemory := func() idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
 	t.Run("memory", func(t *testing.T) { testWire(t, newMemory) })
 	t.Run("Redis", func(t *testing.T) {
-		client := newRedisClient(t, servertest.Redis(t).Addr())
+		client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
 		testWire(t, func() idempotency.Store {
 			return idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: rand.Text() + ":"})
 		})
@@ -101,15 +102,15 @@ type wireServer struct {
 	t      *testing.T
 	label  string // of its goroutines
 	store  *askedStore
-	svc    *service
+	svc    *testservice.Service
 	runs   atomic.Int64 // of the handler, but for those in between
 	log    syncBuffer   // of the server
 	server *httptest.Server
-	firsts map[string]answer // of the handler, by the number of the run
+	firsts map[string]testservice.Answer // of the handler, by the number of the run
 }
 
 func newWireServer(t *testing.T, label string) *wireServer {
-	return &wireServer{t: t, label: label, firsts: map[string]answer{}, store: &askedStore{
+	return &wireServer{t: t, label: label, firsts: map[string]testservice.Answer{}, store: &askedStore{
 		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
 		asked: map[idempotency.Key]idempotency.ClaimRequest{},
 	}}
@@ -131,7 +132,7 @@ const (
 )
 
 func (s *wireServer) start(opts idempotency.Options, handler http.HandlerFunc, transport transport) {
-	s.svc = setup{store: s.store, opts: opts, outer: showingContext}.guard(s.t, func(w http.ResponseWriter, r *http.Request) {
+	s.svc = testservice.Setup{Store: s.store, Opts: opts, Outer: showingContext}.Guard(s.t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != inBetween {
 			handler(w, r)
 			return
@@ -139,7 +140,7 @@ func (s *wireServer) start(opts idempotency.Options, handler http.HandlerFunc, t
 		w.Header().Set("X-Run", "in between")
 		w.WriteHeader(http.StatusCreated)
 	})
-	s.server = httptest.NewUnstartedServer(s.svc.handler)
+	s.server = httptest.NewUnstartedServer(s.svc.Handler)
 	s.server.Config.ErrorLog = log.New(&s.log, "", 0)
 	s.server.Config.Protocols = new(http.Protocols)
 	s.server.Config.Protocols.SetHTTP1(true)
@@ -267,27 +268,27 @@ func (s *wireServer) describe(resp *http.Response) string {
 	if len(resp.Trailer) > 0 {
 		body = fmt.Appendf(body, " trailer %v", resp.Trailer)
 	}
-	a := answer{resp.StatusCode, resp.Header, string(body), err}
-	run := a.header.Get("X-Run")
+	a := testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(body), Err: err}
+	run := a.Header.Get("X-Run")
 	switch {
 	case err != nil:
-		return fmt.Sprintf("%d cut", a.status)
-	case a.status < 200:
-		return fmt.Sprint(a.status)
-	case a.replayed():
-		requireReplay(s.t, s.firsts[run], a)
+		return fmt.Sprintf("%d cut", a.Status)
+	case a.Status < 200:
+		return fmt.Sprint(a.Status)
+	case a.Replayed():
+		testservice.RequireReplay(s.t, s.firsts[run], a)
 		return "replay"
 	case run != "":
 		s.firsts[run] = a
-		return fmt.Sprint(a.status)
-	case a.header.Get("Content-Type") == "application/problem+json":
-		_, after, _ := strings.Cut(a.body, "#")
+		return fmt.Sprint(a.Status)
+	case a.Header.Get("Content-Type") == "application/problem+json":
+		_, after, _ := strings.Cut(a.Body, "#")
 		code, _, _ := strings.Cut(after, `"`)
-		requireProblem(s.t, a, a.status, code)
-		return fmt.Sprint(a.status, " ", code)
+		testservice.RequireProblem(s.t, a, a.Status, code)
+		return fmt.Sprint(a.Status, " ", code)
 	default:
 		require.True(s.t, resp.Close)
-		return fmt.Sprint(a.status, " net/http")
+		return fmt.Sprint(a.Status, " net/http")
 	}
 }
 
@@ -302,7 +303,7 @@ func (s *wireServer) requireInOrder() {
 	s.t.Helper()
 	s.requireServed()
 	await(s.t, "a claim is left", func() bool { return s.store.running() == 0 })
-	await(s.t, "a share is left", func() bool { return s.svc.usersCounted() == 0 })
+	await(s.t, "a share is left", func() bool { return s.svc.Middleware.UsersCounted() == 0 })
 	for line := range strings.Lines(s.log.String()) {
 		// The first as the server says GOAWAY, the others if a client hangs up before.
 		const harmless = "http2: server connection error|http2: server: error reading preface|TLS handshake error"

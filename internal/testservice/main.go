@@ -1,0 +1,31 @@
+package testservice
+
+import (
+	"flag"
+	"runtime/debug"
+	"slices"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs the tests of a package, and fails if they leave goroutines behind.
+//
+// Most tests wait for something: many more of them than processors run at a time. With the race detector there are fewer:
+// it makes the machine so slow that real clients and servers would exceed their deadlines.
+func Main(m *testing.M) {
+	atATime := "16"
+	if UnderRace() {
+		atATime = "4"
+	}
+	if err := flag.Set("test.parallel", atATime); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// UnderRace reports whether the race detector watches this program.
+func UnderRace() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}

@@ -1,0 +1,77 @@
+package testservice
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Problem is the body of a refusal.
+type Problem struct {
+	Type, Title, Detail    string
+	Status, OriginalStatus int
+	Retry                  idempotency.Retry
+}
+
+// retries has what a client is told to do about each problem.
+var retries = map[string]idempotency.Retry{
+	"key-missing":       idempotency.RetryNewKey,
+	"key-invalid":       idempotency.RetryNewKey,
+	"user-unknown":      idempotency.RetrySameKey,
+	"body-too-large":    idempotency.RetryNever,
+	"body-invalid":      idempotency.RetrySameKey,
+	"body-consumed":     idempotency.RetryNever,
+	"overloaded":        idempotency.RetrySameKey,
+	"quota-exceeded":    idempotency.RetrySameKey,
+	"in-progress":       idempotency.RetrySameKey,
+	"key-reused":        idempotency.RetryNewKey,
+	"not-replayable":    idempotency.RetryNever,
+	"replay-refused":    idempotency.RetryNever,
+	"outcome-unknown":   idempotency.RetryNever,
+	"store-unavailable": idempotency.RetrySameKey,
+	"rolled-back":       idempotency.RetrySameKey,
+}
+
+// RequireProblem checks that a is the refusal that code names, in every part.
+func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
+	t.Helper()
+	require.Equal(t, status, a.Status, "body: %s", a.Body)
+	require.Equal(t, "application/problem+json", a.Header.Get("Content-Type"))
+	require.Equal(t, "no-store", a.Header.Get("Cache-Control"))
+	require.Equal(t, "nosniff", a.Header.Get("X-Content-Type-Options"))
+	require.Equal(t, status == http.StatusUnauthorized, a.Header.Get("WWW-Authenticate") != "")
+	require.False(t, a.Replayed())
+	var p Problem
+	decoder := json.NewDecoder(bytes.NewReader([]byte(a.Body)))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&p))
+	require.Equal(t, "https://github.com/idempotency-go/idempotency#"+code, p.Type)
+	require.Equal(t, status, p.Status)
+	require.NotEmpty(t, p.Title)
+	require.NotEmpty(t, p.Detail)
+	require.Contains(t, retries, code)
+	require.Equal(t, retries[code], p.Retry)
+	switch code {
+	case "in-progress", "store-unavailable", "rolled-back", "overloaded":
+		require.Equal(t, "1", a.Header.Get("Retry-After"))
+	case "quota-exceeded":
+		require.Equal(t, "60", a.Header.Get("Retry-After"))
+	default:
+		require.NotContains(t, a.Header, "Retry-After")
+	}
+	return p
+}
+
+// RequireReplay checks that a is first once more.
+func RequireReplay(t *testing.T, first, a Answer) {
+	t.Helper()
+	require.True(t, a.Replayed(), "not marked as a replay: %d %s", a.Status, a.Body)
+	header := a.Header.Clone()
+	header.Del("Idempotent-Replayed")
+	require.Equal(t, first, Answer{a.Status, header, a.Body, a.Err})
+}

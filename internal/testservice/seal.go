@@ -1,0 +1,69 @@
+package testservice
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// SealKey returns a key whose secret depends on its ID only.
+func SealKey(id string) idempotency.SealKey {
+	secret := sha256.Sum256([]byte(id))
+	return idempotency.SealKey{ID: id, Secret: secret[:]}
+}
+
+// Sealing returns options with the keys that ids name.
+func Sealing(ids ...string) idempotency.SealOptions {
+	var opts idempotency.SealOptions
+	for _, id := range ids {
+		opts.Keys = append(opts.Keys, SealKey(id))
+	}
+	return opts
+}
+
+// OnlyOpening returns options with which nothing new is sealed.
+func OnlyOpening(opts idempotency.SealOptions) idempotency.SealOptions {
+	opts.OpenOnly = true
+	return opts
+}
+
+// SealingWith returns options with one key, that of a key management service.
+func SealingWith(cipher idempotency.Cipher) idempotency.SealOptions {
+	opts := Sealing("kms")
+	opts.Keys[0].Cipher = cipher
+	return opts
+}
+
+// MustSeal seals what a store keeps.
+func MustSeal(t testing.TB, inner idempotency.Store, opts idempotency.SealOptions) idempotency.Store {
+	t.Helper()
+	store, err := idempotency.Seal(inner, opts)
+	require.NoError(t, err)
+	return store
+}
+
+// KeyService is a key management service that does as its functions say. Without them it leaves all bytes as they are.
+type KeyService struct {
+	OnEncrypt, OnDecrypt func(context.Context, []byte) ([]byte, error)
+}
+
+// Encrypt calls OnEncrypt.
+func (s KeyService) Encrypt(ctx context.Context, plain, _ []byte) ([]byte, error) {
+	if s.OnEncrypt == nil {
+		return bytes.Clone(plain), nil
+	}
+	return s.OnEncrypt(ctx, plain)
+}
+
+// Decrypt calls OnDecrypt.
+func (s KeyService) Decrypt(ctx context.Context, sealed, _ []byte) ([]byte, error) {
+	if s.OnDecrypt == nil {
+		return bytes.Clone(sealed), nil
+	}
+	return s.OnDecrypt(ctx, sealed)
+}
