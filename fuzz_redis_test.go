@@ -17,7 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-// redisForm is the head of a record in Redis as lua/record.lua describes it.
+// redisForm is the head of a record in Redis as record.lua describes it.
 var redisForm = regexp.MustCompile(`^idempotency/1 (running|released|done) token=([^ \n]{32}) lease=([0-9]{1,13}) ` +
 	`ttl=([0-9]{1,13}) attempt=([0-9]{1,10}) key=([^ \n]+) ` +
 	`fingerprint=([0-9a-f]{64}) created=([0-9]{1,13})\n`)

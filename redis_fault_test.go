@@ -98,7 +98,7 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	} {
 		var source strings.Builder
 		for _, part := range parts {
-			text, err := os.ReadFile("lua/" + part + ".lua")
+			text, err := os.ReadFile("internal/redisscript/" + part + ".lua")
 			require.NoError(t, err)
 			source.Write(text)
 		}

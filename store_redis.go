@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency/internal/redisconn"
+	"github.com/idempotency-go/idempotency/internal/redisscript"
 )
 
 // RedisOptions are the settings of a [RedisStore]. The zero value of each field is its default.
@@ -41,8 +46,8 @@ type RedisOptions struct {
 // NX and GET claims a key, or reads its answer. The command SET with IFEQ stores an answer: it replaces the record of
 // the claim and no other. Valkey 8.1 and Redis 8.4 have IFEQ. If the server has no IFEQ, a short script does the same.
 // Scripts decide everything else, such as a key that is in use or was released. Redis runs them atomically and by its
-// own clock. Before Redis 7.0 and Valkey 7.2, a script claims keys too, and reads answers at a cost of some
-// microseconds for each kilobyte. The store finds out by itself what the server has.
+// own clock. A server that does not know SET with both NX and GET, such as Redis 6.2, takes another round trip for each
+// claim and each replay.
 //
 // Redis tells the age of a lease by the expiry of its record, and Extend moves this expiry. So an operation that is
 // under way is kept for the TTL from its last renewal, and Extend never shortens a lease. [Record.Created] is by the
@@ -66,18 +71,9 @@ type RedisOptions struct {
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
-	client   redisClient
-	prompt   bool // the client ends by the deadline of a context
-	prefix   string
-	replicas int
-	waits    chan struct{} // has one for each WAIT under way
-	fault    error         // of the options
-	isOld    atomic.Bool   // the server has no SET with both NX and GET
-	noSwap   atomic.Bool   // nor one with IFEQ
-	poolSize int64
-	underWay atomic.Int64 // steps
-	made     time.Time
-	replied  atomic.Int64 // when the server did so last, in nanoseconds since the store was made; 0: never
+	conn   *redisconn.Conn
+	prefix string
+	fault  error // of the options
 }
 
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
@@ -96,12 +92,10 @@ type RedisStore struct {
 // If opts has a fault, Begin and Check return it.
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
-	own, size := withDeadlines(client), poolSize(client)
-	return &RedisStore{
-		client: own, prompt: isPrompt(own), poolSize: size, prefix: prefix,
-		replicas: opts.Replicas, waits: make(chan struct{}, max(1, size/2)),
-		fault: errors.Join(checkPrefix(prefix), checkReplicas(client, opts.Replicas)), made: time.Now(),
-	}
+	conn, err := redisconn.New(client, opts.Replicas, redisconn.Errors{
+		Busy: ErrStoreBusy, Full: ErrStoreFull, Foreign: ErrRecordInvalid,
+	})
+	return &RedisStore{conn: conn, prefix: prefix, fault: errors.Join(checkPrefix(prefix), err)}
 }
 
 // checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
@@ -112,9 +106,6 @@ func checkPrefix(prefix string) error {
 	}
 	return nil
 }
-
-// key returns the name of the Redis key.
-func (s *RedisStore) key(key Key) string { return s.name(key.Digest()) }
 
 // name returns the name of the Redis key for a digest. Its hash tag keeps the staging key of the same record in the same
 // slot.
@@ -136,25 +127,24 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	if s.fault != nil {
 		return Record{}, nil, s.fault
 	}
-	text := s.key(key)
-	name, half := any(text), s.half(text)
-	own := newRunningRecord(half, request)
-	held, err := s.claim(ctx, name, own, request.TakeOver)
-	if isReplyLost(err) && (own.encoded.Load() > 0 || errors.Is(err, errLate) || !errors.Is(err, ErrStoreBusy)) {
-		return Record{}, newRedisClaim(s, name, own), err // it can be released
+	name, now := s.name(key.Digest()), time.Now().UnixMilli()
+	claim := newRedisClaim(s, name, request, now)
+	held, lost, err := claim.take(ctx, request.TakeOver)
+	switch {
+	case err != nil && lost:
+		return Record{}, claim, err // it can be released
+	case err != nil:
+		return Record{}, nil, err
+	case held == nil:
+		record := Record{Attempt: 1, Fingerprint: request.Fingerprint, Created: time.UnixMilli(now), LeaseLeft: request.Lease}
+		return record, claim, nil
 	}
+	found, err := parseRecord(held, s.half(name))
 	if err != nil {
 		return Record{}, nil, err
 	}
-	if held == nil {
-		return own.record, newRedisClaim(s, name, own), nil
-	}
-	found, err := parseRecord(held, half)
-	if err != nil {
-		return Record{}, nil, err
-	}
-	if found.state == stateRunning && bytes.Equal(found.token, own.token()) {
-		return found.claimed(request.Lease), newRedisClaim(s, name, own.next(found.head)), nil
+	if found.state == stateRunning && bytes.Equal(found.token, claim.token()) {
+		return found.claimed(request.Lease), claim.next(found.head), nil
 	}
 	record, err := found.decode()
 	if err == nil && request.Remaining && found.state == stateDone {
@@ -168,7 +158,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 func (s *RedisStore) remaining(ctx context.Context, name any, head []byte) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	reply, err := s.run(ctx, remainingScript, name, head)
+	reply, _, err := s.conn.Run(ctx, redisscript.Remaining, name, head)
 	if err != nil {
 		return 0
 	}
@@ -176,60 +166,310 @@ func (s *RedisStore) remaining(ctx context.Context, name any, head []byte) time.
 	return fromMilliseconds(n)
 }
 
-// claim claims the key of that name. It returns nothing if the key was free, and else the record that it has then, which
-// may be the caller's.
-func (s *RedisStore) claim(ctx context.Context, name any, own *runningRecord, takeOver bool) ([]byte, error) {
-	repeated := false
-	if !s.isOld.Load() {
-		reply, tries, err := s.claimFree(ctx, name, own)
-		if err != nil || reply.isNull() {
-			return nil, err
-		}
-		if held, ok := reply.text(); ok && !isOpen(held) {
-			return held, nil
-		}
-		if reply.isSyntaxError() {
-			s.isOld.Store(true)
-		}
-		repeated = tries > 1 || own.encoded.Load() > 1 // the client may try again by itself
-	}
-	held, err := s.run(ctx, claimScript, name, own, own.ttl, takeOver)
-	if err != nil && repeated {
-		err = replyLost{err} // the first try may have claimed the key
-	}
-	return []byte(held), err
+// redisClaim implements Claim.
+type redisClaim struct {
+	store *RedisStore
+	name  any             // a string
+	own   redisconn.Value // the record, byte for byte as Redis has it for as long as the claim lasts
+	lease int64           // in milliseconds, as the record names it
+	ttl   any             // likewise; to put a number into an any costs an allocation
+	space [256]byte       // as much as the head of a record may have
+
+	mu      sync.Mutex // held while the record is settled or made again
+	tried   bool       // Complete was called
+	settled bool       // Complete or Release has ended the claim
 }
 
-// claimFree claims the key of that name if it has no record: the reply is null then, and else what the key has. It asks for
-// the reply as it is on the wire, because go-redis takes a null for a failure: to look for its kind costs 3 us and 23
-// allocations. An error among the replies is left to the script that comes next: its client knows what to do about it, such
-// as to follow a slot to another node.
-func (s *RedisStore) claimFree(ctx context.Context, name any, own *runningRecord) (reply rawReply, tries int, err error) {
-	command := []any{"set", name, own, "nx", "get", "px", own.ttl}
-	tries, err = s.again(ctx, func() error {
-		cmd := redis.NewRawCmd(ctx, command...)
-		err := s.process(ctx, name, cmd)
-		if err == nil {
-			reply = cmd.Val()
+// newRedisClaim returns a claim to a new operation, which Redis does not know yet.
+func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) *redisClaim {
+	ttl := milliseconds(max(request.TTL, request.Lease))
+	c := &redisClaim{store: s, name: name, lease: milliseconds(request.Lease), ttl: ttl}
+	c.own.Text = appendRunning(c.space[:0], s.half(name), request.Fingerprint, c.lease, ttl, now)
+	return c
+}
+
+// next returns the claim to a further attempt, which has that head in Redis.
+func (c *redisClaim) next(head []byte) *redisClaim {
+	return &redisClaim{store: c.store, name: c.name, own: redisconn.Value{Text: head}, lease: c.lease, ttl: c.ttl}
+}
+
+// token returns the part of the record by which the store knows the claim.
+func (c *redisClaim) token() []byte { return c.own.Text[len(runningHead):][:redisTokenSize] }
+
+// take puts the record under its name. It returns nothing if there was none, and else the record that is there then, which
+// may be that of the claim.
+func (c *redisClaim) take(ctx context.Context, takeOver bool) (held []byte, lost bool, err error) {
+	set, held, lost, err := c.store.conn.SetNX(ctx, c.name, &c.own, c.ttl)
+	if err != nil || set || held != nil && !isOpen(held) {
+		return held, lost, err
+	}
+	reply, again, err := c.store.conn.Run(ctx, redisscript.Claim, c.name, &c.own, c.ttl, takeOver)
+	return []byte(reply), lost || again, err
+}
+
+func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
+
+func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
+	verdict, _, err := c.store.conn.Run(ctx, redisscript.Extend, c.name, &c.own, c.expiry(lease))
+	if err == nil && verdict == "missing" {
+		return c.restore(ctx, lease)
+	}
+	return outcome(verdict, err)
+}
+
+// restore makes the record again, unless the claim has ended: nobody would renew or settle it then.
+func (c *redisClaim) restore(ctx context.Context, lease time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled {
+		return ErrClaimLost
+	}
+	verdict, _, err := c.store.conn.Run(ctx, redisscript.Extend, c.name, &c.own, c.expiry(lease), "again")
+	return outcome(verdict, err)
+}
+
+// expiry returns for how many milliseconds Redis is to keep the record, if the lease is to run for so long from now.
+func (c *redisClaim) expiry(lease time.Duration) int64 {
+	return c.ttl.(int64) + milliseconds(lease) - c.lease
+}
+
+func (c *redisClaim) Release(ctx context.Context, ttl time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	verdict, _, err := c.store.conn.Run(ctx, redisscript.Release, c.name, &c.own, milliseconds(ttl))
+	return c.settle(verdict, err)
+}
+
+func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settle(c.complete(ctx, resp, milliseconds(ttl)))
+}
+
+func (c *redisClaim) complete(ctx context.Context, resp Response, ttl int64) (verdict string, err error) {
+	b := newBuffer(len(c.own.Text) + resp.encodedSize())
+	b.b = appendDone(b.b, c.own.Text, resp)
+	verdict, lost, err := c.put(ctx, b.b, ttl)
+	if err == nil && !lost { // else the client may still be about to send it
+		b.free()
+	}
+	if errors.Is(err, ErrStoreFull) && len(b.b) > spareSize { // but there is room for a record without body: that of the claim
+		return c.complete(ctx, resp.tombstone(), ttl)
+	}
+	return verdict, err
+}
+
+// What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
+const (
+	inlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
+	spareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
+)
+
+// put stores a completed record in the place of the running one. What is not as it should be is left to the script, which
+// knows more.
+func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict string, lost bool, err error) {
+	conn := c.store.conn
+	if !c.tried {
+		c.tried = true // a repetition will hardly find what it is to replace
+		swapped, again, err := conn.Swap(ctx, c.name, &c.own, done, ttl)
+		if swapped || err != nil {
+			return "OK", again, err
 		}
+		lost = again
+	}
+	if len(done) > inlineSize {
+		staged := c.name.(string) + string(c.token())
+		verdict, again, err := conn.RunStaged(ctx, redisscript.Complete, c.name, staged, done, &c.own, "", ttl)
+		lost = lost || again
+		full := errors.Is(err, ErrStoreFull) && len(done) <= spareSize
+		if !full && !redisconn.IsSlotMoving(err) {
+			return verdict, lost, err
+		}
+	}
+	verdict, again, err := conn.RunCopied(ctx, redisscript.Complete, c.name, &c.own, done, ttl)
+	return verdict, lost || again, err
+}
+
+// settle notes that the claim has ended, if it has.
+func (c *redisClaim) settle(verdict string, err error) error {
+	err = outcome(verdict, err)
+	c.settled = c.settled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
+	return err
+}
+
+// outcome translates the reply of a script, or of SET.
+func outcome(verdict string, err error) error {
+	if err != nil {
 		return err
-	})
-	return reply, tries, storeError(err)
+	}
+	switch verdict {
+	case "OK":
+		return nil
+	case "restored":
+		return ErrRestored
+	case "lost":
+		return ErrClaimLost
+	default:
+		return fmt.Errorf("%w: Redis holds something else", ErrRecordInvalid)
+	}
 }
 
-// rawReply is a reply of Redis as it is on the wire.
-type rawReply []byte
+// The states of a record, as the scripts write them.
+const (
+	stateRunning  = "running"
+	stateReleased = "released"
+	stateDone     = "done"
+)
 
-func (r rawReply) isNull() bool { return string(r) == "$-1\r\n" || string(r) == "_\r\n" }
+// redisRecord is a record as Redis holds it; record.lua shows the form.
+type redisRecord struct {
+	state    string
+	token    []byte
+	head     []byte
+	lease    int64 // in milliseconds, when it was given
+	given    int64 // the TTL that the record was given with the lease
+	told     int64 // the number that the claim script has added, or zero
+	record   Record
+	response []byte // the stored form
+}
 
-func (r rawReply) isSyntaxError() bool { return bytes.HasPrefix(r, []byte("-ERR syntax error")) }
+const (
+	redisMagic  = "idempotency/1"
+	runningHead = redisMagic + " " + stateRunning + " token="
+	upper       = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // which nothing in a head has
+)
 
-// text returns the string that is the reply, if it is one. It shares the memory of the reply.
-func (r rawReply) text() (text []byte, ok bool) {
-	head, text, ok := bytes.Cut(r, []byte("\r\n"))
-	ok = ok && len(head) > 0 && head[0] == '$' && len(text) >= 2
-	if !ok {
-		return nil, false
+// How many characters the words of a head have: numbers at most, all others exactly. The claim script has the same
+// limits. A time of 13 digits is before the year 2286, and a duration of so many milliseconds does not overflow.
+const (
+	redisTokenSize   = 32
+	redisKeySize     = 32 // record.lua says why
+	redisAttemptSize = 10
+	redisTimeSize    = 13
+)
+
+var (
+	errRedisHead = fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
+	errRedisKey  = fmt.Errorf("%w: record of another key in Redis", ErrRecordInvalid)
+)
+
+// appendRunning appends the record of the first attempt at a new operation to b.
+func appendRunning(b []byte, key string, fingerprint Fingerprint, lease, ttl, now int64) []byte {
+	var token [redisTokenSize / 2]byte
+	rand.Read(token[:]) // never fails
+	b = hex.AppendEncode(append(b, runningHead...), token[:])
+	b = strconv.AppendInt(append(b, " lease="...), lease, 10)
+	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
+	b = append(append(b, " attempt=1 key="...), key...)
+	b = hex.AppendEncode(append(b, " fingerprint="...), fingerprint[:])
+	b = strconv.AppendInt(append(b, " created="...), now, 10)
+	return append(b, '\n')
+}
+
+// appendDone appends the running record of a claim, completed with its response, to b.
+func appendDone(b, running []byte, resp Response) []byte {
+	b = append(b, redisMagic+" "+stateDone...)
+	b = append(b, running[len(redisMagic+" "+stateRunning):]...)
+	b, _ = resp.AppendBinary(b) // never fails
+	return b
+}
+
+// isOpen reports whether a record is running or released, so that its expiry tells more of it.
+func isOpen(record []byte) bool {
+	return bytes.HasPrefix(record, []byte(redisMagic+" "+stateRunning+" ")) ||
+		bytes.HasPrefix(record, []byte(redisMagic+" "+stateReleased+" "))
+}
+
+// parseRecord reads the record of key. It shares the memory of value.
+func parseRecord(value []byte, key string) (redisRecord, error) {
+	line, rest, whole := bytes.Cut(value, []byte("\n"))
+	words := lineReader{rest: line, ok: whole && !bytes.ContainsAny(line, upper) && !bytes.HasSuffix(line, []byte(" "))}
+	magic := words.next("")
+	r := redisRecord{state: stateOf(words.next("")), token: words.sized("token=", redisTokenSize)}
+	lease, given := words.digits("lease=", redisTimeSize), words.digits("ttl=", redisTimeSize)
+	attempt := words.digits("attempt=", redisAttemptSize)
+	own := words.next("key=")
+	fingerprint := r.record.Fingerprint.parse(words.next("fingerprint="))
+	created := words.digits("created=", redisTimeSize)
+	if string(magic) != redisMagic || !words.ok || len(words.rest) > 0 || !fingerprint {
+		return redisRecord{}, errRedisHead
 	}
-	return text[:len(text)-2], true
+	if attempt < 1 || attempt > math.MaxInt32 {
+		return redisRecord{}, errRedisHead
+	}
+	if string(own) != key {
+		return redisRecord{}, errRedisKey
+	}
+	r.head, r.lease, r.given = value[:len(line)+1], lease, given
+	r.record.Attempt, r.record.Created = int(attempt), time.UnixMilli(created)
+	switch {
+	case r.state == stateDone:
+		r.response = rest
+	case len(rest) > 0:
+		var err error
+		if r.told, err = strconv.ParseInt(string(rest), 10, 64); err != nil {
+			return redisRecord{}, errRedisHead
+		}
+	}
+	return r, nil
+}
+
+// stateOf returns the state of that name, or nothing.
+func stateOf(name []byte) string {
+	for _, state := range []string{stateDone, stateRunning, stateReleased} {
+		if string(name) == state {
+			return state
+		}
+	}
+	return ""
+}
+
+// digits reads a number of at most so many digits.
+func (l *lineReader) digits(prefix string, most int) int64 {
+	word := l.next(prefix)
+	n, err := strconv.ParseUint(string(word), 10, 63) // which takes no sign
+	l.ok = l.ok && err == nil && len(word) <= most
+	return int64(n)
+}
+
+// sized reads a word of exactly so many characters.
+func (l *lineReader) sized(prefix string, size int) []byte {
+	word := l.next(prefix)
+	l.ok = l.ok && len(word) == size
+	return word
+}
+
+// claimed returns the record of a claim with that lease.
+func (r redisRecord) claimed(lease time.Duration) Record {
+	r.record.LeaseLeft = lease
+	r.record.Remaining = fromMilliseconds(r.told)
+	return r.record
+}
+
+// decode returns the record that somebody else holds, with its response.
+func (r redisRecord) decode() (Record, error) {
+	switch r.state {
+	case stateRunning, stateReleased:
+		r.record.LeaseLeft = fromMilliseconds(r.told)
+		return r.record, nil
+	case stateDone:
+		r.record.Response = new(Response)
+		err := r.record.Response.UnmarshalBinary(r.response)
+		return r.record, err
+	default:
+		return Record{}, fmt.Errorf("%w: state of the record in Redis", ErrRecordInvalid)
+	}
+}
+
+// milliseconds returns what Redis counts. A part of one is a whole one: no lease is to end early.
+func milliseconds(d time.Duration) int64 {
+	n := d.Milliseconds()
+	if d%time.Millisecond > 0 {
+		n++
+	}
+	return n
+}
+
+func fromMilliseconds(n int64) time.Duration {
+	return time.Duration(min(n, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }

@@ -1,17 +1,69 @@
 package idempotency
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/idempotency-go/idempotency/internal/redisconn"
+	"github.com/idempotency-go/idempotency/internal/redisscript"
 )
 
 var _ Inspector = (*RedisStore)(nil)
+
+// UnsafeSetting is a setting of a store, or of its server, that weakens what the store promises.
+type UnsafeSetting struct {
+	Node    string // the server, or "client"
+	Setting string
+	Value   string
+	Risk    string // what may happen
+}
+
+// Error describes the setting and its risk.
+func (e *UnsafeSetting) Error() string {
+	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
+}
+
+// Findings returns what the Check of a store has found, one by one, for a service that accepts some of it. Err is what
+// Check has returned. There are none if it is nil.
+func Findings(err error) []error {
+	switch joined := err.(type) {
+	case nil:
+		return nil
+	case interface{ Unwrap() []error }:
+		return joined.Unwrap()
+	default:
+		return []error{err}
+	}
+}
+
+// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
+// all findings joined, see [Findings]. Each is an [*UnsafeSetting] that you weigh: not every service needs its records to
+// survive a loss of power. Any other error says that a server could not be asked. A setting that the server does not
+// report, as with some hosted services, is skipped.
+//
+// It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
+// second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
+// that does not answer within a second is skipped.
+//
+// Through a *redis.AutoPipeliner on a Cluster it asks one master only.
+func (s *RedisStore) Check(ctx context.Context) error {
+	if s.fault != nil {
+		return s.fault
+	}
+	unsafe, failed := s.conn.Check(ctx)
+	findings := make([]error, len(unsafe))
+	for i, found := range unsafe {
+		setting := UnsafeSetting(found)
+		findings[i] = &setting
+	}
+	return errors.Join(append(findings, failed...)...)
+}
 
 // Inspect implements [Inspector]. Redis does not know when an operation was completed, so Entry.Completed is zero. If
 // somebody has taken away the expiry of a record, Redis does not know its age either. The lease then counts from now,
@@ -26,16 +78,16 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 		return Entry{}, s.fault
 	}
 	name := s.name(digest)
-	held, err := s.look(ctx, name)
-	if errors.Is(err, redis.Nil) || err == nil && held.expiry == redisMissing {
+	held, err := s.conn.Look(ctx, name)
+	if err == nil && held.Expiry == redisconn.Missing {
 		return Entry{}, ErrNoRecord
 	}
 	entry := Entry{Digest: digest}
 	if err != nil {
 		return entry, err
 	}
-	entry.Size, entry.Remaining = held.size, max(0, held.expiry)
-	found, err := parseRecord(held.start, s.half(name))
+	entry.Size, entry.Remaining = held.Size, max(0, held.Expiry)
+	found, err := parseRecord(held.Start, s.half(name))
 	if err == nil {
 		err = found.show(&entry, held)
 	}
@@ -51,39 +103,11 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	return entry, nil
 }
 
-// What PTTL says of a record that has no expiry, and of none.
-const (
-	redisEternal = -1
-	redisMissing = -2
-)
-
-// seenRecord is what one moment has shown of a record.
-type seenRecord struct {
-	start  []byte // of the value, or all of it
-	size   int64  // of the whole value
-	expiry time.Duration
-}
-
-// look reads the record of that name at one moment: a transaction does it, because a script would copy a large answer.
-func (s *RedisStore) look(ctx context.Context, name string) (held seenRecord, err error) {
-	_, err = s.again(ctx, func() error {
-		pipe := s.client.TxPipeline()
-		value, expiry := pipe.Get(ctx, name), pipe.PTTL(ctx, name)
-		if err := s.exec(ctx, name, pipe); err != nil {
-			return err
-		}
-		start, err := value.Bytes()
-		held = seenRecord{start, int64(len(start)), expiry.Val()}
-		return err
-	})
-	return held, storeError(err)
-}
-
 // show adds what the head of a record says to an entry, if the record as a whole has the form that its head asks for.
-func (r redisRecord) show(entry *Entry, held seenRecord) error {
+func (r redisRecord) show(entry *Entry, held redisconn.Seen) error {
 	open := r.state == stateRunning || r.state == stateReleased
 	switch {
-	case open && held.size > int64(len(r.head)), open && !isHex(r.token): // which no script takes for a record
+	case open && held.Size > int64(len(r.head)), open && !isHex(r.token): // which no script takes for a record
 		return errRedisHead
 	case !open && r.state != stateDone:
 		return errRedisHead
@@ -104,7 +128,7 @@ func isHex(token []byte) bool {
 	return err == nil
 }
 
-func (r redisRecord) stateNow(held seenRecord) State {
+func (r redisRecord) stateNow(held redisconn.Seen) State {
 	switch {
 	case r.state == stateDone:
 		return StateCompleted
@@ -117,10 +141,10 @@ func (r redisRecord) stateNow(held seenRecord) State {
 	}
 }
 
-// leaseLeft returns the rest of a lease: what is gone of the expiry is gone of the lease, see lua/record.lua.
-func (r redisRecord) leaseLeft(held seenRecord) time.Duration {
-	gone := r.given - held.expiry.Milliseconds()
-	if held.expiry == redisEternal {
+// leaseLeft returns the rest of a lease: what is gone of the expiry is gone of the lease, see record.lua.
+func (r redisRecord) leaseLeft(held redisconn.Seen) time.Duration {
+	gone := r.given - held.Expiry.Milliseconds()
+	if held.Expiry == redisconn.Eternal {
 		gone = 0
 	}
 	return fromMilliseconds(max(0, r.lease-gone))
@@ -138,12 +162,12 @@ func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
 		return fmt.Errorf("%w: an entry without a state", ErrRecordInvalid) // of what could not be read
 	}
 	name := s.name(asked.Digest)
-	verdict, tries, err := s.tryRun(ctx, s.send, forgetScript, name,
+	verdict, lost, err := s.conn.Run(ctx, redisscript.Forget, name,
 		s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
 	switch {
 	case err != nil:
 		return err
-	case verdict == "OK", verdict == "missing" && tries > 1: // the reply to the first try was lost
+	case verdict == "OK", verdict == "missing" && lost: // an earlier try has removed it
 		return nil
 	case verdict == "missing":
 		return ErrNoRecord
@@ -154,4 +178,124 @@ func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
 	default:
 		return outcome(verdict, nil)
 	}
+}
+
+// List implements [Inspector]. Redis keeps no users, so ListRequest.User must be empty.
+//
+// It goes through all keys of the database by SCAN, a thousand at a time, and reads the first 768 bytes of each record.
+// So damage beyond them does not show. Redis serves others meanwhile. In a Cluster it asks every master, one after the
+// other. Only a *redis.ClusterClient can do that: with any other client of a Cluster the error wraps
+// [errors.ErrUnsupported].
+//
+// A key that has the name of a record and holds no record counts as unreadable.
+func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, error) {
+	if s.fault != nil {
+		return Listing{}, s.fault
+	}
+	if request.User != "" {
+		return Listing{}, fmt.Errorf("idempotency: Redis keeps no users to list by: %w", errors.ErrUnsupported)
+	}
+	found, err := newCollector(request)
+	if err != nil {
+		return Listing{}, err
+	}
+	survey := &redisSurvey{store: s, found: found, seen: make(map[[sha256.Size]byte]bool)}
+	pattern := redisconn.Literal(s.prefix) + "{" + strings.Repeat("?", hex.EncodedLen(sha256.Size)) + "}"
+	if err := s.conn.Scan(ctx, pattern, startSize, survey.pick, survey.show); err != nil {
+		return Listing{}, err
+	}
+	return found.result(), nil
+}
+
+// redisSurvey looks at the records of all servers.
+type redisSurvey struct {
+	store *RedisStore
+	found *collector
+	seen  map[[sha256.Size]byte]bool // a name may be told again
+}
+
+// startSize is enough for the longest head, and behind it for the first line of the response and the longest note.
+const startSize = 768
+
+// pick returns those of the names that are to be looked at, and whether more may come.
+func (v *redisSurvey) pick(names []string) (fresh []string, more bool) {
+	for _, name := range names {
+		digest, ok := v.store.digestIn(name)
+		switch {
+		case !ok || v.seen[digest]:
+		case len(v.seen) == v.found.request.Scan:
+			v.found.listing.Partial = true
+			return fresh, false
+		default:
+			v.seen[digest] = true
+			fresh = append(fresh, name)
+		}
+	}
+	return fresh, true
+}
+
+// digestIn returns the digest that is in a name, if it is one that the store gives to a record.
+func (s *RedisStore) digestIn(name string) (digest [sha256.Size]byte, ok bool) {
+	text, prefixed := strings.CutPrefix(name, s.prefix+"{")
+	text, closed := strings.CutSuffix(text, "}")
+	if !prefixed || !closed || len(text) != hex.EncodedLen(len(digest)) {
+		return digest, false
+	}
+	_, err := hex.Decode(digest[:], []byte(text))
+	return digest, err == nil && s.name(digest) == name // which has no capital letters
+}
+
+// show adds the record of that name, if it is one.
+func (v *redisSurvey) show(name string, held redisconn.Seen) {
+	if held.Expiry == redisconn.Missing {
+		return // in the meantime
+	}
+	digest, _ := v.store.digestIn(name)
+	entry := Entry{Digest: digest, Size: held.Size, Remaining: max(0, held.Expiry)}
+	found, err := parseRecord(held.Start, v.store.half(name)) // what is no string has no start
+	if err == nil {
+		err = found.show(&entry, held)
+	}
+	if err == nil && found.state == stateDone {
+		err = found.glance(&entry, held)
+	}
+	if err != nil {
+		v.found.listing.Unreadable++
+		return
+	}
+	v.found.add(entry)
+}
+
+// glance adds to an entry what the start of a completed record says of its response: the status and the note. The error says
+// that the record is not as long as its start says.
+func (r redisRecord) glance(entry *Entry, held redisconn.Seen) error {
+	first, rest, whole := bytes.Cut(r.response, []byte("\n"))
+	line := lineReader{rest: first, ok: whole}
+	magic := line.next("")
+	line.sized("crc=", hex.EncodedLen(4))
+	status, header, trailer, body := line.number(""), line.number("header="), line.number("trailer="), int64(0)
+	if string(line.rest) == "body="+responseOmitted {
+		line.rest = nil
+	} else {
+		body = line.number("body=")
+	}
+	line.ok = line.ok && len(line.rest) == 0 && string(magic) == strings.TrimSuffix(responseMagic, " ")
+	fits := max(header, trailer, body) <= held.Size // so that the sum is one
+	if size := int64(len(r.head)+len(first)+len("\n\n")) + header + trailer + body; !line.ok || !fits || size != held.Size {
+		return fmt.Errorf("%w: response in Redis", ErrRecordInvalid)
+	}
+	entry.Status = int(status)
+	note, err := noteIn(rest[:min(header, int64(len(rest)))])
+	entry.Note = note
+	return err
+}
+
+// noteIn returns the note at the start of stored fields, the end of which may be missing.
+func noteIn(fields []byte) (string, error) {
+	line, _, whole := bytes.Cut(fields, []byte("\n"))
+	if !whole || !bytes.HasPrefix(line, []byte(noteStart)) {
+		return "", nil
+	}
+	_, err := ParseFields(string(line) + "\n") // nobody is shown what Annotate refuses
+	return string(line[len(noteStart):]), err
 }

@@ -1,9 +1,7 @@
-package idempotency
+package redisconn
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -13,62 +11,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// UnsafeSetting is a setting of a store, or of its server, that weakens what the store promises.
-type UnsafeSetting struct {
-	Node    string // the server, or "client"
-	Setting string
-	Value   string
-	Risk    string // what may happen
-}
+// Unsafe is a setting of a server that weakens what the store promises.
+type Unsafe struct{ Node, Setting, Value, Risk string }
 
-// Error describes the setting and its risk.
-func (e *UnsafeSetting) Error() string {
-	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
-}
-
-// Findings returns what the Check of a store has found, one by one, for a service that accepts some of it. Err is what
-// Check has returned. There are none if it is nil.
-func Findings(err error) []error {
-	switch joined := err.(type) {
-	case nil:
-		return nil
-	case interface{ Unwrap() []error }:
-		return joined.Unwrap()
-	default:
-		return []error{err}
-	}
-}
-
-// Check asks every master for the settings that the guarantees of the store rest on. Call it at start-up. It returns
-// all findings joined, see [Findings]. Each is an [*UnsafeSetting] that you weigh: not every service needs its records to
-// survive a loss of power. Any other error says that a server could not be asked. A setting that the server does not
-// report, as with some hosted services, is skipped.
-//
-// It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
-// second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
-// that does not answer within a second is skipped.
-//
-// Through a *redis.AutoPipeliner on a Cluster it asks one master only.
-func (s *RedisStore) Check(ctx context.Context) error {
-	if s.fault != nil {
-		return s.fault
-	}
-	cluster, ok := s.client.(*redis.ClusterClient)
+// Check asks every master for its settings, and for its clock and those of its replicas. It returns what is unsafe, and
+// why a server could not be asked.
+func (c *Conn) Check(ctx context.Context) (found []Unsafe, failed []error) {
+	cluster, ok := c.client.(*redis.ClusterClient)
 	if !ok {
-		return errors.Join(s.checkNode(ctx, s.client)...)
+		return c.checkNode(ctx, c.client)
 	}
-	var (
-		mu       sync.Mutex
-		findings []error
-	)
+	var mu sync.Mutex
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		found := s.checkNode(ctx, node)
+		some, errs := c.checkNode(ctx, node)
 		mu.Lock()
 		defer mu.Unlock()
-		findings = append(findings, found...)
+		found, failed = append(found, some...), append(failed, errs...)
 		return nil
 	})
-	return errors.Join(append(findings, err)...)
+	if err != nil {
+		failed = append(failed, err)
+	}
+	return found, failed
 }
 
 // hazard is a setting and the values that are safe for it.
@@ -79,7 +43,11 @@ type hazard struct {
 }
 
 var hazards = []hazard{
-	{"redis_version", atLeast62, "scripts need Redis 6.2"},
+	{"redis_version", func(version string, _ settings) bool {
+		major, minor, _ := strings.Cut(version, ".")
+		minor, _, _ = strings.Cut(minor, ".")
+		return atLeast(major, "7") || major == "6" && atLeast(minor, "2")
+	}, "scripts need Redis 6.2"},
 	{"role", is("master"), "a replica refuses claims"},
 	{"maxmemory_policy", func(policy string, node settings) bool {
 		return policy == "noeviction" || node["maxmemory"] == "0"
@@ -116,32 +84,26 @@ func is(safe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == safe }
 }
 
-func atLeast62(version string, _ settings) bool {
-	var major, minor int
-	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	return err == nil && cmp.Or(cmp.Compare(major, 6), cmp.Compare(minor, 2)) >= 0
-}
-
 // settings are those that a server tells.
 type settings map[string]string
 
-func (s *RedisStore) checkNode(ctx context.Context, node redis.Cmdable) (findings []error) {
+func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable) (found []Unsafe, failed []error) {
 	told, err := readSettings(ctx, node)
 	if err != nil {
-		return []error{fmt.Errorf("idempotency: Redis: %w", err)}
+		return nil, []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
-	told[asked] = strconv.Itoa(s.replicas)
-	if client, ok := node.(*redis.Client); ok && s.replicas > 0 {
+	told[asked] = strconv.Itoa(c.replicas)
+	if client, ok := node.(*redis.Client); ok && c.replicas > 0 {
 		if err := client.Do(ctx, "wait", 0, 1).Err(); err != nil {
 			told["WAIT"] = err.Error()
 		}
 	}
 	for _, h := range hazards {
 		if value, known := told[h.setting]; known && !h.safe(value, told) {
-			findings = append(findings, &UnsafeSetting{nodeName(node), h.setting, value, h.risk})
+			found = append(found, Unsafe{nodeName(node), h.setting, value, h.risk})
 		}
 	}
-	return append(findings, checkClocks(ctx, node, told)...)
+	return append(found, checkClocks(ctx, node, told)...), nil
 }
 
 func nodeName(node redis.Cmdable) string {

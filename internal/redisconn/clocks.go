@@ -1,4 +1,4 @@
-package idempotency
+package redisconn
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 const maxSkew = 500 * time.Millisecond
 
 // checkClocks compares the clocks of the replicas of a master with its own. It skips replicas that cannot be reached.
-func checkClocks(ctx context.Context, node redis.Cmdable, told settings) (findings []error) {
+func checkClocks(ctx context.Context, node redis.Cmdable, told settings) (found []Unsafe) {
 	master, ok := node.(*redis.Client)
 	if !ok {
 		return nil
@@ -27,11 +27,13 @@ func checkClocks(ctx context.Context, node redis.Cmdable, told settings) (findin
 	for i := 0; ; i++ {
 		replica, known := told["slave"+strconv.Itoa(i)]
 		if !known {
-			return findings
+			return found
 		}
 		addr := replicaAddr(replica)
-		if clock, err := readReplicaClock(ctx, master.Options(), addr); err == nil {
-			findings = append(findings, compareClocks(addr, clock, own))
+		clock, err := readReplicaClock(ctx, master.Options(), addr)
+		if ahead := clock.ahead - own.ahead; err == nil && ahead.Abs()-clock.doubt-own.doubt > maxSkew {
+			found = append(found, Unsafe{addr, "clock", showSkew(ahead),
+				"a failover to it ends leases and records early or late by that much"})
 		}
 	}
 }
@@ -43,16 +45,11 @@ func replicaAddr(told string) string {
 	return net.JoinHostPort(ip, port)
 }
 
-func compareClocks(addr string, replica, master clock) error {
-	ahead := replica.ahead - master.ahead
-	if ahead.Abs()-replica.doubt-master.doubt <= maxSkew {
-		return nil
-	}
-	value := fmt.Sprintf("%v ahead of its master's", ahead.Round(time.Millisecond))
+func showSkew(ahead time.Duration) string {
 	if ahead < 0 {
-		value = fmt.Sprintf("%v behind its master's", -ahead.Round(time.Millisecond))
+		return fmt.Sprintf("%v behind its master's", -ahead.Round(time.Millisecond))
 	}
-	return &UnsafeSetting{addr, "clock", value, "a failover to it ends leases and records early or late by that much"}
+	return fmt.Sprintf("%v ahead of its master's", ahead.Round(time.Millisecond))
 }
 
 // clock says how far that of a server is ahead of ours, give or take doubt: the server has looked at its clock somewhen

@@ -1,0 +1,44 @@
+// Package redisscript has what Redis itself does with a record, in one atomic step each. The form of a record is in
+// record.lua. In Go, store_redis.go of the root knows it.
+package redisscript
+
+import (
+	_ "embed" // the scripts
+
+	"github.com/idempotency-go/idempotency/internal/redisconn"
+)
+
+//go:embed record.lua
+var record string
+
+//go:embed claim.lua
+var claim string
+
+//go:embed extend.lua
+var extend string
+
+//go:embed swap.lua
+var swap string
+
+//go:embed complete.lua
+var complete string
+
+//go:embed release.lua
+var release string
+
+//go:embed forget.lua
+var forget string
+
+//go:embed remaining.lua
+var remaining string
+
+// The scripts of the store. Each says in its source what its arguments are.
+var (
+	Claim    = redisconn.NewScript(record + claim)
+	Extend   = redisconn.NewScript(record + extend)
+	Complete = redisconn.NewScript(swap + record + complete)
+	Release  = redisconn.NewScript(record + release)
+	Forget   = redisconn.NewScript(record + forget)
+
+	Remaining = redisconn.NewScript(remaining)
+)
