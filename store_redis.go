@@ -40,7 +40,7 @@ type RedisOptions struct {
 	Replicas int
 }
 
-// RedisStore keeps records in Redis 6.2 or newer, or Valkey: one server, Sentinel or Cluster. It is safe for concurrent use.
+// RedisStore keeps records in Redis 7.0 or newer, or Valkey: one server, Sentinel or Cluster. It is safe for concurrent use.
 //
 // A first execution takes two round trips and a replay takes one, whatever the size of the answer. The command SET with
 // NX and GET claims a key, or reads its answer. The command SET with IFEQ stores an answer: it replaces the record of

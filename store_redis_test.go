@@ -735,7 +735,7 @@ func TestRedisCheck(t *testing.T) {
 	})
 	t.Run("version", func(t *testing.T) {
 		for version, findings := range map[string][]string{
-			"5.0.14": {"redis_version"}, "6.0.20": {"redis_version"}, "6.2.0": nil, "7.0.15": nil, "10.0.1": nil,
+			"5.0.14": {"redis_version"}, "6.2.20": {"redis_version"}, "7.0.15": nil, "10.0.1": nil,
 		} {
 			client := testservice.NewRedisClient(t, "127.0.0.1:1", testservice.WithContextTimeout)
 			client.AddHook(infoHook("redis_version:" + version + "\r\nrole:master\r\n"))

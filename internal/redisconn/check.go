@@ -44,10 +44,9 @@ type hazard struct {
 
 var hazards = []hazard{
 	{"redis_version", func(version string, _ settings) bool {
-		major, minor, _ := strings.Cut(version, ".")
-		minor, _, _ = strings.Cut(minor, ".")
-		return atLeast(major, "7") || major == "6" && atLeast(minor, "2")
-	}, "scripts need Redis 6.2"},
+		major, _, _ := strings.Cut(version, ".")
+		return atLeast(major, "7")
+	}, "each claim takes another round trip before Redis 7.0; before 6.2, none can be settled when memory is short"},
 	{"role", is("master"), "a replica refuses claims"},
 	{"maxmemory_policy", func(policy string, node settings) bool {
 		return policy == "noeviction" || node["maxmemory"] == "0"
