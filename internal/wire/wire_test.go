@@ -1,8 +1,9 @@
-package idempotency_test
+package wire_test
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"log"
 	"maps"
+	"math/bits"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -106,6 +108,8 @@ type wireServer struct {
 	runs   atomic.Int64 // of the handler, but for those in between
 	log    syncBuffer   // of the server
 	server *httptest.Server
+	opts   idempotency.Options
+	meets  atomic.Pointer[meeting]
 	firsts map[string]testservice.Answer // of the handler, by the number of the run
 }
 
@@ -118,7 +122,7 @@ func newWireServer(t *testing.T, label string) *wireServer {
 
 // withLimits returns opts with limits that a row can exceed.
 func withLimits(opts idempotency.Options) idempotency.Options {
-	opts.MaxBody, opts.MaxBodies, opts.MaxResponse = 1000, 1<<20, 4000
+	opts.MaxBody, opts.MaxBodies, opts.MaxResponse = 1000, 4<<10, 4000
 	return opts
 }
 
@@ -132,15 +136,22 @@ const (
 )
 
 func (s *wireServer) start(opts idempotency.Options, handler http.HandlerFunc, transport transport) {
-	s.svc = testservice.Setup{Store: s.store, Opts: opts, Outer: showingContext}.Guard(s.t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != inBetween {
+	s.opts = opts
+	guarded := testservice.Setup{Store: s.store, Opts: opts, Outer: showingContext}
+	s.svc = guarded.Guard(s.t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case inBetween:
+			w.Header().Set("X-Run", "in between")
+		case together:
+			s.meets.Load().wait()
+		default:
 			handler(w, r)
 			return
 		}
-		w.Header().Set("X-Run", "in between")
 		w.WriteHeader(http.StatusCreated)
 	})
 	s.server = httptest.NewUnstartedServer(s.svc.Handler)
+	s.svc.Server = s.server
 	s.server.Config.ErrorLog = log.New(&s.log, "", 0)
 	s.server.Config.Protocols = new(http.Protocols)
 	s.server.Config.Protocols.SetHTTP1(true)
@@ -167,7 +178,10 @@ func showingContext(next http.Handler) http.Handler {
 	})
 }
 
-const inBetween = "/in-between"
+const (
+	inBetween = "/in-between"
+	together  = "/together" // whose handlers meet
+)
 
 // handle is the guarded handler. Each of its answers differs from all others.
 func (s *wireServer) handle(w http.ResponseWriter, r *http.Request) {
@@ -303,12 +317,55 @@ func (s *wireServer) requireInOrder() {
 	s.t.Helper()
 	s.requireServed()
 	await(s.t, "a claim is left", func() bool { return s.store.running() == 0 })
-	await(s.t, "a share is left", func() bool { return s.svc.Middleware.UsersCounted() == 0 })
+	await(s.t, "a share is left", s.hasAllShares)
 	for line := range strings.Lines(s.log.String()) {
 		// The first as the server says GOAWAY, the others if a client hangs up before.
 		const harmless = "http2: server connection error|http2: server: error reading preface|TLS handshake error"
 		require.Regexp(s.t, harmless, line, "what the server logged")
 	}
+}
+
+// hasAllShares reports whether there is room for all that MaxBodies allows: requests with bodies of MaxBody at the same
+// time. The one user may take all of it.
+func (s *wireServer) hasAllShares() bool {
+	largest := cmp.Or(s.opts.MaxBody, 1<<20)
+	buffer := int64(1) << bits.Len64(uint64(largest-1))
+	body := strings.Repeat("b", int(largest))
+	m := newMeeting(int(s.opts.MaxBodies / buffer))
+	s.meets.Store(m)
+	var refused atomic.Bool
+	var all sync.WaitGroup
+	for range m.expected {
+		all.Go(func() {
+			if s.svc.Send(together, rand.Text(), body).Status != http.StatusCreated {
+				refused.Store(true)
+				m.end() // the others would wait in vain
+			}
+		})
+	}
+	all.Wait()
+	return !refused.Load()
+}
+
+// meeting is of handlers that wait until all of them are there.
+type meeting struct {
+	expected int
+	there    atomic.Int64
+	over     chan struct{}
+	end      func()
+}
+
+func newMeeting(expected int) *meeting {
+	m := &meeting{expected: expected, over: make(chan struct{})}
+	m.end = sync.OnceFunc(func() { close(m.over) })
+	return m
+}
+
+func (m *meeting) wait() {
+	if m.there.Add(1) == int64(m.expected) {
+		m.end()
+	}
+	<-m.over
 }
 
 // await polls for what is mostly there at once.
