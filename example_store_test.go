@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -114,6 +116,87 @@ func (s *switchable) Begin(
 		return idempotency.Record{}, nil, errors.New("connection refused")
 	}
 	return s.Store.Begin(ctx, key, request)
+}
+
+// counted is a Store in front of another one. It knows nothing of transactions: Unwrap leads to the Store that does.
+type counted struct {
+	idempotency.Store
+	begins atomic.Int64
+}
+
+func (s *counted) Unwrap() idempotency.Store { return s.Store }
+
+// Immediate says that counted itself waits for nothing.
+func (s *counted) Immediate() bool {
+	inner, ok := s.Store.(idempotency.Immediate)
+	return ok && inner.Immediate()
+}
+
+func (s *counted) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	s.begins.Add(1)
+	return s.Store.Begin(ctx, key, request)
+}
+
+// ledger stands for a transactional Store, such as pgxstore.NewTx returns.
+type ledger struct{ idempotency.Store }
+
+func (ledger) Transactional() bool { return true }
+
+// No handler runs without its transaction, whatever stands in front of the Store.
+func ExampleTransactional() {
+	store := &counted{Store: ledger{}}
+	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{FailOpen: true})
+	fmt.Println(err)
+	// Output: idempotency: FailOpen with a transactional store: its handlers need their transaction
+}
+
+// remembering is the least of a cache: it keeps each answer that it has seen for ever.
+type remembering struct {
+	idempotency.Store
+	seen sync.Map
+}
+
+func (s *remembering) Unwrap() idempotency.Store { return s.Store }
+
+func (s *remembering) Recall(key idempotency.Key) (idempotency.Record, bool) {
+	record, ok := s.seen.Load(key)
+	if !ok {
+		return idempotency.Record{}, false
+	}
+	return record.(idempotency.Record), true
+}
+
+func (s *remembering) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if err == nil && record.Response != nil && record.Fingerprint == request.Fingerprint {
+		s.seen.Store(key, record)
+	}
+	return record, claim, err
+}
+
+// A Recaller is asked before Begin. An Event says whether it had the answer.
+func ExampleRecaller() {
+	store := &remembering{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, e.FromCache) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	for range 3 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// executed false
+	// replayed false
+	// replayed true
 }
 
 // A Cache replays an answer while the store is down. A new key needs the store.
