@@ -59,8 +59,8 @@ func (o CacheOptions) validate(inner Store) error {
 // A record that the other store replays is kept only if that store says for how long it keeps it (see
 // [ClaimRequest].Remaining).
 //
-// In front of a store that [Seal] returns, a Cache holds the answers in the clear, and replays them without opening
-// them again. As the inner store of Seal, a Cache holds sealed answers.
+// In front of a store of package seal, a Cache holds the answers in the clear, and replays them without opening them
+// again. Behind one, a Cache holds sealed answers.
 //
 // A Cache does all that the other store does as a [Store] and as an [Inspector]. Call other methods, such as Check, on
 // the other store. A Cache has no goroutine and nothing to close. It is safe for concurrent use.

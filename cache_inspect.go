@@ -3,6 +3,8 @@ package idempotency
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"fmt"
 	"time"
 )
 
@@ -43,7 +45,7 @@ func (c *Cache) inspector() (Inspector, error) {
 	}
 	inner, ok := c.inner.(Inspector)
 	if !ok {
-		return nil, noInspector(c.inner)
+		return nil, fmt.Errorf("idempotency: a %T is no Inspector: %w", c.inner, errors.ErrUnsupported)
 	}
 	return inner, nil
 }

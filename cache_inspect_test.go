@@ -3,6 +3,7 @@ package idempotency_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"testing"
 	"time"
 
@@ -101,5 +102,23 @@ func TestInspectorReportsOptions(t *testing.T) {
 		_, err := store.List(t.Context(), idempotency.ListRequest{Limit: -1, Scan: -2})
 		require.ErrorContains(t, err, "Limit -1", name)
 		require.ErrorContains(t, err, "Scan -2", name)
+	}
+}
+
+// A cache in front of a store that shows nothing says so.
+func TestNoInspectorBehindACache(t *testing.T) {
+	t.Parallel()
+	inner := struct{ idempotency.Store }{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	for name, store := range map[string]idempotency.Store{
+		"cached": inner, "both": testservice.MustSeal(t, inner, testservice.Sealing("key")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache := newCache(store)
+			_, err := cache.Inspect(t.Context(), testservice.NumberedKey(0))
+			require.ErrorIs(t, err, errors.ErrUnsupported)
+			require.ErrorIs(t, cache.Forget(t.Context(), idempotency.Entry{}), errors.ErrUnsupported)
+			_, err = cache.List(t.Context(), idempotency.ListRequest{})
+			require.ErrorIs(t, err, errors.ErrUnsupported)
+		})
 	}
 }

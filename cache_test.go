@@ -405,8 +405,8 @@ func TestCacheIsLikeItsStore(t *testing.T) {
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	require.True(t, newCache(memory).Immediate())
 	require.False(t, newCache(testservice.NewSpyStore()).Immediate())
-	requireTransactional(t, newCache(memory), false)
-	requireTransactional(t, newCache(testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}), true)
+	testservice.RequireTransactional(t, newCache(memory), false)
+	testservice.RequireTransactional(t, newCache(testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}), true)
 }
 
 // Several processes with a cache each do random steps. Whenever one of them is told that an operation is completed, the

@@ -153,7 +153,7 @@ func ExampleMiddleware_Handler_incorrectBodyReadOutside() {
 
 // The mistake: an answer with a secret is stored like any other. Whoever reads the store reads the secret, and each
 // retry gets it again, for as long as Options.TTL says. There are three right ways: Decide with Tombstone keeps the
-// answer out of the store, Options.OmitHeaders keeps single fields out, and Seal encrypts the answers in the store.
+// answer out of the store, Options.OmitHeaders keeps single fields out, and package seal encrypts the answers in the store.
 func ExampleMiddleware_Handler_incorrectSecretStored() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})

@@ -203,13 +203,13 @@ func unsealed(t *testing.T, name, head, text string) string {
 	require.True(t, ok)
 	require.EqualValues(t, goldenMark, resp.Header)
 	body := resp.Body
-	words := record{head: head}
+	word := func(name string) string { return regexp.MustCompile(name + `=(\S+)`).FindStringSubmatch(head)[1] }
 	var attempt int
-	_, err := fmt.Sscan(words.word("attempt"), &attempt)
+	_, err := fmt.Sscan(word("attempt"), &attempt)
 	require.NoError(t, err)
 	digest, err := hex.DecodeString(regexp.MustCompile(`\{(.*)\}`).FindStringSubmatch(name)[1])
 	require.NoError(t, err)
-	fingerprint, err := hex.DecodeString(words.word("fingerprint"))
+	fingerprint, err := hex.DecodeString(word("fingerprint"))
 	require.NoError(t, err)
 
 	aad := append([]byte("idempotency/seal/1 answer\n"), digest...)

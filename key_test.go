@@ -16,7 +16,6 @@ import (
 	"strings"
 	"testing"
 	"testing/quick"
-	"unicode"
 	"unicode/utf8"
 	"unsafe"
 
@@ -170,17 +169,6 @@ func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 	}, nil))
 }
 
-// formats returns all formats of a value for which fmt asks the value itself.
-func formats() []string {
-	list := []string{"%+v", "%#v", "%+q", "% x", "%20s"}
-	for verb := 'A'; verb <= 'z'; verb++ {
-		if unicode.IsLetter(verb) && !strings.ContainsRune("Tpw", verb) {
-			list = append(list, "%"+string(verb))
-		}
-	}
-	return list
-}
-
 // A key prints as its operation, which is the same in all processes, and never shows its parts.
 func TestKeyIsNotPrinted(t *testing.T) {
 	t.Parallel()
@@ -189,7 +177,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	operation := idempotency.Operation{Key: key}
 	var out bytes.Buffer
 	for _, value := range []any{key, &key, event, operation, []idempotency.Key{key}, map[string]any{"key": key}} {
-		for _, format := range formats() {
+		for _, format := range testservice.Formats() {
 			fmt.Fprintf(&out, format, value)
 		}
 		fmt.Fprintln(&out, value)
@@ -203,7 +191,7 @@ func TestKeyIsNotPrinted(t *testing.T) {
 	require.NotContains(t, out.String(), hex.EncodeToString([]byte("secret")))
 	require.Equal(t, key.OperationID().String(), key.String())
 	require.Contains(t, out.String(), key.String())
-	for _, format := range formats() {
+	for _, format := range testservice.Formats() {
 		require.Contains(t, fmt.Sprintf(format, key), key.String(), format)
 		require.Contains(t, fmt.Sprintf(format, &key), key.String(), format)
 	}

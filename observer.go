@@ -18,7 +18,7 @@ type Outcome string
 //
 //   - Unrecorded may be followed by one of recorded, restored and claim-lost.
 //   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
-//     [UserFunc], for instance, Options.Replay, and a [Cipher] that decrypts. The panic goes on unchanged.
+//     [UserFunc], for instance, Options.Replay, and a Cipher of package seal. The panic goes on unchanged.
 const (
 	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store

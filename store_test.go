@@ -12,20 +12,6 @@ import (
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-// requireTransactional requires that a store is taken for a transactional one, or is not.
-func requireTransactional(t *testing.T, store idempotency.Store, want bool) {
-	t.Helper()
-	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		FailOpen: true, Abandoned: idempotency.Refuse,
-	})
-	if !want {
-		require.NoError(t, err)
-		return
-	}
-	require.ErrorContains(t, err, "FailOpen with a transactional store")
-	require.ErrorContains(t, err, "Abandoned is Refuse with a transactional store")
-}
-
 // wrapper is a store of somebody else's in front of another one.
 type wrapper struct{ idempotency.Store }
 
@@ -47,7 +33,7 @@ func TestTransactionalBehindWrappers(t *testing.T) {
 		"the first answers: no":  {transactions(wrapper{transactions(testservice.NewSpyStore(), true)}, false), false},
 		"the first answers: yes": {wrapper{transactions(wrapper{transactions(testservice.NewSpyStore(), false)}, true)}, true},
 	} {
-		t.Run(name, func(t *testing.T) { requireTransactional(t, row.store, row.want) })
+		t.Run(name, func(t *testing.T) { testservice.RequireTransactional(t, row.store, row.want) })
 	}
 }
 

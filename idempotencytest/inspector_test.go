@@ -103,8 +103,8 @@ func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 		"reference":    {leased, func() idempotency.Store { return newReference("") }},
 		"anonymous":    {leased, func() idempotency.Store { return newReference("knows no users") }},
 		"scanning":     {leased, func() idempotency.Store { return newReference("has to scan") }},
-		"sealed":       {leased, func() idempotency.Store { return seal(t, newReference("")) }},
-		"sealed twice": {leased, func() idempotency.Store { return seal(t, seal(t, newReference(""))) }},
+		"sealed":       {leased, func() idempotency.Store { return mustSeal(t, newReference("")) }},
+		"sealed twice": {leased, func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) }},
 		"cached": {leased, func() idempotency.Store {
 			return idempotency.NewCache(newReference(""), idempotency.CacheOptions{})
 		}},

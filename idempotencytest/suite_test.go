@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 func TestMemoryStore(t *testing.T) {
@@ -35,10 +36,10 @@ func TestTransactionalStore(t *testing.T) {
 	RunTx(t, newStore, act, ledger.count)
 }
 
-// seal returns a store that tells nobody the fingerprint of another request.
-func seal(t *testing.T, store idempotency.Store) idempotency.Store {
-	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
-		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+// mustSeal returns a store that tells nobody the fingerprint of another request.
+func mustSeal(t *testing.T, store idempotency.Store) idempotency.Store {
+	sealed, err := seal.New(store, seal.Options{
+		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,8 +122,8 @@ func TestNoFalseAlarms(t *testing.T) {
 		"reference":     func() idempotency.Store { return newReference("") },
 		"transactional": func() idempotency.Store { return newTransactions("") },
 		"unsure":        func() idempotency.Store { return unsure{newReference("")} },
-		"sealed":        func() idempotency.Store { return seal(t, newReference("")) },
-		"sealed twice":  func() idempotency.Store { return seal(t, seal(t, newTransactions(""))) },
+		"sealed":        func() idempotency.Store { return mustSeal(t, newReference("")) },
+		"sealed twice":  func() idempotency.Store { return mustSeal(t, mustSeal(t, newTransactions(""))) },
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
@@ -142,7 +143,7 @@ func TestNoFalseAlarmsOfEffects(t *testing.T) {
 		"transactional": func(l *ledger) idempotency.Store { return l.newStore("") },
 		"one writer":    func(l *ledger) idempotency.Store { return l.newStore("").oneWriter() },
 		"unsure":        func(l *ledger) idempotency.Store { return unsure{l.newStore("")} },
-		"sealed":        func(l *ledger) idempotency.Store { return seal(t, l.newStore("")) },
+		"sealed":        func(l *ledger) idempotency.Store { return mustSeal(t, l.newStore("")) },
 		"cached": func(l *ledger) idempotency.Store {
 			return idempotency.NewCache(l.newStore(""), idempotency.CacheOptions{})
 		},

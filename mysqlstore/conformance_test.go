@@ -7,6 +7,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 // The store is the same whatever the settings of the driver and of the session. Each is in one of the rows.
@@ -33,8 +34,8 @@ func TestConformance(t *testing.T) {
 func TestSealedStoreConforms(t *testing.T) {
 	t.Parallel()
 	store, _ := newStore(t, pool(t, server(t).DSN()))
-	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
-		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+	sealed, err := seal.New(store, seal.Options{
+		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
 	require.NoError(t, err)
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })

@@ -12,6 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 func TestStoreConformance(t *testing.T) {
@@ -124,7 +125,7 @@ func TestSealedStoresConform(t *testing.T) {
 	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sealed := seal(t, store, nil)
+			sealed := mustSeal(t, store, nil)
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
 		})
 	}
@@ -144,11 +145,11 @@ func TestCachedStoresConform(t *testing.T) {
 	}
 }
 
-// seal seals a store, with cipher if it is not nil.
-func seal(t testing.TB, store idempotency.Store, cipher idempotency.Cipher) idempotency.Store {
+// mustSeal seals a store, with cipher if it is not nil.
+func mustSeal(t testing.TB, store idempotency.Store, cipher seal.Cipher) idempotency.Store {
 	t.Helper()
-	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
-		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32), Cipher: cipher}},
+	sealed, err := seal.New(store, seal.Options{
+		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32), Cipher: cipher}},
 	})
 	require.NoError(t, err)
 	return sealed

@@ -39,7 +39,7 @@ func TestInspectorConformance(t *testing.T) {
 	for kind, store := range stores(direct, newTable(t, direct, pgxstore.Options{})) {
 		t.Run("sealed "+kind, func(t *testing.T) {
 			t.Parallel()
-			sealed := seal(t, store, nil)
+			sealed := mustSeal(t, store, nil)
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return sealed })
 		})
 		t.Run("cached "+kind, func(t *testing.T) {

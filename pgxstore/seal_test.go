@@ -38,7 +38,7 @@ func TestTransactionWhoseAnswerCannotBeSealed(t *testing.T) {
 	}
 	count := func() int64 { return one[int64](t, direct, `SELECT count(*) FROM sealed_effects`) }
 
-	down := newMiddleware(t, seal(t, store, brokenCipher{}), idempotency.Options{}, handler)
+	down := newMiddleware(t, mustSeal(t, store, brokenCipher{}), idempotency.Options{}, handler)
 	for range 3 {
 		got := post(down, "key")
 		require.Equal(t, http.StatusServiceUnavailable, got.Code)
@@ -46,7 +46,7 @@ func TestTransactionWhoseAnswerCannotBeSealed(t *testing.T) {
 		require.Zero(t, pool.Stat().AcquiredConns())
 		require.Zero(t, count())
 	}
-	up := newMiddleware(t, seal(t, store, nil), idempotency.Options{}, handler)
+	up := newMiddleware(t, mustSeal(t, store, nil), idempotency.Options{}, handler)
 	for range 2 {
 		require.Equal(t, http.StatusCreated, post(up, "key").Code)
 		require.EqualValues(t, 1, count())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/seal"
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
@@ -22,8 +23,8 @@ func TestConformance(t *testing.T) {
 func TestSealedStoreConforms(t *testing.T) {
 	t.Parallel()
 	store := open(t, newPath(t), sqlitestore.Options{Synchronous: sqlitestore.Normal, MaxBytes: 256 << 20})
-	sealed, err := idempotency.Seal(store, idempotency.SealOptions{
-		Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+	sealed, err := seal.New(store, seal.Options{
+		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
 	require.NoError(t, err)
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/seal"
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
@@ -22,11 +23,11 @@ func TestTxConformance(t *testing.T) {
 func TestSealedTxStoreConforms(t *testing.T) {
 	t.Parallel()
 	conform(t, func(path string) idempotency.Store {
-		sealed, err := idempotency.Seal(
+		sealed, err := seal.New(
 			openTx(t, path, sqlitestore.Options{
 				Synchronous: sqlitestore.Normal, MaxBytes: 256 << 20, Parameters: "_time_format=sqlite&_fk=1",
 			}),
-			idempotency.SealOptions{Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}}},
+			seal.Options{Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}}},
 		)
 		require.NoError(t, err)
 		return sealed

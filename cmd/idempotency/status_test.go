@@ -13,6 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 // Scripts rely on the exit status: what each command ends with, in each state of a key.
@@ -140,8 +141,8 @@ func TestSilentServer(t *testing.T) {
 func TestSealed(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, b backend) {
-		sealed, err := idempotency.Seal(b.open(t), idempotency.SealOptions{
-			Keys: []idempotency.SealKey{{ID: "1", Secret: make([]byte, 32)}},
+		sealed, err := seal.New(b.open(t), seal.Options{
+			Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 		})
 		require.NoError(t, err)
 		complete(t, sealed, keyOfAlice, answer)

@@ -169,7 +169,7 @@ func headerOf(e idempotency.Entry) (lines []string) {
 	return lines
 }
 
-// isSealed reports whether the answer was stored by a store of idempotency.Seal.
+// isSealed reports whether the answer was stored by a store of package seal.
 func isSealed(e idempotency.Entry) bool {
 	return e.Response != nil && strings.HasPrefix(string(e.Response.Header), ":sealed/1 ")
 }

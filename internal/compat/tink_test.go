@@ -13,6 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 // tinkCipher seals with a keyset.
@@ -79,8 +80,8 @@ func openKeyset(t *testing.T, keys *keyset.Manager) tink.AEAD {
 }
 
 // sealWith returns options with a cipher.
-func sealWith(secret []byte, cipher idempotency.Cipher) idempotency.SealOptions {
-	return idempotency.SealOptions{Keys: []idempotency.SealKey{{ID: "tink", Secret: secret, Cipher: cipher}}}
+func sealWith(secret []byte, cipher seal.Cipher) seal.Options {
+	return seal.Options{Keys: []seal.Key{{ID: "tink", Secret: secret, Cipher: cipher}}}
 }
 
 func newSecret() []byte {
@@ -94,13 +95,13 @@ func TestTinkConforms(t *testing.T) {
 	_, primitive := newKeyset(t)
 	envelope, err := aead.NewKMSEnvelopeAEADWithContext(aead.AES256GCMKeyTemplate(), keyService{primitive})
 	require.NoError(t, err)
-	for name, cipher := range map[string]idempotency.Cipher{
+	for name, cipher := range map[string]seal.Cipher{
 		"keyset": tinkCipher{primitive}, "envelope": tinkService{envelope},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotencytest.Run(t, func(t *testing.T) idempotency.Store {
-				store, err := idempotency.Seal(
+				store, err := seal.New(
 					idempotency.NewMemoryStore(idempotency.MemoryOptions{}), sealWith(newSecret(), cipher))
 				require.NoError(t, err)
 				return store
@@ -118,7 +119,7 @@ func TestTinkKeysetRotates(t *testing.T) {
 	after := openKeyset(t, keys)
 	_, other := newKeyset(t)
 	begin := func(primitive tink.AEAD) (idempotency.Record, idempotency.Claim, error) {
-		store, err := idempotency.Seal(inner, sealWith(secret, tinkCipher{primitive}))
+		store, err := seal.New(inner, sealWith(secret, tinkCipher{primitive}))
 		require.NoError(t, err)
 		return store.Begin(t.Context(), idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "1"},
 			idempotency.ClaimRequest{Lease: long, TTL: long})

@@ -151,13 +151,13 @@ var ofCache = []mutant{{
 
 var ofSeal = []mutant{{
 	name: "seal-not-bound-to-the-attempt", broken: "A sealed answer of an earlier attempt can be moved to a later one.",
-	file: "seal_key.go", needs: redis,
+	file: "seal/key.go", in: "./seal", needs: redis,
 	from: "	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))\n",
 	to:   "",
 	test: "TestForgedSealedRecords",
 }, {
 	name: "seal-replays-the-clear", broken: "A sealed store replays an answer that somebody has written in the clear.",
-	file: "seal.go", needs: redis,
+	file: "seal/seal.go", in: "./seal", needs: redis,
 	from: "	case s.clear:\n",
 	to:   "	case s.clear || !resp.Omitted:\n",
 	test: "TestForgedSealedRecords/answer in the clear",

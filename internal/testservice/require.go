@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -74,4 +76,15 @@ func RequireReplay(t *testing.T, first, a Answer) {
 	header := a.Header.Clone()
 	header.Del("Idempotent-Replayed")
 	require.Equal(t, first, Answer{a.Status, header, a.Body, a.Err})
+}
+
+// Formats returns all formats of a value for which fmt asks the value itself.
+func Formats() []string {
+	list := []string{"%+v", "%#v", "%+q", "% x", "%20s"}
+	for verb := 'A'; verb <= 'z'; verb++ {
+		if unicode.IsLetter(verb) && !strings.ContainsRune("Tpw", verb) {
+			list = append(list, "%"+string(verb))
+		}
+	}
+	return list
 }

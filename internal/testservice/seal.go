@@ -9,17 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/seal"
 )
 
 // SealKey returns a key whose secret depends on its ID only.
-func SealKey(id string) idempotency.SealKey {
+func SealKey(id string) seal.Key {
 	secret := sha256.Sum256([]byte(id))
-	return idempotency.SealKey{ID: id, Secret: secret[:]}
+	return seal.Key{ID: id, Secret: secret[:]}
 }
 
 // Sealing returns options with the keys that ids name.
-func Sealing(ids ...string) idempotency.SealOptions {
-	var opts idempotency.SealOptions
+func Sealing(ids ...string) seal.Options {
+	var opts seal.Options
 	for _, id := range ids {
 		opts.Keys = append(opts.Keys, SealKey(id))
 	}
@@ -27,22 +28,22 @@ func Sealing(ids ...string) idempotency.SealOptions {
 }
 
 // OnlyOpening returns options with which nothing new is sealed.
-func OnlyOpening(opts idempotency.SealOptions) idempotency.SealOptions {
+func OnlyOpening(opts seal.Options) seal.Options {
 	opts.OpenOnly = true
 	return opts
 }
 
 // SealingWith returns options with one key, that of a key management service.
-func SealingWith(cipher idempotency.Cipher) idempotency.SealOptions {
+func SealingWith(cipher seal.Cipher) seal.Options {
 	opts := Sealing("kms")
 	opts.Keys[0].Cipher = cipher
 	return opts
 }
 
 // MustSeal seals what a store keeps.
-func MustSeal(t testing.TB, inner idempotency.Store, opts idempotency.SealOptions) idempotency.Store {
+func MustSeal(t testing.TB, inner idempotency.Store, opts seal.Options) *seal.Store {
 	t.Helper()
-	store, err := idempotency.Seal(inner, opts)
+	store, err := seal.New(inner, opts)
 	require.NoError(t, err)
 	return store
 }

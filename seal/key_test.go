@@ -1,8 +1,13 @@
-package idempotency_test
+package seal_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/xml"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"regexp"
 	"strings"
@@ -15,7 +20,97 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/seal"
 )
+
+func TestNewReportsEveryFault(t *testing.T) {
+	t.Parallel()
+	secret := make([]byte, 32)
+	store, err := seal.New(nil, seal.Options{Keys: []seal.Key{
+		{ID: "", Secret: secret}, {ID: "a b", Secret: secret}, {ID: strings.Repeat("x", 33), Secret: secret},
+		{ID: "twice", Secret: secret}, {ID: "twice", Secret: secret}, {ID: "short", Secret: secret[1:]}, {ID: "line\n", Secret: secret},
+	}})
+	require.Nil(t, store)
+	for _, fault := range []string{
+		"Store is nil", "Keys[0].ID", "Keys[1].ID", "Keys[2].ID", "Keys[4].ID", "Keys[5].Secret", "Keys[6].ID",
+	} {
+		require.ErrorContains(t, err, fault)
+	}
+	require.NotContains(t, err.Error(), "Keys[3]")
+	_, err = seal.New(testservice.NewSpyStore(), seal.Options{})
+	require.ErrorContains(t, err, "no Keys")
+	testservice.MustSeal(t, testservice.NewSpyStore(), seal.Options{Keys: []seal.Key{
+		{ID: "A.b_c-" + strings.Repeat("9", 26), Secret: secret},
+	}})
+}
+
+func TestKeyDoesNotPrintItsSecret(t *testing.T) {
+	t.Parallel()
+	key := seal.Key{ID: "2026", Secret: []byte(strings.Repeat("secret", 6)), Cipher: testservice.KeyService{}}
+	opts := seal.Options{Keys: []seal.Key{key}}
+	printers := map[string]func(any) string{
+		"json": func(v any) string {
+			b, err := json.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"xml": func(v any) string {
+			b, err := xml.Marshal(v)
+			require.NoError(t, err)
+			return string(b)
+		},
+		"slog.TextHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewTextHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
+		"slog.JSONHandler": func(v any) string {
+			var b strings.Builder
+			slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "key", v)
+			return b.String()
+		},
+	}
+	for _, format := range testservice.Formats() {
+		printers[format] = func(v any) string { return fmt.Sprintf(format, v) }
+	}
+	// The first bytes of the secret, in the forms in which they would be printed.
+	forms := []string{"sec", "s e c", "115 101 99", "0x73, 0x65", "736563726574", "c2Vj"}
+	for name, print := range printers {
+		t.Run(name, func(t *testing.T) {
+			for _, value := range []any{key, &key, opts, &opts, opts.Keys} {
+				shown := print(value)
+				require.Contains(t, shown, "seal.Key(2026)")
+				for _, form := range forms {
+					require.NotContains(t, shown, form)
+				}
+			}
+		})
+	}
+}
+
+// Keys may come from configuration. What is written of them cannot be taken for that.
+func TestKeysFromJSON(t *testing.T) {
+	t.Parallel()
+	var opts seal.Options
+	secret := base64.StdEncoding.EncodeToString(testservice.SealKey("1").Secret)
+	require.NoError(t, json.Unmarshal([]byte(`{"Keys": [{"ID": "1", "Secret": "`+secret+`"}]}`), &opts))
+	require.Equal(t, testservice.Sealing("1"), opts)
+	written, err := json.Marshal(opts)
+	require.NoError(t, err)
+	require.Error(t, json.Unmarshal(written, &opts), "what was written has no secrets")
+}
+
+// The settings may be thrown away.
+func TestOptionsAreFrozen(t *testing.T) {
+	t.Parallel()
+	opts := testservice.Sealing("1")
+	inner := testservice.NewSpyStore()
+	first := testservice.Setup{Store: testservice.MustSeal(t, inner, opts)}.Serve(t, testservice.Echo)
+	second := testservice.Setup{Store: testservice.MustSeal(t, inner, opts)}.Serve(t, testservice.Echo)
+	clear(opts.Keys[0].Secret)
+	opts.Keys[0] = testservice.SealKey("2")
+	testservice.RequireReplay(t, first.Post("key", "body"), second.Post("key", "body"))
+}
 
 // forger writes to the Redis behind a sealed store.
 type forger struct {
@@ -26,7 +121,7 @@ type forger struct {
 }
 
 // newForger starts a service with one sealed store per prefix. Its users are named by a header.
-func newForger(t *testing.T, client *redis.Client, prefix string, opts idempotency.SealOptions) *forger {
+func newForger(t *testing.T, client *redis.Client, prefix string, opts seal.Options) *forger {
 	t.Helper()
 	inner := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
@@ -195,7 +290,7 @@ func TestForgedSealedRecords(t *testing.T) {
 	require.Equal(t, "2", genuine.word("attempt"))
 
 	// Other answers: all to requests that look the same.
-	elsewhere := func(prefix string, opts idempotency.SealOptions, user, key string) record {
+	elsewhere := func(prefix string, opts seal.Options, user, key string) record {
 		other := newForger(t, client, prefix, opts)
 		require.Equal(t, first, other.as(user, key))
 		return parseRecord(t, other.get(other.only()))
@@ -204,7 +299,7 @@ func TestForgedSealedRecords(t *testing.T) {
 	otherKey := elsewhere("other key:", testservice.Sealing("1"), "alice", "key-2")
 	secondKey := elsewhere("second key:", testservice.Sealing("2"), "alice", "key")
 	unknownKey := elsewhere("unknown key:", testservice.Sealing("3"), "alice", "key")
-	otherSecret := elsewhere("other secret:", idempotency.SealOptions{Keys: []idempotency.SealKey{
+	otherSecret := elsewhere("other secret:", seal.Options{Keys: []seal.Key{
 		{ID: "1", Secret: bytes.Repeat([]byte("x"), 32)},
 	}}, "alice", "key")
 	clearly := record{genuine.head, idempotency.Response{Status: http.StatusCreated, Body: []byte("forged")}}
@@ -330,4 +425,48 @@ func TestWhatAWriterOfASealedStoreCanDo(t *testing.T) {
 			require.Equal(t, row.runs, f.Runs.Load())
 		})
 	}
+}
+
+// fixedStore has one record for every key.
+type fixedStore struct{ record idempotency.Record }
+
+func (s fixedStore) Begin(
+	context.Context, idempotency.Key, idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	return s.record, nil, nil
+}
+
+// sealedSeed returns a record whose answer is sealed.
+func sealedSeed(f testing.TB, resp idempotency.Response) idempotency.Record {
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	testservice.MustComplete(f, testservice.MustSeal(f, inner, testservice.Sealing("1")), testservice.NumberedKey(1), resp)
+	record, _, err := inner.Begin(f.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.NoError(f, err)
+	return record
+}
+
+// FuzzSealedAnswer forges the answer of a record. Whatever it is, it is refused, unless it was sealed for this very record: by
+// another process that fuzzes, say.
+func FuzzSealedAnswer(f *testing.F) {
+	genuine := sealedSeed(f, testservice.BodyOf(20))
+	mark, body := string(genuine.Response.Header), genuine.Response.Body
+	for _, seed := range []string{"", ":sealed/1 ", ":sealed/1 1\n", ":sealed/1 2\n", "A: b\n", mark + "A: b\n", ": b\n" + mark} {
+		f.Add(seed, body, genuine.Response.Status, genuine.Attempt)
+	}
+	f.Add(mark, []byte(""), genuine.Response.Status, genuine.Attempt)
+	f.Add(mark, body[:len(body)-1], genuine.Response.Status, genuine.Attempt)
+	f.Add(mark, body, http.StatusOK, genuine.Attempt)
+	f.Add(mark, body, genuine.Response.Status, genuine.Attempt+1)
+	f.Fuzz(func(t *testing.T, header string, forged []byte, status, attempt int) {
+		record := genuine
+		record.Attempt = attempt
+		record.Response = &idempotency.Response{Status: status, Header: idempotency.Fields(header), Body: forged}
+		got, _, err := testservice.MustSeal(t, fixedStore{record}, testservice.Sealing("1", "2")).Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		if header == mark && status == genuine.Response.Status && attempt == genuine.Attempt && (err == nil || bytes.Equal(forged, body)) {
+			require.NoError(t, err)
+			require.Equal(t, testservice.BodyOf(20), *got.Response)
+			return
+		}
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	})
 }

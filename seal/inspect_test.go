@@ -1,4 +1,4 @@
-package idempotency_test
+package seal_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func secret() idempotency.Response {
 }
 
 // An answer is opened for who has the key. Nobody else is shown any of it, but all that is not secret.
-func TestSealInspect(t *testing.T) {
+func TestInspect(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	store := testservice.MustSeal(t, inner, testservice.Sealing("new", "old"))
@@ -35,19 +35,19 @@ func TestSealInspect(t *testing.T) {
 	require.Equal(t, clear.Size, entry.Size)
 	require.Empty(t, testservice.MustList(t, store).Entries[0].Note)
 
-	other, err := testservice.MustSeal(t, inner, testservice.Sealing("unknown")).(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
+	other, err := testservice.MustSeal(t, inner, testservice.Sealing("unknown")).Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Nil(t, other.Response)
 	require.Equal(t, idempotency.StateCompleted, other.State)
 	require.Equal(t, entry.OperationID(), other.OperationID())
 	require.Equal(t, entry.Created, other.Created)
-	require.NoError(t, testservice.MustSeal(t, inner, testservice.Sealing("unknown")).(idempotency.Inspector).Forget(t.Context(), other))
-	_, err = store.(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
+	require.NoError(t, testservice.MustSeal(t, inner, testservice.Sealing("unknown")).Forget(t.Context(), other))
+	_, err = store.Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrNoRecord)
 }
 
 // Whoever writes to the inner store cannot have anything shown that was not sealed.
-func TestSealInspectForgery(t *testing.T) {
+func TestInspectForgery(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	testservice.MustComplete(t, testservice.MustSeal(t, inner, testservice.Sealing("key")), testservice.NumberedKey(0), secret())
@@ -78,7 +78,7 @@ func TestSealInspectForgery(t *testing.T) {
 			if forged.allowClear {
 				opts = allowingClear(opts)
 			}
-			entry, err := testservice.MustSeal(t, inner, opts).(idempotency.Inspector).Inspect(t.Context(), key)
+			entry, err := testservice.MustSeal(t, inner, opts).Inspect(t.Context(), key)
 			require.Equal(t, idempotency.StateCompleted, entry.State)
 			switch {
 			case forged.fails:
@@ -103,24 +103,16 @@ func TestSealInspectForgery(t *testing.T) {
 func TestNoInspectorBehind(t *testing.T) {
 	t.Parallel()
 	inner := struct{ idempotency.Store }{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
-	for name, store := range map[string]idempotency.Store{
-		"sealed": testservice.MustSeal(t, inner, testservice.Sealing("key")),
-		"cached": idempotency.NewCache(inner, idempotency.CacheOptions{}),
-		"both":   idempotency.NewCache(testservice.MustSeal(t, inner, testservice.Sealing("key")), idempotency.CacheOptions{}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			inspector := store.(idempotency.Inspector)
-			_, err := inspector.Inspect(t.Context(), testservice.NumberedKey(0))
-			require.ErrorIs(t, err, errors.ErrUnsupported)
-			require.ErrorIs(t, inspector.Forget(t.Context(), idempotency.Entry{}), errors.ErrUnsupported)
-			_, err = inspector.List(t.Context(), idempotency.ListRequest{})
-			require.ErrorIs(t, err, errors.ErrUnsupported)
-		})
-	}
+	store := testservice.MustSeal(t, inner, testservice.Sealing("key"))
+	_, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorIs(t, store.Forget(t.Context(), idempotency.Entry{}), errors.ErrUnsupported)
+	_, err = store.List(t.Context(), idempotency.ListRequest{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
 // What was begun and not completed is shown by a sealed store as by the inner one.
-func TestSealInspectUnfinished(t *testing.T) {
+func TestInspectUnfinished(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	store := testservice.MustSeal(t, inner, testservice.Sealing("key"))
@@ -131,12 +123,12 @@ func TestSealInspectUnfinished(t *testing.T) {
 }
 
 // A line before what is sealed is no note: nothing vouches for it, though all else is as it was sealed.
-func TestSealInspectNoteInTheClear(t *testing.T) {
+func TestInspectNoteInTheClear(t *testing.T) {
 	t.Parallel()
 	inner := notingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 	store := testservice.MustSeal(t, inner, allowingClear(testservice.Sealing("key")))
 	testservice.MustComplete(t, store, testservice.NumberedKey(0), secret())
-	entry, err := store.(idempotency.Inspector).Inspect(t.Context(), testservice.NumberedKey(0))
+	entry, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 	require.Empty(t, entry.Note)
 	require.Nil(t, entry.Response)

@@ -1,0 +1,307 @@
+// Package seal encrypts and authenticates the answers that an [idempotency.Store] keeps, whatever store that is:
+//
+//	sealed, err := seal.New(store, seal.Options{Keys: []seal.Key{{ID: "2026", Secret: secret}}})
+//
+// Header, trailer and body of an answer are secret. The fingerprint of a request is stored as a keyed digest
+// (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies. These stay in
+// the clear: status, attempt, times, the size of the answer, the ID of the sealing key, and the digest of the
+// [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it, as PostgreSQL does.
+//
+// Each answer is bound to its key, attempt, status and fingerprint. Somebody who can write to the inner store cannot
+// make up, alter or move an answer. Begin reports an answer that cannot be opened as [idempotency.ErrRecordInvalid], and
+// the handler does not run then, whatever the options. The same person can still
+//
+//   - delete a record or mark it as released, so that the operation runs again;
+//   - mark a record as running, so that its operation is in progress;
+//   - bring back an older answer to the same request, with the same number of attempts;
+//   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
+//     too. The status of such an answer is reported as zero, because nothing vouches for it.
+package seal
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Options are the settings of a [Store].
+type Options struct {
+	// Keys are the keys in use. The first one seals, and each of them opens.
+	//
+	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put the new
+	// key first. Remove the old key a TTL after the last process has changed: no answer is sealed with it any more. An
+	// answer that was sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun
+	// under a missing key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. The
+	// number of answers that a key may seal (see [Key]) counts those of all processes together.
+	Keys []Key
+
+	// AllowClear also replays answers that were stored before the store was sealed. By default they are refused with
+	// [idempotency.ErrRecordInvalid]. While AllowClear is set, anybody who can write to the inner store can forge an
+	// answer. So unset it a TTL after the last process has begun to seal.
+	AllowClear bool
+
+	// OpenOnly opens sealed answers, and goes on to store new ones in the clear. It includes AllowClear. It is the first
+	// of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and then
+	// AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
+	// request, and refuses it with [idempotency.ErrKeyReused].
+	OpenOnly bool
+}
+
+// Store is an [idempotency.Store] that keeps its records in another one, where answers are sealed.
+//
+// The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
+// [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
+// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. But a claim
+// without a lease is rolled back, and the error is [idempotency.ErrRolledBack].
+//
+// A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
+// methods, such as Check, on the inner store. A Store is safe for concurrent use.
+type Store struct {
+	inner idempotency.Store
+	keys  []*sealer // the first one seals; nil stands for the clear
+	clear bool      // clear answers are replayed
+}
+
+var _ idempotency.Store = (*Store)(nil)
+
+// New returns a store that seals what the inner store keeps. The error reports every fault of opts.
+func New(inner idempotency.Store, opts Options) (*Store, error) {
+	err := opts.validate()
+	if inner == nil {
+		err = errors.Join(errors.New("seal: Store is nil"), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{inner: inner, clear: opts.AllowClear || opts.OpenOnly}
+	for _, key := range opts.Keys {
+		k, err := newSealer(key)
+		if err != nil {
+			return nil, fmt.Errorf("seal: key %q: %w", key.ID, err)
+		}
+		s.keys = append(s.keys, k)
+	}
+	switch {
+	case opts.OpenOnly:
+		s.keys = append([]*sealer{nil}, s.keys...)
+	case opts.AllowClear:
+		s.keys = append(s.keys, nil)
+	}
+	return s, nil
+}
+
+// Unwrap returns the inner store, which says whether the claims are transactions: see [idempotency.Transactional].
+func (s *Store) Unwrap() idempotency.Store { return s.inner }
+
+// Immediate implements [idempotency.Immediate]. A [Cipher] may wait, and the inner store.
+func (s *Store) Immediate() bool {
+	for _, k := range s.keys {
+		if k != nil && !k.isLocal() {
+			return false
+		}
+	}
+	inner, ok := s.inner.(idempotency.Immediate)
+	return ok && inner.Immediate()
+}
+
+// Begin implements [idempotency.Store].
+func (s *Store) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	digest, fp := key.Digest(), request.Fingerprint
+	request.Fingerprint = s.keys[0].fingerprint(digest, fp)
+	record, claim, err := s.inner.Begin(ctx, key, request)
+	// The inner store grants an operation that was begun under another key by the fingerprint that it has of it. If the
+	// record expires before that question, the store begins a new operation with that fingerprint. This does no harm: the
+	// same request had it a moment before, and its answer is sealed with the first key.
+	for err == nil && claim == nil && record.Fingerprint != request.Fingerprint && idle(&record) &&
+		s.same(digest, fp, record.Fingerprint) {
+		request.Fingerprint = record.Fingerprint
+		record, claim, err = s.inner.Begin(ctx, key, request)
+	}
+	switch {
+	case err != nil:
+		return record, claim, err
+	case claim == nil:
+		record, err = s.reveal(ctx, digest, fp, record)
+		return record, nil, err
+	case s.keys[0] != nil:
+		claim = &sealedClaim{Claim: claim, key: s.keys[0], noLease: record.NoLease, request: fp, to: binding{
+			digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint,
+		}}
+	}
+	record.Fingerprint = fp
+	return record, claim, nil
+}
+
+// idle reports whether nobody runs the operation, and nobody has completed it.
+func idle(record *idempotency.Record) bool {
+	return record.Response == nil && record.LeaseLeft <= 0 && !record.NoLease
+}
+
+// same reports whether stored is the fingerprint fp of a request, under any key.
+func (s *Store) same(digest [sha256.Size]byte, fp, stored idempotency.Fingerprint) bool {
+	for _, k := range s.keys {
+		if k.fingerprint(digest, fp) == stored {
+			return true
+		}
+	}
+	return false
+}
+
+// reveal returns the record that holds a key as a request with fingerprint fp is to see it.
+func (s *Store) reveal(
+	ctx context.Context, digest [sha256.Size]byte, fp idempotency.Fingerprint, record idempotency.Record,
+) (idempotency.Record, error) {
+	resp := record.Response
+	switch {
+	case resp == nil:
+	case isSealed(resp):
+		err := s.open(ctx, digest, &record)
+		return record, err
+	case s.clear:
+	case resp.Omitted:
+		record.Response = &idempotency.Response{Omitted: true} // the rest may be forged
+	default:
+		return record, fmt.Errorf("%w: the answer is not sealed", idempotency.ErrRecordInvalid)
+	}
+	if s.same(digest, fp, record.Fingerprint) {
+		record.Fingerprint = fp
+	}
+	return record, nil
+}
+
+// isSealed reports whether a response is a sealed one, by whatever key.
+func isSealed(resp *idempotency.Response) bool {
+	return !resp.Omitted && strings.HasPrefix(string(resp.Header), magic)
+}
+
+// open replaces the sealed response of a record by what is in it, and the fingerprint by that of the request that was
+// answered.
+func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
+	sealed := record.Response
+	k := s.sealerOf(sealed.Header)
+	switch {
+	case k == nil:
+		return fmt.Errorf("%w: sealed answer, key unknown", idempotency.ErrRecordInvalid)
+	case sealed.Header != k.mark || sealed.Trailer != "":
+		return fmt.Errorf("%w: sealed answer, with a header in the clear", idempotency.ErrRecordInvalid)
+	}
+	plain, err := k.open(ctx, sealed.Body, &binding{
+		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
+	})
+	if err != nil {
+		return err
+	}
+	fp, resp, ok := parseSecret(plain)
+	if !ok {
+		return fmt.Errorf("%w: form of a sealed answer of %d bytes", idempotency.ErrRecordInvalid, len(plain))
+	}
+	resp.Status = sealed.Status
+	record.Fingerprint, record.Response = fp, &resp
+	return nil
+}
+
+// sealerOf returns the key whose mark header begins with, or nil.
+func (s *Store) sealerOf(header idempotency.Fields) *sealer {
+	for _, k := range s.keys {
+		if k != nil && strings.HasPrefix(string(header), string(k.mark)) {
+			return k
+		}
+	}
+	return nil
+}
+
+// sealedClaim implements [idempotency.Claim].
+type sealedClaim struct {
+	idempotency.Claim
+	key     *sealer
+	noLease bool
+	request idempotency.Fingerprint
+	to      binding // but for the status
+	given   bool    // an answer has gone to the inner store
+}
+
+// Complete implements [idempotency.Claim].
+func (c *sealedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	to := c.to
+	to.status = resp.Status
+	body, err := c.key.seal(ctx, secret(c.request, resp), &to)
+	if err != nil {
+		return c.fail(ctx, err)
+	}
+	c.given = true
+	return c.Claim.Complete(ctx, idempotency.Response{Status: resp.Status, Header: c.key.mark, Body: body}, ttl)
+}
+
+// rollbackTimeout bounds a rollback that takes place after the time for Complete may have passed.
+const rollbackTimeout = 5 * time.Second
+
+// fail returns the error of a Complete that has not reached the inner store. It ends a claim without a lease, unless an
+// earlier Complete has: of such a claim nobody calls Release after a Complete.
+func (c *sealedClaim) fail(ctx context.Context, err error) error {
+	if !c.noLease || c.given {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	if failed := c.Release(ctx, 0); failed != nil {
+		err = fmt.Errorf("%w; %w", err, failed)
+	}
+	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, err)
+}
+
+// What is sealed is the fingerprint of the request, and the response but for its status, which is bound to it.
+const (
+	secretWhole   = 0
+	secretOmitted = 1
+)
+
+// secret returns what is sealed of the response to a request with fingerprint fp. It has room to be sealed in place.
+func secret(fp idempotency.Fingerprint, r idempotency.Response) []byte {
+	size := len(fp) + 1 + 8 + len(r.Header) + 8 + len(r.Trailer) + len(r.Body)
+	b := append(make([]byte, 0, size+overhead), fp[:]...)
+	if r.Omitted {
+		b, r.Body = append(b, secretOmitted), nil
+	} else {
+		b = append(b, secretWhole)
+	}
+	b = appendPart(b, r.Header)
+	b = appendPart(b, r.Trailer)
+	return append(b, r.Body...)
+}
+
+func appendPart(b []byte, part idempotency.Fields) []byte {
+	return append(binary.BigEndian.AppendUint64(b, uint64(len(part))), part...)
+}
+
+// parseSecret returns what secret was given, but for the status. The body is a part of b.
+func parseSecret(b []byte) (fp idempotency.Fingerprint, r idempotency.Response, ok bool) {
+	if len(b) <= len(fp) {
+		return fp, r, false
+	}
+	rest := b[copy(fp[:], b):]
+	kind := rest[0]
+	header, rest, ok := cutPart(rest[1:])
+	trailer, body, whole := cutPart(rest)
+	r.Header, r.Trailer, r.Body, r.Omitted = header, trailer, body, kind == secretOmitted
+	return fp, r, ok && whole && (kind == secretWhole || kind == secretOmitted)
+}
+
+// cutPart returns the part that appendPart has written, and what follows it.
+func cutPart(b []byte) (part idempotency.Fields, rest []byte, ok bool) {
+	if len(b) < 8 {
+		return "", nil, false
+	}
+	size, rest := binary.BigEndian.Uint64(b), b[8:]
+	if size > uint64(len(rest)) {
+		return "", nil, false
+	}
+	return idempotency.Fields(rest[:size]), rest[size:], true
+}
