@@ -1,9 +1,13 @@
 package mysqlstore
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+)
 
 // Now is the time as the statements have it.
-var Now = read("now")
+var Now = sqlstore.Statement(files, "now")
 
 // Waited returns a query for how long a statement has waited, in seconds, that began at a local time, and has the
 // record at another one.

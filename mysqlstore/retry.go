@@ -5,10 +5,10 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // tries is how often a step is begun while connections break.
@@ -31,7 +31,7 @@ func (t *Table) retry(ctx context.Context, step func() error) error {
 		case ctx.Err() == nil:
 			return err
 		}
-		if pause(ctx, growing(n)) {
+		if sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
 			continue
 		}
 		if conflict != nil || crowded && isLate(err) && t.isCrowded() {
@@ -45,25 +45,6 @@ func (t *Table) retry(ctx context.Context, step func() error) error {
 func (t *Table) isCrowded() bool {
 	stats := t.db.Stats()
 	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
-}
-
-// growing returns a pause that doubles each time, from a millisecond up to a tenth of a second, less up to a half at
-// random.
-func growing(times int) time.Duration {
-	d := min(time.Millisecond<<min(times, 10), 100*time.Millisecond)
-	return d/2 + rand.N(d/2)
-}
-
-// pause reports whether ctx has not ended by then.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // dropReadOnly closes the idle connections to a server that takes no writes, for the pool to make new ones: after a

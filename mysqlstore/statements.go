@@ -7,30 +7,18 @@ import (
 	"encoding/hex"
 	"strings"
 	"sync"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 //go:embed sql
 var files embed.FS
 
-// read returns a file of the directory sql without the comments in front of it.
-func read(file string) string {
-	text, err := files.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // a file that is not embedded
-	}
-	var b strings.Builder
-	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, "--") {
-			b.WriteString(line)
-		}
-	}
-	return strings.TrimSpace(b.String())
-}
-
 // statement returns a file of the directory sql for the table.
 func (o Options) statement(file string) string {
 	digests := strings.Repeat("UNHEX(?), ", deleteBatch-1) + "UNHEX(?)"
-	return strings.NewReplacer("{records}", o.name(), "{now}", read("now"), "{digests}", digests).Replace(read(file))
+	return strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
+		"{digests}", digests).Replace(sqlstore.Statement(files, file))
 }
 
 // digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes

@@ -39,7 +39,7 @@ var _ sqlstore.Attempt = (*attempt)(nil)
 // begin gives the attempt another connection.
 func (a *attempt) begin(conn *sql.Conn) {
 	a.conn, a.changed = conn, false
-	a.marker, a.token = newToken(), newToken() // nobody knows what became of earlier ones
+	a.marker, a.token = sqlstore.NewToken(), sqlstore.NewToken() // nobody knows what became of earlier ones
 }
 
 // claim claims the key, or returns the record that holds it.
@@ -56,7 +56,7 @@ func (a *attempt) claim(ctx context.Context) (*idempotency.Record, error) {
 		if err := a.end(ctx); err != nil {
 			return nil, err
 		}
-		if !pause(ctx, growing(n)) { // another session was faster; the next look finds what it has made
+		if !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) { // another session was faster; the next look finds what it has made
 			return nil, ctx.Err()
 		}
 	}
@@ -198,7 +198,7 @@ func (a *attempt) answer(ctx context.Context, response []byte, ttl time.Duration
 func (a *attempt) answerAnew(ctx context.Context, response []byte, ttl time.Duration) (stored bool, err error) {
 	for n := 0; ; n++ {
 		stored, err = a.put(ctx, a.token, response, ttl, "TRUE")
-		if !isConflict(err) || !pause(ctx, growing(n)) {
+		if !isConflict(err) || !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
 			break
 		}
 	}
@@ -256,7 +256,7 @@ func (a *attempt) resolve(ctx context.Context, cause error) error {
 			return nil
 		case err == nil:
 			return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause)
-		case !pause(ctx, 20*time.Millisecond):
+		case !sqlstore.Pause(ctx, 20*time.Millisecond):
 			return sqlstore.RolledBack(fmt.Errorf("in doubt: %w", cause))
 		}
 	}

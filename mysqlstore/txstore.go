@@ -2,7 +2,6 @@ package mysqlstore
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"time"
@@ -69,7 +68,7 @@ func (s *TxStore) begin(ctx context.Context, a *attempt) (found *idempotency.Rec
 		err = s.retry(ctx, func() (err error) {
 			found, err = s.visit(ctx, a)
 			if err != nil && isBroken(err) {
-				giveUp = time.Now().Add(timeLeft(ctx) / 2)
+				giveUp = time.Now().Add(sqlstore.TimeLeft(ctx) / 2)
 			}
 			return err
 		})
@@ -79,7 +78,7 @@ func (s *TxStore) begin(ctx context.Context, a *attempt) (found *idempotency.Rec
 		if err != nil || found != &running || time.Now().After(giveUp) {
 			return found, err
 		}
-		pause(ctx, 5*time.Millisecond)
+		sqlstore.Pause(ctx, 5*time.Millisecond)
 	}
 }
 
@@ -116,21 +115,6 @@ func half(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Until(deadline)/2)
 	}
 	return context.WithCancel(ctx)
-}
-
-// timeLeft returns how long it is to the deadline of ctx, and a second if it has none.
-func timeLeft(ctx context.Context) time.Duration {
-	if deadline, ok := ctx.Deadline(); ok {
-		return time.Until(deadline)
-	}
-	return time.Second
-}
-
-// newToken returns a random token.
-func newToken() []byte {
-	token := make([]byte, 16)
-	rand.Read(token) // never fails
-	return token
 }
 
 var (

@@ -2,7 +2,6 @@ package sqlitestore
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"sync"
@@ -65,8 +64,7 @@ func (a *attempt) seekRoom(ctx context.Context) error {
 func (a *attempt) own() {
 	a.record = a.seen.Next(a.request)
 	a.record.NoLease = true
-	a.token = make([]byte, 16)
-	rand.Read(a.token) // never fails
+	a.token = sqlstore.NewToken()
 }
 
 // Conn implements [sqlstore.Attempt].

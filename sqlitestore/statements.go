@@ -3,19 +3,15 @@ package sqlitestore
 import (
 	"database/sql"
 	"embed"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 //go:embed sql
 var files embed.FS
 
 // statement returns a file of the directory sql.
-func statement(file string) string {
-	text, err := files.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // a file that is not embedded
-	}
-	return string(text)
-}
+func statement(file string) string { return sqlstore.Statement(files, file) }
 
 // statements are those of the connection that writes.
 type statements struct {

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
 	"errors"
 	"sync"
@@ -75,8 +74,7 @@ func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	digest := key.Digest()
-	l := &lease{store: store, digest: digest[:], names: NamesOf(key), token: make([]byte, 16)}
-	rand.Read(l.token) // never fails
+	l := &lease{store: store, digest: digest[:], names: NamesOf(key), token: NewToken()}
 	var g granted
 	begun, err := store.Do(ctx, true, func(steps Steps) (err error) {
 		g, err = l.claim(steps, request)

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"crypto/rand"
 	"database/sql"
 	"fmt"
 	"math"
@@ -17,11 +18,11 @@ type Names [3]string
 
 // NamesOf returns the names of a key.
 func NamesOf(key idempotency.Key) Names {
-	return Names{printable(key.User), printable(key.Endpoint), printable(key.ID)}
+	return Names{Printable(key.User), Printable(key.Endpoint), Printable(key.ID)}
 }
 
-// printable returns s as text. The digest tells keys apart that become the same.
-func printable(s string) string {
+// Printable returns s as text. The digest tells keys apart that become the same.
+func Printable(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
@@ -85,25 +86,44 @@ func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempo
 
 // check returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the record for the key.
 func (r *Row) check(asked Names, by idempotency.Fingerprint) error {
-	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
-	}
-	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
 	switch {
 	case r.Names != asked:
-		return invalid("made for another key")
-	case len(r.Fingerprint) != len(by):
-		return invalid("fingerprint of %d bytes", len(r.Fingerprint))
-	case bytes.Equal(r.Fingerprint, none[:]) && by != none:
-		return invalid("no fingerprint")
-	case r.Attempt < 1 || r.Attempt >= math.MaxInt32:
-		return invalid("attempt %d", r.Attempt)
+		return Invalid("made for another key")
 	case r.Lease.Valid && r.Response.Valid:
-		return invalid("completed, with a lease")
+		return Invalid("completed, with a lease")
 	case r.Lease.Valid && r.Lease.Int64 > r.Now && until(r.Lease.Int64, r.Now) == math.MaxInt64:
-		return invalid("lease without end")
+		return Invalid("lease without end")
+	}
+	return CheckAttempt(r.Fingerprint, by, r.Attempt)
+}
+
+// CheckAttempt returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the fingerprint or
+// the number of an attempt, in a record that was found by a request with another fingerprint or the same.
+func CheckAttempt(fingerprint []byte, by idempotency.Fingerprint, number int64) error {
+	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
+	switch {
+	case len(fingerprint) != len(by):
+		return Invalid("fingerprint of %d bytes", len(fingerprint))
+	case bytes.Equal(fingerprint, none[:]) && by != none:
+		return Invalid("no fingerprint")
+	case number < 1 || number >= math.MaxInt32:
+		return Invalid("attempt %d", number)
 	}
 	return nil
+}
+
+// CheckStatus returns an error that wraps idempotency.ErrRecordInvalid if no operation can have been completed with a
+// status. Zero is that of work without HTTP.
+func CheckStatus(status int) error {
+	if status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999 {
+		return nil
+	}
+	return Invalid("status %d", status)
+}
+
+// Invalid returns an error that wraps idempotency.ErrRecordInvalid.
+func Invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
 }
 
 // claimable reports whether an attempt may claim the key of a record that has not expired.
@@ -147,16 +167,11 @@ func (r *Row) record() (idempotency.Record, error) {
 	if err := resp.UnmarshalBinary(r.Response.V); err != nil {
 		return idempotency.Record{}, err
 	}
-	if !possible(resp.Status) {
-		return idempotency.Record{}, fmt.Errorf("%w: status %d", idempotency.ErrRecordInvalid, resp.Status)
+	if err := CheckStatus(resp.Status); err != nil {
+		return idempotency.Record{}, err
 	}
 	rec.Response, rec.Remaining = &resp, until(r.Expires, r.Now)
 	return rec, nil
-}
-
-// possible reports whether an operation may have been completed with a status. Zero is that of work without HTTP.
-func possible(status int) bool {
-	return status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999
 }
 
 // until returns the time from now to then, which are in microseconds, or the longest that there is.
@@ -179,4 +194,11 @@ func Micros(d time.Duration) int64 {
 		micros++
 	}
 	return micros
+}
+
+// NewToken returns a random token.
+func NewToken() []byte {
+	token := make([]byte, 16)
+	rand.Read(token) // never fails
+	return token
 }

@@ -3,37 +3,64 @@ package sqlstore
 import "strings"
 
 // Words returns the first n words of a statement in lower case, behind comments and empty statements. There are fewer
-// if something else comes in between.
+// if something else comes in between. Comments are those of MySQL, and so those of SQLite.
 func Words(query string, n int) (words []string) {
-	query = skipBlank(query, ";")
+	query = SkipBlank(query, ";", false)
 	for len(words) < n {
-		word, rest := cutWord(query)
+		word, rest := CutWord(query)
 		if word == "" {
 			return words
 		}
-		words, query = append(words, strings.ToLower(word)), skipBlank(rest, "")
+		words, query = append(words, strings.ToLower(word)), SkipBlank(rest, "", false)
 	}
 	return words
 }
 
-// skipBlank returns what follows the white space, the comments and the bytes of more that a query begins with. A comment
-// without an end is the end.
-func skipBlank(query, more string) string {
+// SkipBlank returns what follows the white space, the comments and the bytes of more that a query begins with. A comment
+// without an end is the end. In PostgreSQL comments can be nested, and a carriage return ends a line.
+func SkipBlank(query, more string, isPostgres bool) string {
+	ends := "\n"
+	if isPostgres {
+		ends = "\r\n"
+	}
 	for {
 		query = strings.TrimLeft(query, " \t\n\r\f\v"+more)
 		switch {
-		case strings.HasPrefix(query, "--"), strings.HasPrefix(query, "#"): // "#" begins nothing in SQLite
-			_, query, _ = strings.Cut(query, "\n")
+		case strings.HasPrefix(query, "--"), strings.HasPrefix(query, "#"): // "#" begins nothing in the others
+			end := strings.IndexAny(query, ends)
+			if end < 0 {
+				return ""
+			}
+			query = query[end:]
 		case strings.HasPrefix(query, "/*"):
-			_, query, _ = strings.Cut(query, "*/")
+			query = skipComment(query, isPostgres)
 		default:
 			return query
 		}
 	}
 }
 
-// cutWord cuts off the word that a query begins with.
-func cutWord(query string) (word, rest string) {
+// skipComment returns what follows the comment that a query begins with.
+func skipComment(query string, isNested bool) string {
+	depth := 0
+	for i := 0; i+1 < len(query); {
+		switch pair := query[i : i+2]; {
+		case pair == "/*" && (depth == 0 || isNested):
+			depth, i = depth+1, i+2
+		case pair == "*/":
+			depth, i = depth-1, i+2
+		default:
+			i++
+		}
+		if depth == 0 {
+			return query[i:]
+		}
+	}
+	return ""
+}
+
+// CutWord cuts off the word that a query begins with.
+func CutWord(query string) (word, rest string) {
 	n := 0
 	for n < len(query) && isOfWord(query[n]) {
 		n++
