@@ -13,7 +13,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// attempt implements [sqlstore.Attempt]. It begins with a marker: its record, in front of what the handler does, as
+// attempt implements [sqlstore.SQLAttempt]. It begins with a marker: its record, in front of what the handler does, as
 // it is to be read if a statement of the handler commits. It is that of an operation that was completed, and whose
 // answer is not known. The response takes its place before the commit.
 type attempt struct {
@@ -34,7 +34,7 @@ type attempt struct {
 	undone        bool // there is no marker any more
 }
 
-var _ sqlstore.Attempt = (*attempt)(nil)
+var _ sqlstore.SQLAttempt = (*attempt)(nil)
 
 // begin gives the attempt another connection.
 func (a *attempt) begin(conn *sql.Conn) {
@@ -123,13 +123,14 @@ func (a *attempt) put(ctx context.Context, token, response []byte, ttl time.Dura
 	return a.change(ctx, append(v, seenValues(a.seen)...).in(a.store.sql.replace), arg...)
 }
 
-// Conn implements [sqlstore.Attempt].
+// Conn implements [sqlstore.SQLAttempt].
 func (a *attempt) Conn(context.Context) (*sql.Conn, error) { return a.conn, nil }
 
 // Undo implements [sqlstore.Attempt]. The session keeps the lock of the key.
 func (a *attempt) Undo(ctx context.Context) error {
-	a.undone = true
-	return a.run(ctx, "ROLLBACK")
+	err := a.run(ctx, "ROLLBACK")
+	a.undone = a.undone || err == nil
+	return err
 }
 
 // Alive implements [sqlstore.Attempt]. It asks the server, which takes that for a sign of life: a handler may take
@@ -150,15 +151,21 @@ func (a *attempt) HangUp() { a.drop() }
 
 // Commit implements [sqlstore.Attempt]. Half of the time is for finding out what became of a commit that is not
 // answered.
-func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl time.Duration, undo bool) error {
 	step, cancel := half(ctx)
 	defer cancel()
-	if err := a.settle(step, resp, ttl); err != nil {
+	var err error
+	if undo && !a.undone {
+		err = a.Undo(step)
+	}
+	if err == nil {
+		err = a.settle(step, resp, ttl)
+	}
+	if err != nil {
 		_ = a.Rollback(step) // if it fails the connection is closed
 		return sqlstore.RolledBack(err)
 	}
-	err := a.giveBack(step, nil)
-	if err == nil {
+	if err = a.giveBack(step, nil); err == nil {
 		return nil
 	}
 	return a.resolve(ctx, err)

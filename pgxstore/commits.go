@@ -3,6 +3,8 @@ package pgxstore
 import (
 	"slices"
 	"strings"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // commits reports whether one of the statements in sql commits the transaction: COMMIT, END or PREPARE TRANSACTION, behind
@@ -10,8 +12,8 @@ import (
 func commits(sql string) bool {
 	body := false // of a function, the only statement with others in it: what ends it commits nothing
 	for {
-		sql = skipBlank(sql, ";")
-		if first, _ := cutWord(sql); isCommit(sql) && !(body && isOneOf(first, "end")) {
+		sql = sqlstore.SkipBlank(sql, ";", true)
+		if first, _ := sqlstore.CutWord(sql); isCommit(sql) && !(body && isOneOf(first, "end")) {
 			return true
 		}
 		if !strings.Contains(sql, ";") {
@@ -25,14 +27,14 @@ func commits(sql string) bool {
 
 // isCommit reports whether sql begins with a statement that commits.
 func isCommit(sql string) bool {
-	first, rest := cutWord(sql)
+	first, rest := sqlstore.CutWord(sql)
 	switch {
 	case isOneOf(first, "commit", "end"):
-		rest = skipBlank(rest, "")
-		next, _ := cutWord(rest)
+		rest = sqlstore.SkipBlank(rest, "", true)
+		next, _ := sqlstore.CutWord(rest)
 		return rest == "" || rest[0] == ';' || isOneOf(next, "work", "transaction", "and", "prepared")
 	case isOneOf(first, "prepare"):
-		next, _ := cutWord(skipBlank(rest, ""))
+		next, _ := sqlstore.CutWord(sqlstore.SkipBlank(rest, "", true))
 		return isOneOf(next, "transaction")
 	}
 	return false
@@ -46,7 +48,7 @@ func beginsBody(statement string) bool {
 // skipStatement returns what follows the statement that sql begins with. A quotation without an end is the end.
 func skipStatement(sql string) string {
 	for sql != "" {
-		word, rest := cutWord(sql)
+		word, rest := sqlstore.CutWord(sql)
 		switch c := sql[0]; {
 		case c == ';':
 			return sql[1:]
@@ -59,7 +61,7 @@ func skipStatement(sql string) string {
 		case c == '\'' || c == '"':
 			sql = skipQuotes(sql, "")
 		case strings.HasPrefix(sql, "--") || strings.HasPrefix(sql, "/*"):
-			sql = skipBlank(sql, "")
+			sql = sqlstore.SkipBlank(sql, "", true)
 		default:
 			sql = sql[1:]
 		}
@@ -88,7 +90,7 @@ func skipQuotes(sql, escape string) string {
 // skipDollars returns what follows the string between two tags that sql begins with, or the dollar sign of a parameter.
 func skipDollars(sql string) string {
 	name, _, found := strings.Cut(sql[1:], "$")
-	word, rest := cutWord(name)
+	word, rest := sqlstore.CutWord(name)
 	if !found || rest != "" || word != "" && word[0] >= '0' && word[0] <= '9' {
 		return sql[1:]
 	}
@@ -99,59 +101,4 @@ func skipDollars(sql string) string {
 
 func isOneOf(word string, keywords ...string) bool {
 	return slices.ContainsFunc(keywords, func(k string) bool { return strings.EqualFold(word, k) })
-}
-
-// skipBlank returns sql without the white space, the comments and the bytes of more that it begins with. A comment
-// without an end is the end.
-func skipBlank(sql, more string) string {
-	for {
-		sql = strings.TrimLeft(sql, " \t\n\r\f\v"+more)
-		switch {
-		case strings.HasPrefix(sql, "--"):
-			sql = sql[endOfLine(sql):]
-		case strings.HasPrefix(sql, "/*"):
-			sql = skipComment(sql)
-		default:
-			return sql
-		}
-	}
-}
-
-func endOfLine(sql string) int {
-	if i := strings.IndexAny(sql, "\r\n"); i >= 0 {
-		return i
-	}
-	return len(sql)
-}
-
-// skipComment returns what follows the comment that sql begins with. Comments can be nested.
-func skipComment(sql string) string {
-	depth := 0
-	for i := 0; i+1 < len(sql); {
-		switch sql[i : i+2] {
-		case "/*":
-			depth, i = depth+1, i+2
-		case "*/":
-			depth, i = depth-1, i+2
-		default:
-			i++
-		}
-		if depth == 0 {
-			return sql[i:]
-		}
-	}
-	return ""
-}
-
-// cutWord cuts the keyword or the name off that sql begins with.
-func cutWord(sql string) (word, rest string) {
-	n := 0
-	for n < len(sql) && isOfWord(sql[n]) {
-		n++
-	}
-	return sql[:n], sql[n:]
-}
-
-func isOfWord(b byte) bool {
-	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == '$' || b >= 0x80
 }

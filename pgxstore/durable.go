@@ -3,7 +3,6 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -20,19 +19,15 @@ var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or 
 
 // confirm returns nil when a record that was seen, completed or not, is where commits have to be to be acknowledged. It
 // tries until ctx ends, unless the record is gone: then the step that has seen it is to be judged anew.
-func (t *Table) confirm(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID, completed bool) error {
+func (t *Table) confirm(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, completed bool) error {
 	relied := true
-	err := t.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
-		return confirmOn(ctx, conn, sql, digest, token, completed)
-	})
-	if err != nil {
-		return fmt.Errorf("pgxstore: confirm: %w", err)
-	}
-	return nil
+	return failure("confirm", t.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
+		return sql.confirmOn(ctx, conn, digest, token, completed)
+	}))
 }
 
-func confirmOn(ctx context.Context, conn *pgx.Conn, sql string, digest [32]byte, token pgtype.UUID, completed bool) error {
-	tag, err := conn.Exec(ctx, sql, digest[:], token, completed)
+func (sql statements) confirmOn(ctx context.Context, conn *pgx.Conn, digest [32]byte, token pgtype.UUID, completed bool) error {
+	tag, err := conn.Exec(ctx, sql["confirm"], digest[:], token, completed)
 	if err == nil && tag.RowsAffected() == 0 {
 		return errUnconfirmed
 	}
@@ -42,32 +37,32 @@ func confirmOn(ctx context.Context, conn *pgx.Conn, sql string, digest [32]byte,
 // found returns the record that holds a key, for an attempt that has found it. A response that cannot be confirmed is
 // not shown: the operation counts as running, as it would if nobody had cancelled the wait of its commit.
 func (t *Table) found(
-	ctx context.Context, confirm, count string, digest [32]byte, held *row, by idempotency.ClaimRequest,
+	ctx context.Context, sql statements, digest [32]byte, held *row, by idempotency.ClaimRequest,
 ) (idempotency.Record, error) {
 	record, err := held.held(by.Fingerprint)
 	if err != nil || record.Response == nil || record.Fingerprint != by.Fingerprint {
 		return record, err
 	}
 	if held.awaited {
-		err := t.confirmOnce(ctx, confirm, digest, held.token)
+		err := t.confirmOnce(ctx, sql, digest, held.token)
 		switch {
 		case errors.Is(err, idempotency.ErrStoreBusy) || isRefused(err):
-			return idempotency.Record{}, fmt.Errorf("pgxstore: claim: %w", err)
+			return idempotency.Record{}, failure("claim", err)
 		case err != nil:
 			record.Response, record.NoLease = nil, true
 			return record, nil
 		}
 	}
-	t.countReplay(ctx, count, digest, held, by)
+	t.countReplay(ctx, sql, digest, held, by)
 	return record, nil
 }
 
 // confirmOnce is confirm with a single try, for a response that the client can ask for again.
-func (t *Table) confirmOnce(ctx context.Context, sql string, digest [32]byte, token pgtype.UUID) error {
+func (t *Table) confirmOnce(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID) error {
 	conn, err := t.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	return hasten(ctx, conn.Conn(), func() error { return confirmOn(ctx, conn.Conn(), sql, digest, token, true) })
+	return hasten(ctx, conn.Conn(), func() error { return sql.confirmOn(ctx, conn.Conn(), digest, token, true) })
 }

@@ -28,7 +28,9 @@ func (o Options) Statements() map[string]string {
 			statements[name] = o.read(name)
 		}
 	}
-	statements["record_first"], statements["record_next"] = o.recordStatements()
+	for _, name := range []string{"record_first", "record_next"} {
+		statements[name] = o.statements()[name] + "\n"
+	}
 	return statements
 }
 

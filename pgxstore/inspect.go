@@ -3,32 +3,23 @@ package pgxstore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 var _ idempotency.Inspector = (*Table)(nil)
 
-type inspectStatements struct{ inspect, list, totals, users, forget string }
-
-func expandInspect(opts Options) inspectStatements {
-	return inspectStatements{
-		inspect: opts.statement("inspect"), list: opts.statement("list"), totals: opts.statement("totals"),
-		users: opts.statement("users"), forget: opts.statement("forget"),
-	}
-}
-
 // inspecting returns the statements of an [idempotency.Inspector].
-func (t *Table) inspecting(ctx context.Context) (*inspectStatements, error) {
+func (t *Table) inspecting(ctx context.Context) (statements, error) {
 	if t.faults != nil {
 		return nil, t.faults
 	}
-	return t.inspection.in(ctx, t)
+	return t.located(ctx)
 }
 
 // Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
@@ -46,25 +37,19 @@ func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency
 	return t.inspect(ctx, digest, nil)
 }
 
-func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.Key) (idempotency.Entry, error) {
-	sql, err := t.inspecting(ctx)
-	if err != nil {
-		return idempotency.Entry{}, fmt.Errorf("pgxstore: inspect: %w", err)
-	}
+func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.Key) (entry idempotency.Entry, err error) {
 	found := t.newSeen(digest, key)
-	claimed := false
-	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
-		*found = *t.newSeen(digest, key)
-		return found.scan(conn.QueryRow(ctx, sql.inspect, digest[:], t.lockNumber(digest)))
-	})
-	if err != nil {
-		return idempotency.Entry{}, fmt.Errorf("pgxstore: inspect: %w", err)
+	sql, err := t.inspecting(ctx)
+	if err == nil {
+		err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+			*found = *t.newSeen(digest, key)
+			return found.scan(conn.QueryRow(ctx, sql["inspect"], digest[:], t.lockNumber(digest)))
+		})
 	}
-	entry, err := found.entry()
-	if err != nil {
-		return entry, fmt.Errorf("pgxstore: inspect: %w", err)
+	if err == nil {
+		entry, err = found.entry()
 	}
-	return entry, nil
+	return entry, failure("inspect", err)
 }
 
 // Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
@@ -75,12 +60,12 @@ func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.K
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	sql, err := t.inspecting(ctx)
 	if err != nil {
-		return fmt.Errorf("pgxstore: forget: %w", err)
+		return failure("forget", err)
 	}
 	var deleted int64
 	left := t.newSeen(entry.Digest, nil)
-	claimed, tries := false, 0
-	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+	tries := 0
+	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
 		tries++
 		*left = *t.newSeen(entry.Digest, nil)
 		var batch pgx.Batch
@@ -89,11 +74,11 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 		if entry.State != idempotency.StateCompleted {
 			batch.Queue("select pg_advisory_xact_lock($1::bigint)", t.lockNumber(entry.Digest))
 		}
-		batch.Queue(sql.forget, entry.Digest[:], entry.Created, int32(entry.Attempt), string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
+		batch.Queue(sql["forget"], entry.Digest[:], entry.Created, int32(entry.Attempt), string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
 			deleted = tag.RowsAffected()
 			return nil
 		})
-		batch.Queue(sql.inspect, entry.Digest[:], t.lockNumber(entry.Digest)).QueryRow(left.scan)
+		batch.Queue(sql["inspect"], entry.Digest[:], t.lockNumber(entry.Digest)).QueryRow(left.scan)
 		batch.Queue("commit")
 		return conn.SendBatch(ctx, &batch).Close()
 	})
@@ -101,19 +86,10 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 		left.locked = left.locked && entry.State == idempotency.StateCompleted // by another session
 		err = left.reason(tries > 1)
 	}
-	switch {
-	case err == nil:
-		return nil
-	case isLockTimeout(err):
+	if isLockTimeout(err) {
 		err = fmt.Errorf("%w: %w", idempotency.ErrInProgress, err)
 	}
-	return fmt.Errorf("pgxstore: forget: %w", err)
-}
-
-// isLockTimeout reports whether others have had a lock for too long.
-func isLockTimeout(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "55P03"
+	return failure("forget", err)
 }
 
 // List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
@@ -125,27 +101,26 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	}
 	sql, err := t.inspecting(ctx)
 	if err != nil {
-		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: %w", err)
+		return idempotency.Listing{}, failure("list", err)
 	}
 	states, users := make([]string, 0, len(request.States)), []string{}
 	for _, state := range request.States {
 		states = append(states, string(state))
 	}
 	if request.User != "" { // whichever form the table has it in
-		user := printable(request.User)
+		user := sqlstore.Printable(request.User)
 		users = append(users, user, digested(user))
 	}
 	var listing idempotency.Listing
-	claimed := false
-	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
 		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
 		var batch pgx.Batch
-		batch.Queue(sql.list, states, users, request.Largest, int64(cmp.Or(request.Limit, 100))).Query(scanEntries(&listing))
-		batch.Queue(sql.totals, states, users).Query(scanTotals(&listing))
+		batch.Queue(sql["list"], states, users, request.Largest, int64(cmp.Or(request.Limit, 100))).Query(scanEntries(&listing))
+		batch.Queue(sql["totals"], states, users).Query(scanTotals(&listing))
 		return conn.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
-		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: %w", err)
+		return idempotency.Listing{}, failure("list", err)
 	}
 	return listing, nil
 }

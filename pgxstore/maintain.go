@@ -3,7 +3,6 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,10 +41,7 @@ func (t *Table) Maintain(ctx context.Context) error {
 	if err == nil {
 		err = t.inTurn(ctx, remove)
 	}
-	if err != nil {
-		return fmt.Errorf("pgxstore: maintain: %w", err)
-	}
-	return nil
+	return failure("maintain", err)
 }
 
 // Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer

@@ -3,29 +3,21 @@ package pgxstore
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"strings"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// names are user, endpoint and key as the columns user_id, endpoint and key have them. They show whose record it is. A
-// record whose names are not those of the key was not made for it.
-type names [3]string
-
-// names returns the names of a key.
-func (o Options) names(key idempotency.Key) names {
-	n := names{printable(key.User), printable(key.Endpoint), printable(key.ID)}
+// names returns the names of a key as the columns user_id, endpoint and key have them. A record whose names are not those of
+// the key was not made for it.
+func (o Options) names(key idempotency.Key) sqlstore.Names {
+	n := sqlstore.NamesOf(key)
 	if o.DigestNames {
 		for i := range n {
 			n[i] = digested(n[i])
 		}
 	}
 	return n
-}
-
-// printable returns s as PostgreSQL can hold it in a text column.
-func printable(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
 func digested(name string) string {

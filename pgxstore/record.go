@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"fmt"
-	"math"
-	"net/http"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // row is a record as the statements return it.
@@ -34,7 +32,7 @@ type row struct {
 
 // columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
 // besides.
-func (r *row) columns(asked *names, more ...any) []any {
+func (r *row) columns(asked *sqlstore.Names, more ...any) []any {
 	for i := range asked {
 		r.names[i].asked = asked[i]
 	}
@@ -59,44 +57,27 @@ func (r *row) left() time.Duration {
 // check returns an error that wraps idempotency.ErrRecordInvalid if the store would never have written the record for
 // the key. Whoever can write to the table may have.
 func (r *row) check(by idempotency.Fingerprint) error {
-	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{idempotency.ErrRecordInvalid}, args...)...)
-	}
-	var none idempotency.Fingerprint // stands for one that cannot be seen, which is none of a record
 	switch {
 	case !r.names.match():
-		return invalid("made for another key")
-	case len(r.fingerprint) != len(by):
-		return invalid("fingerprint of %d bytes", len(r.fingerprint))
-	case bytes.Equal(r.fingerprint, none[:]) && by != none:
-		return invalid("no fingerprint")
-	case r.attempt.Int32 < 1 || r.attempt.Int32 == math.MaxInt32:
-		return invalid("attempt %d", r.attempt.Int32)
+		return sqlstore.Invalid("made for another key")
 	case r.status.Valid != r.completed.Bool:
-		return invalid("half completed")
-	case r.status.Valid && !possible(r.status.Int32):
-		return invalid("status %d", r.status.Int32)
+		return sqlstore.Invalid("half completed")
 	case r.leaseUntil.InfinityModifier != pgtype.Finite:
-		return invalid("impossible lease")
+		return sqlstore.Invalid("impossible lease")
 	}
-	return nil
-}
-
-// possible reports whether an operation may have been completed with a status. Zero is that of work without HTTP.
-func possible(status int32) bool {
-	return status == 0 || status == http.StatusSwitchingProtocols || status >= 200 && status <= 999
+	if err := sqlstore.CheckStatus(int(r.status.Int32)); err != nil { // zero if there is none
+		return err
+	}
+	return sqlstore.CheckAttempt(r.fingerprint, by, int64(r.attempt.Int32))
 }
 
 // claimable reports whether an attempt may claim the key of a record that has not expired, and that check has nothing
 // to say against. The statements of [Store] say the same in SQL.
-func (r *row) claimable(by idempotency.Fingerprint, reach reach) bool {
-	if r.status.Valid || !bytes.Equal(r.fingerprint, by[:]) {
+func (r *row) claimable(request *idempotency.ClaimRequest) bool {
+	if r.status.Valid || !bytes.Equal(r.fingerprint, request.Fingerprint[:]) {
 		return false
 	}
-	if !r.leaseUntil.Valid {
-		return reach >= released
-	}
-	return reach >= lapsed && !r.leaseUntil.Time.After(r.now.Time)
+	return !r.leaseUntil.Valid || request.TakeOver && !r.leaseUntil.Time.After(r.now.Time)
 }
 
 // record returns the record without its response.
@@ -153,10 +134,10 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 
 // countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay
 // is right whether or not it is counted.
-func (t *Table) countReplay(ctx context.Context, sql string, digest [32]byte, found *row, by idempotency.ClaimRequest) {
+func (t *Table) countReplay(ctx context.Context, sql statements, digest [32]byte, found *row, by idempotency.ClaimRequest) {
 	replayed := found.status.Valid && found.body != nil && bytes.Equal(found.fingerprint, by.Fingerprint[:])
 	if replayed && t.opts.CountReplays {
-		_, _ = t.pool.Exec(ctx, sql, digest[:], found.token)
+		_, _ = t.pool.Exec(ctx, sql["count"], digest[:], found.token)
 	}
 }
 

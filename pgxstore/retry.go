@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 const (
@@ -39,7 +38,7 @@ func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func
 			return err
 		}
 		defer conn.giveBack(ctx, t)
-		crowded = crowded || time.Since(began) > timeLeft(ctx)
+		crowded = crowded || time.Since(began) > sqlstore.TimeLeft(ctx)
 		err = hasten(ctx, conn.Conn, func() error { return step(conn.Conn) })
 		*claimed = *claimed || !isAnswer(err)
 		if refusesWrites(err) { // the pool may find a server that takes them
@@ -64,7 +63,7 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 		case errors.Is(err, errOvertaken) && lost == races:
 			return fmt.Errorf("%w: %w", errHidden, err)
 		case lostRace(err):
-			pause(ctx, growing(lost-2, time.Millisecond))
+			sqlstore.Pause(ctx, sqlstore.Growing(lost-2, time.Millisecond))
 			lost++
 		case !isBroken(err):
 			return t.explain(err)
@@ -74,7 +73,7 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 			}
 			stale--
 		case broken < tries-1 || *claimed && bounded:
-			pause(ctx, growing(broken, 10*time.Millisecond))
+			sqlstore.Pause(ctx, sqlstore.Growing(broken, 10*time.Millisecond))
 			broken++
 		default:
 			return err
@@ -83,14 +82,6 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 			return err // the next one would only say that the time is over
 		}
 	}
-}
-
-// growing returns a pause that doubles each time, from first up to a tenth of a second: none before the first time.
-func growing(times int, first time.Duration) time.Duration {
-	if times < 0 {
-		return 0
-	}
-	return min(first<<min(times, 10), 100*time.Millisecond)
 }
 
 // acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if others have them all, those
@@ -110,24 +101,6 @@ func (t *Table) inUse() bool {
 	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns() || s.TotalConns() > 0 && s.ConstructingConns() == 0
 }
 
-// isUnreachable reports whether no connection could be made.
-func isUnreachable(err error) bool {
-	_, ok := errors.AsType[*pgconn.ConnectError](err)
-	return ok
-}
-
-// refusesWrites reports whether the session is one of a standby, or of a server that was made read-only.
-func refusesWrites(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "25006"
-}
-
-// isTooMany reports whether the server has refused a connection because it has as many as it may have.
-func isTooMany(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "53300"
-}
-
 // hasten gives a step on conn half of the time that is left, so that a server that falls silent leaves time for
 // another try. A deadline of the connection costs less than a context does.
 func hasten(ctx context.Context, conn *pgx.Conn, step func() error) error {
@@ -141,53 +114,4 @@ func hasten(ctx context.Context, conn *pgx.Conn, step func() error) error {
 		_ = conn.DeallocateAll(ctx) // even if it fails, pgx does not rely on any of them any more
 	}
 	return err
-}
-
-// isForgotten reports whether a session does not know a prepared statement, as after DEALLOCATE ALL by somebody else.
-func isForgotten(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "26000"
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	if d == 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// errOvertaken says that another session has claimed the key since it was looked at.
-var errOvertaken = errors.New("pgxstore: overtaken by another claim")
-
-// lostRace reports whether another session was faster, so that the step has to be judged anew.
-func lostRace(err error) bool {
-	if errors.Is(err, errOvertaken) {
-		return true
-	}
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (e.Code == "40001" || e.Code == "40P01") // serialization failure, deadlock
-}
-
-// isAnswer reports whether err is what the server has answered: that it has not done the step, unless err is nil.
-func isAnswer(err error) bool { return err == nil || lostRace(err) || isRefused(err) }
-
-// isBroken reports whether it was the connection that failed, or the server as it went down or came up, or has forgotten
-// what the connection has prepared.
-func isBroken(err error) bool {
-	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
-		return false // the answer came, from a table that is not as it was made
-	}
-	if errors.Is(err, errUnconfirmed) {
-		return false // the answer came, perhaps from another server than the one before
-	}
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return true
-	}
-	return strings.HasPrefix(e.Code, "08") || strings.HasPrefix(e.Code, "57P") || isForgotten(err) || isTooMany(err)
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -53,7 +51,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 		return t.faults
 	}
 	if err := makeSchema(ctx, pool, opts); err != nil {
-		return fmt.Errorf("pgxstore: migrate: %w", err)
+		return failure("migrate", err)
 	}
 	err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
@@ -81,7 +79,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("pgxstore: migrate: %w", err)
+		return failure("migrate", err)
 	}
 	if opts.divided() {
 		return t.Maintain(ctx)
@@ -169,13 +167,4 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 func (t *Table) newest() int {
 	migrations := Migrations(t.opts)
 	return migrations[len(migrations)-1].Version
-}
-
-// explain adds to an error of the server that the table is missing, or what is beside it, and what is to be done about it.
-func (t *Table) explain(err error) error {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || !slices.Contains([]string{"42P01", "42883", "3F000"}, e.Code) { // no such table, function or schema
-		return err
-	}
-	return fmt.Errorf("%w: %w", t.unready(callMigrate, "table %s, or its function, is missing", t.opts.name("")), err)
 }

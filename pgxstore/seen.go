@@ -10,13 +10,14 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // seen is what inspect.sql tells of a key.
 type seen struct {
 	digest [32]byte
 	key    *idempotency.Key // nil: only the digest is known
-	asked  names            // of the key
+	asked  sqlstore.Names   // of the key
 
 	row         row
 	stored      [3]string
@@ -68,16 +69,23 @@ func (s *seen) entry() (idempotency.Entry, error) {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	record, err := r.held(idempotency.Fingerprint{})
-	e := idempotency.Entry{
-		Key: s.storedKey(), Digest: s.digest, State: idempotency.State(s.state),
-		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
-		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
-	}
+	e := s.bare()
+	e.Key = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
 	if err == nil && record.Response != nil {
 		e.Response, e.Note = record.Response.CutNote()
 	}
 	return e, err
+}
+
+// bare returns the entry without names, fingerprint, note and response.
+func (s *seen) bare() idempotency.Entry {
+	r := &s.row
+	return idempotency.Entry{
+		Digest: s.digest, State: idempotency.State(s.state),
+		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
+		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
+	}
 }
 
 // reason returns why nothing was deleted. If a try before may have deleted the record, it is not missed.
@@ -129,25 +137,18 @@ func mayBeHidden(stored [3]string) bool {
 // scanEntries reads what list.sql returns.
 func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
-		var (
-			r            row
-			digest       []byte
-			stored       [3]string
-			completed    pgtype.Timestamptz
-			size         int64
-			state, first string
-		)
-		_, err := pgx.ForEachRow(rows, []any{&digest, &stored[0], &stored[1], &stored[2], &r.attempt, &r.created,
-			&r.leaseUntil, &r.expires, &r.now, &completed, &r.status, &size, &state, &first}, func() error {
-			if len(digest) != 32 {
+		var s seen
+		var digest []byte
+		var first string
+		r := &s.row
+		_, err := pgx.ForEachRow(rows, []any{&digest, &s.stored[0], &s.stored[1], &s.stored[2], &r.attempt, &r.created,
+			&r.leaseUntil, &r.expires, &r.now, &s.completedAt, &r.status, &s.size, &s.state, &first}, func() error {
+			if len(digest) != len(s.digest) {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
-			e := idempotency.Entry{
-				Digest: [32]byte(digest), State: idempotency.State(state),
-				Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: completed.Time, LeaseLeft: r.leaseLeft(),
-				Remaining: r.left(), Size: size, Status: int(r.status.Int32),
-			}
-			e.Key = keyFrom(e.Digest, stored)
+			s.digest = [32]byte(digest)
+			e := s.bare()
+			e.Key = s.storedKey()
 			resp := idempotency.Response{Header: idempotency.Fields(first)}
 			_, e.Note = resp.CutNote()
 			listing.Entries = append(listing.Entries, e)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // source says where a step gets its connection.
@@ -25,27 +26,20 @@ type loan struct {
 	pooled *pgxpool.Conn // nil: made for the step
 }
 
+// lend lets a lease be renewed although handlers hold all connections of the pool, for longer than the lease. One connection
+// at a time is made beyond those of the pool, and closed after the step.
 func (t *Table) lend(ctx context.Context, from source) (loan, error) {
+	brief := ctx
 	if from == spare {
-		return t.lendSpare(ctx)
+		var cancel context.CancelFunc
+		brief, cancel = context.WithTimeout(ctx, sqlstore.TimeLeft(ctx)/4)
+		defer cancel()
 	}
-	conn, err := t.acquire(ctx)
-	if err != nil {
-		return loan{}, err
-	}
-	return loan{conn.Conn(), conn}, nil
-}
-
-// lendSpare lets a lease be renewed although handlers hold all connections of the pool, for longer than the lease. One
-// connection at a time is made beyond those of the pool, and closed after the step.
-func (t *Table) lendSpare(ctx context.Context) (loan, error) {
-	brief, cancel := context.WithTimeout(ctx, timeLeft(ctx)/4)
-	defer cancel()
 	conn, err := t.acquire(brief)
-	if err == nil {
+	switch {
+	case err == nil:
 		return loan{conn.Conn(), conn}, nil
-	}
-	if ctx.Err() != nil || brief.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy) {
+	case from == pooled || ctx.Err() != nil || brief.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy):
 		return loan{}, err
 	}
 	select {

@@ -7,12 +7,12 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"io"
-	"sync"
-	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // SQLTx returns the transaction of [Tx] for package database/sql, and so for GORM, sqlx, ent, bun and the code that
@@ -29,90 +29,41 @@ import (
 func SQLTx(ctx context.Context) (*sql.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
 	case *transaction:
-		return tx.bridge.open(tx.handler, tx), true
+		return tx.Bridge.Open(tx.Handler, &tx.bridged), true
 	case *given:
-		return tx.bridge.open(tx.ctx, tx.Tx), true
+		context.AfterFunc(tx.ctx, func() { tx.bridge.Close(false) })
+		return tx.bridge.Open(tx.ctx, &tx.bridged), true
 	}
 	return nil, false
 }
 
-// bridge is the way from database/sql to a transaction.
-type bridge struct {
-	once sync.Once
-	tx   atomic.Pointer[sql.Tx] // nil: nobody has asked for it
-}
+// bridged is a transaction for database/sql. An argument may be of any type that pgx knows.
+type bridged struct{ pgx.Tx }
 
-// open returns tx for database/sql. It ends with ctx, and the goroutines that database/sql has for it do.
-func (b *bridge) open(ctx context.Context, tx pgx.Tx) *sql.Tx {
-	b.once.Do(func() {
-		lasting, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		db := sql.OpenDB(&sqlConn{lasting, tx})
-		bridged, _ := db.BeginTx(lasting, nil) // sends nothing, and fails only if its context has ended
-		b.tx.Store(bridged)
-		context.AfterFunc(ctx, func() {
-			cancel()
-			_ = db.Close()
-		})
-	})
-	return b.tx.Load()
-}
+var _ sqlstore.Bridged = (*bridged)(nil)
 
-// used reports whether somebody has asked for the transaction.
-func (b *bridge) used() bool { return b.tx.Load() != nil }
+// Prepare implements [sqlstore.Bridged]. It sends nothing: pgx prepares statements when they are used, and knows those that
+// it has prepared.
+func (b *bridged) Prepare(context.Context, string) (*sql.Stmt, error) { return nil, nil }
 
-// sqlConn is the transaction as the one connection of a [sql.DB], which connects and begins without a word to the server.
-type sqlConn struct {
-	ctx context.Context // ends with the transaction
-	tx  pgx.Tx
-}
-
-var (
-	_ driver.Connector         = (*sqlConn)(nil)
-	_ driver.ConnBeginTx       = (*sqlConn)(nil)
-	_ driver.Tx                = (*sqlConn)(nil)
-	_ driver.ExecerContext     = (*sqlConn)(nil)
-	_ driver.QueryerContext    = (*sqlConn)(nil)
-	_ driver.NamedValueChecker = (*sqlConn)(nil)
-	_ driver.StmtExecContext   = sqlStmt{}
-	_ driver.StmtQueryContext  = sqlStmt{}
-)
-
-func (c *sqlConn) Connect(context.Context) (driver.Conn, error) { return c, nil }
-func (c *sqlConn) Driver() driver.Driver                        { return nil } // the sql.DB is nobody's
-func (c *sqlConn) Close() error                                 { return nil }
-func (c *sqlConn) Begin() (driver.Tx, error)                    { return c, nil }
-
-func (c *sqlConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
-
-func (c *sqlConn) Commit() error { return c.tx.Commit(c.ctx) }
-
-// Rollback is also what database/sql does when ctx ends: the transaction is in other hands then.
-func (c *sqlConn) Rollback() error {
-	if err := c.ctx.Err(); err != nil {
-		return err
-	}
-	return c.tx.Rollback(c.ctx)
-}
-
-// CheckNamedValue leaves arguments as they are: pgx knows more types than database/sql, and those of database/sql too.
-func (c *sqlConn) CheckNamedValue(*driver.NamedValue) error { return nil }
-
-func (c *sqlConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+// Exec implements [sqlstore.Bridged].
+func (b *bridged) Exec(ctx context.Context, query string, _ *sql.Stmt, args []driver.NamedValue) (driver.Result, error) {
 	values, err := appendValues(nil, args)
 	if err != nil {
 		return nil, err
 	}
-	tag, err := c.tx.Exec(ctx, query, values...)
+	tag, err := b.Tx.Exec(ctx, query, values...)
 	return driver.RowsAffected(tag.RowsAffected()), err
 }
 
-// QueryContext asks for the first row at once: before it has come the columns are unknown, and whether there are any.
-func (c *sqlConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+// Query implements [sqlstore.Bridged]. It asks for the first row at once: before it has come the columns are unknown, and
+// whether there are any.
+func (b *bridged) Query(ctx context.Context, query string, _ *sql.Stmt, args []driver.NamedValue) (driver.Rows, error) {
 	values, err := appendValues([]any{binaryTypes}, args)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.tx.Query(ctx, query, values...)
+	rows, err := b.Tx.Query(ctx, query, values...)
 	if err != nil {
 		return nil, err
 	}
@@ -133,28 +84,6 @@ func appendValues(values []any, args []driver.NamedValue) ([]any, error) {
 		values = append(values, arg.Value)
 	}
 	return values, nil
-}
-
-// Prepare sends nothing: pgx prepares statements when they are used, and knows those that it has prepared.
-func (c *sqlConn) Prepare(query string) (driver.Stmt, error) { return sqlStmt{c, query}, nil }
-
-type sqlStmt struct {
-	conn  *sqlConn
-	query string
-}
-
-func (s sqlStmt) Close() error  { return nil }
-func (s sqlStmt) NumInput() int { return -1 } // pgx counts
-
-func (s sqlStmt) Exec([]driver.Value) (driver.Result, error) { return nil, driver.ErrSkip } // database/sql calls those
-func (s sqlStmt) Query([]driver.Value) (driver.Rows, error)  { return nil, driver.ErrSkip } // with a context instead
-
-func (s sqlStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (driver.Result, error) {
-	return s.conn.ExecContext(ctx, s.query, args)
-}
-
-func (s sqlStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (driver.Rows, error) {
-	return s.conn.QueryContext(ctx, s.query, args)
 }
 
 // sqlRows are rows of which the first one may have been asked for already.

@@ -10,28 +10,38 @@ import (
 	"unicode"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 //go:embed sql
 var files embed.FS
 
 // read returns a file of the directory sql for the table of o.
-func (o Options) read(file string) string {
-	text, err := files.ReadFile("sql/" + file + ".sql")
-	if err != nil {
-		panic(err) // a file that is not embedded
-	}
-	return o.expand(string(text))
-}
+func (o Options) read(file string) string { return o.expand(sqlstore.File(files, file)) }
 
 // statement returns a file without its comments, apart from the first one, by which logs and statistics name it.
-func (o Options) statement(file string) string { return comment.ReplaceAllString(o.read(file), "") }
+func (o Options) statement(file string) string { return o.expand(sqlstore.Statement(files, file)) }
+
+// statements are what stores send, by the names of the files.
+type statements map[string]string
+
+func (o Options) statements() statements {
+	all := make(statements)
+	for _, file := range []string{
+		"claim", "complete", "extend", "release", "restore", "confirm", "count", "lock", "read", "replace",
+		"inspect", "list", "totals", "users", "forget",
+	} {
+		all[file] = o.statement(file)
+	}
+	all["record_first"], all["record_next"] = o.recordStatements()
+	return all
+}
 
 var (
-	comment = regexp.MustCompile(`(?m)^--.*\n`)
-	digest  = regexp.MustCompile(`\{digest (\S+)\}`)
-	after   = regexp.MustCompile(`\{after (\$\d+)\}`)
-	locked  = regexp.MustCompile(`\{locked (\$\d+)\}`)
+	digest = regexp.MustCompile(`\{digest (\S+)\}`)
+	after  = regexp.MustCompile(`\{after (\$\d+)\}`)
+	locked = regexp.MustCompile(`\{locked (\$\d+)\}`)
 )
 
 // expand replaces what the statements have in common, which stands in braces. The table is r in them.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // Store keeps records in PostgreSQL, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds
@@ -19,70 +20,36 @@ import (
 // use.
 //
 // The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
-type Store struct {
-	*Table
-	statements located[leaseStatements]
-}
+type Store struct{ *Table }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool. The caller closes the pool. While others hold all connections of the pool, leases are
 // renewed on one more connection. It is made as the pool makes them, and closed at once. [Migrate] makes the table.
-func New(pool *pgxpool.Pool, opts Options) *Store {
-	return &Store{Table: NewTable(pool, opts), statements: located[leaseStatements]{expand: expandLease}}
-}
-
-type leaseStatements struct{ claim, complete, extend, release, restore, confirm, count string }
-
-func expandLease(opts Options) leaseStatements {
-	return leaseStatements{
-		claim: opts.statement("claim"), complete: opts.statement("complete"), extend: opts.statement("extend"),
-		release: opts.statement("release"), restore: opts.statement("restore"), confirm: opts.statement("confirm"),
-		count: opts.statement("count"),
-	}
-}
-
-// reach says what may be claimed beyond what is absent or expired.
-type reach int32
-
-const (
-	expired  reach = iota // nothing
-	released              // also what was released
-	lapsed                // and that whose lease has lapsed
-)
-
-func reachOf(request idempotency.ClaimRequest) reach {
-	if request.TakeOver {
-		return lapsed
-	}
-	return released
-}
+func New(pool *pgxpool.Pool, opts Options) *Store { return &Store{NewTable(pool, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
 // key, the second one recognises its own token. If no answer comes, Begin returns the claim together with the error.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
-	ttl := max(request.TTL, request.Lease)
-	if err := errors.Join(s.faults, s.mayKeep(ttl)); err != nil {
+	request.TTL = max(request.TTL, request.Lease)
+	if err := errors.Join(s.faults, s.mayKeep(request.TTL)); err != nil {
 		return idempotency.Record{}, nil, err
 	}
-	sql, err := s.statements.in(ctx, s.Table)
+	sql, err := s.located(ctx)
 	if err != nil {
-		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+		return idempotency.Record{}, nil, failure("claim", err)
 	}
-	c := &claim{
-		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint,
-		token: newUUID(), lease: request.Lease, ttl: ttl,
-	}
+	c := &claim{store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), request: request, token: newUUID()}
 	claimed := false
-	held, err := c.take(ctx, reachOf(request), &claimed)
+	held, err := c.take(ctx, &claimed)
 	if err == nil && claimed && held.token == c.token { // perhaps by a try that was not answered
-		err = s.confirm(ctx, sql.confirm, c.digest, c.token, false)
+		err = s.confirm(ctx, sql, c.digest, c.token, false)
 	}
 	if err != nil {
 		if s.isWithoutDay(err) {
 			err = fmt.Errorf("%w: %w", s.lacksDay(), err)
 		}
-		err = fmt.Errorf("pgxstore: claim: %w", err)
+		err = failure("claim", err)
 		if claimed {
 			return idempotency.Record{}, c, err
 		}
@@ -94,32 +61,35 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		record.Remaining = c.replaced
 		return record, c, nil
 	}
-	record, err := s.found(ctx, sql.confirm, sql.count, c.digest, held, request)
+	record, err := s.found(ctx, sql, c.digest, held, request)
 	return record, nil, err
 }
 
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
-	store       *Store
-	sql         *leaseStatements
-	names       names
-	digest      [32]byte
-	fingerprint idempotency.Fingerprint
-	token       pgtype.UUID
-	lease, ttl  time.Duration
-	attempt     int32 // 0: not claimed yet
-	created     pgtype.Timestamptz
-	replaced    time.Duration // how long the record of the attempt before would have been kept; 0: not known
+	store    *Store
+	sql      statements
+	names    sqlstore.Names
+	digest   [32]byte
+	request  idempotency.ClaimRequest
+	token    pgtype.UUID
+	attempt  int32 // 0: not claimed yet
+	created  pgtype.Timestamptz
+	replaced time.Duration // how long the record of the attempt before would have been kept; 0: not known
 
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
 }
 
-// take claims the key within reach, and returns the record that holds it then. See [Table.retry] for claimed.
-func (c *claim) take(ctx context.Context, reach reach, claimed *bool) (held *row, err error) {
-	args := []any{c.digest[:], c.fingerprint[:], int32(reach), c.names[0], c.names[1], c.names[2], &c.token,
-		c.lease.Microseconds(), c.ttl.Microseconds()}
-	err = c.ask(ctx, claimed, pooled, c.sql.claim, args, func(r pgx.Row) (err error) {
+// take claims the key, and returns the record that holds it then. See [Table.retry] for claimed.
+func (c *claim) take(ctx context.Context, claimed *bool) (held *row, err error) {
+	reach := int32(1) // what was released may be claimed
+	if c.request.TakeOver {
+		reach = 2 // and that whose lease has lapsed
+	}
+	args := []any{c.digest[:], c.request.Fingerprint[:], reach, c.names[0], c.names[1], c.names[2], &c.token,
+		c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
+	err = c.ask(ctx, claimed, pooled, c.sql["claim"], args, func(r pgx.Row) (err error) {
 		held, err = c.scan(r)
 		return err
 	})
@@ -161,8 +131,8 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 	case claimed.Int32 == 0:
 		return nil, errOvertaken
 	}
-	own := row{attempt: claimed, fingerprint: c.fingerprint[:], token: c.token, created: held.now,
-		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.lease), Valid: true}}
+	own := row{attempt: claimed, fingerprint: c.request.Fingerprint[:], token: c.token, created: held.now,
+		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.request.Lease), Valid: true}}
 	if claimed.Int32 > 1 {
 		own.created, c.replaced = held.created, held.left()
 	}
@@ -175,10 +145,7 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	if err := c.store.mayKeep(lease); err != nil {
-		return err
-	}
-	done, err := c.step(ctx, spare, "extend", c.sql.extend, c.digest[:], c.token, lease.Microseconds())
+	done, err := c.step(ctx, spare, "extend", lease)
 	if done || err != nil {
 		return err
 	}
@@ -187,35 +154,29 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.ttl, lease).Microseconds(),
+	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.request.TTL, lease).Microseconds(),
 		nil, nil, nil, nil))
 }
 
 // Complete implements [idempotency.Claim].
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if err := c.store.mayKeep(ttl); err != nil {
-		return err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, pooled, "complete", c.sql.complete, responseArgs(resp, c.digest[:], c.token, ttl.Microseconds())...)
+	done, err := c.step(ctx, pooled, "complete", ttl, responseArgs(resp)...)
 	if !done && err == nil {
 		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
 	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
-		err = c.store.confirm(ctx, c.sql.confirm, c.digest, c.token, true)
+		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
 	}
 	return c.settle(err)
 }
 
 // Release implements [idempotency.Claim].
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
-	if err := c.store.mayKeep(ttl); err != nil {
-		return err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, pooled, "release", c.sql.release, c.digest[:], c.token, ttl.Microseconds())
+	done, err := c.step(ctx, pooled, "release", ttl)
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}
@@ -233,7 +194,7 @@ var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
 
 // restoreArgs returns what the record is made of again, up to its lease.
 func (c *claim) restoreArgs() []any {
-	return []any{c.digest[:], c.fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.attempt, c.created}
+	return []any{c.digest[:], c.request.Fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.attempt, c.created}
 }
 
 // restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was
@@ -241,7 +202,7 @@ func (c *claim) restoreArgs() []any {
 func (c *claim) restore(ctx context.Context, from source, name string, args []any) error {
 	claimed := true
 	var restored, free, completed bool
-	err := c.ask(ctx, &claimed, from, c.sql.restore, args, func(r pgx.Row) error {
+	err := c.ask(ctx, &claimed, from, c.sql["restore"], args, func(r pgx.Row) error {
 		err := r.Scan(&restored, &free, &completed)
 		if err == nil && free && !restored {
 			return errOvertaken
@@ -250,7 +211,7 @@ func (c *claim) restore(ctx context.Context, from source, name string, args []an
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("pgxstore: %s: %w", name, err)
+		return failure(name, err)
 	case restored:
 		return idempotency.ErrRestored
 	case completed:
@@ -260,16 +221,18 @@ func (c *claim) restore(ctx context.Context, from source, name string, args []an
 	}
 }
 
-// step reports whether the claim held its record, which sql has changed then.
-func (c *claim) step(ctx context.Context, from source, name, sql string, args ...any) (done bool, err error) {
+// step reports whether the claim held its record, which the statement of that name has changed then. The record lives for d,
+// or at least for d.
+func (c *claim) step(ctx context.Context, from source, name string, d time.Duration, more ...any) (done bool, err error) {
+	if err := c.store.mayKeep(d); err != nil {
+		return false, err
+	}
+	args := append(append(make([]any, 0, 7), c.digest[:], c.token, d.Microseconds()), more...)
 	claimed := true
 	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
-		tag, err := conn.Exec(ctx, sql, args...)
+		tag, err := conn.Exec(ctx, c.sql[name], args...)
 		done = tag.RowsAffected() == 1
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("pgxstore: %s: %w", name, err)
-	}
-	return done, nil
+	return done, failure(name, err)
 }

@@ -18,8 +18,7 @@ type Table struct {
 	faults error         // of opts
 	space  uint64        // keeps the locks of one table apart from those of another
 	spare  chan struct{} // is full while there is a connection beyond those of the pool
-
-	inspection located[inspectStatements]
+	kept   atomic.Pointer[statements]
 
 	most    int64        // connections of the pool
 	steps   atomic.Int64 // of leases, under way
@@ -33,7 +32,6 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
 	t := &Table{
 		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1), made: time.Now(),
-		inspection: located[inspectStatements]{expand: expandInspect},
 	}
 	if pool != nil {
 		t.most = int64(pool.Config().MaxConns)

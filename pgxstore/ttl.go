@@ -2,12 +2,9 @@ package pgxstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // mayKeep returns an error if nobody would look for a record on the day on which it expires, or there may be no partition
@@ -34,10 +31,4 @@ func (t *Table) hasDay(ctx context.Context, q querier, ttl time.Duration) error 
 
 func (t *Table) lacksDay() error {
 	return t.unready(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.name(""))
-}
-
-// isWithoutDay reports whether the server has refused a record because there is no partition for it.
-func (t *Table) isWithoutDay(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && t.opts.divided() && e.Code == "23514" && e.TableName == t.opts.table() && e.ConstraintName == ""
 }

@@ -2,6 +2,7 @@ package pgxstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"slices"
 	"strconv"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // Tx returns the transaction in which the handler must make its changes. They are committed together with the record of
@@ -60,28 +63,31 @@ var ErrCommit = errors.New("pgxstore: the transaction is committed with the answ
 // time: a goroutine that the handler has left behind must neither meet the commit there nor write into the transaction
 // of somebody else.
 type transaction struct {
-	*session
+	*attempt
 	savepoint string // empty: the whole
 	closed    atomic.Bool
 }
 
-// enter begins a call that sends sql.
-func (t *transaction) enter(ctx context.Context, sql ...string) (use, error) {
-	if t.closed.Load() || t.undone.Load() {
+// enter begins a call that sends statements.
+func (t *transaction) enter(ctx context.Context, statements ...string) (use, error) {
+	if t.closed.Load() {
 		return use{}, pgx.ErrTxClosed
 	}
-	if err := t.acquire(); err != nil {
-		return use{}, err
-	}
+	err := t.Enter()
 	switch {
-	case t.conn.PgConn().TxStatus() == 'I':
-		t.release()
-		return use{}, errEnded // what it did would be committed at once
-	case slices.ContainsFunc(sql, commits):
-		t.release()
-		return use{}, ErrCommit
+	case errors.Is(err, sqlstore.ErrBusy):
+		return use{}, err
+	case err != nil:
+		return use{}, pgx.ErrTxClosed
+	case t.status() == 'I':
+		err = errEnded // what it did would be committed at once
+	case slices.ContainsFunc(statements, commits):
+		err = ErrCommit
 	}
-	return use{of: t.session, ctx: ctx}, nil
+	if err != nil {
+		t.Leave(sqlstore.Stands, err)
+	}
+	return use{of: t.attempt, ctx: ctx}, err
 }
 
 // Commit returns ErrCommit, unless it is that of a savepoint.
@@ -93,28 +99,15 @@ func (t *transaction) Commit(ctx context.Context) error {
 	return err
 }
 
-// Rollback undoes the transaction even if it fails: the handler, which cannot do more than ask, counts on it.
+// Rollback has nothing committed even if it fails, unless it is that of a savepoint.
 func (t *transaction) Rollback(ctx context.Context) error {
 	if t.savepoint != "" {
 		return t.endSavepoint(ctx, "rollback to savepoint ")
 	}
-	if t.undone.Swap(true) {
-		return pgx.ErrTxClosed
+	err := t.Renounce(ctx)
+	if errors.Is(err, sql.ErrTxDone) {
+		err = pgx.ErrTxClosed
 	}
-	if err := t.acquire(); err != nil {
-		return err
-	}
-	defer t.release()
-	if t.conn.PgConn().TxStatus() == 'I' {
-		return errEnded // perhaps by a commit
-	}
-	err := rollback(ctx, t.conn)
-	t.undoneByHandler.Store(err == nil)
-	return err
-}
-
-func rollback(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "rollback")
 	return err
 }
 
@@ -123,7 +116,7 @@ func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
 	if _, err := t.Exec(ctx, "savepoint "+name); err != nil {
 		return nil, err
 	}
-	return &transaction{session: t.session, savepoint: name}, nil
+	return &transaction{attempt: t.attempt, savepoint: name}, nil
 }
 
 // endSavepoint releases it or rolls it back. If that fails, the handler believes that a part is undone which is not.
@@ -133,7 +126,7 @@ func (t *transaction) endSavepoint(ctx context.Context, how string) error {
 	}
 	_, err := t.Exec(ctx, how+t.savepoint)
 	if err != nil {
-		t.undone.Store(true)
+		t.Spoil(errEnded)
 	}
 	t.closed.Store(true)
 	return err
@@ -213,27 +206,25 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 	if err != nil {
 		return pgx.LargeObjects{}
 	}
+	defer func() { u.done(err) }()
 	tx, err := t.conn.BeginTx(u.ctx, pgx.TxOptions{BeginQuery: "/* in a transaction already */"})
-	u.done(err)
 	if err != nil {
 		return pgx.LargeObjects{}
 	}
-	t.lent.Store(true)
-	t.awaitCheck()
+	t.unwatched.Store(true)
+	t.visit.unfit.Store(true)
 	return tx.LargeObjects()
 }
 
 // Conn takes a round trip the first time, for the ID of the transaction: what the handler does with the connection is not
 // seen, but the server knows of each transaction whether it was committed.
 func (t *transaction) Conn() *pgx.Conn {
-	if u, err := t.enter(t.handler); err == nil {
+	t.unwatched.Store(true) // the call waits for a check that is under way
+	if u, err := t.enter(t.Handler); err == nil {
 		if t.id == "" {
 			err = t.conn.QueryRow(u.ctx, "select pg_current_xact_id()::text").Scan(&t.id)
 		}
 		u.done(err)
 	}
-	t.used.Store(true)
-	t.raw.Store(true)
-	t.awaitCheck()
 	return t.conn
 }

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -36,7 +33,6 @@ import (
 // session falls silent.
 type TxStore struct {
 	*Table
-	statements             located[txStatements]
 	beginning, idleTimeout string
 	withoutDay             atomic.Bool // a record was refused because there was no partition for it
 }
@@ -46,20 +42,7 @@ var _ idempotency.Store = (*TxStore)(nil)
 // NewTx returns a store on pool. The caller closes the pool. Each operation holds one of its connections while it runs.
 // Requests that wait for the operation hold none. [Migrate] makes the table.
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
-	return &TxStore{
-		Table: NewTable(pool, opts), statements: located[txStatements]{expand: expandTx},
-		beginning: opts.begin(), idleTimeout: opts.idleTimeout(),
-	}
-}
-
-type txStatements struct{ lock, read, replace, recordFirst, recordNext, confirm, count string }
-
-func expandTx(opts Options) txStatements {
-	first, next := opts.recordStatements()
-	return txStatements{
-		lock: opts.statement("lock"), read: opts.statement("read"), replace: opts.statement("replace"),
-		recordFirst: first, recordNext: next, confirm: opts.statement("confirm"), count: opts.statement("count"),
-	}
+	return &TxStore{Table: NewTable(pool, opts), beginning: opts.begin(), idleTimeout: opts.idleTimeout()}
 }
 
 // Transactional tells idempotency.New that no handler may run without its transaction.
@@ -70,28 +53,25 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	if err := errors.Join(s.faults, s.mayKeep(request.TTL)); err != nil {
 		return idempotency.Record{}, nil, err
 	}
-	sql, err := s.statements.in(ctx, s.Table)
+	sql, err := s.located(ctx)
 	if err != nil {
-		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+		return idempotency.Record{}, nil, failure("claim", err)
 	}
-	c := &txClaim{
-		store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), fingerprint: request.Fingerprint, token: newUUID(),
-		ttl: request.TTL, reach: reachOf(request),
-	}
-	v, err := s.begin(ctx, c)
+	a := &attempt{store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), request: request, token: newUUID()}
+	v, err := s.begin(ctx, a)
 	if err == nil && v.free() && s.withoutDay.Load() {
 		err = s.seeDay(ctx, v, request.TTL)
 	}
 	if err != nil {
-		return idempotency.Record{}, nil, fmt.Errorf("pgxstore: claim: %w", err)
+		return idempotency.Record{}, nil, failure("claim", err)
 	}
 	if v.free() {
-		c.own(v)
-		return c.recordOf(), c, nil
+		a.own(v)
+		return a.record(), a, nil
 	}
 	v.end(ctx)
 	if v.held() {
-		record, err := s.found(ctx, sql.confirm, sql.count, c.digest, &v.row, request)
+		record, err := s.found(ctx, sql, a.digest, &v.row, request)
 		return record, nil, err
 	}
 	return idempotency.Record{NoLease: true}, nil, nil // all that can be known of a running transaction
@@ -99,14 +79,13 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 
 // begin visits the key until its state is known. A session whose connection has broken keeps its lock until the server
 // notices. So begin goes on for a while after such a failure: the lock that it meets may be its own.
-func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
-	claimed := false // a claim ends with its connection
+func (s *TxStore) begin(ctx context.Context, a *attempt) (v *visit, err error) {
 	var giveUp time.Time
 	for {
-		err = s.repeat(ctx, &claimed, func() error {
-			v, err = s.visit(ctx, s.beginning, c, c.reach)
+		err = s.repeat(ctx, new(bool), func() error { // a claim ends with its connection
+			v, err = s.visit(ctx, s.beginning, a)
 			if err != nil {
-				giveUp = time.Now().Add(timeLeft(ctx) / 2)
+				giveUp = time.Now().Add(sqlstore.TimeLeft(ctx) / 2)
 			}
 			return err
 		})
@@ -114,7 +93,7 @@ func (s *TxStore) begin(ctx context.Context, c *txClaim) (v *visit, err error) {
 			return v, err
 		}
 		v.end(ctx)
-		pause(ctx, 5*time.Millisecond)
+		sqlstore.Pause(ctx, 5*time.Millisecond)
 	}
 }
 
@@ -129,21 +108,12 @@ func (s *TxStore) seeDay(ctx context.Context, v *visit, ttl time.Duration) error
 	return nil
 }
 
-// timeLeft returns how long it is to the deadline of ctx, and a second if it has none.
-func timeLeft(ctx context.Context) time.Duration {
-	if deadline, ok := ctx.Deadline(); ok {
-		return time.Until(deadline)
-	}
-	return time.Second
-}
-
 // visit is a transaction that has tried to lock a key, and has looked at its record then.
 type visit struct {
 	conn   *pgxpool.Conn
 	locked bool
 	began  pgtype.Timestamptz
-
-	session session // of the handler, if the key is claimed
+	unfit  atomic.Bool // the connection is not to be used again
 
 	found              bool // there is a record
 	row                row
@@ -157,7 +127,7 @@ func (v *visit) held() bool { return v.found && !v.claimable }
 func (v *visit) free() bool { return v.locked && !v.held() }
 
 // visit looks at the key on a connection of its own.
-func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach reach) (*visit, error) {
+func (s *TxStore) visit(ctx context.Context, begin string, a *attempt) (*visit, error) {
 	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -165,9 +135,9 @@ func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach rea
 	v := &visit{conn: conn}
 	err = hasten(ctx, conn.Conn(), func() error {
 		if begin == beginSerializable {
-			return s.lookApart(ctx, v, c, reach)
+			return s.lookApart(ctx, v, a)
 		}
-		return s.look(ctx, v, begin, c, reach)
+		return s.look(ctx, v, begin, a)
 	})
 	if err != nil {
 		conn.Release() // which closes a connection with a transaction
@@ -177,49 +147,49 @@ func (s *TxStore) visit(ctx context.Context, begin string, c *txClaim, reach rea
 }
 
 // look takes one round trip.
-func (s *TxStore) look(ctx context.Context, v *visit, begin string, c *txClaim, reach reach) error {
+func (s *TxStore) look(ctx context.Context, v *visit, begin string, a *attempt) error {
 	var batch pgx.Batch
-	s.queueLook(&batch, v, begin, c, reach)
+	s.queueLook(&batch, v, begin, a)
 	return v.conn.SendBatch(ctx, &batch).Close()
 }
 
-func (s *TxStore) queueLook(batch *pgx.Batch, v *visit, begin string, c *txClaim, reach reach) {
+func (s *TxStore) queueLook(batch *pgx.Batch, v *visit, begin string, a *attempt) {
 	batch.Queue(begin)
-	s.queueLock(batch, v, c)
-	batch.Queue(c.sql.read, c.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, c, reach) })
+	s.queueLock(batch, v, a)
+	batch.Queue(a.sql["read"], a.digest[:]).QueryRow(func(r pgx.Row) error { return v.scan(r, a) })
 }
 
 // lookApart takes two round trips, for the transaction not to read what others write: at the level serializable the
 // database would refuse one of any two that look for a record on the same page of the index. The record is read before
 // the lock is taken, which is as good: the snapshot of the transaction is never newer than its lock, and what comes
 // between is left to the primary key.
-func (s *TxStore) lookApart(ctx context.Context, v *visit, c *txClaim, reach reach) error {
-	err := v.scan(v.conn.QueryRow(ctx, c.sql.read, c.digest[:]), c, reach)
+func (s *TxStore) lookApart(ctx context.Context, v *visit, a *attempt) error {
+	err := v.scan(v.conn.QueryRow(ctx, a.sql["read"], a.digest[:]), a)
 	if err != nil || v.held() {
 		return err
 	}
 	var batch pgx.Batch
 	batch.Queue(beginSerializable)
-	s.queueLock(&batch, v, c)
+	s.queueLock(&batch, v, a)
 	return v.conn.SendBatch(ctx, &batch).Close()
 }
 
-func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, c *txClaim) {
-	batch.Queue(c.sql.lock, s.lockNumber(c.digest), s.idleTimeout).QueryRow(func(r pgx.Row) error {
+func (s *TxStore) queueLock(batch *pgx.Batch, v *visit, a *attempt) {
+	batch.Queue(a.sql["lock"], s.lockNumber(a.digest), s.idleTimeout).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&v.locked, &v.began, nil)
 	})
 }
 
-// scan reads the record, if there is one, and judges it as c would.
-func (v *visit) scan(from pgx.Row, c *txClaim, reach reach) error {
-	switch err := from.Scan(v.row.columns(&c.names)...); {
+// scan reads the record, if there is one, and judges it as a would.
+func (v *visit) scan(from pgx.Row, a *attempt) error {
+	switch err := from.Scan(v.row.columns(&a.names)...); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
 	}
 	v.found, v.expired = true, v.row.expired()
-	v.claimable = v.expired || v.row.claimable(c.fingerprint, reach) && v.row.check(c.fingerprint) == nil
+	v.claimable = v.expired || v.row.claimable(&a.request) && v.row.check(a.request.Fingerprint) == nil
 	return nil
 }
 
@@ -235,7 +205,7 @@ func (v *visit) end(ctx context.Context) error {
 // giveBack returns the connection to the pool, which closes it if its transaction has not ended. One that takes no writes is
 // not to be used again: the pool may find a server that does.
 func (v *visit) giveBack() {
-	if v.session.lent.Load() || v.session.readOnly.Load() {
+	if v.unfit.Load() {
 		v.hangUp()
 		return
 	}
@@ -245,169 +215,142 @@ func (v *visit) giveBack() {
 // hangUp closes a connection that somebody may be using, whom nothing but the end of it can stop. The server rolls back.
 func (v *visit) hangUp() { _ = v.conn.Hijack().PgConn().Conn().Close() }
 
-// txClaim implements [idempotency.Claim].
-type txClaim struct {
-	store       *TxStore
-	sql         *txStatements
-	names       names
-	digest      [32]byte
-	fingerprint idempotency.Fingerprint
-	reach       reach
-	token       pgtype.UUID
-	ttl         time.Duration // as it was asked for
+// attempt implements [sqlstore.Attempt]. It is its own claim.
+type attempt struct {
+	sqlstore.TxClaim
+	store   *TxStore
+	sql     statements
+	names   sqlstore.Names
+	digest  [32]byte
+	request idempotency.ClaimRequest
+	token   pgtype.UUID
 
 	visit   *visit
-	tx      transaction
-	attempt int32
+	number  int32
 	created pgtype.Timestamptz
 
-	settled  bool
-	ended    atomic.Bool // Complete or Release has returned, or is about to
-	released bool
-	outcome  error // of Complete
+	conn       *pgx.Conn // of the handler
+	tx         transaction
+	bridged    bridged
+	savepoints atomic.Int64
+	unwatched  atomic.Bool // there is a way to the connection that is not watched
+	undone     bool        // the handler has rolled back
+	id         string      // of the transaction, for PostgreSQL; empty: not asked for
 }
 
 // own makes v the transaction of the claim, and of the handler.
-func (c *txClaim) own(v *visit) {
-	c.tx.session = &v.session
-	v.session.conn = v.conn.Conn()
-	c.take(v)
+func (a *attempt) own(v *visit) {
+	a.conn, a.tx.attempt, a.bridged, a.Exclusive = v.conn.Conn(), a, bridged{&a.tx}, true
+	a.Init(a, txKey{}, &a.tx)
+	a.take(v)
 }
 
 // take makes v the transaction of the record.
-func (c *txClaim) take(v *visit) {
-	c.visit, c.attempt, c.created = v, 1, v.began
+func (a *attempt) take(v *visit) {
+	a.visit, a.number, a.created = v, 1, v.began
 	if v.found && !v.expired { // the next attempt at an operation that has a record, of a lease
-		c.attempt, c.created = v.row.attempt.Int32+1, v.row.created
+		a.number, a.created = v.row.attempt.Int32+1, v.row.created
 	}
 }
 
-func (c *txClaim) recordOf() idempotency.Record {
-	return idempotency.Record{Attempt: int(c.attempt), Fingerprint: c.fingerprint, Created: c.created.Time, NoLease: true}
+func (a *attempt) record() idempotency.Record {
+	return idempotency.Record{
+		Attempt: int(a.number), Fingerprint: a.request.Fingerprint, Created: a.created.Time, NoLease: true,
+	}
 }
 
-// Context implements [idempotency.Claim]: it adds what [Tx] returns.
-func (c *txClaim) Context(ctx context.Context) context.Context {
-	c.visit.session.handler = ctx
-	return context.WithValue(ctx, txKey{}, &c.tx)
+// status returns that of the transaction: T, E after an error, or I if it has ended.
+func (a *attempt) status() byte { return a.conn.PgConn().TxStatus() }
+
+// Undo implements [sqlstore.Attempt]. The key is free then, until Commit claims it again.
+func (a *attempt) Undo(ctx context.Context) error {
+	if a.status() == 'I' {
+		return errEnded // perhaps by a commit
+	}
+	err := rollback(ctx, a.conn)
+	a.undone = err == nil
+	return err
 }
 
-// Extend implements [idempotency.Claim]. There is no lease to extend. It says whether the session of the transaction is
-// known to have ended.
-func (c *txClaim) Extend(context.Context, time.Duration) error {
-	if c.ended.Load() || !c.tx.isAlive() {
-		return idempotency.ErrClaimLost
-	}
-	return nil
+func rollback(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "rollback")
+	return err
 }
 
-// Release implements [idempotency.Claim]: it rolls back.
-func (c *txClaim) Release(ctx context.Context, _ time.Duration) error {
-	if c.settled {
-		if c.released {
-			return nil
-		}
-		return idempotency.ErrClaimLost
-	}
-	c.settled, c.released = true, true
-	c.ended.Store(true)
-	if !c.tx.end() {
-		c.visit.hangUp()
-		return nil
-	}
-	err := c.visit.end(ctx)
-	c.bury(ctx)
-	if err != nil {
-		return fmt.Errorf("pgxstore: release: %w", err)
-	}
-	return nil
+// HangUp implements [sqlstore.Attempt].
+func (a *attempt) HangUp() { a.visit.hangUp() }
+
+// Rollback implements [sqlstore.Attempt]. If it fails the connection is closed.
+func (a *attempt) Rollback(ctx context.Context) error {
+	err := a.visit.end(ctx)
+	a.bury(ctx)
+	return failure("release", err)
 }
 
-// Complete implements [idempotency.Claim]: it inserts the record and commits. If the response refuses the operation, it
-// rolls back what the handler did first.
-func (c *txClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.released {
-		return idempotency.ErrClaimLost
-	}
-	if !c.settled {
-		c.settled = true
-		c.outcome = c.complete(ctx, resp, ttl)
-		c.ended.Store(true)
-	}
-	return c.outcome
-}
-
-func (c *txClaim) complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if !c.tx.end() {
-		c.visit.hangUp()
-		return sqlstore.RolledBack(errBusy)
-	}
-	err := c.store.mayKeep(ttl)
-	if err != nil {
-		err = sqlstore.RolledBack(err)
-	} else {
-		err = c.prepare(ctx, resp)
-	}
-	if err != nil {
-		_ = c.visit.end(ctx) // if it fails the connection is closed
-		c.bury(ctx)
+// Commit implements [sqlstore.Attempt].
+func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl time.Duration, undo bool) error {
+	if err := a.prepare(ctx, ttl, undo); err != nil {
+		_ = a.Rollback(ctx)
 		return err
 	}
-	err = hasten(ctx, c.visit.conn.Conn(), func() error { return c.commit(ctx, resp, ttl) })
-	c.visit.giveBack()
+	err := hasten(ctx, a.conn, func() error { return a.commit(ctx, resp, ttl) })
+	a.visit.giveBack()
 	if err == nil {
 		return nil
 	}
 	if isRefused(err) {
-		c.bury(ctx)
+		a.bury(ctx)
 	}
 	switch {
-	case c.store.isCollision(err):
+	case a.store.isCollision(err):
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
-	case c.store.isWithoutDay(err):
-		c.store.withoutDay.Store(true)
-		return sqlstore.RolledBack(fmt.Errorf("%w: %w", c.store.lacksDay(), err))
-	case isRefused(err) && c.store.isFinal(err):
+	case a.store.isWithoutDay(err):
+		a.store.withoutDay.Store(true)
+		return sqlstore.RolledBack(fmt.Errorf("%w: %w", a.store.lacksDay(), err))
+	case isRefused(err) && a.store.isFinal(err):
 		return sqlstore.Rejected(err)
 	case isRefused(err):
 		return sqlstore.RolledBack(err)
 	}
-	return c.resolve(ctx, err)
+	return a.resolve(ctx, err)
 }
 
 // bury records that the operation was carried out, without its answer, if the handler has committed by way of Conn. What was
 // done cannot be undone, and must not be done again. The transaction of the visit has ended before.
-func (c *txClaim) bury(ctx context.Context) {
-	if !c.hasCommitted(ctx, c.store.pool) {
+func (a *attempt) bury(ctx context.Context) {
+	if !a.hasCommitted(ctx, a.store.pool) {
 		return
 	}
-	v, err := c.store.visit(ctx, beginReadCommitted, c, c.reach)
+	v, err := a.store.visit(ctx, beginReadCommitted, a)
 	if err != nil {
 		return
 	}
 	if v.free() { // else another attempt was faster
-		c.take(v)
-		_ = c.commit(ctx, idempotency.Response{Omitted: true}, c.ttl)
+		a.take(v)
+		_ = a.commit(ctx, idempotency.Response{Omitted: true}, a.request.TTL)
 	}
 	_ = v.end(ctx)
 }
 
 // hasCommitted reports whether the handler has committed its transaction by way of Conn.
-func (c *txClaim) hasCommitted(ctx context.Context, q querier) bool {
-	if c.tx.id == "" {
+func (a *attempt) hasCommitted(ctx context.Context, q querier) bool {
+	if a.id == "" {
 		return false
 	}
 	var status string
-	err := q.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", c.tx.id).Scan(&status)
+	err := q.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", a.id).Scan(&status)
 	return err == nil && status == "committed"
 }
 
-// prepare returns an error if there is no transaction that may be committed with a response.
-func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error {
+// prepare returns an error if there is no transaction that may be committed.
+func (a *attempt) prepare(ctx context.Context, ttl time.Duration, undo bool) error {
+	err := a.store.mayKeep(ttl)
 	switch {
-	case c.refuses(resp):
-		return hasten(ctx, c.visit.conn.Conn(), func() error { return c.startOver(ctx) })
-	case c.tx.undone.Load() || c.visit.conn.Conn().PgConn().TxStatus() != 'T':
+	case err != nil:
+		return sqlstore.RolledBack(err)
+	case undo:
+		return hasten(ctx, a.conn, func() error { return a.startOver(ctx) })
+	case a.status() != 'T':
 		return sqlstore.RolledBack(errEnded)
 	}
 	return nil
@@ -417,71 +360,42 @@ func (c *txClaim) prepare(ctx context.Context, resp idempotency.Response) error 
 var errEnded = errors.New("pgxstore: the handler has ended its transaction, or ignored an error in it")
 
 // commit takes one round trip. The server skips the commit if a statement before it fails.
-func (c *txClaim) commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+func (a *attempt) commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	var batch pgx.Batch
-	if c.visit.found {
-		batch.Queue(c.sql.replace, c.digest[:], c.visit.row.token)
+	if a.visit.found {
+		batch.Queue(a.sql["replace"], a.digest[:], a.visit.row.token)
 	}
-	sql, args := c.sql.recordFirst, responseArgs(resp, c.digest[:], c.names[0], c.names[1], c.names[2], c.token, c.visit.began,
-		c.fingerprint[:], ttl.Microseconds())
-	if c.attempt > 1 || c.created != c.visit.began { // the operation is older than the transaction
-		sql, args = c.sql.recordNext, append(args, c.attempt, c.created)
+	sql, args := a.sql["record_first"], responseArgs(resp, a.digest[:], a.names[0], a.names[1], a.names[2], a.token,
+		a.visit.began, a.request.Fingerprint[:], ttl.Microseconds())
+	if a.number > 1 || a.created != a.visit.began { // the operation is older than the transaction
+		sql, args = a.sql["record_next"], append(args, a.number, a.created)
 	}
 	batch.Queue(sql, args...)
 	batch.Queue("commit")
-	return c.visit.conn.SendBatch(ctx, &batch).Close()
+	return a.visit.conn.SendBatch(ctx, &batch).Close()
 }
 
 // resolve finds out what became of a commit that was not answered. That its record is not there means nothing as long
 // as its transaction may still go on; when its lock can be had, it has ended.
-func (c *txClaim) resolve(ctx context.Context, cause error) error {
+func (a *attempt) resolve(ctx context.Context, cause error) error {
 	for ctx.Err() == nil {
-		v, err := c.store.visit(ctx, beginReadCommitted, c, expired)
+		v, err := a.store.visit(ctx, beginReadCommitted, a)
 		if err != nil {
-			pause(ctx, 20*time.Millisecond)
+			sqlstore.Pause(ctx, 20*time.Millisecond)
 			continue
 		}
 		_ = v.end(ctx)
 		switch {
-		case v.found && v.row.token == c.token:
-			if c.store.confirm(ctx, c.sql.confirm, c.digest, c.token, true) == nil {
+		case v.found && v.row.token == a.token:
+			if a.store.confirm(ctx, a.sql, a.digest, a.token, true) == nil {
 				return nil
 			}
-		case v.found && !v.expired && (!c.visit.found || v.row.token != c.visit.row.token):
+		case v.found && !v.expired && (!a.visit.found || v.row.token != a.visit.row.token):
 			return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause)
 		case v.locked:
 			return sqlstore.RolledBack(cause)
 		}
-		pause(ctx, 20*time.Millisecond)
+		sqlstore.Pause(ctx, 20*time.Millisecond)
 	}
 	return sqlstore.RolledBack(fmt.Errorf("in doubt: %w", cause))
-}
-
-// isFinal reports whether the server would refuse the same transaction again: because of the data, a constraint, the code of
-// a trigger, or a privilege. A record without its creation says that the handler has ended the transaction, see record.sql.
-func (t *Table) isFinal(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || len(e.Code) != 5 || e.Code == "23502" && t.owns(e.TableName) {
-		return false
-	}
-	return e.Code == "42501" || slices.Contains([]string{"22", "23", "P0"}, e.Code[:2])
-}
-
-// owns reports whether a table of that name holds the records, or a day of them.
-func (t *Table) owns(name string) bool {
-	day, ok := strings.CutPrefix(name, t.opts.table())
-	return ok && (day == "" || t.opts.divided() && strings.HasPrefix(day, "_"))
-}
-
-// isRefused reports whether the server has refused a statement and lives on, so that nothing of the transaction is
-// left. Any other error, also that of a server as it ends the session, may come after the commit.
-func isRefused(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.SeverityUnlocalized == "ERROR"
-}
-
-// isCollision reports whether the record of another session was there first.
-func (t *Table) isCollision(err error) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == "23505" && t.owns(e.TableName)
 }

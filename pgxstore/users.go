@@ -2,7 +2,6 @@ package pgxstore
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,24 +21,20 @@ type UserTotal struct {
 func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal, err error) {
 	sql, err := t.inspecting(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("pgxstore: users: %w", err)
+		return nil, failure("users", err)
 	}
-	claimed := false
-	err = t.retry(ctx, &claimed, pooled, func(conn *pgx.Conn) error {
+	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
 		users = nil
-		rows, err := conn.Query(ctx, sql.users, int64(limit))
-		if err != nil {
-			return err
-		}
+		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // the rows have its error, too
 		var u UserTotal
-		_, err = pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
 			users = append(users, u)
 			return nil
 		})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("pgxstore: users: %w", err)
+		return nil, failure("users", err)
 	}
 	return users, nil
 }

@@ -8,16 +8,13 @@ import (
 // checkTime is how long a check waits for what the server may have said. Only what has come already counts.
 const checkTime = time.Millisecond
 
-// isAlive reports whether the session may go on. It sends nothing: a server that has ended the session has said so, or
-// has closed the connection. While the handler uses the connection, its statements find that out.
-func (s *session) isAlive() bool {
-	s.checking.Lock()
-	defer s.checking.Unlock()
-	if s.raw.Load() || s.lent.Load() || !s.state.CompareAndSwap(idle, checked) {
+// Alive implements [sqlstore.Attempt]. It sends nothing: a server that has ended the session has said so, or has closed the
+// connection.
+func (a *attempt) Alive(context.Context) bool {
+	if a.unwatched.Load() {
 		return true
 	}
-	defer s.state.Store(idle)
-	conn := s.conn.PgConn()
+	conn := a.conn.PgConn()
 	if conn.IsClosed() {
 		return false
 	}
@@ -30,10 +27,4 @@ func (s *session) isAlive() bool {
 			return !conn.IsClosed()
 		}
 	}
-}
-
-// awaitCheck returns when no check is under way.
-func (s *session) awaitCheck() {
-	s.checking.Lock()
-	defer s.checking.Unlock()
 }

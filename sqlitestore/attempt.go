@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// attempt implements [sqlstore.Attempt]. It begins nothing in the database before the first statement of the handler.
+// attempt implements [sqlstore.SQLAttempt]. It begins nothing in the database before the first statement of the handler.
 type attempt struct {
 	store   *TxStore
 	digest  []byte
@@ -26,7 +26,7 @@ type attempt struct {
 	ended bool       // and none is to begin
 }
 
-var _ sqlstore.Attempt = (*attempt)(nil)
+var _ sqlstore.SQLAttempt = (*attempt)(nil)
 
 func newAttempt(store *TxStore, key idempotency.Key, request idempotency.ClaimRequest) *attempt {
 	digest := key.Digest()
@@ -67,7 +67,7 @@ func (a *attempt) own() {
 	a.token = sqlstore.NewToken()
 }
 
-// Conn implements [sqlstore.Attempt].
+// Conn implements [sqlstore.SQLAttempt].
 func (a *attempt) Conn(ctx context.Context) (*sql.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -165,7 +165,7 @@ func (a *attempt) Alive(context.Context) bool { return true }
 // Commit implements [sqlstore.Attempt]. The record of a handler that has no transaction waits for the disk together
 // with other steps. If ctx ends while a transaction is committed, the key stays claimed until it is known what has come
 // of that.
-func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl time.Duration, undo bool) error {
 	record, err := a.recordOf(resp, ttl)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,6 +173,9 @@ func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl tim
 		defer a.leave()
 		a.giveBack()
 		return sqlstore.RolledBack(failure("complete", err))
+	}
+	if undo {
+		a.giveBack()
 	}
 	if a.loan == nil {
 		defer a.leave()
