@@ -56,7 +56,8 @@ func (a *attempt) claim(ctx context.Context) (*idempotency.Record, error) {
 		if err := a.end(ctx); err != nil {
 			return nil, err
 		}
-		if !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) { // another session was faster; the next look finds what it has made
+		// Another session was faster. The next look finds what it has made.
+		if !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
 			return nil, ctx.Err()
 		}
 	}

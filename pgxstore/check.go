@@ -3,8 +3,6 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -29,34 +27,49 @@ func (t *Table) Check(ctx context.Context) error {
 	if t.faults != nil {
 		return errors.Join(t.faults)
 	}
-	var findings []error
-	err := t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
-		findings, err = t.checkOn(ctx, conn)
-		return err
+	c := &check{Table: t}
+	err := t.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+		c.conn = conn
+		return c.run(ctx)
 	})
-	if err != nil {
-		findings = append(findings, fmt.Errorf("pgxstore: check: %w", err))
-	}
-	return errors.Join(findings...)
+	return errors.Join(append(c.findings, failure("check", err))...)
 }
 
-// checkOn returns what it has found so far if there is an error.
-func (t *Table) checkOn(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
-	findings, err := checkServer(ctx, conn)
-	if err != nil || isTooOld(findings) { // the other questions need what it does not have
-		return findings, err
-	}
-	for _, check := range []func(context.Context, *pgxpool.Conn) ([]error, error){
-		t.checkTable, t.checkLogged, t.checkPrivileges, t.checkRowSecurity, checkStandbys,
-		checkTransactions, // last, because a pooler that refuses them closes the connection
+// check is what one connection tells.
+type check struct {
+	*Table
+	conn     *pgxpool.Conn
+	tooOld   bool // the server
+	findings []error
+}
+
+// run finds as much as it can before there is an error.
+func (c *check) run(ctx context.Context) error {
+	for _, ask := range []func(context.Context) error{
+		c.askServer, c.askTable, c.askLogged, c.askPrivileges, c.askRowSecurity, c.askStandbys,
+		c.askTransactions, // last, because a pooler that refuses them closes the connection
 	} {
-		found, err := check(ctx, conn)
-		findings = append(findings, found...)
-		if err != nil {
-			return findings, err
+		if err := ask(ctx); err != nil || c.tooOld { // the other questions need what it does not have
+			return err
 		}
 	}
-	return findings, nil
+	return nil
+}
+
+// unsafe adds a finding about the server, or about the pooler in front of it.
+func (c *check) unsafe(setting, value, risk string) {
+	node := c.conn.Conn().PgConn().Conn().RemoteAddr().String()
+	c.findings = append(c.findings, &idempotency.UnsafeSetting{Node: node, Setting: setting, Value: value, Risk: risk})
+}
+
+// each calls do for each row of a query, which is scanned to columns.
+func (c *check) each(ctx context.Context, columns []any, do func(), query string, args ...any) error {
+	rows, _ := c.conn.Query(ctx, query, args...) // the rows have its error, too
+	_, err := pgx.ForEachRow(rows, columns, func() error {
+		do()
+		return nil
+	})
+	return err
 }
 
 const (
@@ -99,87 +112,67 @@ func isBefore14(value string, _ settings) bool {
 	return err == nil && version < 14_00_00
 }
 
-func isTooOld(findings []error) bool {
-	return slices.ContainsFunc(findings, func(err error) bool {
-		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](err)
-		return ok && unsafe.Setting == versionSetting
-	})
-}
-
-// checkServer reports settings as the session has them.
-func checkServer(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
-	rows, err := conn.Query(ctx, "SELECT name, setting FROM pg_settings")
-	if err != nil {
-		return nil, err
-	}
+// askServer reports settings as the session has them.
+func (c *check) askServer(ctx context.Context) error {
 	all := make(settings)
 	var name, value string
-	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		all[name] = value
-		return nil
-	})
-	if err != nil {
-		return nil, err
+	note := func() { all[name] = value }
+	if err := c.each(ctx, []any{&name, &value}, note, "SELECT name, setting FROM pg_settings"); err != nil {
+		return err
 	}
 	for _, h := range hazards {
 		if value := all[h.name]; h.unsafe(value, all) {
-			findings = append(findings, &idempotency.UnsafeSetting{Node: node(conn), Setting: h.name, Value: value, Risk: h.risk})
+			c.unsafe(h.name, value, h.risk)
 		}
 	}
-	return findings, nil
+	c.tooOld = isBefore14(all[versionSetting], all)
+	return nil
 }
 
-// node returns the address of the server, or of the pooler in front of it.
-func node(conn *pgxpool.Conn) string { return conn.Conn().PgConn().Conn().RemoteAddr().String() }
-
-// checkStandbys reports that no commit waits for the standbys that there are. A subscriber of logical replication is none.
+// askStandbys reports that no commit waits for the standbys that there are. A subscriber of logical replication is none.
 // A role without the privileges of pg_monitor sees that there is a standby, but not its state.
-func checkStandbys(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+func (c *check) askStandbys(ctx context.Context) error {
 	var asynchronous bool
-	err := conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') = '' AND EXISTS (
+	err := c.conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names') = '' AND EXISTS (
     SELECT FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid
     WHERE s.slot_type IS DISTINCT FROM 'logical'
         AND coalesce(r.state, 'hidden') IN ('streaming', 'catchup', 'hidden'))`).Scan(&asynchronous)
-	if err != nil || !asynchronous {
-		return nil, err
+	if asynchronous {
+		c.unsafe(standbySetting, "empty",
+			"replication is asynchronous: a failover loses the last records that were acknowledged")
 	}
-	return []error{&idempotency.UnsafeSetting{
-		Node: node(conn), Setting: standbySetting, Value: "empty",
-		Risk: "replication is asynchronous: a failover loses the last records that were acknowledged",
-	}}, nil
+	return err
 }
 
-// checkTransactions reports a pooler that allows none, as PgBouncer does in statement mode.
-func checkTransactions(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
-	_, err := conn.Exec(ctx, "BEGIN")
+// askTransactions reports a pooler that allows none, as PgBouncer does in statement mode.
+func (c *check) askTransactions(ctx context.Context) error {
+	_, err := c.conn.Exec(ctx, "BEGIN")
 	if err == nil {
-		_, err = conn.Exec(ctx, "ROLLBACK")
-		return nil, err
+		_, err = c.conn.Exec(ctx, "ROLLBACK")
+		return err
 	}
 	refusal, refused := errors.AsType[*pgconn.PgError](err)
 	if !refused {
-		return nil, err
+		return err
 	}
-	return []error{&idempotency.UnsafeSetting{
-		Node: node(conn), Setting: "BEGIN", Value: "refused (" + refusal.Message + ")",
-		Risk: "TxStore and Maintain need transactions",
-	}}, nil
+	c.unsafe("BEGIN", "refused ("+refusal.Message+")", "TxStore and Maintain need transactions")
+	return nil
 }
 
-// checkTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
-func (t *Table) checkTable(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
-	err := t.checkVersion(ctx, conn)
-	if err == nil && t.opts.divided() {
-		err = t.checkPartitions(ctx, conn)
+// askTable reports what is wrong with the table, and with its partitions if it is otherwise as it should be.
+func (c *check) askTable(ctx context.Context) error {
+	err := c.checkVersion(ctx, c.conn)
+	if err == nil && c.opts.divided() {
+		err = c.checkPartitions(ctx, c.conn)
 	}
 	if unready, ok := errors.AsType[*UnreadyTable](err); ok {
-		return []error{unready}, nil
+		c.findings, err = append(c.findings, unready), nil
 	}
-	return nil, err
+	return err
 }
 
-func (t *Table) checkVersion(ctx context.Context, conn *pgxpool.Conn) error {
-	have, err := t.version(ctx, conn)
+func (t *Table) checkVersion(ctx context.Context, q querier) error {
+	have, err := t.version(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -191,13 +184,13 @@ func (t *Table) checkVersion(ctx context.Context, conn *pgxpool.Conn) error {
 
 // checkPartitions reports that from today on, in a row, no more than half of the spare days are ready, or that there are
 // records which the stores do not look for.
-func (t *Table) checkPartitions(ctx context.Context, conn *pgxpool.Conn) error {
-	now, partitions, err := t.partitions(ctx, conn)
+func (t *Table) checkPartitions(ctx context.Context, q querier) error {
+	now, partitions, err := t.partitions(ctx, q)
 	if err != nil {
 		return err
 	}
 	var beyond bool
-	err = conn.QueryRow(ctx, t.opts.expand("SELECT EXISTS (SELECT FROM {records} WHERE NOT "+expiresBefore+")")).Scan(&beyond)
+	err = q.QueryRow(ctx, t.opts.expand("SELECT EXISTS (SELECT FROM {records} WHERE NOT "+expiresBefore+")")).Scan(&beyond)
 	if err != nil {
 		return err
 	}
@@ -215,26 +208,23 @@ func (t *Table) checkPartitions(ctx context.Context, conn *pgxpool.Conn) error {
 	return nil
 }
 
-// checkLogged reports tables that are not in the write-ahead log: the table or its partitions.
-func (t *Table) checkLogged(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
-	rows, err := conn.Query(ctx, `SELECT c.oid::regclass::text FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, t.opts.name(""))
-	if err != nil {
-		return nil, err
-	}
+// askLogged reports tables that are not in the write-ahead log: the table or its partitions.
+func (c *check) askLogged(ctx context.Context) error {
 	var name string
-	_, err = pgx.ForEachRow(rows, []any{&name}, func() error {
-		findings = append(findings, &idempotency.UnsafeSetting{
-			Node: node(conn), Setting: "table " + name, Value: "unlogged", Risk: "a crash empties it",
-		})
-		return nil
-	})
-	return findings, err
+	report := func() { c.unsafe("table "+name, "unlogged", "a crash empties it") }
+	return c.each(ctx, []any{&name}, report, `SELECT c.oid::regclass::text
+FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relpersistence <> 'p' AND (c.oid = to_regclass($1::text) OR i.inhparent = to_regclass($1::text))`, c.opts.name(""))
 }
 
-// checkPrivileges reports what the role may not do with the table, as far as there is one.
-func (t *Table) checkPrivileges(ctx context.Context, conn *pgxpool.Conn) (findings []error, err error) {
-	rows, err := conn.Query(ctx, `
+// askPrivileges reports what the role may not do with the table, as far as there is one.
+func (c *check) askPrivileges(ctx context.Context) error {
+	var lack MissingPrivilege
+	report := func() {
+		found := lack
+		c.findings = append(c.findings, &found)
+	}
+	return c.each(ctx, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, report, `
 SELECT current_user::text, needed.privilege, needed.object, needed.use
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (
     SELECT p, 'table ' || c.oid::regclass, CASE WHEN p <> 'DELETE' THEN 'the stores'
@@ -252,27 +242,18 @@ UNION ALL
     SELECT 'CREATE', 'schema ' || quote_ident(n.nspname), 'Maintain', has_schema_privilege(n.oid, 'CREATE')
     WHERE c.relkind = 'p'
 ) AS needed (privilege, object, use, granted)
-WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, t.opts.name(""), t.opts.claimFunction())
-	if err != nil {
-		return nil, err
-	}
-	var lack MissingPrivilege
-	_, err = pgx.ForEachRow(rows, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, func() error {
-		found := lack
-		findings = append(findings, &found)
-		return nil
-	})
-	return findings, err
+WHERE c.oid = to_regclass($1::text) AND NOT needed.granted`, c.opts.name(""), c.opts.claimFunction())
 }
 
-// checkRowSecurity reports that policies decide which records the role sees.
-func (t *Table) checkRowSecurity(ctx context.Context, conn *pgxpool.Conn) ([]error, error) {
+// askRowSecurity reports that policies decide which records the role sees.
+func (c *check) askRowSecurity(ctx context.Context) error {
 	var active bool
-	err := conn.QueryRow(ctx, "SELECT coalesce(row_security_active(to_regclass($1::text)), false)", t.opts.name("")).Scan(&active)
-	if err != nil || !active {
-		return nil, err
+	const query = "SELECT coalesce(row_security_active(to_regclass($1::text)), false)"
+	err := c.conn.QueryRow(ctx, query, c.opts.name("")).Scan(&active)
+	if active {
+		c.findings = append(c.findings, c.unready("give the role BYPASSRLS, or the table no row security",
+			"row security is active on table %s: where a policy hides a record, its key can be neither claimed nor replayed",
+			c.opts.name("")))
 	}
-	return []error{t.unready("give the role BYPASSRLS, or the table no row security",
-		"row security is active on table %s: where a policy hides a record, its key can be neither claimed nor replayed",
-		t.opts.name(""))}, nil
+	return err
 }

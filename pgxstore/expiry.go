@@ -21,34 +21,24 @@ const (
 // deleteExpired deletes the records that have expired. It waits for nobody. Each search passes by those that the ones before
 // have found and left, because another session is working on them.
 func (t *Table) deleteExpired(ctx context.Context) error {
+	find, sql := t.opts.statement("find_expired"), t.opts.statement("delete_expired")
 	for left := int64(0); ; {
-		found, deleted, err := t.deleteFound(ctx, left)
-		if err != nil || found < findBatch {
+		rows, _ := t.pool.Query(ctx, find, int64(findBatch), left) // the rows have its error, too
+		found, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.TID])
+		if err != nil {
 			return err
 		}
-		left += found - deleted
-	}
-}
-
-// deleteFound deletes what one search finds behind so many records.
-func (t *Table) deleteFound(ctx context.Context, left int64) (found, deleted int64, err error) {
-	rows, err := t.pool.Query(ctx, t.opts.statement("find_expired"), int64(findBatch), left)
-	if err != nil {
-		return 0, 0, err
-	}
-	places, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.TID])
-	if err != nil {
-		return 0, 0, err
-	}
-	sql := t.opts.statement("delete_expired")
-	for batch := range slices.Chunk(places, deleteBatch) {
-		n, err := t.deleteAt(ctx, sql, batch)
-		deleted += n
-		if err != nil {
-			return int64(len(places)), deleted, err
+		for batch := range slices.Chunk(found, deleteBatch) {
+			deleted, err := t.deleteAt(ctx, sql, batch)
+			if err != nil {
+				return err
+			}
+			left += int64(len(batch)) - deleted
+		}
+		if len(found) < findBatch {
+			return nil
 		}
 	}
-	return int64(len(places)), deleted, nil
 }
 
 // deleteAt does not wait for the disk: a record that a crash brings back is expired still.

@@ -101,7 +101,7 @@ const partitionComment = "idempotency records of one day"
 //
 // Borders are compared as text because a session may write them in a style that it reads otherwise.
 func (t *Table) partitions(ctx context.Context, q querier) (now time.Time, partitions []partition, err error) {
-	rows, err := q.Query(ctx, t.opts.expand(`
+	rows, _ := q.Query(ctx, t.opts.expand(`
 WITH named AS MATERIALIZED (
     SELECT c.oid, c.relname, c.relnamespace, i.inhparent, i.inhdetachpending AS pending,
         obj_description(c.oid, 'pg_class') AS comment, pg_get_expr(c.relpartbound, c.oid) AS borders
@@ -117,10 +117,7 @@ SELECT {now}, d.relnamespace::regnamespace || '.' || quote_ident(d.relname), d.d
 FROM pg_class p LEFT JOIN dated d ON d.inhparent IS NULL
     OR d.borders = format('FOR VALUES FROM (%L) TO (%L)', d.day, d.day + interval '24 hours')
 WHERE p.oid = to_regclass($1::text)
-ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.name(""), partitionComment)
-	if err != nil {
-		return now, nil, err
-	}
+ORDER BY d.pending DESC NULLS LAST, d.relname`), t.opts.name(""), partitionComment) // the rows have its error, too
 	var name *string
 	var day *time.Time
 	var p partition

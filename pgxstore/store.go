@@ -154,8 +154,8 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(), max(c.request.TTL, lease).Microseconds(),
-		nil, nil, nil, nil))
+	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(),
+		max(c.request.TTL, lease).Microseconds(), nil, nil, nil, nil))
 }
 
 // Complete implements [idempotency.Claim].
