@@ -178,7 +178,7 @@ var ofKeys = []mutant{{
 	test: "TestKeyOfAnotherRequestIsRefusedAsReused",
 }, {
 	name: "query-left-out", broken: "The fingerprint leaves out the query.",
-	file: "fingerprint.go",
+	file: "fingerprint.go", in: "./internal/misuse",
 	from: "appendPart(space[:0], r.URL.RawQuery)",
 	to:   "appendPart(space[:0], \"\")",
 	test: "TestQueryIsPartOfTheFingerprint",

@@ -1,4 +1,4 @@
-package idempotency_test
+package misuse_test
 
 import (
 	"context"

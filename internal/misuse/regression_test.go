@@ -1,4 +1,4 @@
-package idempotency_test
+package misuse_test
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-// What goes wrong with idempotency keys elsewhere, and is not shown to go right by another test of this package.
+// What goes wrong with idempotency keys elsewhere, and is not shown to go right beside the code.
 
 // byAccount takes the name of the caller from a header, as if authentication had put it there.
 func byAccount(r *http.Request) (string, error) { return r.Header.Get("X-Account"), nil }
