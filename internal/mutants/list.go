@@ -53,8 +53,8 @@ var ofRedis = []mutant{{
 }, {
 	name: "redis-ifeq-not-read", broken: "When IFEQ finds another owner's record, the answer counts as stored.",
 	file: "internal/redisconn/conn.go", needs: valkey,
-	from: "	if !isAnswer(err) {\n",
-	to:   "	if errors.Is(err, redis.Nil) {\n		return true, lost, nil\n	}\n	if !isAnswer(err) {\n",
+	from: "	if err == nil || !isAnswer(err) {\n",
+	to:   "	if errors.Is(err, redis.Nil) {\n		return true, lost, nil\n	}\n	if err == nil || !isAnswer(err) {\n",
 	test: "TestRedisStoreConforms/server/leased/overtaken owner",
 }, {
 	name: "redis-swap-compares-nothing", broken: "swap.lua replaces whatever is there.",

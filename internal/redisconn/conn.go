@@ -96,7 +96,7 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 		_, err := c.sendCopied(ctx, key, command)
 		return err
 	})
-	if !isAnswer(err) {
+	if err == nil || !isAnswer(err) {
 		return err == nil, lost, err
 	}
 	if redis.HasErrorPrefix(err, "syntax error") {
@@ -113,6 +113,8 @@ func NewScript(source string) Script { return Script{source, redis.NewScript(sou
 
 // uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
 func (s Script) uncached(args []any) []any { return slices.Concat([]any{"eval", s.source}, args[2:]) }
+
+func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // Run runs a script on key.
 func (c *Conn) Run(ctx context.Context, script Script, key any, args ...any) (reply string, lost bool, err error) {

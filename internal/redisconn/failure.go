@@ -49,8 +49,6 @@ func isAnswer(err error) bool {
 
 func isForeign(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
 
-func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
-
 // IsSlotMoving reports whether err says that a slot is on its way to another server. Until it is there, a script gets at
 // no two keys of it.
 func IsSlotMoving(err error) bool { return redis.HasErrorPrefix(err, "TRYAGAIN") }
