@@ -41,7 +41,7 @@ func TestAnswerIsStoredWhenTheStoreIsBack(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := testservice.NewSpyStore()
 			store.OnComplete, store.OnExtend, store.OnBegin = outage(0, down), outage(0, down), outage(1, down)
-			svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, attemptNumber)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, testservice.AttemptNumber)
 			began := time.Now()
 			first := svc.Call("k", "b")
 			require.Equal(t, "attempt 1", first.Body)
@@ -114,10 +114,10 @@ func TestLateAnswerOfALostClaim(t *testing.T) {
 			return step()
 		}
 		store.OnExtend = testservice.Failing(testservice.Always, testservice.ErrDown)
-		svc := testservice.Setup{Store: store}.Guard(t, attemptNumber)
+		svc := testservice.Setup{Store: store}.Guard(t, testservice.AttemptNumber)
 		require.Equal(t, "attempt 1", svc.Call("k", "b").Body)
 		time.Sleep(30 * time.Second)
-		other := testservice.Setup{Store: store.Store}.Guard(t, attemptNumber) // another process
+		other := testservice.Setup{Store: store.Store}.Guard(t, testservice.AttemptNumber) // another process
 		second := other.Call("k", "b")
 		require.Equal(t, "attempt 2", second.Body)
 		mu.Lock()
@@ -243,7 +243,7 @@ func TestReleasesLeaveRoomForAnswers(t *testing.T) {
 				opts := idempotency.Options{StoreTimeout: time.Millisecond}
 				svc = testservice.Setup{Store: store, Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 					refused()
-					attemptNumber(w, r)
+					testservice.AttemptNumber(w, r)
 				})
 				first := svc.Call("honest", "b")
 				require.Equal(t, "attempt 1", first.Body)
@@ -312,7 +312,7 @@ func TestClaimWhoseReplyWasLostIsReleased(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := lossyStore{testservice.NewSpyStore(), 1}
 			store.OnRelease = outage(0, 10*time.Second)
-			svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: policy}}.Guard(t, attemptNumber)
+			svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: policy}}.Guard(t, testservice.AttemptNumber)
 			testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 			require.Zero(t, svc.Runs.Load())
 			time.Sleep(11 * time.Second)
@@ -328,7 +328,7 @@ func TestClaimWhoseReplyWasLostInALongOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lossyStore{testservice.NewSpyStore(), 1}
 		store.OnRelease = outage(0, time.Hour)
-		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, attemptNumber)
+		svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(time.Minute)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
@@ -350,7 +350,7 @@ func TestClaimThatArrivesLateIsReleased(t *testing.T) {
 			released.Add(1)
 			return step()
 		}
-		svc := testservice.Setup{Store: lossyStore{store, 1}}.Guard(t, attemptNumber)
+		svc := testservice.Setup{Store: lossyStore{store, 1}}.Guard(t, testservice.AttemptNumber)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		time.Sleep(3 * time.Second)
 		require.EqualValues(t, 1, released.Load())
@@ -364,7 +364,7 @@ func TestClaimThatWasNeverGrantedIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := testservice.NewSpyStore()
 		store.OnRelease = testservice.Failing(testservice.Always, idempotency.ErrClaimLost)
-		svc := testservice.Setup{Store: lossyStore{store, 1}, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, attemptNumber)
+		svc := testservice.Setup{Store: lossyStore{store, 1}, Opts: idempotency.Options{Abandoned: idempotency.Refuse}}.Guard(t, testservice.AttemptNumber)
 		svc.Call("k", "b")
 		time.Sleep(time.Minute)
 		asked := store.Releases.Load()

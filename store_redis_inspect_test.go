@@ -71,7 +71,7 @@ func listedDigests(listing idempotency.Listing) (all [][sha256.Size]byte) {
 
 // What somebody else has put under the name of a record is neither shown nor forgotten, and hides no other record.
 func TestRedisInspectsForeignValues(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		healthy := testservice.MustInspect(t, store, testservice.NumberedKey(0))
@@ -138,7 +138,7 @@ func otherKey(t testing.TB, client redis.Cmdable, than string) string {
 
 // A completed record whose answer is damaged can be forgotten, but only by whoever has inspected it.
 func TestRedisForgetsDamagedAnswer(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		name := testservice.RedisKeys(t, client, "")[0]
@@ -155,7 +155,7 @@ func TestRedisForgetsDamagedAnswer(t *testing.T) {
 
 // What is no record is not listed: what is staged, what other stores have, and whatever else has a name that begins alike.
 func TestRedisListsItsOwnRecords(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "a:"})
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(10))
 		name := testservice.RedisKeys(t, client, "")[0]
@@ -215,14 +215,14 @@ func (c commands) note(cmd redis.Cmder) {
 
 // List reads the starts of as many records as it is asked to, and no whole record. A name that SCAN shows twice counts once.
 func TestRedisListIsBounded(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		const n = 250
 		watched := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		sent := commands{new(sync.Mutex), make(map[string]int)}
 		watched.AddHook(sent)
 		store := idempotency.NewRedisStore(watched, idempotency.RedisOptions{})
 		for i := range n {
-			testservice.MustComplete(t, store, testservice.NumberedKey(i), large())
+			testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.Large())
 		}
 		for scan, partial := range map[int]bool{1: true, n - 1: true, n: false, n + 1: false, 0: false} {
 			clear(sent.sent)
@@ -243,7 +243,7 @@ func TestRedisListIsBounded(t *testing.T) {
 
 // A record without an expiry counts from now, as for Begin. To inspect it leaves it as it is.
 func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		store := newScope(client)
 		testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 		name := testservice.RedisKeys(t, client, "")[0]
@@ -260,7 +260,7 @@ func TestRedisInspectsRecordWithoutExpiry(t *testing.T) {
 
 // A Forget whose reply was lost has removed the record: to repeat it is no failure.
 func TestRedisForgetsThoughTheReplyIsLost(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		cut := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)
 		store := idempotency.NewRedisStore(cut, idempotency.RedisOptions{})
 		testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.BodyOf(1))
@@ -317,60 +317,10 @@ func TestRedisListUnsupported(t *testing.T) {
 		require.ErrorContains(t, err, "ClusterClient", name)
 	}
 	store := idempotency.NewRedisStore(pipeliner, idempotency.RedisOptions{})
-	testservice.MustComplete(t, store, testservice.NumberedKey(0), large())
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.Large())
 	entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 	require.Equal(t, testservice.LargeBody, string(entry.Response.Body))
 	require.NoError(t, store.Forget(t.Context(), entry))
-}
-
-// While a slot moves from one server to another, its records are shown, listed once, and forgotten.
-func TestRedisInspectsSlotOnTheMove(t *testing.T) {
-	t.Parallel()
-	masters := servertest.RedisCluster(t)
-	client := testservice.NewClusterClient(t, masters)
-	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
-	const n = 5
-	for i := range n {
-		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i))
-	}
-	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
-	from, to := ownerAndOther(t, masters)
-	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
-	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
-	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
-	testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
-
-	require.Len(t, testservice.MustList(t, store).Entries, n+1)
-	for i := range n + 1 {
-		entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))
-		require.Len(t, entry.Response.Body, i)
-		require.NoError(t, store.Forget(t.Context(), entry))
-	}
-	require.Empty(t, testservice.MustList(t, store).Entries)
-}
-
-// ownerAndOther returns clients of the server that has all keys, and of another one.
-func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *redis.Client) {
-	t.Helper()
-	for _, master := range masters {
-		node := testservice.NewRedisClient(t, master.Addr())
-		if len(testservice.RedisKeys(t, node, "")) > 0 {
-			owner = node
-		} else {
-			other = node
-		}
-	}
-	return owner, other
-}
-
-// A client of Sentinel shows, lists and forgets at the master.
-func TestRedisInspectsThroughSentinel(t *testing.T) {
-	t.Parallel()
-	store := newScope(newFailoverClient(t, servertest.RedisSentinel(t, 1)))
-	testservice.MustComplete(t, store, testservice.NumberedKey(0), large())
-	require.Len(t, testservice.MustList(t, store).Entries, 1)
-	require.NoError(t, store.Forget(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0))))
-	require.Empty(t, testservice.MustList(t, store).Entries)
 }
 
 // No step of an inspector outlasts its context, and each says what is wrong with the options of the store.

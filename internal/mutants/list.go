@@ -103,13 +103,13 @@ var ofRedis = []mutant{{
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: "	const most = 3\n",
 	to:   "	const most = 1\n",
-	test: "TestRedisConnectionBreaks/client without retries",
+	test: "TestRedisConnectionBreaks/client without retries", in: "./internal/redistest",
 }, {
 	name: "redis-wait-not-sent", broken: "No WAIT is sent: an answer counts as replicated although no replica has it.",
 	file: "internal/redisconn/replicas.go", needs: redis,
 	from: "	_ = pipe.Process(ctx, wait)\n",
 	to:   "	wait.SetVal(int64(c.replicas))\n",
-	test: "TestRedisReplicas",
+	test: "TestRedisReplicas", in: "./internal/redistest",
 }}
 
 var ofPostgres = []mutant{{

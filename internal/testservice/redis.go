@@ -3,6 +3,7 @@ package testservice
 import (
 	"context"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
@@ -103,3 +105,20 @@ func RedisKeys(t testing.TB, client redis.Cmdable, prefix string) []string {
 
 // LargeBody does not pass through Lua.
 var LargeBody = strings.Repeat("0123456789abcdef", 4<<10)
+
+// Large returns an answer with that body.
+func Large() idempotency.Response {
+	return idempotency.Response{Status: http.StatusCreated, Body: []byte(LargeBody)}
+}
+
+// OnRealAndMiniredis runs a test on both.
+func OnRealAndMiniredis(t *testing.T, test func(*testing.T, *redis.Client)) {
+	t.Parallel()
+	t.Run("server", func(t *testing.T) {
+		test(t, NewRedisClient(t, servertest.Redis(t).Addr()))
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		_, client := NewMiniredis(t)
+		test(t, client)
+	})
+}

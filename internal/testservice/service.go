@@ -2,6 +2,7 @@ package testservice
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -168,6 +169,23 @@ func Echo(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(http.StatusCreated)
 	_, _ = w.Write(body)
+}
+
+// EchoOrFail answers like Echo, but to "fail" with a status that is not stored.
+func EchoOrFail(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	if string(body) == "fail" {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(body)
+}
+
+// AttemptNumber answers with the number of the attempt.
+func AttemptNumber(w http.ResponseWriter, r *http.Request) {
+	op, _ := idempotency.FromContext(r.Context())
+	_, _ = fmt.Fprint(w, "attempt ", op.Attempt)
 }
 
 // Status is a handler that answers with code and no body.

@@ -105,7 +105,7 @@ var all = []proof{
 		command: func(o options) []string {
 			return []string{
 				"go", "test", "-json", "-count=1", "-timeout=" + fmt.Sprint(time.Duration(o.times)*30*time.Minute),
-				"-run=TestRedisSentinel", ".", "-args", "-failovers=" + strconv.Itoa(o.times),
+				"-run=TestRedisSentinel", "./internal/redistest", "-args", "-failovers=" + strconv.Itoa(o.times),
 			}
 		},
 	},

@@ -1,9 +1,10 @@
-package idempotency_test
+package redistest_test
 
 import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -207,4 +208,119 @@ func TestRedisCheckWithoutTime(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t, "--rename-command", "TIME", "").Addr())
 	require.Empty(t, clocks(t, client))
+}
+
+// unsafeSettings returns the settings that Check finds fault with.
+func unsafeSettings(t testing.TB, client redis.Cmdable) []string {
+	t.Helper()
+	return unsafeWith(t, client, idempotency.RedisOptions{})
+}
+
+func unsafeWith(t testing.TB, client redis.Cmdable, opts idempotency.RedisOptions) []string {
+	t.Helper()
+	err := idempotency.NewRedisStore(client, opts).Check(t.Context())
+	var settings []string
+	for _, err := range idempotency.Findings(err) {
+		finding, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.True(t, ok, "not a finding: %v", err)
+		require.NotEmpty(t, finding.Risk)
+		require.Contains(t, err.Error(), finding.Node+": "+finding.Setting+" is "+finding.Value)
+		settings = append(settings, finding.Setting)
+	}
+	return settings
+}
+
+func TestRedisCheck(t *testing.T) {
+	t.Parallel()
+	safe := []string{"--appendonly", "yes", "--appendfsync", "always"}
+	limited := append(slices.Clone(safe), "--maxmemory", "100mb", "--maxmemory-policy")
+	for name, test := range map[string]struct {
+		args     []string
+		findings []string
+	}{
+		"safe":                     {safe, nil},
+		"safe with a limit":        {append(slices.Clip(limited), "noeviction"), nil},
+		"policy without a limit":   {append(slices.Clip(safe), "--maxmemory-policy", "allkeys-lru"), nil},
+		"evicts":                   {append(slices.Clip(limited), "allkeys-lru"), []string{"maxmemory_policy"}},
+		"evicts what expires":      {append(slices.Clip(limited), "volatile-ttl"), []string{"maxmemory_policy"}},
+		"keeps nothing":            {[]string{"--appendfsync", "no"}, []string{"aof_enabled"}},
+		"keeps snapshots":          {[]string{"--save", "1 1"}, []string{"aof_enabled"}},
+		"synchronises each second": {[]string{"--appendonly", "yes", "--appendfsync", "everysec"}, []string{"appendfsync"}},
+		"evicts and keeps nothing": {
+			[]string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu"},
+			[]string{"maxmemory_policy", "aof_enabled"},
+		},
+		"does not tell": {append(slices.Clip(safe), "--rename-command", "CONFIG", ""), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.findings, unsafeSettings(t, testservice.NewRedisClient(t, servertest.Redis(t, test.args...).Addr())))
+		})
+	}
+	t.Run("replication", func(t *testing.T) {
+		master := servertest.Redis(t, safe...)
+		host, port, err := net.SplitHostPort(master.Addr())
+		require.NoError(t, err)
+		replica := servertest.Redis(t, append(slices.Clip(safe), "--replicaof", host, port)...)
+		client := testservice.NewRedisClient(t, master.Addr())
+		require.Eventually(t, func() bool {
+			return strings.Contains(client.Info(t.Context(), "replication").Val(), "connected_slaves:1")
+		}, 10*time.Second, 10*time.Millisecond)
+		require.Equal(t, []string{"role"}, unsafeSettings(t, testservice.NewRedisClient(t, replica.Addr())))
+		require.Equal(t, []string{"min-replicas-to-write"}, unsafeSettings(t, client))
+		require.NoError(t, client.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
+		require.Equal(t, []string{"min-replicas-to-write"}, unsafeSettings(t, client), "it narrows what a failover loses")
+	})
+	t.Run("version", func(t *testing.T) {
+		for version, findings := range map[string][]string{
+			"5.0.14": {"redis_version"}, "6.2.20": {"redis_version"}, "7.0.15": nil, "10.0.1": nil,
+		} {
+			client := testservice.NewRedisClient(t, "127.0.0.1:1", testservice.WithContextTimeout)
+			client.AddHook(infoHook("redis_version:" + version + "\r\nrole:master\r\n"))
+			require.Equal(t, findings, unsafeSettings(t, client), version)
+		}
+	})
+	t.Run("every master of a cluster", func(t *testing.T) {
+		masters := servertest.RedisCluster(t)
+		client := testservice.NewClusterClient(t, masters)
+		require.Equal(t, []string{"aof_enabled", "aof_enabled", "aof_enabled"}, unsafeSettings(t, client))
+		for _, master := range masters {
+			node := testservice.NewRedisClient(t, master.Addr())
+			require.NoError(t, node.ConfigSet(t.Context(), "appendonly", "yes").Err())
+			require.NoError(t, node.ConfigSet(t.Context(), "appendfsync", "always").Err())
+		}
+		require.Empty(t, unsafeSettings(t, client))
+	})
+	t.Run("miniredis", func(t *testing.T) {
+		_, client := testservice.NewMiniredis(t)
+		require.Empty(t, unsafeSettings(t, client))
+	})
+	t.Run("no server", func(t *testing.T) {
+		server := servertest.Redis(t)
+		client := testservice.NewRedisClient(t, server.Addr())
+		server.Close()
+		err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context())
+		require.Error(t, err)
+		_, ok := errors.AsType[*idempotency.UnsafeSetting](err)
+		require.False(t, ok, "that nobody answers is not a setting: %v", err)
+	})
+}
+
+// infoHook answers INFO in place of a server, and CONFIG with an error.
+type infoHook string
+
+func (infoHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (infoHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		if cmd, ok := cmd.(*redis.StringCmd); ok {
+			cmd.SetVal(string(info))
+			return nil
+		}
+		cmd.SetErr(errors.New("NOPERM"))
+		return cmd.Err()
+	}
 }

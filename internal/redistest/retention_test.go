@@ -1,4 +1,4 @@
-package idempotency_test
+package redistest_test
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ const slack = 15 * time.Second
 
 // What has done nothing is kept for two leases, what may have done something for the TTL.
 func TestRedisRetentionOfUnfinishedOperations(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		const lease, ttl = 30 * time.Second, 24 * time.Hour
 		for name, test := range map[string]struct {
 			answers []http.HandlerFunc
@@ -37,12 +37,16 @@ func TestRedisRetentionOfUnfinishedOperations(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				prefix := fmt.Sprintf("%x:", t.Name())
 				store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: prefix})
-				a := &script{answers: test.answers}
-				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: lease, TTL: ttl}}.Guard(t, a.ServeHTTP)
+				runs := 0
+				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Lease: lease, TTL: ttl}}.Guard(t,
+					func(w http.ResponseWriter, r *http.Request) {
+						runs++
+						test.answers[runs-1](w, r)
+					})
 				for range test.answers {
 					svc.Call("key", "")
 				}
-				require.Len(t, a.numbers, len(test.answers))
+				require.Len(t, test.answers, runs)
 				keys := testservice.RedisKeys(t, client, prefix)
 				require.Len(t, keys, 1)
 				left := client.PTTL(t.Context(), keys[0]).Val()
@@ -89,7 +93,7 @@ func lapsed(t *testing.T, store idempotency.Store) {
 
 // The claim to a further attempt says how long the record would have been kept.
 func TestRedisRemaining(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		asItIs := func(string) error { return nil }
 		for name, leave := range map[string]func(*testing.T, idempotency.Store){"released": released, "lapsed": lapsed} {
 			t.Run(name, func(t *testing.T) {
@@ -116,7 +120,7 @@ func TestRedisRemainingIsLongerThanADuration(t *testing.T) {
 
 // What a completed record has left is not told of another one that has its key by then.
 func TestRedisRemainingOfACompletedRecord(t *testing.T) {
-	onRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
 		other := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 		require.NoError(t, testservice.MustClaim(t, other, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)).Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 		slow := testservice.NewRedisClient(t, client.Options().Addr, testservice.WithContextTimeout)

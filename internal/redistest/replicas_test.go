@@ -1,4 +1,4 @@
-package idempotency_test
+package redistest_test
 
 import (
 	"context"
@@ -38,7 +38,7 @@ const hurry = 500 * time.Millisecond
 func inAHurry(o *redis.Options) { o.ReadTimeout = hurry }
 
 // answersWithReplica are those that go to Redis in different ways.
-var answersWithReplica = map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": large()}
+var answersWithReplica = map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": testservice.Large()}
 
 // An answer counts as stored once the replica has it; until then, it is not sent again for nothing.
 func TestRedisReplicas(t *testing.T) {

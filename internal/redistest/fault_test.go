@@ -1,10 +1,9 @@
-package idempotency_test
+package redistest_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -98,7 +97,7 @@ func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
 	} {
 		var source strings.Builder
 		for _, part := range parts {
-			text, err := os.ReadFile("internal/redisscript/" + part + ".lua")
+			text, err := os.ReadFile("../redisscript/" + part + ".lua")
 			require.NoError(t, err)
 			source.Write(text)
 		}
@@ -121,17 +120,6 @@ func hasIFEQ(t *testing.T, addr string) bool {
 	return errors.Is(err, redis.Nil)
 }
 
-// echoOrFail answers like echo, but to "fail" with a status that is not stored.
-func echoOrFail(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	if string(body) == "fail" {
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	}
-	w.WriteHeader(http.StatusCreated)
-	_, _ = w.Write(body)
-}
-
 // Wherever the connection breaks, the client gets the handler's answer, the handler runs once for it, and the next
 // request is answered as if nothing had happened. Nobody is refused because of a claim of their own.
 func TestRedisConnectionBreaks(t *testing.T) {
@@ -145,7 +133,7 @@ func TestRedisConnectionBreaks(t *testing.T) {
 			breaks := func(name, script string, step func(t *testing.T, svc *testservice.Service, key string)) {
 				for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply} {
 					t.Run(string(fault)+" of "+name, func(t *testing.T) {
-						svc := testservice.Setup{Store: store}.Guard(t, echoOrFail)
+						svc := testservice.Setup{Store: store}.Guard(t, testservice.EchoOrFail)
 						n.inject(servertest.Rule{Fault: fault, Pattern: digests[script]})
 						step(t, svc, fmt.Sprint(fault, len(name)))
 						require.Equal(t, 1, n.strikes(), "the fault did not strike")
@@ -228,12 +216,6 @@ func TestRedisDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// attemptNumber answers with the number of the attempt.
-func attemptNumber(w http.ResponseWriter, r *http.Request) {
-	op, _ := idempotency.FromContext(r.Context())
-	_, _ = fmt.Fprint(w, "attempt ", op.Attempt)
-}
-
 // A claim that was granted after we gave up blocks its key for no longer than its lease.
 func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 	t.Parallel()
@@ -243,10 +225,10 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			n := newRedisNetwork(t)
 			digests := n.loadScripts(t)
 			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-			svc := testservice.Setup{Store: store}.Guard(t, attemptNumber)
+			svc := testservice.Setup{Store: store}.Guard(t, testservice.AttemptNumber)
 			hasty := testservice.Setup{
 				Store: store, Opts: idempotency.Options{StoreTimeout: 5 * time.Second},
-			}.Guard(t, attemptNumber)
+			}.Guard(t, testservice.AttemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
 			testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
@@ -348,6 +330,8 @@ func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
 	}
 }
 
+var errCut = errors.New("connection cut")
+
 // cutOnce is a hook that cuts the connection in place of the first claim.
 type cutOnce struct {
 	testservice.BeforeEach
@@ -421,7 +405,7 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 	n := newRedisNetwork(t)
 	digests := n.loadScripts(t)
 	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
-	hasty := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, attemptNumber)
+	hasty := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, testservice.AttemptNumber)
 	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"], Times: 2})
 	for _, key := range []string{"running", "completed"} {
 		testservice.RequireProblem(t, hasty.Call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
@@ -432,7 +416,7 @@ func TestRedisClaimArrivesLate(t *testing.T) {
 		if r.Header.Get("Idempotency-Key") == "running" {
 			n.proxies[0].Release() // both claims
 		}
-		attemptNumber(w, r)
+		testservice.AttemptNumber(w, r)
 	})
 	completed, running := svc.Call("completed", ""), svc.Call("running", "")
 	require.Equal(t, "attempt 1", completed.Body)
@@ -459,7 +443,7 @@ func TestRedisClaimArrivesTwice(t *testing.T) {
 // A completion that arrives after a successor took over does not overwrite the record of the successor.
 func TestRedisCompletionArrivesLate(t *testing.T) {
 	t.Parallel()
-	for size, resp := range map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": large()} {
+	for size, resp := range map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": testservice.Large()} {
 		for _, ended := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, successor has ended: %t", size, ended), func(t *testing.T) {
 				t.Parallel()

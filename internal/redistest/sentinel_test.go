@@ -1,4 +1,4 @@
-package idempotency_test
+package redistest_test
 
 import (
 	"context"
@@ -295,4 +295,15 @@ func (s *till) audit(t *testing.T) {
 	})
 	wg.Wait()
 	require.LessOrEqual(t, differ.Load(), s.again.Load())
+}
+
+// A client of Sentinel shows, lists and forgets at the master.
+func TestRedisInspectsThroughSentinel(t *testing.T) {
+	t.Parallel()
+	client := newFailoverClient(t, servertest.RedisSentinel(t, 1))
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	testservice.MustComplete(t, store, testservice.NumberedKey(0), testservice.Large())
+	require.Len(t, testservice.MustList(t, store).Entries, 1)
+	require.NoError(t, store.Forget(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0))))
+	require.Empty(t, testservice.MustList(t, store).Entries)
 }

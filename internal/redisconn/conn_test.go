@@ -1,0 +1,163 @@
+package redisconn_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/redisconn"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
+)
+
+func TestMain(m *testing.M) { testservice.Main(m) }
+
+var (
+	errBusy    = errors.New("busy")
+	errFull    = errors.New("full")
+	errForeign = errors.New("foreign")
+	errCut     = errors.New("connection cut")
+)
+
+func newConn(t *testing.T, client redis.Cmdable, replicas int) *redisconn.Conn {
+	t.Helper()
+	conn, err := redisconn.New(client, replicas, redisconn.Errors{Busy: errBusy, Full: errFull, Foreign: errForeign})
+	require.NoError(t, err)
+	return conn
+}
+
+// tries is a hook that says what becomes of each SET. All after the last are sent.
+type tries struct {
+	testservice.BeforeEach
+	next []try
+}
+
+type try func(send func() error) error
+
+func (h *tries) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		send := func() error { return next(ctx, cmd) }
+		if cmd.Name() != "set" || len(h.next) == 0 {
+			return send()
+		}
+		now := h.next[0]
+		h.next = h.next[1:]
+		return now(send)
+	}
+}
+
+// What may have been taken without an answer is lost, however the step ends, and whoever has tried again.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	var (
+		cut    try = func(func() error) error { return errCut }
+		noConn try = func(func() error) error { return redis.ErrPoolTimeout }
+		unread try = func(send func() error) error { return cmp.Or(send(), errCut) }
+		twice  try = func(send func() error) error { return cmp.Or(send(), send()) } // as a client that tries again
+		later  try = func(send func() error) error { return cmp.Or(send(), redis.ErrPoolTimeout) }
+	)
+	server := servertest.Redis(t)
+	for name, row := range map[string]struct {
+		tries []try
+		set   bool
+		lost  bool
+		err   error
+	}{
+		"answered":                            {nil, true, false, nil},
+		"cut":                                 {[]try{cut}, true, true, nil},
+		"cut each time":                       {[]try{cut, cut, cut}, false, true, errCut},
+		"no connection":                       {[]try{noConn}, true, false, nil},
+		"never a connection":                  {[]try{noConn, noConn, noConn}, false, false, errBusy},
+		"no connection behind a cut":          {[]try{cut, noConn, noConn}, false, true, errCut},
+		"reply lost":                          {[]try{unread}, false, true, nil},
+		"client tries again":                  {[]try{twice}, false, true, nil},
+		"client sends, finds no connection":   {[]try{later, noConn, noConn}, false, true, errBusy},
+		"client sends, and then no one heard": {[]try{noConn, later, noConn}, false, true, errBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout)
+			require.NoError(t, client.Ping(t.Context()).Err()) // so that there is a connection
+			client.AddHook(&tries{func(string) {}, slices.Clone(row.tries)})
+			value := &redisconn.Value{Text: []byte("value of " + name)}
+			set, held, lost, err := newConn(t, client, 0).SetNX(t.Context(), any(name), value, int64(60_000))
+			require.Equal(t, row.lost, lost)
+			require.ErrorIs(t, err, row.err)
+			require.Equal(t, row.set, set)
+			if err == nil && !set {
+				require.Equal(t, string(value.Text), string(held), "its own")
+			}
+		})
+	}
+}
+
+// What a server answers with an error is no loss. It has a name, if the user has to know it.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	conn, echo := newConn(t, client, 0), redisconn.NewScript("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('GET', KEYS[1])")
+	run := func(key string, want error) {
+		t.Helper()
+		reply, lost, err := conn.Run(t.Context(), echo, key, "value")
+		require.ErrorIs(t, err, want)
+		require.False(t, lost)
+		if want == nil {
+			require.Equal(t, "value", reply)
+		}
+	}
+	run("key", nil)
+	require.NoError(t, client.RPush(t.Context(), "list", "value").Err())
+	seen, err := conn.Look(t.Context(), "list")
+	require.ErrorIs(t, err, errForeign, seen)
+	seen, err = conn.Look(t.Context(), "none")
+	require.NoError(t, err)
+	require.Equal(t, redisconn.Missing, seen.Expiry)
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	run("other", errFull)
+}
+
+// A client that does not heed the deadline is left behind there.
+func TestStepsEndInTime(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client := testservice.NewRedisClient(t, server.Addr())
+	conn := newConn(t, struct{ redis.Cmdable }{client}, 0)
+	require.NoError(t, client.Ping(t.Context()).Err())
+	require.NoError(t, server.Pause())
+	defer server.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, _, lost, err := conn.SetNX(ctx, any("key"), &redisconn.Value{Text: []byte("value")}, int64(1000))
+	require.ErrorContains(t, err, "did not answer in time")
+	require.True(t, lost)
+	require.Less(t, time.Since(began), 2*time.Second) // the client itself waits for three
+}
+
+// Scan shows each key that is picked, of whatever type, and no other.
+func TestScan(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		for _, name := range []string{"a*b1", "a*b2", "a*b3", "axb1"} {
+			require.NoError(t, client.Set(t.Context(), name, "value of "+name, time.Hour).Err())
+		}
+		require.NoError(t, client.RPush(t.Context(), "a*b4", "x").Err())
+		shown := map[string]redisconn.Seen{}
+		err := newConn(t, client, 0).Scan(t.Context(), redisconn.Literal("a*b")+"?", 5,
+			func(names []string) ([]string, bool) {
+				return slices.DeleteFunc(names, func(name string) bool { return name == "a*b3" }), true
+			},
+			func(name string, seen redisconn.Seen) { shown[name] = seen })
+		require.NoError(t, err)
+		require.Len(t, shown, 3)
+		require.Equal(t, "value", string(shown["a*b1"].Start))
+		require.Equal(t, int64(len("value of a*b2")), shown["a*b2"].Size)
+		require.Positive(t, shown["a*b2"].Expiry)
+		require.Empty(t, shown["a*b4"].Start)
+		require.Equal(t, redisconn.Eternal, shown["a*b4"].Expiry)
+	})
+}
