@@ -199,29 +199,6 @@ func ExampleRecaller() {
 	// replayed true
 }
 
-// A Cache replays an answer while the store is down. A new key needs the store.
-func ExampleCache() {
-	store := &switchable{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})} // stands for one behind a network
-	cache := idempotency.NewCache(store, idempotency.CacheOptions{})
-	idem, err := idempotency.New(cache, idempotency.SingleUser, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		log.Fatal(err)
-	}
-	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
-	for _, key := range []string{"order-1", "order-1", "order-2"} {
-		r := httptest.NewRequest("POST", "/payments", nil)
-		r.Header.Set("Idempotency-Key", key)
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		fmt.Println(key, w.Code)
-		store.down = true
-	}
-	// Output:
-	// order-1 200
-	// order-1 200
-	// order-2 503
-}
-
 // A Key does not print what may be personal. Its digest is what stores use as their key.
 func ExampleKey() {
 	key := idempotency.Key{User: "alice@example.com", Endpoint: "POST /payments", ID: "order-1"}

@@ -66,13 +66,6 @@ func (m *Middleware) UsersCounted() int {
 	return users
 }
 
-// Len returns how many records the cache has.
-func (c *Cache) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.entries)
-}
-
 // RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
 	owner, cancel := context.WithCancelCause(ctx)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
@@ -26,7 +27,7 @@ func TestNote(t *testing.T) {
 	for name, newStore := range map[string]func(t *testing.T) idempotency.Store{
 		"memory": memory,
 		"cache": func(t *testing.T) idempotency.Store {
-			return idempotency.NewCache(memory(t), idempotency.CacheOptions{})
+			return cache.New(memory(t), cache.Options{})
 		},
 		"sealed": func(t *testing.T) idempotency.Store {
 			return testservice.MustSeal(t, memory(t), testservice.Sealing("a"))

@@ -75,7 +75,7 @@ type Event struct {
 	Stored  int
 	Omitted bool
 
-	// FromCache says that the answer came from a [Cache], and the store was not asked.
+	// FromCache says that the answer was at hand in a [Recaller], such as a cache, and Begin was not called.
 	FromCache bool
 
 	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts. It

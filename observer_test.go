@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
@@ -230,7 +231,7 @@ func (c reluctantClaim) Complete(ctx context.Context, resp idempotency.Response,
 func TestEventsTellOfTheCache(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := observe(t, idempotency.NewCache(slowStore(), idempotency.CacheOptions{}), idempotency.RunnerOptions{})
+		service := observe(t, cache.New(slowStore(), cache.Options{}), idempotency.RunnerOptions{})
 		require.False(t, service.do(t, "a", workSlowly).FromCache)
 		replay := service.do(t, "a", workSlowly)
 		require.True(t, replay.FromCache)

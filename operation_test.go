@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
@@ -41,7 +42,7 @@ func TestOperationIDFollowsFromTheKey(t *testing.T) {
 	server.FlushAll()
 	ask(onRedis, "another body")
 	fails = false
-	ask(testservice.MustSeal(t, idempotency.NewCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.CacheOptions{}), testservice.Sealing("key")), "b")
+	ask(testservice.MustSeal(t, cache.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), cache.Options{}), testservice.Sealing("key")), "b")
 	ask(idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "other:"}), "b")
 
 	numbers := make([]int, len(seen))

@@ -53,3 +53,22 @@ func TestMemoryListEndsWithItsContext(t *testing.T) {
 	_, err := idempotency.NewMemoryStore(idempotency.MemoryOptions{}).List(ctx, idempotency.ListRequest{})
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+func TestInspectorReportsOptions(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: -1})
+	_, err := store.Inspect(t.Context(), testservice.NumberedKey(0))
+	require.ErrorContains(t, err, "MaxBytes")
+	require.ErrorContains(t, store.Forget(t.Context(), idempotency.Entry{}), "MaxBytes")
+	_, err = store.List(t.Context(), idempotency.ListRequest{})
+	require.ErrorContains(t, err, "MaxBytes")
+	_, client := testservice.NewMiniredis(t)
+	for name, store := range map[string]idempotency.Inspector{
+		"memory": idempotency.NewMemoryStore(idempotency.MemoryOptions{}),
+		"redis":  idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+	} {
+		_, err := store.List(t.Context(), idempotency.ListRequest{Limit: -1, Scan: -2})
+		require.ErrorContains(t, err, "Limit -1", name)
+		require.ErrorContains(t, err, "Scan -2", name)
+	}
+}

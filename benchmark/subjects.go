@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
@@ -37,7 +38,7 @@ var (
 	// Cached replays from a cache in front of Redis.
 	Cached = &Subject{Name: "idempotency, cache on Redis", Store: InMemory,
 		Open: func(b *Backends, app *App) (*Target, error) {
-			return overLibrary(idempotency.NewCache(redisStore(b), idempotency.CacheOptions{}), app)
+			return overLibrary(cache.New(redisStore(b), cache.Options{}), app)
 		}}
 
 	// The storage is the one that the middleware makes if it is given none. That one could not be closed.

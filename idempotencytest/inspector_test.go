@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 )
 
 // inspectorBugs names the faults in the inspectors of the reference stores, by a case that must fail for them.
@@ -106,7 +107,7 @@ func TestNoFalseAlarmsOfInspectors(t *testing.T) {
 		"sealed":       {leased, func() idempotency.Store { return mustSeal(t, newReference("")) }},
 		"sealed twice": {leased, func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) }},
 		"cached": {leased, func() idempotency.Store {
-			return idempotency.NewCache(newReference(""), idempotency.CacheOptions{})
+			return cache.New(newReference(""), cache.Options{})
 		}},
 		"transactional": {transactional, func() idempotency.Store { return newTransactions("") }},
 	} {

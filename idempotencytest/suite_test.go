@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/seal"
 )
 
@@ -145,7 +146,7 @@ func TestNoFalseAlarmsOfEffects(t *testing.T) {
 		"unsure":        func(l *ledger) idempotency.Store { return unsure{l.newStore("")} },
 		"sealed":        func(l *ledger) idempotency.Store { return mustSeal(t, l.newStore("")) },
 		"cached": func(l *ledger) idempotency.Store {
-			return idempotency.NewCache(l.newStore(""), idempotency.CacheOptions{})
+			return cache.New(l.newStore(""), cache.Options{})
 		},
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {

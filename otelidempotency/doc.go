@@ -22,8 +22,8 @@
 //	idempotency.stored.size          histogram      By           header, trailer and body of an answer that was stored
 //
 // All but idempotency.leases.lost and idempotency.operations.active have the attribute idempotency.outcome, one of the
-// values of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if an [idempotency.Cache] answered a
-// replay, and idempotency.omitted=true if an answer was stored without its content, so that it cannot be replayed.
+// values of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if a cache answered a replay, and
+// idempotency.omitted=true if an answer was stored without its content, so that it cannot be replayed.
 //
 // The counters have all their series from the beginning, at zero. So the increase in Prometheus sees the first event of a
 // kind, too. Errors are told apart by error.type, see [ErrorType].

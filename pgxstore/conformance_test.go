@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/seal"
@@ -139,8 +140,8 @@ func TestCachedStoresConform(t *testing.T) {
 	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cache := idempotency.NewCache(store, idempotency.CacheOptions{})
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cache })
+			cached := cache.New(store, cache.Options{})
+			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cached })
 		})
 	}
 }

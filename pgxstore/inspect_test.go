@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
@@ -44,8 +45,8 @@ func TestInspectorConformance(t *testing.T) {
 		})
 		t.Run("cached "+kind, func(t *testing.T) {
 			t.Parallel()
-			cache := idempotency.NewCache(store, idempotency.CacheOptions{})
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return cache })
+			cached := cache.New(store, cache.Options{})
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return cached })
 		})
 	}
 	t.Run("pgbouncer", func(t *testing.T) {

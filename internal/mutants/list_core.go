@@ -137,13 +137,13 @@ var ofMiddleware = []mutant{{
 
 var ofCache = []mutant{{
 	name: "cache-outlives-the-store", broken: "The cache replays what has expired in the store.",
-	file: "cache.go",
-	from: "until: asked.Add(min(record.Remaining, c.opts.MaxAge)),",
-	to:   "until: asked.Add(c.opts.MaxAge),",
+	file: "cache/cache.go", in: "./cache",
+	from: "until: asked.Add(min(record.Remaining, s.opts.MaxAge)),",
+	to:   "until: asked.Add(s.opts.MaxAge),",
 	test: "TestCacheForgets",
 }, {
 	name: "cache-ignores-fingerprint", broken: "The cache keeps a record that the store has returned to a request with another fingerprint.",
-	file: "cache.go",
+	file: "cache/cache.go", in: "./cache",
 	from: "	case record.Response != nil && record.Fingerprint == request.Fingerprint:",
 	to:   "	case record.Response != nil:",
 	test: "TestCacheJudgesEachRequest",

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/examples/telemetry/shop"
 )
 
@@ -33,7 +34,7 @@ func Open(s Scenario, traces trace.TracerProvider) (*Run, error) {
 	r := &Run{Store: newFaults(s.Store), gate: make(chan bool)}
 	var store idempotency.Store = r.Store
 	if s.Cached {
-		store = idempotency.NewCache(store, idempotency.CacheOptions{})
+		store = cache.New(store, cache.Options{})
 	}
 	var err error
 	r.Shop, err = shop.Open(store, http.HandlerFunc(r.charge), traces, s.Options)

@@ -1,4 +1,4 @@
-package idempotency_test
+package cache_test
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
-func newCache(inner idempotency.Store) *idempotency.Cache {
-	return idempotency.NewCache(inner, idempotency.CacheOptions{})
+func newCache(inner idempotency.Store) *cache.Store {
+	return cache.New(inner, cache.Options{})
 }
 
 func TestCacheConforms(t *testing.T) {
@@ -83,11 +84,11 @@ func (s *inTurn) Begin(
 
 // asks says whether Begin asks the inner store, and returns the record.
 func asks(
-	t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, key idempotency.Key, want bool,
+	t *testing.T, cached *cache.Store, inner *testservice.SpyStore, key idempotency.Key, want bool,
 ) idempotency.Record {
 	t.Helper()
 	before := inner.Begins.Load()
-	record := testservice.MustRead(t, cache, key)
+	record := testservice.MustRead(t, cached, key)
 	require.Equal(t, want, inner.Begins.Load() > before, "the store was asked")
 	return record
 }
@@ -110,16 +111,16 @@ func TestCacheReplaysWhileTheStoreIsDown(t *testing.T) {
 func TestCacheForgets(t *testing.T) {
 	t.Parallel()
 	const step = time.Second
-	fill := map[string]func(t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, ttl time.Duration){
-		"own completion": func(t *testing.T, cache *idempotency.Cache, _ *testservice.SpyStore, ttl time.Duration) {
-			claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	fill := map[string]func(t *testing.T, cached *cache.Store, inner *testservice.SpyStore, ttl time.Duration){
+		"own completion": func(t *testing.T, cached *cache.Store, _ *testservice.SpyStore, ttl time.Duration) {
+			claim := testservice.MustClaim(t, cached, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), ttl))
 		},
-		"replay": func(t *testing.T, cache *idempotency.Cache, inner *testservice.SpyStore, ttl time.Duration) {
+		"replay": func(t *testing.T, cached *cache.Store, inner *testservice.SpyStore, ttl time.Duration) {
 			claim := testservice.MustClaim(t, inner.Store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), ttl+2*time.Minute))
 			time.Sleep(2 * time.Minute)
-			asks(t, cache, inner, testservice.NumberedKey(1), true)
+			asks(t, cached, inner, testservice.NumberedKey(1), true)
 		},
 	}
 	for name, test := range map[string]struct{ ttl, maxAge, kept time.Duration }{
@@ -141,21 +142,21 @@ func TestCacheForgets(t *testing.T) {
 						return err
 					}
 					inner.OnBegin, inner.OnComplete = slow, slow
-					cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxAge: test.maxAge})
-					fill(t, cache, inner, test.ttl)
+					cached := cache.New(inner, cache.Options{MaxAge: test.maxAge})
+					fill(t, cached, inner, test.ttl)
 					if test.kept == 0 {
-						_, claim, err := cache.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+						_, claim, err := cached.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 						require.NoError(t, err)
 						require.NotNil(t, claim, "it has expired")
 						return
 					}
 					time.Sleep(test.kept - step - 1)
-					record := asks(t, cache, inner, testservice.NumberedKey(1), false)
+					record := asks(t, cached, inner, testservice.NumberedKey(1), false)
 					require.Equal(t, test.ttl-test.kept+1, record.Remaining)
 					require.Equal(t, testservice.BodyOf(1), *record.Response)
 					time.Sleep(time.Nanosecond)
 					before := inner.Begins.Load()
-					_, claim, err := cache.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+					_, claim, err := cached.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 					require.NoError(t, err)
 					require.Equal(t, before+1, inner.Begins.Load(), "the store was not asked")
 					require.Equal(t, test.kept == test.ttl, claim != nil)
@@ -183,14 +184,14 @@ func TestCacheOfADeletedRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := testservice.NewSpyStore()
-		cache := newCache(inner)
-		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(1))
+		cached := newCache(inner)
+		testservice.MustComplete(t, cached, testservice.NumberedKey(1), testservice.BodyOf(1))
 		inner.Store = testservice.NewSpyStore()
 		time.Sleep(time.Minute - 1)
-		asks(t, cache, inner, testservice.NumberedKey(1), false)
+		asks(t, cached, inner, testservice.NumberedKey(1), false)
 		time.Sleep(time.Nanosecond)
-		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(2))
-		require.Len(t, asks(t, cache, inner, testservice.NumberedKey(1), false).Response.Body, 2)
+		testservice.MustComplete(t, cached, testservice.NumberedKey(1), testservice.BodyOf(2))
+		require.Len(t, asks(t, cached, inner, testservice.NumberedKey(1), false).Response.Body, 2)
 	})
 }
 
@@ -220,12 +221,12 @@ func TestCacheDoesNotKeepWhatIsUncertain(t *testing.T) {
 			t.Parallel()
 			inner := testservice.NewSpyStore()
 			inner.OnComplete = test.onComplete
-			cache := newCache(inner)
-			claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+			cached := newCache(inner)
+			claim := testservice.MustClaim(t, cached, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 			for n, want := range test.want {
 				require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(n), time.Hour), want)
 			}
-			record := asks(t, cache, inner, testservice.NumberedKey(1), true)
+			record := asks(t, cached, inner, testservice.NumberedKey(1), true)
 			if record.Response != nil {
 				require.Empty(t, record.Response.Body, "the first response counts")
 			}
@@ -238,12 +239,12 @@ func TestCacheOfARepeatedComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := testservice.NewSpyStore()
-		cache := newCache(inner)
-		claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		cached := newCache(inner)
+		claim := testservice.MustClaim(t, cached, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), 10*time.Second+999*time.Microsecond))
 		time.Sleep(5 * time.Second)
 		require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(2), 10*time.Second))
-		record := asks(t, cache, inner, testservice.NumberedKey(1), false)
+		record := asks(t, cached, inner, testservice.NumberedKey(1), false)
 		require.Len(t, record.Response.Body, 1)
 		require.Equal(t, 5*time.Second, record.Remaining, "in whole milliseconds")
 	})
@@ -253,14 +254,14 @@ func TestCacheOfAnOvertakenOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner := testservice.NewSpyStore()
-		cache := newCache(inner)
-		claim := testservice.MustClaim(t, cache, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+		cached := newCache(inner)
+		claim := testservice.MustClaim(t, cached, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 		time.Sleep(time.Minute)
 		testservice.MustComplete(t, inner.Store, testservice.NumberedKey(1), testservice.BodyOf(2))
 		require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour), idempotency.ErrClaimLost)
-		record := asks(t, cache, inner, testservice.NumberedKey(1), true)
+		record := asks(t, cached, inner, testservice.NumberedKey(1), true)
 		require.Equal(t, 2, record.Attempt)
-		require.Equal(t, record.Response, asks(t, cache, inner, testservice.NumberedKey(1), false).Response)
+		require.Equal(t, record.Response, asks(t, cached, inner, testservice.NumberedKey(1), false).Response)
 	})
 }
 
@@ -278,15 +279,15 @@ func TestCacheOfALateReply(t *testing.T) {
 			}
 			return err
 		}
-		cache := newCache(inner)
+		cached := newCache(inner)
 		var late idempotency.Record
 		var asking sync.WaitGroup
-		asking.Go(func() { late = testservice.MustRead(t, cache, testservice.NumberedKey(1)) })
+		asking.Go(func() { late = testservice.MustRead(t, cached, testservice.NumberedKey(1)) })
 		time.Sleep(10 * time.Second)
-		testservice.MustComplete(t, cache, testservice.NumberedKey(1), testservice.BodyOf(2))
+		testservice.MustComplete(t, cached, testservice.NumberedKey(1), testservice.BodyOf(2))
 		asking.Wait()
 		require.Len(t, late.Response.Body, 1, "it was so when the store was asked")
-		require.Len(t, asks(t, cache, inner, testservice.NumberedKey(1), false).Response.Body, 2)
+		require.Len(t, asks(t, cached, inner, testservice.NumberedKey(1), false).Response.Body, 2)
 	})
 }
 
@@ -294,12 +295,12 @@ func TestCacheOfAStoreThatDoesNotTellWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
 	inner.Store = testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) { record.Remaining = 0 }}
-	cache := newCache(inner)
+	cached := newCache(inner)
 	testservice.MustComplete(t, inner.Store, testservice.NumberedKey(1), testservice.BodyOf(1))
-	asks(t, cache, inner, testservice.NumberedKey(1), true)
-	asks(t, cache, inner, testservice.NumberedKey(1), true)
-	testservice.MustComplete(t, cache, testservice.NumberedKey(2), testservice.BodyOf(1))
-	asks(t, cache, inner, testservice.NumberedKey(2), false)
+	asks(t, cached, inner, testservice.NumberedKey(1), true)
+	asks(t, cached, inner, testservice.NumberedKey(1), true)
+	testservice.MustComplete(t, cached, testservice.NumberedKey(2), testservice.BodyOf(1))
+	asks(t, cached, inner, testservice.NumberedKey(2), false)
 }
 
 // A store that keeps fingerprints secret shows each request another one. It is kept if it tells what was asked for.
@@ -311,14 +312,14 @@ func TestCacheJudgesEachRequest(t *testing.T) {
 			record.Fingerprint = idempotency.Fingerprint{9}
 		}
 	}}
-	cache := newCache(inner)
+	cached := newCache(inner)
 	request := func(content byte) idempotency.ClaimRequest {
 		return idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{content}, Lease: time.Minute, TTL: time.Hour}
 	}
 	claim := testservice.MustClaim(t, inner.Store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
 	for n, content := range []byte{2, 3, 1, 2, 1} {
-		record, _, err := cache.Begin(t.Context(), testservice.NumberedKey(1), request(content))
+		record, _, err := cached.Begin(t.Context(), testservice.NumberedKey(1), request(content))
 		require.NoError(t, err)
 		require.Equal(t, content == 1, record.Fingerprint == request(content).Fingerprint)
 		require.EqualValues(t, min(n+1, 3), inner.Begins.Load())
@@ -328,20 +329,20 @@ func TestCacheJudgesEachRequest(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
-	cache := idempotency.NewCache(inner, idempotency.CacheOptions{MaxBytes: 64 << 10})
-	testservice.MustComplete(t, cache, testservice.NumberedKey(0), testservice.BodyOf(8<<10))
-	asks(t, cache, inner, testservice.NumberedKey(0), true)
-	asks(t, cache, inner, testservice.NumberedKey(0), true)
+	cached := cache.New(inner, cache.Options{MaxBytes: 64 << 10})
+	testservice.MustComplete(t, cached, testservice.NumberedKey(0), testservice.BodyOf(8<<10))
+	asks(t, cached, inner, testservice.NumberedKey(0), true)
+	asks(t, cached, inner, testservice.NumberedKey(0), true)
 	const most = 64 / 4
 	for n := range 100 {
-		testservice.MustComplete(t, cache, testservice.NumberedKey(n+1), testservice.BodyOf(3<<10))
-		asks(t, cache, inner, testservice.NumberedKey(n+1), false)
+		testservice.MustComplete(t, cached, testservice.NumberedKey(n+1), testservice.BodyOf(3<<10))
+		asks(t, cached, inner, testservice.NumberedKey(n+1), false)
 	}
 	kept := 0
 	for n := range 100 {
 		before := inner.Begins.Load()
 		inner.OnBegin = testservice.Failing(testservice.Always, idempotency.ErrStoreBusy)
-		if _, _, err := cache.Begin(t.Context(), testservice.NumberedKey(n+1), testservice.AttemptFor(time.Hour)); err == nil {
+		if _, _, err := cached.Begin(t.Context(), testservice.NumberedKey(n+1), testservice.AttemptFor(time.Hour)); err == nil {
 			kept++
 			require.Equal(t, before, inner.Begins.Load())
 			require.GreaterOrEqual(t, n, 100-2*most, "the first to come are the first to go")
@@ -354,12 +355,12 @@ func TestCacheIsBounded(t *testing.T) {
 func TestCacheGivesBackWhatHasAged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cache := newCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}))
+		cached := newCache(idempotency.NewMemoryStore(idempotency.MemoryOptions{}))
 		for n := range 1000 {
-			testservice.MustComplete(t, cache, testservice.NumberedKey(n), testservice.BodyOf(1))
+			testservice.MustComplete(t, cached, testservice.NumberedKey(n), testservice.BodyOf(1))
 			time.Sleep(time.Second)
 		}
-		require.LessOrEqual(t, cache.Len(), 61)
+		require.LessOrEqual(t, cached.Len(), 61)
 	})
 }
 
@@ -367,15 +368,15 @@ func TestMemoryOfACache(t *testing.T) { // not parallel: it measures the memory 
 	const limit = 16 << 20
 	for name, size := range map[string]int{"small bodies": 200, "large bodies": 20_000} {
 		t.Run(name, func(t *testing.T) {
-			cache := idempotency.NewCache(discarding{}, idempotency.CacheOptions{MaxBytes: limit})
+			cached := cache.New(discarding{}, cache.Options{MaxBytes: limit})
 			before := testservice.HeapInUse()
 			for n := range 2 * limit / size {
-				testservice.MustComplete(t, cache, testservice.NumberedKey(n), testservice.BodyOf(size))
+				testservice.MustComplete(t, cached, testservice.NumberedKey(n), testservice.BodyOf(size))
 			}
 			ratio := float64(testservice.HeapInUse()-before) / limit
-			t.Logf("%d records, %.2f times the estimate", cache.Len(), ratio)
+			t.Logf("%d records, %.2f times the estimate", cached.Len(), ratio)
 			require.InDelta(t, 1, ratio, 0.3)
-			runtime.KeepAlive(cache)
+			runtime.KeepAlive(cached)
 		})
 	}
 }
@@ -393,7 +394,7 @@ func (discarding) Complete(context.Context, idempotency.Response, time.Duration)
 
 func TestCacheOptions(t *testing.T) {
 	t.Parallel()
-	_, _, err := idempotency.NewCache(nil, idempotency.CacheOptions{MaxBytes: -1, MaxAge: -1}).
+	_, _, err := cache.New(nil, cache.Options{MaxBytes: -1, MaxAge: -1}).
 		Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	for _, fault := range []string{"Store is nil", "MaxBytes -1 is negative", "MaxAge -1ns is negative"} {
 		require.ErrorContains(t, err, fault)
@@ -456,11 +457,11 @@ func TestCacheSaysWhatTheStoreSays(t *testing.T) {
 	}
 }
 
-// BenchmarkCache replays an answer of 200 bytes from a store in memory, and from a cache, in turns. It reports the
-// median of the ratios. The cache of the middleware stands in front of Redis, whose steps have a deadline.
+// BenchmarkCache replays an answer of 200 bytes from a store in memory, and from a cached, in turns. It reports the
+// median of the ratios. The cache stands in front of Redis: the steps of a Runner would have a deadline there.
 func BenchmarkCache(b *testing.B) {
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	cache := newCache(idempotency.NewRedisStore(testservice.NewRedisClient(b, servertest.Redis(b).Addr()), idempotency.RedisOptions{}))
+	cached := newCache(idempotency.NewRedisStore(testservice.NewRedisClient(b, servertest.Redis(b).Addr()), idempotency.RedisOptions{}))
 	b.Run("store", func(b *testing.B) {
 		replay := func(store idempotency.Store) func() {
 			request := testservice.AttemptFor(time.Hour)
@@ -472,16 +473,26 @@ func BenchmarkCache(b *testing.B) {
 				}
 			}
 		}
-		inTurns(b, replay(memory), replay(cache))
+		inTurns(b, replay(memory), replay(cached))
 	})
-	b.Run("middleware", func(b *testing.B) {
+	b.Run("runner", func(b *testing.B) {
 		replay := func(store idempotency.Store) func() {
-			client, payment := newBenchClient(256), &benchPayment{body: make([]byte, 200)}
-			h := benchStore(b, store, payment)
-			client.send(h, benchKey(0))
-			return func() { client.send(h, benchKey(0)) }
+			runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+			require.NoError(b, err)
+			work := func(context.Context) (idempotency.Response, error) { return testservice.BodyOf(200), nil }
+			do := func() (replayed bool, err error) {
+				_, replayed, err = runner.Do(b.Context(), idempotency.Key{ID: "runner"}, nil, work)
+				return replayed, err
+			}
+			_, err = do()
+			require.NoError(b, err)
+			return func() {
+				if replayed, err := do(); err != nil || !replayed {
+					b.Fatal(replayed, err)
+				}
+			}
 		}
-		inTurns(b, replay(memory), replay(cache))
+		inTurns(b, replay(memory), replay(cached))
 	})
 }
 
@@ -529,9 +540,9 @@ func (s partStore) Begin(_ context.Context, _ idempotency.Key, request idempoten
 func TestCacheKeepsNothingAroundARecord(t *testing.T) {
 	t.Parallel()
 	store := partStore{make([]byte, 3)}
-	cache := newCache(store)
+	cached := newCache(store)
 	key := testservice.NumberedKey(1)
-	first, kept := testservice.MustRead(t, cache, key), testservice.MustRead(t, cache, key)
+	first, kept := testservice.MustRead(t, cached, key), testservice.MustRead(t, cached, key)
 	require.Same(t, &store.whole[1], &first.Response.Body[0], "the store has replayed it")
 	require.Equal(t, first.Response.Body, kept.Response.Body)
 	require.NotSame(t, &store.whole[1], &kept.Response.Body[0])

@@ -1,0 +1,71 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var _ idempotency.Inspector = (*Store)(nil)
+
+func (s *Store) inspector() (idempotency.Inspector, error) {
+	if s.faults != nil {
+		return nil, s.faults
+	}
+	if inner, ok := s.inner.(idempotency.Inspector); ok {
+		return inner, nil
+	}
+	return nil, fmt.Errorf("cache: a %T is no Inspector: %w", s.inner, errors.ErrUnsupported)
+}
+
+// Inspect implements [idempotency.Inspector]. It always asks the other store, even about a record that the cache has.
+func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	inner, err := s.inspector()
+	if err != nil {
+		return idempotency.Entry{}, err
+	}
+	return inner.Inspect(ctx, key)
+}
+
+// Forget implements [idempotency.Inspector]. The cache forgets the record, too. The caches of other processes do not:
+// they may replay it for up to Options.MaxAge, while the next request elsewhere executes the operation again.
+func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
+	inner, err := s.inspector()
+	if err != nil {
+		return err
+	}
+	defer s.forget(entry) // also after an error, which need not mean that nothing was removed
+	return inner.Forget(ctx, entry)
+}
+
+// List implements [idempotency.Inspector]. It lists the records of the other store.
+func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
+	inner, err := s.inspector()
+	if err != nil {
+		return idempotency.Listing{}, err
+	}
+	return inner.List(ctx, request)
+}
+
+// forget removes the copy of a record, and keeps out what the other store was asked for before now. Most entries have no
+// key, so it is found among all of the cache: their digests are made without the lock.
+func (s *Store) forget(entry idempotency.Entry) {
+	s.mu.Lock()
+	s.forgot = time.Now()
+	keys := slices.Collect(maps.Keys(s.entries))
+	s.mu.Unlock()
+	i := slices.IndexFunc(keys, func(key idempotency.Key) bool { return key.Digest() == entry.Digest })
+	if i < 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if element := s.entries[keys[i]]; element != nil {
+		s.remove(element)
+	}
+}
