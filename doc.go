@@ -81,6 +81,6 @@
 // middleware that acts on each request, such as compression, CORS, rate limits and http.TimeoutHandler. Mount it outside
 // everything that reads the request body. [Middleware.Handler] has the form that routers expect of a middleware.
 //
-// [Runner] does the same without HTTP. [Transport] is for clients: it adds keys and retries. Package idempotencytest
+// [Runner] does the same without HTTP. Package client adds keys to requests and retries them. Package idempotencytest
 // checks a Store of your own, and whether the routes of a service are guarded.
 package idempotency

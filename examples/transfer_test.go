@@ -24,7 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
@@ -140,7 +140,7 @@ func newBank(t *testing.T) *bank {
 	t.Cleanup(b.pool.Close)
 	network := &http.Transport{DialContext: b.dial}
 	t.Cleanup(network.CloseIdleConnections)
-	b.client.Transport = &idempotency.Transport{
+	b.client.Transport = &client.Transport{
 		Hosts: []string{"bank.example.com"}, Base: counted{b, network},
 		MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond, MaxRetryAfter: 50 * time.Millisecond,
 	}
@@ -242,7 +242,7 @@ func (b *bank) keep(order transfer, a answer) {
 func (b *bank) send(ctx context.Context, order transfer) answer {
 	for ctx.Err() == nil {
 		body := fmt.Sprintf(`{"to":%q,"amount":%d,"note":%q}`, order.to, order.amount, order.key)
-		req, err := http.NewRequestWithContext(idempotency.WithKey(ctx, order.key), http.MethodPost,
+		req, err := http.NewRequestWithContext(client.WithKey(ctx, order.key), http.MethodPost,
 			"http://bank.example.com/transfers", strings.NewReader(body))
 		if !assert.NoError(b.t, err) {
 			break

@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -66,13 +67,13 @@ func main() {
 func sendByRetryable(url string) {
 	retries := retryablehttp.NewClient()
 	retries.RetryWaitMin, retries.Logger = 10*time.Millisecond, nil
-	client := http.Client{Transport: &idempotency.Transport{
+	httpClient := http.Client{Transport: &client.Transport{
 		Hosts:       []string{"127.0.0.1"},
 		Base:        &retryablehttp.RoundTripper{Client: retries},
 		MaxAttempts: 1,
 	}}
 	defer retries.HTTPClient.CloseIdleConnections()
-	resp, err := client.Post(url, "text/plain", strings.NewReader("4200"))
+	resp, err := httpClient.Post(url, "text/plain", strings.NewReader("4200"))
 	demo.Check(err)
 	demo.Check(resp.Body.Close())
 	fmt.Println("  answered:", resp.Status)
@@ -88,11 +89,11 @@ func sendOrder(ctx context.Context, url, file string) {
 	demo.Check(err)
 	key, amount, _ := strings.Cut(string(order), " ")
 
-	ctx = idempotency.WithKey(ctx, key)
+	ctx = client.WithKey(ctx, key)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(amount))
 	demo.Check(err)
-	client := http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
-	resp, err := client.Do(req)
+	httpClient := http.Client{Transport: &client.Transport{Hosts: []string{"127.0.0.1"}}}
+	resp, err := httpClient.Do(req)
 	demo.Check(err)
 	demo.Check(resp.Body.Close())
 	fmt.Println("  answered:", resp.Status)

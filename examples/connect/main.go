@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client"
 	"github.com/idempotency-go/idempotency/examples/connect/refusal"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
@@ -46,11 +47,11 @@ func main() {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 
-	httpClient := &http.Client{Transport: &idempotency.Transport{MaxAttempts: 1}} // to see each call
-	client := connect.NewClient[amount, receipt](httpClient, server.URL+procedure)
+	httpClient := &http.Client{Transport: &client.Transport{MaxAttempts: 1}} // to see each call
+	rpc := connect.NewClient[amount, receipt](httpClient, server.URL+procedure)
 	call := func(what, key string, cents int64) outcome {
-		ctx := idempotency.WithKey(context.Background(), key)
-		resp, err := client.CallUnary(ctx, connect.NewRequest(&amount{Value: cents}))
+		ctx := client.WithKey(context.Background(), key)
+		resp, err := rpc.CallUnary(ctx, connect.NewRequest(&amount{Value: cents}))
 		out := newOutcome(resp, err)
 		out.print(what)
 		return out

@@ -171,11 +171,11 @@ func TestClientsPageShowsAProblem(t *testing.T) {
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
-// The defaults of Transport stand in its documentation, which transport_test.go checks.
+// The defaults of Transport stand in its documentation, which the tests of package client check.
 func TestClientsPageStatesTheDefaultsOfTransport(t *testing.T) {
 	t.Parallel()
 	page := strings.Join(strings.Fields(read(t, clientsPage)), " ")
-	source := read(t, "transport_retry.go")
+	source := read(t, "client/retry.go")
 	for shown, code := range map[string]string{
 		"There are 4 attempts (`MaxAttempts`).":          "cmp.Or(r.transport.MaxAttempts, 4)",
 		"The first pause is about 500 ms (`MinDelay`)":   "cmp.Or(r.usual, 500*time.Millisecond)",

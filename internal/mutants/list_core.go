@@ -163,9 +163,9 @@ var ofSeal = []mutant{{
 	test: "TestForgedSealedRecords/answer in the clear",
 }}
 
-var ofTransport = []mutant{{
+var ofClient = []mutant{{
 	name: "new-key-for-each-attempt", broken: "The client sends each attempt with a key of its own.",
-	file: "transport_retry.go",
+	file: "client/retry.go",
 	from: "		attempt := t.withKey(req, key)\n",
 	to:   "		attempt := t.withKey(req, key+strconv.Itoa(n))\n",
 	test: "TestLostAnswersTakeEffectOnce",

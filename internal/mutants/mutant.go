@@ -33,9 +33,9 @@ const (
 type where struct{ dir, redis string }
 
 func (m mutant) where() where {
-	w := where{dir: "."}
-	if dir := filepath.Dir(m.file); dir == "pgxstore" || strings.HasPrefix(dir, "pgxstore/") {
-		w.dir = "./pgxstore"
+	w := where{dir: "."} // its tests also find what is broken in an internal package
+	if dir, _, below := strings.Cut(m.file, "/"); below && dir != "internal" {
+		w.dir = "./" + dir
 	}
 	if m.in != "" {
 		w.dir = m.in

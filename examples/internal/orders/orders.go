@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 )
@@ -44,7 +44,7 @@ type Answer struct {
 
 // New returns a service that does not run yet, without orders.
 func New() *Orders {
-	patient := &idempotency.Transport{
+	patient := &client.Transport{
 		Hosts: []string{"127.0.0.1"}, MaxAttempts: 1000, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
 	}
 	return &Orders{
@@ -148,7 +148,7 @@ func (o *Orders) keep(a Answer) {
 // Send sends an order until it has the whole answer.
 func (o *Orders) Send(ctx context.Context, key string, pieces int) Answer {
 	for {
-		req, err := http.NewRequestWithContext(idempotency.WithKey(ctx, key), http.MethodPost, o.service.URL+"/orders",
+		req, err := http.NewRequestWithContext(client.WithKey(ctx, key), http.MethodPost, o.service.URL+"/orders",
 			strings.NewReader(strconv.Itoa(pieces)))
 		demo.Check(err)
 		resp, err := o.client.Do(req)

@@ -1,15 +1,19 @@
-package idempotency_test
+package client_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/client"
 )
 
 // A client that retries requests to a host that honours the header. Each request has one key, which all its attempts
@@ -19,11 +23,11 @@ func ExampleTransport() {
 	defer provider.Close()
 	provider.loseAnswers = 2
 
-	transport := &idempotency.Transport{Hosts: []string{"payments.example.com"}}
-	client := &http.Client{Transport: transport}
+	transport := &client.Transport{Hosts: []string{"payments.example.com"}}
+	payments := &http.Client{Transport: transport}
 
 	transport.Base = provider.Client().Transport // it finds the provider under this name
-	resp, err := client.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))
+	resp, err := payments.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +46,7 @@ func ExampleTransport() {
 func ExampleWithKey() {
 	provider := newProvider()
 	defer provider.Close()
-	client := &http.Client{Transport: &idempotency.Transport{Hosts: []string{"127.0.0.1"}}}
+	httpClient := &http.Client{Transport: &client.Transport{Hosts: []string{"127.0.0.1"}}}
 
 	orders := map[string]string{} // stands for a table: the key of each order
 	if _, known := orders["order-1"]; !known {
@@ -50,12 +54,12 @@ func ExampleWithKey() {
 	}
 
 	for _, run := range []string{"first run", "after a restart"} {
-		ctx := idempotency.WithKey(context.Background(), orders["order-1"])
+		ctx := client.WithKey(context.Background(), orders["order-1"])
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, provider.URL+"/payments", strings.NewReader("4200"))
 		if err != nil {
 			log.Fatal(err)
 		}
-		resp, err := client.Do(req)
+		resp, err := httpClient.Do(req)
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -67,6 +71,32 @@ func ExampleWithKey() {
 	// first run 201 Created []
 	// after a restart 201 Created [true]
 	// charges: 1
+}
+
+// A client that got no answer does not know whether the request was carried out. The error has the key, with which the
+// request is sent again later, by WithKey.
+func ExampleError() {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		panic(http.ErrAbortHandler) // no answer
+	}))
+	defer server.Close()
+	target, err := url.Parse(server.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	httpClient := &http.Client{Transport: &client.Transport{
+		Hosts:       []string{target.Host},
+		MaxAttempts: 3,
+		MinDelay:    time.Millisecond,
+	}}
+	_, err = httpClient.Post(server.URL, "text/plain", strings.NewReader("4200"))
+	if failure, ok := errors.AsType[*client.Error](err); ok {
+		fmt.Println("attempts:", failure.Attempts)
+		fmt.Println("has a key:", failure.Key != "")
+	}
+	// Output:
+	// attempts: 3
+	// has a key: true
 }
 
 // provider is a payment provider that counts its charges.

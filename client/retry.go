@@ -1,4 +1,4 @@
-package idempotency
+package client
 
 import (
 	"bytes"
@@ -178,10 +178,14 @@ func rest(ctx context.Context, pause time.Duration, resp *http.Response, err err
 		discard(resp.Body, min(pause, time.Second))
 		err = fmt.Errorf("answered with status %d", resp.StatusCode)
 	}
-	if !sleep(ctx, pause-time.Since(began), nil) {
+	timer := time.NewTimer(pause - time.Since(began))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
 		return fmt.Errorf("%w; the last attempt: %w", context.Cause(ctx), err)
 	}
-	return nil
 }
 
 // discard reads some of an answer that nobody wants, so that its connection can be used again. It does not wait long.

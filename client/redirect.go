@@ -1,4 +1,4 @@
-package idempotency
+package client
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// ErrRedirected is the cause of a [*TransportError] if a redirect leads away (see [Transport]) and would take the key
+// ErrRedirected is the cause of a [*Error] if a redirect leads away (see [Transport]) and would take the key
 // and the body along. Nothing was sent to the new address.
 var ErrRedirected = errors.New("idempotency: redirected to where key and body must not go")
 
@@ -19,8 +19,7 @@ func (t *Transport) leave(req *http.Request) (*http.Response, error) {
 		return t.base().RoundTrip(t.withKey(req, ""))
 	}
 	closeBody(req)
-	id, _ := parseKey(key)
-	return nil, &TransportError{Key: id, Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
+	return nil, &Error{Key: parseKey(key), Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
 }
 
 // trace returns the request that redirects have begun with, and reports whether one of them has led away. Whoever

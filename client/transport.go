@@ -1,21 +1,26 @@
-package idempotency
+// Package client is the client's half: it makes requests that are safe to retry, and retries them.
+//
+//	transport := &client.Transport{Hosts: []string{"payments.example.com"}}
+//	payments := &http.Client{Transport: transport}
+//	resp, err := payments.Post("https://payments.example.com/payments", "application/json", body)
+//
+// Each of these requests has a key. It is sent again, with the same key and body, until it has a final answer. If the
+// operation must survive a restart of the client, its key is stored before the first request: see [WithKey].
+//
+// The package works with every server that honours the header Idempotency-Key. It links nothing of the server's half.
+package client
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/google/uuid"
 )
 
-// Transport is the client's half: an [http.RoundTripper] that gives every POST and PATCH request to one of Hosts a key,
-// and retries it with the same key and body until it gets a final answer. It is safe for concurrent use as long as its
+// Transport is an [http.RoundTripper] that gives every POST and PATCH request to one of Hosts a key, and retries it with the same key and body until it gets a final answer. It is safe for concurrent use as long as its
 // fields are not changed.
 //
 // A server that ignores the header would carry out each attempt. So a request to any other host is sent once, and it
@@ -33,7 +38,7 @@ import (
 // A redirect leads away if it goes from https to http, or to a host that is neither in Hosts nor the one that the
 // caller addressed. A request that was led away counts as such wherever further redirects go. It has no key, not even
 // one that the caller has set, and is sent once. A body that was sent with a key does not follow: a redirect with
-// status 307 or 308, which would take it along, ends in a [*TransportError] that wraps [ErrRedirected]. [http.Client]
+// status 307 or 308, which would take it along, ends in a [*Error] that wraps [ErrRedirected]. [http.Client]
 // decides about the other fields of the header: it keeps Authorization and cookies from other domains.
 //
 // A request that has a key and goes to one of Hosts is retried after:
@@ -49,7 +54,7 @@ import (
 // A body without GetBody is read into memory before the first attempt, if it has at most 1 MiB. A larger one cannot be
 // replayed, so its request is sent once. The same holds for a ContentLength of -1, which marks a stream.
 //
-// The caller gets the last answer, or a [*TransportError]. It gets it at once if the context's deadline would pass
+// The caller gets the last answer, or a [*Error]. It gets it at once if the context's deadline would pass
 // before the next attempt. Once an answer has begun, it is final: if its body breaks off, the caller may send the
 // request again with the same key.
 //
@@ -97,9 +102,9 @@ type Transport struct {
 	MaxRetryAfter time.Duration
 }
 
-// TransportError is the error of a request that has a key and got no answer. The request may have been carried out,
+// Error is the error of a request that has a key and got no answer. The request may have been carried out,
 // unless Attempts is zero. To find out, send it again with its key.
-type TransportError struct {
+type Error struct {
 	// Key is the key of the request, to send it again with [WithKey]. It is empty if the request had no valid key.
 	Key string
 
@@ -113,27 +118,18 @@ type TransportError struct {
 }
 
 // Error returns the number of attempts and the text of the last error.
-func (e *TransportError) Error() string {
+func (e *Error) Error() string {
 	return fmt.Sprintf("idempotency: no answer after %d attempt(s): %v", e.Attempts, e.Err)
 }
 
 // Unwrap returns Err.
-func (e *TransportError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // Timeout reports whether Err is a timeout. It is for [net/url.Error].
-func (e *TransportError) Timeout() bool {
+func (e *Error) Timeout() bool {
 	var timeout interface{ Timeout() bool }
 	return errors.As(e.Err, &timeout) && timeout.Timeout()
 }
-
-// WithKey returns a context in which a [Transport] sends key with POST and PATCH requests that have none. Any host
-// gets the key, but only requests to Transport.Hosts are retried. The key is for one operation. Store it with the
-// operation before the first request; then the request can be sent again after a crash.
-func WithKey(ctx context.Context, key string) context.Context {
-	return context.WithValue(ctx, clientKey{}, key)
-}
-
-type clientKey struct{}
 
 // RoundTrip implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -150,8 +146,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, attempts, err := t.send(req, key)
 	if err != nil {
-		id, _ := parseKey(key)
-		return nil, &TransportError{Key: id, Attempts: attempts, Err: err}
+		return nil, &Error{Key: parseKey(key), Attempts: attempts, Err: err}
 	}
 	return resp, nil
 }
@@ -165,68 +160,13 @@ func (t *Transport) CloseIdleConnections() {
 
 func (t *Transport) base() http.RoundTripper { return cmp.Or(t.Base, http.DefaultTransport) }
 
-func (t *Transport) header() string { return http.CanonicalHeaderKey(cmp.Or(t.Header, defaultHeader)) }
+func (t *Transport) header() string {
+	return http.CanonicalHeaderKey(cmp.Or(t.Header, "Idempotency-Key"))
+}
 
 // named reports whether Hosts has the host of the request.
 func (t *Transport) named(req *http.Request) bool {
 	return req.URL != nil && slices.ContainsFunc(t.Hosts, func(host string) bool {
 		return strings.EqualFold(host, req.URL.Host) || strings.EqualFold(host, req.URL.Hostname())
 	})
-}
-
-// takesKey reports whether a request whose caller has not set the header can have a key.
-func takesKey(req *http.Request) bool {
-	return req.Method == http.MethodPost || req.Method == http.MethodPatch
-}
-
-// key returns the value of the header, or nothing if the request is not to have a key.
-func (t *Transport) key(req *http.Request) (string, error) {
-	if key, given, err := t.givenKey(req); given {
-		return key, err
-	}
-	if !takesKey(req) || !t.named(req) {
-		return "", nil
-	}
-	name := t.header()
-	if answer := req.Response; answer != nil && answer.Request != nil && answer.Request.Header.Get(name) != "" {
-		return answer.Request.Header.Get(name), nil
-	}
-	return t.format(uuid.NewString()), nil
-}
-
-// givenKey returns the value of the header if the caller has given it: the header itself, or a key by the context.
-func (t *Transport) givenKey(req *http.Request) (key string, given bool, err error) {
-	name := t.header()
-	if _, set := req.Header[name]; set {
-		return req.Header.Get(name), true, nil
-	}
-	id, given := req.Context().Value(clientKey{}).(string)
-	if !given || !takesKey(req) {
-		return "", false, nil
-	}
-	return t.format(id), true, checkKey(id, true) // it is quoted if need be
-}
-
-// format writes a key as a header value: bare if it reads as itself, else quoted.
-func (t *Transport) format(id string) string {
-	if checkKey(id, false) == nil && !t.Quoted {
-		return id
-	}
-	return strconv.Quote(id) // which escapes the characters of a key as RFC 9651 does
-}
-
-// withKey returns a copy of the request. Its header has the key; without a key, it has no such field.
-func (t *Transport) withKey(req *http.Request, key string) *http.Request {
-	keyed := req.Clone(req.Context())
-	keyed.Trailer = req.Trailer // its values may be set while the body is read
-	if keyed.Header == nil {
-		keyed.Header = make(http.Header)
-	}
-	switch name := t.header(); {
-	case key == "":
-		delete(keyed.Header, name)
-	case keyed.Header[name] == nil:
-		keyed.Header[name] = []string{key}
-	}
-	return keyed
 }
