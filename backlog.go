@@ -7,94 +7,53 @@ import (
 )
 
 // backlog settles in the background what the store did not take in time: answers that it did not store, and claims that
-// it may have granted without the owner knowing. It is bounded, for a store may be down for long. Answers and releases
-// are counted apart: anybody can cause releases, by requests that are refused, and must not take the room of answers by
-// that.
+// it may have granted without the owner knowing. It is bounded, because a store may be down for long.
 type backlog struct {
 	ctx  context.Context // ends when the tasks must
 	stop context.CancelFunc
 
-	answers, releases shares
-	bytes             shares // of the answers
-
 	mu     sync.Mutex
 	tasks  int
+	bytes  int64
 	closed bool
 	group  sync.WaitGroup
 }
 
-// What the backlog holds at most, and which part of it each user of a Middleware may take. A Runner has callers of its own
-// service only. Beyond it, an answer counts as unrecorded for
-// good, and a claim is left to lapse.
+// What the backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to lapse.
+// Anybody can cause releases, by requests that are refused: half of the room is for answers alone.
 const (
-	mostLater      = 1024 // answers, and as many releases
-	mostLaterBytes = 32 << 20
-	laterParts     = 8
+	mostLater      = 2048 // tasks
+	mostReleases   = mostLater / 2
+	mostLaterBytes = 32 << 20 // of answers
 )
 
 func newBacklog() *backlog {
-	b := &backlog{
-		answers:  shares{total: mostLater, each: mostLater},
-		releases: shares{total: mostLater, each: mostLater},
-		bytes:    shares{total: mostLaterBytes, each: mostLaterBytes},
-	}
+	b := new(backlog)
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
-// divide leaves each user a part of the backlog. It is called before the first use.
-func (b *backlog) divide() {
-	for _, s := range []*shares{&b.answers, &b.releases, &b.bytes} {
-		s.each = s.total / laterParts
-	}
-}
-
-// place is the room of a task in the backlog. Whoever has one must run a task in it.
-type place struct {
-	backlog *backlog
-	kind    *shares // answers or releases
-	user    string
-	size    int64
-}
-
-// forAnswer returns a place for a task that stores an answer of size bytes, or nil if there is no room for it.
-func (b *backlog) forAnswer(user string, size int) *place {
-	return b.reserve(&place{b, &b.answers, user, int64(size)})
-}
-
-// forRelease returns a place for a task that releases a claim, or nil if there is no room for it.
-func (b *backlog) forRelease(user string) *place { return b.reserve(&place{b, &b.releases, user, 0}) }
-
-func (b *backlog) reserve(p *place) *place {
+// run runs a task that holds so many bytes, unless there are most tasks already. It reports whether there was room.
+func (b *backlog) run(most, size int, task func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || !p.kind.take(p.user, 1) {
-		return nil
-	}
-	if !b.bytes.take(p.user, p.size) {
-		p.kind.giveBack(p.user, 1)
-		return nil
+	if b.closed || b.tasks >= most || b.bytes+int64(size) > mostLaterBytes {
+		return false
 	}
 	b.tasks++
-	b.group.Add(1)
-	return p
+	b.bytes += int64(size)
+	b.group.Go(func() {
+		defer b.done(size)
+		task()
+	})
+	return true
 }
 
-func (p *place) run(task func(context.Context)) {
-	go func() {
-		defer p.free()
-		task(p.backlog.ctx)
-	}()
-}
-
-func (p *place) free() {
-	b := p.backlog
+func (b *backlog) done(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p.kind.giveBack(p.user, 1)
-	b.bytes.giveBack(p.user, p.size)
 	b.tasks--
-	b.group.Done()
+	b.bytes -= int64(size)
 }
 
 // shutdown waits for the tasks. When ctx ends it ends them too.

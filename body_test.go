@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"context"
 	"crypto/rand"
 	"io"
 	"net/http"
@@ -128,80 +127,6 @@ func TestBodyThatArrivesInPieces(t *testing.T) {
 		svc.Handler.ServeHTTP(w, r)
 		require.Equal(t, body, w.Body.String())
 	}
-}
-
-// A huge body must not stay in memory when its request has ended.
-func TestHugeBuffersAreNotKept(t *testing.T) {
-	t.Parallel()
-	require.True(t, idempotency.BufferIsKept(2<<20))
-	require.False(t, idempotency.BufferIsKept(2<<20+1))
-}
-
-// Requests that wait for the same operation hold one body together, whatever their number. Each that gets to run has it.
-func TestWaitingRequestsShareTheirBody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const waiters, size = 50, 1000
-		body := strings.Repeat("x", size)
-		finish := make(chan struct{})
-		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}}.Guard(t,
-			func(w http.ResponseWriter, r *http.Request) {
-				<-finish
-				got, err := io.ReadAll(r.Body)
-				assert.NoError(t, err)
-				assert.Equal(t, body, string(got))
-				w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs
-			})
-		var group sync.WaitGroup
-		for range waiters {
-			group.Go(func() {
-				require.Equal(t, http.StatusServiceUnavailable, svc.Call("k", body).Status)
-			})
-			synctest.Wait()
-		}
-		go svc.Call("one-more", body)
-		synctest.Wait()
-		testservice.RequireProblem(t, svc.Call("too-many", body), http.StatusServiceUnavailable, "overloaded")
-		close(finish)
-		group.Wait()
-		synctest.Wait()
-		require.EqualValues(t, waiters+1, svc.Runs.Load())
-		for range 10 { // everything was given back
-			require.Equal(t, http.StatusServiceUnavailable, svc.Call("k", body).Status)
-		}
-	})
-}
-
-// A fingerprint may leave something out. Then each request keeps what its own client has sent.
-func TestWaitingRequestsWithOtherBodiesKeepTheirOwn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		finish := make(chan struct{})
-		var mu sync.Mutex
-		ran := map[string]int{}
-		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour, Fingerprint: idempotency.FingerprintJSON}}.Guard(t,
-			func(w http.ResponseWriter, r *http.Request) {
-				<-finish
-				got, err := io.ReadAll(r.Body)
-				assert.NoError(t, err)
-				mu.Lock()
-				ran[string(got)]++
-				mu.Unlock()
-				w.WriteHeader(http.StatusServiceUnavailable)
-			})
-		bodies := []string{`{"a":1}`, `{ "a":1 }`, `{  "a":1  }`}
-		var group sync.WaitGroup
-		for i := range 12 {
-			group.Go(func() {
-				require.Equal(t, http.StatusServiceUnavailable,
-					svc.Call("k", bodies[i%3], testservice.WithHeader("Content-Type", "application/json")).Status)
-			})
-			synctest.Wait()
-		}
-		close(finish)
-		group.Wait()
-		require.Equal(t, map[string]int{bodies[0]: 4, bodies[1]: 4, bodies[2]: 4}, ran)
-	})
 }
 
 // Whatever bodies are in memory, their buffers have no more bytes than the budget: also if a buffer has served a larger body
@@ -487,63 +412,5 @@ func recovering(next http.Handler) http.Handler {
 			}
 		}()
 		next.ServeHTTP(w, r)
-	})
-}
-
-// One key for each request of a process that waits: its body serves others only while somebody holds it.
-func TestSharedBodyIsNotReusedTooEarly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		finish := make(chan struct{}, 100)
-		svc := testservice.Setup{Opts: idempotency.Options{Wait: time.Hour}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
-			<-finish
-			body, err := io.ReadAll(r.Body)
-			assert.NoError(t, err)
-			assert.Equal(t, "of the operation", string(body))
-			w.WriteHeader(http.StatusServiceUnavailable)
-		})
-		other := testservice.Setup{}.Guard(t, testservice.Echo)
-		var group sync.WaitGroup
-		for i := range 8 {
-			ctx, cancel := context.WithCancel(t.Context())
-			if i%2 == 1 {
-				time.AfterFunc(time.Duration(i)*time.Second, cancel) // leaves while it waits
-			}
-			group.Go(func() {
-				defer cancel()
-				svc.Call("k", "of the operation", testservice.WithContext(ctx))
-			})
-			synctest.Wait()
-		}
-		for i := range 20 {
-			time.Sleep(time.Second)
-			other.Call(testservice.NumberedKey(i).ID, "of somebody else!")
-			finish <- struct{}{}
-			synctest.Wait()
-		}
-		group.Wait()
-	})
-}
-
-// Each time that requests wait for one operation they share a body, and give it back.
-func TestBodiesAreSharedAndGivenBackEachTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const waiters, size = 10, 1000
-		body := strings.Repeat("x", size)
-		opts := idempotency.Options{Wait: time.Hour, MaxBody: size, MaxBodies: 3 * 1024}
-		svc := testservice.Setup{Opts: opts}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Minute)
-			w.WriteHeader(http.StatusServiceUnavailable) // so that the next one runs
-		})
-		for _, key := range []string{"a", "b", "c", "d", "a", "b"} {
-			var group sync.WaitGroup
-			for range waiters {
-				group.Go(func() { assert.Empty(t, svc.Call(key, body).Body, "no problem") })
-				synctest.Wait()
-			}
-			group.Wait()
-		}
-		require.EqualValues(t, 6*waiters, svc.Runs.Load())
 	})
 }

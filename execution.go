@@ -5,33 +5,53 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
+)
+
+// fate is what becomes of the record of an operation when an attempt at it ends.
+//
+// An attempt begins with the fate that a crash would give it: unknown, with nothing kept. What happens then overwrites
+// it: how the handler ended, its verdict, and Storable (exchange.fate has the table). [execution.end] carries the fate
+// out, and nothing else does.
+//
+//	fate      what end asks of the store    what the next attempt finds
+//	unknown   Release, or with Refuse       the same as after failed; with Refuse, a lapsed
+//	          nothing: the lease lapses     lease: outcome-unknown
+//	failed    Release, kept for TTL         it may run, if it is the same request
+//	released  Release, kept for two leases  the same: this attempt has done nothing
+//	kept      Complete                      the response
+type fate int8
+
+const (
+	fateUnknown fate = iota
+	fateFailed
+	fateReleased
+	fateKept
 )
 
 // execution is one attempt at an operation: from the question to the store to the end of the claim.
 type execution struct {
-	runner      *Runner
-	key         Key
-	request     context.Context
-	lasting     context.Context // the same without an end; nil: not needed yet
-	begun       beginResult
-	unprotected error     // why there is no claim
-	asked       time.Time // zero if nobody is to be told of the duration
-	claimed     time.Duration
-	waited      time.Duration
-	fromCache   bool
-	caller      caller // nil in a Runner
+	runner  *Runner
+	key     Key
+	request context.Context
+	lasting context.Context // the same without an end; nil: not needed yet
+	caller  caller          // nil in a Runner
 
+	record Record
+	claim  Claim     // nil: the attempt holds none, or none any more
+	since  time.Time // the lease did not begin before
+
+	*attempt // nil: no work runs, or has run
+	fate     fate
+	kept     Response // what is stored, if that is the fate
+	event    Event
+}
+
+// attempt is what outlives an execution, because goroutines may use it that nobody waits for: those that the handler has
+// left behind, and the last renewal.
+type attempt struct {
 	operation operationContext
-	ctx       context.Context // of work
-	cancel    context.CancelCauseFunc
-	renewer   renewer
-	note      *string   // as it is stored; nil: not settled yet
-	answered  *Response // what the handler has answered, until it is known what that means
-	event     Event
-	settled   bool  // the claim has ended, or is left to lapse
-	refusal   error // what is to be answered instead of the response; set with settled
+	lease     lease
 }
 
 // caller is the HTTP request that an execution is to answer.
@@ -44,32 +64,96 @@ type caller interface {
 	mayReplay(*Response) error
 }
 
-// work carries out an operation. It says what its response means; the error is a cause for the event.
-type work func(context.Context) (Response, Verdict, error)
+// errInterrupted is the cause of the end of an attempt when its work did not return.
+var errInterrupted = errors.New("idempotency: handler panicked or exited")
 
-// execute runs work for the owner of a claim, and settles the claim whatever work does. The error is a refusal, to be
-// answered instead of the response.
-func (r *Runner) execute(ctx context.Context, x *execution, work work) (Response, error) {
-	if x.begun.claim == nil {
-		return x.runUnprotected(ctx, work)
+// execute runs work, and settles the claim whatever work does. Without a claim, as FailOpen allows, it only runs work.
+// The error is a refusal, to be answered instead of the response.
+func (x *execution) execute(ctx context.Context, work func(context.Context)) (refusal error) {
+	ctx = x.enter(ctx)
+	if x.claim == nil {
+		defer x.report(ctx)
+		x.run(ctx, work)
+		return nil
 	}
-	ctx, x.cancel = context.WithCancelCause(x.enter(ctx))
-	x.ctx = x.begun.claim.Context(ctx)
-	defer x.settle() // also when work panics or calls runtime.Goexit, neither of which it stops
-	if x.overdue() {
-		return Response{}, x.giveUp()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx = x.claim.Context(ctx)
+	x.event.Err = errInterrupted
+	defer func() { refusal = x.end(ctx) }() // also when work panics or calls runtime.Goexit, neither of which it stops
+	if !x.bound() || x.runner.leases.transactional {
+		x.renew(cancel)
 	}
-	if x.leased() || r.renewals.unleased {
-		x.renewer.claim, x.renewer.ctx, x.renewer.cancel = x.begun.claim, x.detached(), x.cancel
-		r.renewals.add(&x.renewer, x.begun.since)
-	}
-	return x.run(work)
+	x.run(ctx, work)
+	return nil
 }
 
 // enter returns ctx with the operation. Without a claim, its attempt is 0.
 func (x *execution) enter(ctx context.Context) context.Context {
-	x.operation.key, x.operation.attempt, x.operation.store = x.key, x.begun.record.Attempt, x.runner.store
+	x.operation.key, x.operation.attempt, x.operation.store = x.key, x.record.Attempt, x.runner.store
 	return context.WithValue(ctx, operationKey{}, &x.operation)
+}
+
+// renew renews the lease from now on.
+func (x *execution) renew(cancel context.CancelCauseFunc) {
+	l := &x.lease
+	l.leases, l.claim, l.ctx, l.cancel = &x.runner.leases, x.claim, x.detached(), cancel
+	l.start(x.since)
+}
+
+// run runs work. It notes how long work ran, and the note of the operation, which work cannot change any more.
+func (x *execution) run(ctx context.Context, work func(context.Context)) {
+	began := x.runner.events.now()
+	defer func() {
+		x.event.Work = x.runner.events.since(began)
+		x.event.Note = x.operation.noted()
+	}()
+	work(ctx)
+}
+
+// conclude says what the handler has come to: its status, what the answer means for the record, and why.
+func (x *execution) conclude(status int, f fate, kept Response, cause error) {
+	x.event.Status = status
+	if x.claim != nil {
+		x.fate, x.kept, x.event.Err = f, kept, cause
+	}
+}
+
+// end carries out the fate of the attempt, and reports the outcome. If the store panics, the fate is unknown.
+func (x *execution) end(ctx context.Context) (refusal error) {
+	defer x.closed(ctx)
+	if x.claim == nil { // it was completed by an answer that was too large to be kept
+		return nil
+	}
+	f := x.fate
+	x.fate = fateUnknown
+	switch f {
+	case fateKept:
+		x.kept = x.kept.withNote(&x.event.Note)
+		refusal = x.complete()
+		x.fate = fateKept
+	case fateReleased:
+		x.event.untouched = true
+		refusal = x.release(x.untouched())
+	case fateFailed:
+		refusal = x.release(x.runner.opts.TTL)
+	default:
+		refusal = x.abandon()
+	}
+	return refusal
+}
+
+// closed is the last step of an attempt. If it still has its claim, the store has panicked, or has not taken the answer.
+func (x *execution) closed(ctx context.Context) {
+	if x.claim != nil && x.fate != fateKept {
+		x.event.Err = cmp.Or(x.event.Err, errInterrupted)
+		_ = x.abandon()
+	}
+	x.runner.wake(x.key)
+	x.report(ctx)
+	if x.claim != nil {
+		x.completeLater()
+	}
 }
 
 // detached returns the context of what must be done even if that of the request has ended.
@@ -89,89 +173,33 @@ func (x *execution) step(most time.Duration) (context.Context, context.CancelFun
 	return context.WithTimeout(x.detached(), min(most, x.runner.opts.StoreTimeout))
 }
 
-// leased reports whether the claim has a lease; else its effects are bound to Complete.
-func (x *execution) leased() bool { return x.begun.claim != nil && !x.begun.record.NoLease }
+// bound reports whether the effects of the attempt are bound to the record: its claim is a transaction.
+func (x *execution) bound() bool { return x.record.NoLease }
 
-// runUnprotected runs work without a claim, as FailOpen allows.
-func (x *execution) runUnprotected(ctx context.Context, work work) (Response, error) {
-	x.event = Event{Outcome: OutcomeUnprotected, Err: x.unprotected}
-	ctx = x.enter(ctx)
-	defer x.report(ctx)
-	resp, _, _ := x.timed(ctx, work)
-	x.event.Status = resp.Status
-	return resp, nil
+// letGo ends the hold on the claim, which it returns.
+func (x *execution) letGo() Claim {
+	claim := x.claim
+	x.claim = nil
+	if x.attempt != nil {
+		x.lease.stop()
+	}
+	return claim
 }
 
-// overdue reports whether the store took longer to answer than the lease lasts.
-func (x *execution) overdue() bool {
-	return x.leased() && time.Since(x.begun.since) >= x.runner.renewals.span()
-}
-
-// giveUp ends a claim that may have lapsed before work has begun.
-func (x *execution) giveUp() error {
-	err := x.release(x.untouched(), ErrClaimLost) // with Refuse too, it may be tried again
-	refusal := refusalFor(cmp.Or(err, ErrClaimLost))
-	x.event.Outcome, x.event.Err = OutcomeClaimLost, refusal
-	return refusal
-}
-
-// timed runs work, and notes how long it ran, also if it panics.
-func (x *execution) timed(ctx context.Context, work work) (Response, Verdict, error) {
+// complete stores what is kept. It returns nil if the response may be sent. That includes that the store failed: the
+// effects exist, so the answer is true. The attempt then still has its claim.
+func (x *execution) complete() (refusal error) {
 	began := x.runner.events.now()
-	defer func() { x.event.Work = x.runner.events.since(began) }()
-	return work(ctx)
-}
-
-func (x *execution) run(work work) (Response, error) {
-	resp, verdict, cause := x.timed(x.ctx, work)
-	x.answered = nil
-	x.event.Status, x.event.Err = resp.Status, cmp.Or(x.event.Err, cause)
-	switch {
-	case x.settled: // by an answer that was too large to be kept
-		return resp, x.refusal
-	case verdict == Keep:
-		return resp, x.complete(resp)
-	case verdict == Release:
-		x.event.untouched = true
-		return resp, x.release(x.untouched(), cause)
-	case verdict == failed:
-		return resp, x.release(x.runner.opts.TTL, cause)
-	default:
-		return resp, x.abandon(cause)
+	err := x.persist(x.runner.opts.StoreTimeout)
+	x.event.Completion += x.runner.events.since(began)
+	if x.bound() && (!settles(err) || errors.Is(err, ErrRecordInvalid)) {
+		err = fmt.Errorf("%w: %w", ErrRolledBack, err) // the effects are bound to the record, of which nobody knows
 	}
-}
-
-// complete stores the response. It returns nil if the response may be sent. That includes that the store failed: the
-// effects exist, so the answer is true. It goes on to be stored in the background then.
-func (x *execution) complete(resp Response) (refusal error) {
-	refusal = x.tryComplete(resp)
-	if !x.settled {
-		x.completeLater(resp)
-	}
-	return refusal
-}
-
-// tryComplete is complete, but leaves the claim as it is if the store fails.
-func (x *execution) tryComplete(resp Response) (refusal error) {
-	began := x.runner.events.now()
-	err := x.persist(resp, x.runner.opts.StoreTimeout)
-	x.event.Completion = x.runner.events.since(began)
-	if !x.leased() && (!settles(err) || errors.Is(err, ErrRecordInvalid)) {
-		// The effects are bound to the record, of which nobody knows.
-		err = fmt.Errorf("%w: %w", ErrRolledBack, err)
-	}
-	x.settled = settles(err)
-	x.judgeCompletion(err)
-	if stored(err) {
-		x.event.keeps(&resp)
-	}
-	if x.settled {
-		x.renewer.stop()
-	}
+	x.completed(err)
 	if x.event.Outcome == OutcomeClaimLost || x.event.Outcome == OutcomeRolledBack {
-		x.refusal = refusalFor(err)
+		return refusalFor(err)
 	}
-	return x.refusal
+	return nil
 }
 
 // settles reports whether Complete has said what became of the record.
@@ -180,20 +208,22 @@ func settles(err error) bool {
 		errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid)
 }
 
-// stored reports whether Complete has stored the response.
-func stored(err error) bool { return err == nil || errors.Is(err, ErrRestored) }
-
-// judgeCompletion sets the event to what Complete has said.
-func (x *execution) judgeCompletion(err error) {
-	if err == nil && x.renewer.restored.Load() {
+// completed sets the event to what Complete has said, and ends the hold on the claim if that is settled.
+func (x *execution) completed(err error) {
+	if settles(err) {
+		x.letGo()
+	}
+	if err == nil && x.lease.restored.Load() {
 		err = ErrRestored
 	}
 	x.event.Err = err
 	switch {
 	case err == nil:
 		x.event.Outcome = OutcomeExecuted
+		x.event.keeps(&x.kept)
 	case errors.Is(err, ErrRestored):
 		x.event.Outcome = OutcomeRestored
+		x.event.keeps(&x.kept)
 	case errors.Is(err, ErrClaimLost):
 		x.event.Outcome = OutcomeClaimLost
 	case errors.Is(err, ErrRolledBack):
@@ -210,11 +240,10 @@ const (
 )
 
 // persist calls Complete, which may be repeated, until the record is settled or the time is up.
-func (x *execution) persist(resp Response, within time.Duration) error {
+func (x *execution) persist(within time.Duration) error {
 	until := time.Now().Add(within)
-	resp = x.noted(resp)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		err := x.completeOnce(resp, time.Until(until))
+		err := x.completeOnce(time.Until(until))
 		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
 			return err
 		}
@@ -222,119 +251,64 @@ func (x *execution) persist(resp Response, within time.Duration) error {
 }
 
 // completeOnce asks the store once to store the response.
-func (x *execution) completeOnce(resp Response, most time.Duration) error {
+func (x *execution) completeOnce(most time.Duration) error {
 	ctx, cancel := x.step(most)
 	defer cancel()
-	return x.begun.claim.Complete(ctx, resp, x.runner.opts.TTL)
-}
-
-// noted returns resp as it is stored. What is attached after that does not count: Complete is repeated with the same
-// arguments, as [Claim] demands, and the event has the note that is stored.
-func (x *execution) noted(resp Response) Response {
-	if x.note == nil && !resp.Omitted {
-		x.note = cmp.Or(x.operation.note.Load(), &noNote)
-	}
-	return resp.withNote(x.note)
-}
-
-// noNote stands for none, once that is settled.
-var noNote string
-
-// persistLater is persist until the response would have expired. A store may work and never take the response, which is too
-// large for it, say. It renews the lease then, and refuses the response: it is asked once a lease to store a tombstone. If it
-// does, refusal says why the response was given up.
-func (x *execution) persistLater(resp Response, lease *renewer) (refusal, err error) {
-	opts := &x.runner.opts
-	for until := time.Now().Add(opts.TTL); ; {
-		err := x.persist(resp, min(time.Until(until), opts.Lease+lastRetry))
-		if settles(err) || x.request.Err() != nil || time.Until(until) < lastRetry {
-			return nil, err
-		}
-		timeout, ok := errors.AsType[net.Error](err)
-		silent := ok && timeout.Timeout() || errors.Is(err, ErrStoreBusy) // it may be about to work again
-		if silent || !lease.renewedSince(time.Now().Add(-opts.Lease/2)) {
-			continue
-		}
-		if lost := x.completeOnce(resp.tombstone(), opts.StoreTimeout); settles(lost) {
-			return err, lost
-		}
-	}
+	return x.claim.Complete(ctx, x.kept, x.runner.opts.TTL)
 }
 
 // completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the
 // response would have expired, or at the end of a Shutdown.
-func (x *execution) completeLater(resp Response) {
-	x.settled = true
-	room := x.runner.backlog.forAnswer(x.key.User, len(resp.Header)+len(resp.Trailer)+len(resp.Body))
-	if room == nil {
-		x.renewer.stop()
-		return
-	}
-	resp = resp.Clone() // its body is in a buffer that serves the next request
-	// The request goes on, and reports what is known now.
-	later := x.inBackground()
-	later.asked, later.claimed, later.event = x.asked, x.claimed, x.event
-	later.note = cmp.Or(x.note, x.operation.note.Load())
-	told := x.detached()
-	room.run(func(context.Context) {
-		defer x.renewer.stop()
+func (x *execution) completeLater() {
+	later, told := x.inBackground(), x.detached()
+	later.kept = x.kept.Clone() // its body is in a buffer that serves the next request
+	size := len(later.kept.Header) + len(later.kept.Trailer) + len(later.kept.Body)
+	ok := x.runner.backlog.run(mostLater, size, func() {
+		defer later.lease.stop()
 		began := later.runner.events.now()
-		if refusal, err := later.persistLater(resp, &x.renewer); settles(err) {
-			later.event.Completion += later.runner.events.since(began)
-			later.judgeCompletion(err)
-			later.event.Err = cmp.Or(later.event.Err, refusal)
-			switch {
-			case refusal != nil:
-				later.event.Omitted = true
-			case stored(err):
-				later.event.keeps(&resp)
-			}
-			if later.event.Outcome == OutcomeExecuted {
-				later.event.Outcome = OutcomeRecorded
-			}
-			later.runner.wake(later.key)
-			if later.event.Outcome != OutcomeUnrecorded { // which is known
-				later.reportAlone(told)
-			}
+		later.completed(later.persist(later.runner.opts.TTL))
+		later.event.Completion += later.runner.events.since(began)
+		switch later.event.Outcome {
+		case OutcomeUnrecorded: // which is known
+			return
+		case OutcomeExecuted:
+			later.event.Outcome = OutcomeRecorded
 		}
+		later.runner.wake(later.key)
+		later.reportAlone(told)
 	})
+	if !ok {
+		x.letGo()
+	}
 }
 
 // releaseLater releases a claim that the store may have granted, although its reply was lost. Until then it would block
 // the key for a lease, or with Refuse leave an outcome that nobody knows.
 func (x *execution) releaseLater() {
-	room := x.runner.backlog.forRelease(x.key.User)
-	if room == nil {
-		return
+	later, began, lasts := x.inBackground(), time.Now(), x.runner.opts.Lease
+	if x.runner.opts.Abandoned == Refuse {
+		lasts = x.runner.opts.TTL
 	}
-	r, later, lost := x.runner, x.inBackground(), time.Now()
-	until := lost.Add(r.opts.Lease)
-	if r.opts.Abandoned == Refuse {
-		until = lost.Add(r.opts.TTL)
-	}
-	room.run(func(ctx context.Context) {
-		var denied time.Time // when the store first said that it does not know the claim
-		for pause := firstRetry; time.Now().Before(until); pause = min(2*pause, lastRetry) {
-			err := later.releaseOnce(later.untouched())
-			unknown := errors.Is(err, ErrClaimLost)
-			if unknown && denied.IsZero() {
-				denied = time.Now()
-			}
-			// The request for the claim may still be on its way, behind that for its release.
-			never := unknown && time.Since(denied) > r.opts.StoreTimeout
-			if err == nil || never || !sleep(ctx, pause, nil) {
+	x.runner.backlog.run(mostReleases, 0, func() {
+		for pause := firstRetry; time.Since(began) < lasts; pause = min(2*pause, lastRetry) {
+			err := later.releaseOnce(later.claim, later.untouched())
+			// For a lease, the request for the claim may still be on its way, behind that for its release.
+			never := errors.Is(err, ErrClaimLost) && time.Since(began) > later.runner.opts.Lease
+			if err == nil || never || !sleep(later.request, pause, nil) {
 				break
 			}
 		}
-		r.wake(later.key)
+		later.runner.wake(later.key)
 	})
 }
 
-// inBackground returns an execution that settles the claim of x after the request has ended. Its context ends with a
-// Shutdown.
+// inBackground returns an execution that goes on with the claim after the request, until the end of a Shutdown.
 func (x *execution) inBackground() *execution {
 	ctx := x.runner.backlog.ctx
-	return &execution{runner: x.runner, key: x.key, begun: x.begun, request: ctx, lasting: ctx}
+	return &execution{
+		runner: x.runner, key: x.key, request: ctx, lasting: ctx,
+		record: x.record, claim: x.claim, attempt: x.attempt, event: x.event,
+	}
 }
 
 // untouchedLeases is how many leases long a record is kept if its operation has done nothing. That is long enough to
@@ -345,24 +319,22 @@ const untouchedLeases = 2
 // untouched returns how long to keep the record if this attempt has done nothing. Earlier ones may have had effects:
 // then it is kept for as long as without this attempt, or for TTL if nobody knows, as after a lost reply (Attempt 0).
 func (x *execution) untouched() time.Duration {
-	record, opts := &x.begun.record, &x.runner.opts
-	if record.Attempt != 1 && record.Remaining == 0 {
+	opts := &x.runner.opts
+	if x.record.Attempt != 1 && x.record.Remaining == 0 {
 		return opts.TTL
 	}
-	return max(record.Remaining, min(untouchedLeases*opts.Lease, opts.TTL))
+	return max(x.record.Remaining, min(untouchedLeases*opts.Lease, opts.TTL))
 }
 
 // release ends the claim without a response, so that the operation may be tried again, and keeps the record for ttl. It
 // returns a refusal if another attempt has taken over. If the store fails, the lease lapses by itself.
-func (x *execution) release(ttl time.Duration, cause error) (refusal error) {
-	x.settled = true
-	x.renewer.stop()
+func (x *execution) release(ttl time.Duration) (refusal error) {
 	began := x.runner.events.now()
-	err := x.releaseOnce(ttl)
-	x.event.Completion = x.runner.events.since(began)
-	x.event.Outcome, x.event.Err = OutcomeReleased, cause
+	err := x.releaseOnce(x.letGo(), ttl)
+	x.event.Completion += x.runner.events.since(began)
+	x.event.Outcome = OutcomeReleased
 	if err != nil {
-		x.event.Err = errors.Join(err, cause)
+		x.event.Err = errors.Join(err, x.event.Err)
 	}
 	if errors.Is(err, ErrClaimLost) {
 		x.event.Outcome = OutcomeClaimLost
@@ -372,40 +344,21 @@ func (x *execution) release(ttl time.Duration, cause error) (refusal error) {
 }
 
 // releaseOnce asks the store once to release the claim.
-func (x *execution) releaseOnce(ttl time.Duration) error {
+func (x *execution) releaseOnce(claim Claim, ttl time.Duration) error {
 	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
 	defer cancel()
-	return x.begun.claim.Release(ctx, ttl)
+	return claim.Release(ctx, ttl)
 }
 
-// abandon ends the claim of an attempt of which nobody can say how far it came.
-func (x *execution) abandon(cause error) (refusal error) {
-	if !x.leased() || x.runner.opts.Abandoned == ReExecute {
-		return x.release(x.runner.opts.TTL, cause)
+// abandon ends the claim of an attempt of which nobody can say how far it came. With Refuse, it is left to lapse, as
+// after a crash.
+func (x *execution) abandon() (refusal error) {
+	if x.bound() || x.runner.opts.Abandoned == ReExecute {
+		return x.release(x.runner.opts.TTL)
 	}
-	// The claim is left to lapse, as after a crash.
-	x.settled = true
-	x.renewer.stop()
-	x.event.Outcome, x.event.Err = OutcomeAbandoned, cause
+	x.letGo()
+	x.event.Outcome = OutcomeAbandoned
 	return nil
-}
-
-// errInterrupted is the cause of the end of an attempt when work did not return.
-var errInterrupted = errors.New("idempotency: handler panicked or exited")
-
-// settle ends the claim if work did not return, or did but could not say what its response means: an answer that is there
-// is kept. It reports the outcome.
-func (x *execution) settle() {
-	defer x.cancel(nil)
-	switch {
-	case x.settled:
-	case x.answered != nil:
-		_ = x.complete(*x.answered)
-	default:
-		_ = x.abandon(cmp.Or(x.event.Err, errInterrupted))
-	}
-	x.runner.wake(x.key)
-	x.report(x.ctx)
 }
 
 // reportAlone is report outside of a request. There is no server that recovers from a panic of the Observer, which would
@@ -422,11 +375,6 @@ func (x *execution) reportAlone(ctx context.Context) {
 // report completes the event with what is known of the request.
 func (x *execution) report(ctx context.Context) {
 	e := &x.event
-	e.Key, e.Attempt = x.key, x.begun.record.Attempt
-	e.Began, e.Claim, e.Waited, e.Total = x.asked, x.claimed, x.waited, x.runner.events.since(x.asked)
-	e.FromCache = x.fromCache
-	if note := cmp.Or(x.note, x.operation.note.Load()); note != nil {
-		e.Note = *note
-	}
+	e.Key, e.Attempt, e.Total = x.key, x.record.Attempt, x.runner.events.since(e.Began)
 	x.runner.events.report(ctx, e)
 }

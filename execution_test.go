@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -591,4 +592,153 @@ func TestMountedTwiceOnAStoreThatCannotBeCompared(t *testing.T) {
 	testservice.GiveUpAtTheEnd(t, m)
 	twice := &testservice.Service{Handler: m.Handler(m.Handler(http.HandlerFunc(testservice.Echo)))}
 	testservice.RequireProblem(t, twice.Call("k", "b"), http.StatusConflict, "in-progress")
+}
+
+// framework is a writer as that of echo, which answers after its handlers have returned.
+type framework struct{ http.ResponseWriter }
+
+func (framework) Before(func()) {}
+func (framework) After(func())  {}
+
+// Every way in which a handler can end, with every verdict, has one fate, whatever the store is: the outcome, what the
+// client gets, and what a retry finds three leases later follow from it.
+func TestEveryFate(t *testing.T) {
+	t.Parallel()
+	status := func(status int) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
+	}
+	verdicts := []idempotency.Verdict{0, idempotency.Keep, idempotency.Tombstone, idempotency.Release, idempotency.Unknown}
+	endings := []struct {
+		name   string
+		end    http.HandlerFunc
+		fates  string // with each verdict
+		status string // that the first client gets, with each verdict
+	}{
+		{"panics", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			"unknown unknown unknown unknown unknown", "0 0 0 0 0"},
+		{"silent", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			"unknown kept tombstone released unknown", "504 200 200 504 504"},
+		{"left open", func(http.ResponseWriter, *http.Request) {},
+			"unknown tombstone tombstone released unknown", "418 418 418 418 418"},
+		{"broken off", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "10")
+			_, _ = io.WriteString(w, "x")
+		}, "failed tombstone tombstone released unknown", "200 200 200 200 200"},
+		{"storable", status(201), "kept kept tombstone released unknown", "201 201 201 201 201"},
+		{"refused", status(422), "released kept tombstone released unknown", "422 422 422 422 422"},
+		{"failed", status(500), "failed kept tombstone released unknown", "500 500 500 500 500"},
+	}
+	stores := map[string]struct {
+		transactional bool
+		abandoned     idempotency.Abandoned
+	}{
+		"re-execute": {false, idempotency.ReExecute}, "refuse": {false, idempotency.Refuse}, "transaction": {true, idempotency.ReExecute},
+	}
+	for _, ending := range endings {
+		for i, verdict := range verdicts {
+			for name, store := range stores {
+				synctest.Test(t, func(t *testing.T) {
+					fate := strings.Fields(ending.fates)[i]
+					what := fmt.Sprintf("%s, verdict %d, %s: %s", ending.name, verdict, name, fate)
+					setup := testservice.Setup{
+						Opts: idempotency.Options{
+							Abandoned: store.abandoned, Storable: func(resp *idempotency.Response) bool { return resp.Status < 400 },
+						},
+						Outer: answersForTheSilent(ending.name == "left open"),
+					}
+					if store.transactional {
+						setup.Store = testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
+					}
+					var svc *testservice.Service
+					svc = setup.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+						if svc.Runs.Load() > 1 {
+							op, _ := idempotency.FromContext(r.Context())
+							_, _ = fmt.Fprint(w, op.Attempt)
+							return
+						}
+						if verdict != 0 {
+							require.True(t, idempotency.Decide(r.Context(), verdict))
+						}
+						ending.end(w, r)
+					})
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					var first testservice.Answer
+					func() {
+						defer func() { _ = recover() }()
+						first = svc.Call("k", "b", testservice.WithContext(ctx))
+					}()
+					if wanted := strings.Fields(ending.status)[i]; store.transactional && ending.name == "left open" && verdict == 0 {
+						require.Equal(t, 500, first.Status, what) // its effects are undone, so the framework must not say that all is well
+					} else {
+						require.Equal(t, wanted, fmt.Sprint(first.Status), what)
+					}
+					refuses := store.abandoned == idempotency.Refuse
+					wanted := idempotency.OutcomeReleased
+					switch {
+					case fate == "kept" || fate == "tombstone":
+						wanted = idempotency.OutcomeExecuted
+					case fate == "unknown" && refuses:
+						wanted = idempotency.OutcomeAbandoned
+					}
+					require.Equal(t, []idempotency.Outcome{wanted}, svc.Journal.Outcomes(), what)
+
+					time.Sleep(90 * time.Second)
+					again := svc.Call("k", "b")
+					switch {
+					case fate == "kept":
+						require.True(t, again.Replayed(), what)
+						require.Equal(t, first.Status, again.Status, what)
+					case fate == "tombstone":
+						testservice.RequireProblem(t, again, http.StatusConflict, "not-replayable")
+					case fate == "unknown" && refuses:
+						testservice.RequireProblem(t, again, http.StatusConflict, "outcome-unknown")
+					case fate == "released":
+						require.Equal(t, "1", again.Body, what) // the record is forgotten
+					default:
+						require.Equal(t, "2", again.Body, what)
+					}
+				})
+			}
+		}
+	}
+}
+
+// answersForTheSilent returns outer middleware that answers if its handler has not: as a framework does, or as one that
+// sets a deadline.
+func answersForTheSilent(later bool) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			written := &writeSpy{ResponseWriter: w}
+			switch {
+			case later:
+				next.ServeHTTP(framework{written}, r)
+			default:
+				next.ServeHTTP(written, r)
+			}
+			switch {
+			case written.wrote:
+			case later:
+				w.WriteHeader(http.StatusTeapot)
+			default:
+				w.WriteHeader(http.StatusGatewayTimeout)
+			}
+		})
+	}
+}
+
+// writeSpy notes whether anything was written.
+type writeSpy struct {
+	http.ResponseWriter
+	wrote bool
+}
+
+func (w *writeSpy) WriteHeader(status int) {
+	w.wrote = true
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *writeSpy) Write(p []byte) (int, error) {
+	w.wrote = true
+	return w.ResponseWriter.Write(p)
 }

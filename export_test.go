@@ -52,23 +52,13 @@ func (s *MemoryStore) Held() MemoryUsage {
 	return held
 }
 
-// BufferIsKept reports whether a buffer of that size serves the next request.
-func BufferIsKept(size int) bool { return (&buffer{b: make([]byte, size)}).free() }
-
 // UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
-func (m *Middleware) UsersCounted() int {
-	b, users := m.runner.backlog, 0
-	for _, s := range []*shares{&m.bodies, &m.waits, &b.answers, &b.bytes, &b.releases} {
-		s.mu.Lock()
-		users += len(s.byUser)
-		s.mu.Unlock()
-	}
-	return users
-}
+func (m *Middleware) UsersCounted() int { return m.bodies.Users() + m.waits.Users() }
 
 // RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
 	owner, cancel := context.WithCancelCause(ctx)
-	r.renewals.add(&renewer{claim: claim, ctx: ctx, cancel: cancel}, time.Now().Add(-age))
+	l := &lease{leases: &r.leases, claim: claim, ctx: ctx, cancel: cancel}
+	l.start(time.Now().Add(-age))
 	return owner
 }

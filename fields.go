@@ -58,27 +58,26 @@ func (f field) append(b []byte) []byte {
 		return b
 	}
 	for _, value := range f.values {
-		b = append(appendEscaped(b, f.name, ":"), ": "...)
-		b = append(appendEscaped(b, value, ""), '\n')
+		b = append(appendEscaped(b, f.name, ':'), ": "...)
+		b = append(appendEscaped(b, value, '\\'), '\n')
 	}
 	if len(f.values) == 0 {
-		b = append(appendEscaped(b, f.name, ":"), '\n')
+		b = append(appendEscaped(b, f.name, ':'), '\n')
 	}
 	return b
 }
 
-// appendEscaped appends s as it stands in a line. A byte of also is escaped too.
-func appendEscaped(b []byte, s, also string) []byte {
+// appendEscaped appends s as it stands in a line. The byte also is escaped too.
+func appendEscaped(b []byte, s string, also byte) []byte {
 	const digits = "0123456789abcdef"
+	done := 0
 	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c < ' ' || c > '~' || c == '\\' || strings.IndexByte(also, c) >= 0 {
-			b = append(b, '\\', 'x', digits[c>>4], digits[c&15])
-		} else {
-			b = append(b, c)
+		if c := s[i]; c < ' ' || c > '~' || c == '\\' || c == also {
+			b = append(append(b, s[done:i]...), '\\', 'x', digits[c>>4], digits[c&15])
+			done = i + 1
 		}
 	}
-	return b
+	return append(b, s[done:]...)
 }
 
 var escapeSequence = regexp.MustCompile(`\\x[0-9a-f]{2}`)

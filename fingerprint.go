@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/idempotency-go/idempotency/internal/bounds"
 	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
@@ -155,4 +156,113 @@ func mediaType(r *http.Request) string {
 	}
 	media, _, _ := strings.Cut(values[0], ";")
 	return strings.ToLower(strings.TrimSpace(media))
+}
+
+// alwaysSelect are request fields that select what a request does, whatever the service: the coding of the body, and
+// the fields by which frameworks let a POST stand for another method. The names are in canonical form.
+var alwaysSelect = []string{"Content-Encoding", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+
+// selectors returns names and alwaysSelect in canonical form, sorted, each once.
+func selectors(names []string) []string {
+	all := slices.Clone(alwaysSelect)
+	for _, name := range names {
+		all = append(all, http.CanonicalHeaderKey(name))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// withSelectors returns the fingerprint of a request with header h: fp itself if h has none of the fields, else a digest
+// of fp and of every line of theirs, as sent. A field that the request does not have leaves no trace, so that requests
+// without it keep their fingerprint when a name is added. Two lines differ from one line that joins them with a comma,
+// because they differ to a handler that reads the first line only.
+func (fp Fingerprint) withSelectors(h http.Header, names []string) Fingerprint {
+	var space [512]byte // on the stack, and enough for all but the longest values
+	b := append(space[:0], "idempotency/selectors/1"...)
+	b = append(b, fp[:]...)
+	bare := len(b)
+	for _, name := range names {
+		values := h[name]
+		if len(values) == 0 {
+			continue
+		}
+		b = appendPart(b, name)
+		b = binary.BigEndian.AppendUint64(b, uint64(len(values)))
+		for _, value := range values {
+			b = appendPart(b, value)
+		}
+	}
+	if len(b) == bare {
+		return fp
+	}
+	return sha256.Sum256(b)
+}
+
+// largestRead bounds the room for a body at first, whatever the request announces: an announcement costs its sender
+// nothing.
+const largestRead = 32 << 10
+
+// noBody is the buffer of requests without a body.
+var noBody = new(bounds.Buffer)
+
+// readBody reads the whole body of a request. The capacity of the buffer is taken from the budget, also if there is an error
+// besides. A body of more than limit bytes is refused, if possible before it is read.
+func readBody(r *http.Request, limit int64, budget *bounds.Shares, user string) (*bounds.Buffer, error) {
+	if r.ContentLength > limit {
+		return noBody, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBodyTooLarge, r.ContentLength, limit)
+	}
+	if r.Body == nil || r.Body == http.NoBody {
+		return noBody, nil
+	}
+	first := min(max(r.ContentLength, 512), largestRead)
+	if !budget.Take(user, bounds.Room(first)) {
+		return noBody, ErrOverloaded
+	}
+	b := bounds.NewBuffer(int(first))
+	for {
+		space := b.B[len(b.B):cap(b.B)]
+		full := len(space) == 0
+		if full {
+			space = b.Next[:] // so that a body that fits needs no growth to meet its end
+		}
+		n, err := r.Body.Read(space)
+		if int64(len(b.B)+n) > limit {
+			return b, fmt.Errorf("%w: over %d bytes", ErrBodyTooLarge, limit)
+		}
+		switch {
+		case !full:
+			b.B = b.B[:len(b.B)+n]
+		case n > 0:
+			larger := min(doubled(b, r.ContentLength), limit)
+			if !budget.Take(user, bounds.Room(larger)-int64(cap(b.B))) {
+				return b, ErrOverloaded
+			}
+			b.Grow(int(larger) - len(b.B))
+			b.B = append(b.B, b.Next[0])
+		}
+		if err == io.EOF {
+			return b, nil
+		}
+		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // for a limit of outer middleware
+			return b, fmt.Errorf("%w: %w", ErrBodyTooLarge, err)
+		}
+		if err != nil {
+			return b, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
+		}
+	}
+}
+
+// doubled returns what a full buffer grows to: twice as much, but not beyond what the request announces.
+func doubled(b *bounds.Buffer, announced int64) int64 {
+	twice := 2 * int64(cap(b.B))
+	if announced > int64(cap(b.B)) {
+		return min(twice, announced)
+	}
+	return twice
+}
+
+// consumed reports whether somebody else has read the body of r before, of which read bytes were left: then nothing
+// tells this request from another one with its key.
+func consumed(r *http.Request, read int) bool {
+	return read == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
 }

@@ -8,7 +8,10 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
+
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // UserFunc returns the ID of the authenticated caller of a request. Different users never share a key. An error or an
@@ -31,9 +34,8 @@ type Middleware struct {
 	opts     Options
 	events   *reporter
 	unstored unstoredFields
-	bodies   shares // bytes of request bodies
-	waits    shares // requests that wait
-	waiting  waitingBodies
+	bodies   bounds.Shares // bytes of request bodies
+	waits    bounds.Shares // requests that wait
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
@@ -50,14 +52,11 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	}
 	m := &Middleware{
 		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
-		waits: shares{total: math.MaxInt64, each: mostWaiting},
-	}
-	if opts.MaxBodies > 0 {
-		m.bodies.total, m.bodies.each = opts.MaxBodies, opts.MaxBodies
+		bodies: bounds.Shares{Total: opts.MaxBodies, Each: opts.MaxBodies},
+		waits:  bounds.Shares{Total: math.MaxInt64, Each: mostWaiting},
 	}
 	if !isSingleUser(user) {
-		m.bodies.each = min(m.bodies.each, max(opts.MaxBodies/2, room(opts.MaxBody)))
-		runner.backlog.divide()
+		m.bodies.Each = min(m.bodies.Each, max(opts.MaxBodies/2, bounds.Room(opts.MaxBody)))
 	}
 	return m, nil
 }
@@ -116,8 +115,7 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	}
 	e := exchanges.Get().(*exchange)
 	e.m, e.next, e.w, e.r = m, next, w, r
-	e.execution.runner, e.execution.key, e.execution.request = m.runner, key, r.Context()
-	e.execution.caller = e
+	e.execution.runner, e.execution.key, e.execution.request, e.execution.caller = m.runner, key, r.Context(), e
 	defer e.close()
 	fp, err := e.fingerprint()
 	if err != nil {
@@ -130,7 +128,6 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	case replay != nil:
 		e.dropBody()
 		m.unstored.filter(replay).replay(w)
-		e.unseen = true
 		return nil
 	default:
 		return e.execute()
@@ -171,57 +168,65 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 	return newKey(r, user, id, m.opts.Endpoint), nil
 }
 
-// exchange is a guarded request and its answer. Its buffers serve the next request. The handler may keep parts of the rest
-// for as long as it likes. An exchange that no handler has seen serves the next request as a whole, because a replay
-// costs little else: an exchange of its own would make it about 5 % dearer over HTTP.
+// exchange is a guarded request and its answer. It serves the next request, and so do its buffers.
 type exchange struct {
 	m         *Middleware
 	next      http.Handler
 	w         http.ResponseWriter
 	r         *http.Request
-	body      *buffer     // of the request
-	shared    *sharedBody // not nil: others that wait for the operation hold the same body
+	body      *bounds.Buffer // of the request
 	execution execution
 
+	*handed  // nil: no handler runs
 	recorder recorder
-	writer   writer
-	reader   bodyReader
-	unseen   bool     // by a handler
 	answer   Response // as Storable judges it
-	kept     Response // what is stored of it
-	outgrew  bool     // the answer is to be kept, is too large to be kept whole, and has begun to go out
-	silence  error    // why the context of a handler had ended that returned without an answer
-	unheard  bool     // the handler wrote nothing, and a framework answers later
+	ending   ending   // of the handler
+	ended    error    // why the context of a silent handler had ended
+}
+
+// handed is what a handler or the server gets, and may keep for as long as it likes.
+type handed struct {
+	attempt attempt
+	writer  writer
+	reader  bodyReader
+	values  [8]string // of the header
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
+// ending says how a handler ended.
+type ending int8
+
+const (
+	interrupted ending = iota // it panicked, or called runtime.Goexit
+	silent                    // it returned without an answer, after its context had ended
+	leftOpen                  // it returned without an answer, and a framework around it answersLater
+	brokenOff                 // its answer is shorter than its Content-Length
+	answered
+)
+
 // close takes everything away from the handler, which may have left goroutines behind.
 func (e *exchange) close() {
 	e.dropBody()
-	e.writer.close()
-	if e.recorder.body != nil {
-		e.recorder.body.free()
+	if e.handed != nil {
+		e.writer.close()
+		e.recorder.body.Free()
 	}
-	if e.unseen {
-		*e = exchange{}
-		exchanges.Put(e)
-	}
+	*e = exchange{}
+	exchanges.Put(e)
 }
 
-// dropBody takes the body of the request away from the handler, and gives it back once nobody holds it. It is called
-// before the answer goes out: a client that reads slowly must not use up the budget of bodies.
+// dropBody takes the body of the request away from the handler, and gives it back. It is called before the answer goes
+// out: a client that reads slowly must not use up the budget of bodies.
 func (e *exchange) dropBody() {
-	e.reader.Close()
-	if e.body != nil && (e.shared == nil || e.m.waiting.leave(e.execution.key, e.shared)) {
-		e.giveBodyBack()
+	if e.handed != nil {
+		e.reader.Close()
 	}
-	e.body, e.shared = nil, nil
-}
-
-func (e *exchange) giveBodyBack() {
-	e.m.bodies.giveBack(e.execution.key.User, int64(cap(e.body.b)))
-	e.body.free()
+	if e.body != nil {
+		e.m.bodies.GiveBack(e.execution.key.User, int64(cap(e.body.B)))
+		e.body.Free()
+	}
+	e.body = nil
 }
 
 // fingerprint reads the body of the request and returns what tells the request from others with its key.
@@ -231,36 +236,25 @@ func (e *exchange) fingerprint() (Fingerprint, error) {
 	switch {
 	case err != nil:
 		return Fingerprint{}, err
-	case consumed(e.r, len(e.body.b)):
+	case consumed(e.r, len(e.body.B)):
 		return Fingerprint{}, ErrBodyConsumed
 	}
-	fp, err := e.m.opts.Fingerprint(e.r, e.body.b)
+	fp, err := e.m.opts.Fingerprint(e.r, e.body.B)
 	if err != nil {
 		return fp, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
 	return fp.withSelectors(e.r.Header, e.m.opts.FingerprintHeaders), nil
 }
 
+// mostWaiting bounds the HTTP requests of one user that wait at a time: each of them holds a connection and a header, which
+// may be large.
+const mostWaiting = 128
+
 // mayWait implements caller.
-func (e *exchange) mayWait() bool {
-	if !e.m.waits.take(e.execution.key.User, 1) {
-		return false
-	}
-	e.shareBody()
-	return true
-}
+func (e *exchange) mayWait() bool { return e.m.waits.Take(e.execution.key.User, 1) }
 
 // waited implements caller.
-func (e *exchange) waited() { e.m.waits.giveBack(e.execution.key.User, 1) }
-
-// shareBody lets the request hold its body together with others that wait for the same operation.
-func (e *exchange) shareBody() {
-	e.shared = e.m.waiting.join(e.execution.key, e.body)
-	if e.shared != nil && e.shared.buffer != e.body {
-		e.giveBodyBack()
-		e.body = e.shared.buffer
-	}
-}
+func (e *exchange) waited() { e.m.waits.GiveBack(e.execution.key.User, 1) }
 
 // mayReplay implements caller.
 func (e *exchange) mayReplay(resp *Response) error {
@@ -270,7 +264,7 @@ func (e *exchange) mayReplay(resp *Response) error {
 	if e.m.opts.Replay == nil {
 		return nil
 	}
-	reader := new(bodyReader) // not that of the exchange, which serves the next request
+	reader := new(bodyReader) // not the handler's
 	defer reader.Close()
 	r := e.withBody(e.r.Context(), reader)
 	defer e.takeForm(r)
@@ -284,7 +278,7 @@ func (e *exchange) mayReplay(resp *Response) error {
 func (e *exchange) withBody(ctx context.Context, reader *bodyReader) *http.Request {
 	r := e.r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
-		reader.unread = e.body.b
+		reader.unread = e.body.B
 		r.Body = reader
 	}
 	return r
@@ -293,34 +287,43 @@ func (e *exchange) withBody(ctx context.Context, reader *bodyReader) *http.Reque
 // takeForm takes over the form that was parsed in a copy of the request, so that the server removes its files.
 func (e *exchange) takeForm(r *http.Request) { e.r.MultipartForm = r.MultipartForm }
 
-// execute answers the request by running the handler.
+// execute answers the request by running the handler. What the client gets follows from what became of the claim, and
+// from how the handler ended:
+//
+//	claim was lost, or effects were undone   the refusal that says so, unless an answer has begun to go out
+//	silent, because the claim was lost       in-progress
+//	silent, because of an outer deadline     nothing: outer middleware answers, as it would without a key
+//	leftOpen, and the effects were undone    rolled-back, as a fault of the server
+//	leftOpen otherwise                       what the framework answers
+//	brokenOff, answered                      the answer
 func (e *exchange) execute() error {
 	e.record()
 	ctx, cancel := e.context()
 	defer cancel()
-	_, err := e.m.runner.execute(ctx, &e.execution, e.work)
+	refusal := e.execution.execute(ctx, e.work)
+	if refusal == nil {
+		refusal = e.recorder.refused
+	}
 	switch {
-	case e.recorder.sending && err != nil: // there is nothing to add
+	case refusal != nil && e.recorder.sending: // there is nothing to add
 		return nil
-	case err != nil:
-		return err
-	case e.silence == ErrClaimLost:
-		return e.silence
-	case e.silence != nil && ctx.Err() == nil: // it was the store that ended the context
-		return fmt.Errorf("%w: %w", ErrClaimLost, e.silence)
-	case e.silence != nil: // outer middleware answers, as it would without a key
+	case refusal != nil:
+		return refusal
+	case e.ending == silent && e.ended == ErrClaimLost:
+		return ErrClaimLost
+	case e.ending == silent && ctx.Err() == nil: // it was the store that ended the context
+		return fmt.Errorf("%w: %w", ErrClaimLost, e.ended)
+	case e.ending == silent:
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
 		e.handOver()
-		return nil
-	case e.unheard && e.bound() && e.execution.operation.decided() == undecided:
+	case e.ending == leftOpen && e.execution.bound() && e.execution.operation.decided() == undecided:
 		return undone()
-	case e.unheard:
+	case e.ending == leftOpen:
 		e.handOver()
-		return nil
 	default:
 		e.recorder.send()
-		return nil
 	}
+	return nil
 }
 
 // handOver lets a framework that answersLater answer, with the header as the handler has left it.
@@ -330,9 +333,6 @@ func (e *exchange) handOver() {
 		e.writer.handOver()
 	}
 }
-
-// bound reports whether the effects of the handler are bound to the record.
-func (e *exchange) bound() bool { return e.execution.begun.claim != nil && !e.execution.leased() }
 
 // context returns the context of the handler. A client that leaves decides nothing about it, but a deadline of outer
 // middleware does.
@@ -351,43 +351,71 @@ func (e *exchange) context() (context.Context, context.CancelFunc) {
 // record sets up what the handler writes to.
 func (e *exchange) record() {
 	rec := &e.recorder
-	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, newBuffer(streamChunk)
-	if !e.bound() { // else not a byte may go out before the record is stored, however many there are
+	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, bounds.NewBuffer(streamChunk)
+	if !e.execution.bound() { // else not a byte may go out before the record is stored, however many there are
 		rec.stream, rec.owner = e.m.opts.Stream, e
 	}
+	e.handed = new(handed)
+	e.execution.attempt = &e.handed.attempt
 	e.writer.outer, e.writer.rec = e.w, rec
+	rec.values = e.values[:0]
 }
 
-// work runs the handler. It is called at most once: for the owner of the operation, or with FailOpen for nobody.
-func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
+// work runs the handler, and concludes what it has come to. It is called at most once: for the owner of the operation, or
+// with FailOpen for nobody.
+func (e *exchange) work(ctx context.Context) {
 	defer e.writer.close()
 	r := e.withBody(ctx, &e.reader)
 	defer e.takeForm(r)
 	e.next.ServeHTTP(&e.writer, r)
 	e.dropBody()
 
-	resp, wrote, complete := e.writer.finish()
+	var wrote, whole bool
+	e.answer, wrote, whole = e.writer.finish()
+	if e.execution.fate == fateKept { // by outgrown
+		return
+	}
 	decided := e.execution.operation.decided()
-	if !wrote && !decided.ends() {
-		e.silence = context.Cause(ctx)
-	}
-	e.unheard = !wrote && e.silence == nil && answersLater(e.w)
-	e.answer = resp
-	e.answer.Trailer = e.m.unstored.strip(resp.Trailer)
-	if !complete || e.unheard || !e.canKeep(&e.answer) {
-		e.answer.Body, e.answer.Omitted = nil, true
-	}
-	e.kept = e.answer
-	if e.answer.Omitted || decided == Tombstone {
-		e.kept = resp.tombstone()
-	}
-	e.execution.answered = &e.kept
-	verdict, cause := e.judge(&e.answer, complete)
-	if e.unheard && verdict != Keep {
+	e.ending = e.endingOf(ctx, wrote || decided.ends(), wrote, whole)
+	status := e.answer.Status
+	kept := e.keptOf(decided)
+	e.execution.conclude(status, fateKept, kept, nil) // which is true even if Storable panics
+	f, cause := e.fate(decided)
+	if e.ending == leftOpen && f != fateKept {
 		e.execution.event.untouched = decided != undecided && turnsAway(e.w)
-		return Response{}, verdict, cause
+		status = 0
 	}
-	return e.kept, verdict, cause
+	e.execution.conclude(status, f, kept, cause)
+}
+
+// endingOf says how a handler ended that has returned.
+func (e *exchange) endingOf(ctx context.Context, spoke, wrote, whole bool) ending {
+	if !spoke {
+		e.ended = context.Cause(ctx)
+	}
+	switch {
+	case e.ended != nil:
+		return silent
+	case !wrote && answersLater(e.w):
+		return leftOpen
+	case !whole:
+		return brokenOff
+	default:
+		return answered
+	}
+}
+
+// keptOf returns what is stored of the answer if it is kept. Of the answer itself it leaves what Storable may see.
+func (e *exchange) keptOf(decided Verdict) Response {
+	answer := &e.answer
+	answer.Trailer = e.m.unstored.strip(answer.Trailer)
+	if e.ending != answered || !e.canKeep(answer) {
+		answer.Body, answer.Omitted = nil, true
+	}
+	if answer.Omitted || decided == Tombstone {
+		return answer.tombstone()
+	}
+	return *answer
 }
 
 // mostFields bounds the header and the trailer that are stored of an answer, together. Servers and clients seldom accept
@@ -395,10 +423,11 @@ func (e *exchange) work(ctx context.Context) (Response, Verdict, error) {
 const mostFields = 64 << 10
 
 // canKeep reports whether an answer can be stored whole and sent again. One that would be refused as a record cannot: a
-// 101, after which the connection goes on in another protocol, or two lengths that differ.
+// 101, after which the connection goes on in another protocol, or two lengths that differ. Nothing else of it can be wrong.
 func (e *exchange) canKeep(resp *Response) bool {
+	hasLength := strings.Contains(string(resp.Header), "Content-Length") || strings.Contains(string(resp.Trailer), "Content-Length")
 	return int64(len(resp.Body)) <= e.m.opts.MaxResponse && len(resp.Header)+len(resp.Trailer) <= mostFields &&
-		resp.check(e.r.Method) == nil
+		resp.Status >= 200 && (!hasLength || resp.check(e.r.Method) == nil)
 }
 
 // Why an answer does not end the operation.
@@ -409,40 +438,52 @@ var (
 	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
 )
 
-// judge says what an answer means for the operation. Where it is not kept, the error is the reason.
-func (e *exchange) judge(resp *Response, complete bool) (Verdict, error) {
-	decided := e.execution.operation.decided()
+// fate says what becomes of the record. Where the answer is not kept, the error is the reason.
+//
+//	ending \ verdict             none            Keep, Tombstone   Release    Unknown
+//	interrupted                  unknown         unknown           unknown    unknown
+//	silent                       unknown         (answered)        released   unknown
+//	leftOpen                     unknown         kept as status    released   unknown
+//	brokenOff                    failed          kept as status    released   unknown
+//	answered, Storable           kept            kept              released   unknown
+//	answered, not, refused       released        kept              released   unknown
+//	answered, not                failed          kept              released   unknown
+//
+// A handler that has decided to keep its silence has answered, with status 200 and no body.
+func (e *exchange) fate(decided Verdict) (fate, error) {
 	switch {
-	case decided.ends() || e.outgrew:
-		return Keep, nil
-	case decided != undecided:
-		return decided, errNotKept
-	case e.silence != nil:
-		return Unknown, errGaveUp
-	case e.unheard:
-		return Unknown, errAnsweredLater
-	case !complete:
-		return failed, errBroken
-	case e.m.opts.Storable(resp):
-		return Keep, nil
-	case refused(resp.Status):
-		return Release, errNotStorable
+	case decided.ends():
+		return fateKept, nil
+	case decided == Release:
+		return fateReleased, errNotKept
+	case decided == Unknown:
+		return fateUnknown, errNotKept
+	case e.ending == silent:
+		return fateUnknown, errGaveUp
+	case e.ending == leftOpen:
+		return fateUnknown, errAnsweredLater
+	case e.ending == brokenOff:
+		return fateFailed, errBroken
+	case e.m.opts.Storable(&e.answer):
+		return fateKept, nil
+	case refused(e.answer.Status):
+		return fateReleased, errNotStorable
 	default:
-		return failed, errNotStorable
+		return fateFailed, errNotStorable
 	}
 }
 
-// outgrown is called before an answer is sent that cannot be kept whole.
+// outgrown is called before an answer is sent that cannot be kept whole. If the answer is kept, its status is stored first.
 func (e *exchange) outgrown(resp Response) error {
-	if e.execution.begun.claim == nil || e.m.opts.Stream {
+	x := &e.execution
+	if x.claim == nil || e.m.opts.Stream {
 		return nil
 	}
-	e.kept = resp.tombstone()
-	e.execution.answered = &e.kept // a panic says nothing about the operation any more
-	if verdict, _ := e.judge(&resp, true); verdict != Keep {
-		e.execution.answered = nil
+	e.answer, e.ending = resp, answered
+	x.conclude(resp.Status, fateKept, resp.tombstone(), nil) // a panic says nothing about the operation any more
+	if f, _ := e.fate(x.operation.decided()); f != fateKept {
+		x.conclude(0, fateUnknown, Response{}, errInterrupted) // until it is known how the handler ends
 		return nil
 	}
-	e.outgrew = true
-	return e.execution.tryComplete(e.kept)
+	return x.complete()
 }

@@ -19,7 +19,7 @@ func TestObserverPanicsInTheBackground(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
-		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(time.Minute), small: true}
+		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(time.Minute)}
 		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 			StoreTimeout: time.Second, Lease: 3 * time.Second,
 			Logger: slog.New(slog.NewTextHandler(&logged, nil)),

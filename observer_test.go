@@ -164,46 +164,41 @@ func TestEventsTellOfTheAttemptThatRuns(t *testing.T) {
 func TestEventsOfWhatIsStoredLater(t *testing.T) {
 	t.Parallel()
 	type name struct{}
-	for _, small := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			const down = time.Minute
-			store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(down), small: small}
-			service := observe(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
-			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "value"))
-			_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, func(ctx context.Context) (idempotency.Response, error) {
-				require.NoError(t, idempotency.Annotate(ctx, someNote))
-				return workSlowly(ctx)
-			})
-			require.NoError(t, err)
-			cancel()
-			first := <-service.events
-			require.Equal(t, idempotency.OutcomeUnrecorded, first.Outcome)
-			require.Zero(t, first.Stored)
-			later := <-service.events
-			require.Equal(t, idempotency.OutcomeRecorded, later.Outcome)
-			require.NoError(t, later.ctx.Err())
-			require.Equal(t, "value", later.ctx.Value(name{}))
-			require.Equal(t, first.Began, later.Began)
-			require.GreaterOrEqual(t, later.Completion, down-workTakes)
-			require.Equal(t, workTakes+later.Completion, later.Total)
-			require.Equal(t, !small, later.Omitted)
-			require.Equal(t, someNote, later.Note)
-			if small {
-				_, replayed, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil, workSlowly)
-				require.NoError(t, err)
-				require.True(t, replayed)
-				require.Equal(t, someNote, (<-service.events).Note)
-			}
-			require.NoError(t, service.Shutdown(t.Context()))
+	synctest.Test(t, func(t *testing.T) {
+		const down = time.Minute
+		store := &reluctantStore{Store: testservice.NewSpyStore(), until: time.Now().Add(down)}
+		service := observe(t, store, idempotency.RunnerOptions{StoreTimeout: time.Second, Lease: 3 * time.Second})
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), name{}, "value"))
+		_, _, err := service.Do(ctx, idempotency.Key{ID: "k"}, nil, func(ctx context.Context) (idempotency.Response, error) {
+			require.NoError(t, idempotency.Annotate(ctx, someNote))
+			return workSlowly(ctx)
 		})
-	}
+		require.NoError(t, err)
+		cancel()
+		first := <-service.events
+		require.Equal(t, idempotency.OutcomeUnrecorded, first.Outcome)
+		require.Zero(t, first.Stored)
+		later := <-service.events
+		require.Equal(t, idempotency.OutcomeRecorded, later.Outcome)
+		require.NoError(t, later.ctx.Err())
+		require.Equal(t, "value", later.ctx.Value(name{}))
+		require.Equal(t, first.Began, later.Began)
+		require.GreaterOrEqual(t, later.Completion, down-workTakes)
+		require.Equal(t, workTakes+later.Completion, later.Total)
+		require.False(t, later.Omitted)
+		require.Equal(t, someNote, later.Note)
+		_, replayed, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil, workSlowly)
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, someNote, (<-service.events).Note)
+		require.NoError(t, service.Shutdown(t.Context()))
+	})
 }
 
-// reluctantStore takes no answer before a time, and after it only one that is small: without fields and body.
+// reluctantStore takes no answer before a time.
 type reluctantStore struct {
 	idempotency.Store
 	until time.Time
-	small bool // all answers are
 }
 
 func (s *reluctantStore) Begin(
@@ -222,7 +217,7 @@ type reluctantClaim struct {
 }
 
 func (c reluctantClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if time.Now().Before(c.store.until) || !c.store.small && !resp.Omitted {
+	if time.Now().Before(c.store.until) {
 		return errors.New("not taken")
 	}
 	return c.Claim.Complete(ctx, resp, ttl)

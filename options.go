@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // Abandoned says what happens to an operation after its owner has disappeared: the lease has lapsed, and no answer is
@@ -66,8 +68,8 @@ type Options struct {
 
 	// MaxBodies limits the memory that the bodies of all guarded requests take together, in bytes. At the limit, a request
 	// is refused with overloaded. A request counts with its buffer. That begins with what the request announces, though at
-	// most 32 KiB, and grows to up to twice the body. It has at least 512 bytes. Requests that wait for the same operation
-	// share one. Zero means no limit.
+	// most 32 KiB, and grows to up to twice the body. It has at least 512 bytes. Zero means no
+	// limit.
 	//
 	// One user may take half of it, or the buffer of a body of MaxBody if that is more. So set MaxBodies to several times
 	// MaxBody: then one user cannot take all of it. With [SingleUser], the one user may take all of it.
@@ -232,8 +234,8 @@ func (o Options) validate() error {
 		faults.check(isToken(name), "OmitHeaders: %q is not a field name", name)
 	}
 	faults.check(o.MaxBody > 0, "MaxBody %d is negative", o.MaxBody)
-	faults.check(o.MaxBodies == 0 || o.MaxBodies >= room(o.MaxBody),
-		"MaxBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxBodies, room(o.MaxBody), o.MaxBody)
+	faults.check(o.MaxBodies == 0 || o.MaxBodies >= bounds.Room(o.MaxBody),
+		"MaxBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxBodies, bounds.Room(o.MaxBody), o.MaxBody)
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
 	return errors.Join(faults...)

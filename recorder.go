@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // recorder makes a Response of what a guarded handler does, by the rules of net/http's own server. It holds everything
@@ -29,8 +31,8 @@ type recorder struct {
 	// it grows.
 	owner interface{ outgrown(Response) error }
 
-	body     *buffer
-	values   [8]string   // memory for those of the header
+	body     *bounds.Buffer
+	values   []string    // memory for those of the header, which the server keeps
 	response Response    // Status and Header as of WriteHeader
 	once     http.Header // fields as of WriteHeader that only the first client gets
 	trailers []string    // names of the trailers that are declared as of WriteHeader
@@ -72,7 +74,7 @@ func (rec *recorder) writeHeader(status int, h, before http.Header) {
 		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
 	}
 	if rec.contentLength <= rec.limit {
-		rec.body.grow(int(min(rec.contentLength, mostAnnounced)))
+		rec.body.Grow(int(min(rec.contentLength, mostAnnounced)))
 	}
 }
 
@@ -108,13 +110,13 @@ func record[T []byte | string](rec *recorder, p T) (int, error) {
 		}
 		return rec.w.Write([]byte(p))
 	}
-	if len(rec.body.b)+len(p) <= maxPooled {
-		rec.body.grow(len(p)) // else append knows better by how much
+	if len(rec.body.B)+len(p) <= bounds.MaxPooled {
+		rec.body.Grow(len(p)) // else append knows better by how much
 	}
-	rec.body.b = append(rec.body.b, p...)
+	rec.body.B = append(rec.body.B, p...)
 	if rec.sending {
 		_, _ = rec.w.Write([]byte(p)) // what is recorded does not depend on whether the client is still there
-	} else if rec.stream && len(rec.body.b) >= streamChunk {
+	} else if rec.stream && len(rec.body.B) >= streamChunk {
 		rec.beginToSend()
 	}
 	return len(p), nil
@@ -141,7 +143,7 @@ func (rec *recorder) keeps(n int) bool {
 	if rec.response.Omitted {
 		return false
 	}
-	return int64(len(rec.body.b)+n) <= rec.limit || rec.owner == nil
+	return int64(len(rec.body.B)+n) <= rec.limit || rec.owner == nil
 }
 
 // outgrow gives up on keeping the body, which goes on with next.
@@ -154,7 +156,7 @@ func (rec *recorder) outgrow(next []byte) error {
 	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.sending {
 		rec.beginToSend()
 	}
-	rec.body.b = rec.body.b[:0]
+	rec.body.B = rec.body.B[:0]
 	return rec.refused
 }
 
@@ -164,7 +166,7 @@ func (rec *recorder) beginToSend() {
 	rec.setHeader()
 	rec.sending = true
 	rec.w.WriteHeader(rec.response.Status)
-	_, _ = rec.w.Write(rec.body.b)
+	_, _ = rec.w.Write(rec.body.B)
 }
 
 // sniffed is how many bytes of a body its Content-Type is found from.
@@ -172,7 +174,7 @@ const sniffed = 512
 
 // sniff resolves the Content-Type once, from what is held back now and what follows it.
 func (rec *recorder) sniff(next ...byte) {
-	head := slices.Clip(rec.body.b[:min(len(rec.body.b), sniffed)]) // else next would be written into the buffer
+	head := slices.Clip(rec.body.B[:min(len(rec.body.B), sniffed)]) // else next would be written into the buffer
 	if rec.mustSniff && len(head)+len(next) > 0 {
 		rec.setContentType(http.DetectContentType(append(head, next...)))
 	}
@@ -183,7 +185,7 @@ func (rec *recorder) sniff(next ...byte) {
 // recorder may send.
 func (rec *recorder) flush() error {
 	rec.chunked = true
-	if rec.mustSniff && len(rec.body.b) == 0 {
+	if rec.mustSniff && len(rec.body.B) == 0 {
 		rec.setContentType() // there is nothing to sniff, and net/http adds none later
 	}
 	rec.sniff()
@@ -202,7 +204,7 @@ func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
 	rec.sniff()
 	rec.response.Trailer = rec.trailer(h)
 	if !rec.response.Omitted {
-		rec.response.Body = rec.body.b
+		rec.response.Body = rec.body.B
 	}
 	short := rec.contentLength > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
@@ -235,7 +237,7 @@ func (rec *recorder) trailer(h http.Header) Fields {
 func (rec *recorder) setHeader() {
 	h := rec.w.Header()
 	maps.Copy(h, rec.once)
-	rec.response.Header.set(h, rec.values[:0])
+	rec.response.Header.set(h, rec.values)
 }
 
 // send sends what is still to be sent of the finished response.

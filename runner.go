@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -19,7 +21,7 @@ type Runner struct {
 	opts      RunnerOptions
 	events    reporter
 	waiters   waiters
-	renewals  *renewals
+	leases    leases
 	backlog   *backlog
 }
 
@@ -39,7 +41,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	recaller, _ := store.(Recaller)
 	return &Runner{
 		store: store, recaller: recaller, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
-		renewals: newRenewals(opts, isTransactional(store)), backlog: newBacklog(),
+		leases: newLeases(opts, isTransactional(store)), backlog: newBacklog(),
 	}, nil
 }
 
@@ -83,30 +85,30 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		return replay.Clone(), true, nil
 	}
 	var failure error
-	_, err = r.execute(ctx, x, func(ctx context.Context) (Response, Verdict, error) {
+	x.attempt = new(attempt)
+	err = x.execute(ctx, func(ctx context.Context) {
 		resp, failure = work(ctx)
-		verdict := verdictOn(ctx, failure)
-		if verdict == Tombstone {
-			return resp.tombstone(), Keep, nil
+		decided := x.operation.decided()
+		kept := resp.Clone() // which is not work's to change
+		if decided == Tombstone {
+			kept = resp.tombstone()
 		}
-		return resp.Clone(), verdict, failure // what is stored must not be work's to change
+		x.conclude(resp.Status, fateOfWork(decided, failure), kept, failure)
 	})
 	return resp.Clone(), false, cmp.Or(err, failure)
 }
 
-// verdictOn says what it means that work has returned err.
-func verdictOn(ctx context.Context, err error) Verdict {
-	decided := undecided
-	if op := operationIn(ctx); op != nil {
-		decided = op.decided()
-	}
+// fateOfWork returns what becomes of the record when work has returned err. An error is never stored.
+func fateOfWork(decided Verdict, err error) fate {
 	switch {
-	case err != nil && (decided == Unknown || decided == Release):
-		return decided
+	case decided == Unknown:
+		return fateUnknown
+	case decided == Release:
+		return fateReleased
 	case err != nil:
-		return failed
+		return fateFailed
 	default:
-		return cmp.Or(decided, Keep)
+		return fateKept
 	}
 }
 
@@ -143,36 +145,52 @@ func DoJSON[T any](
 // admit asks the store what is to be done: x is to be executed, unless there is a replay of it or an error, which is a
 // refusal.
 func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
-	r := x.runner
-	x.asked = r.events.now()
-	err := x.claim(fp)
+	x.event.Began = x.runner.events.now()
+	err := x.acquire(fp)
 	switch {
-	case err != nil && r.failsOpen(err) && x.waited == 0:
-		x.unprotected, x.begun = err, beginResult{} // a claim that was granted unknown to us keeps others away for a lease
+	case err != nil && x.runner.failsOpen(err) && x.event.Waited == 0:
+		x.record, x.claim = Record{}, nil // a claim that was granted unknown to us keeps others away for a lease
+		x.event.Outcome, x.event.Err = OutcomeUnprotected, err
 		return nil, nil
 	case err != nil:
-		if x.begun.claim != nil {
+		x.event.Outcome, x.event.Err = outcomeOf(err), err
+		x.report(x.request)
+		if x.claim != nil {
 			x.releaseLater()
 		}
-		x.event = Event{Outcome: outcomeOf(err), Err: err}
-		x.report(x.request)
 		return nil, refusalFor(err)
-	case x.begun.claim != nil:
+	case x.claim != nil && !x.bound() && time.Since(x.since) >= x.runner.leases.span():
+		return nil, x.giveUp()
+	case x.claim != nil:
 		return nil, nil
 	}
-	if err := judge(&x.begun.record, fp); err != nil {
+	if err := judge(&x.record, fp); err != nil {
 		return nil, x.reportRefusal(err)
 	}
-	replay, x.event.Note = x.begun.record.Response.CutNote()
+	return x.replay()
+}
+
+// giveUp releases a claim that was so long on its way that its lease may have lapsed.
+func (x *execution) giveUp() (refusal error) {
+	err := x.release(x.untouched()) // with Refuse too, it may be tried again
+	refusal = refusalFor(cmp.Or(err, ErrClaimLost))
+	x.event.Outcome, x.event.Err = OutcomeClaimLost, refusal
+	x.report(x.request)
+	return refusal
+}
+
+// replay returns the stored response, if the request may get it.
+func (x *execution) replay() (replay *Response, refusal error) {
+	replay, x.event.Note = x.record.Response.CutNote()
+	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
 	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {
-			x.event.Outcome, x.event.Status, x.event.Err = outcomeOf(err), replay.Status, err
+			x.event.Outcome, x.event.Err = outcomeOf(err), err
 			x.report(x.request)
 			return nil, refusalFor(err)
 		}
 	}
-	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
 	x.report(x.request)
 	return replay, nil
 }
@@ -197,27 +215,20 @@ func outcomeOf(err error) Outcome {
 	}
 }
 
-// beginResult is the answer of the store to Begin.
-type beginResult struct {
-	record Record
-	claim  Claim
-	since  time.Time // the lease did not begin before
-}
-
 // begin asks the store once. What is at hand needs no deadline, which would cost more than the rest of the step.
 func (x *execution) begin(fp Fingerprint) (err error) {
 	r := x.runner
+	x.claim = nil
 	if r.recaller != nil {
 		if record, ok := r.recaller.Recall(x.key); ok {
-			x.begun = beginResult{record: record}
-			x.fromCache = true
+			x.record, x.event.FromCache = record, true
 			return nil
 		}
 	}
 	ctx, cancel := x.step(r.opts.StoreTimeout)
 	defer cancel()
-	x.begun.since = time.Now()
-	x.begun.record, x.begun.claim, err = r.store.Begin(ctx, x.key, ClaimRequest{
+	x.since = time.Now()
+	x.record, x.claim, err = r.store.Begin(ctx, x.key, ClaimRequest{
 		Fingerprint: fp,
 		Lease:       r.opts.Lease,
 		TTL:         r.opts.TTL,
@@ -226,10 +237,10 @@ func (x *execution) begin(fp Fingerprint) (err error) {
 	return err
 }
 
-// claim begins an attempt. If another one is running, it waits for that to end.
-func (x *execution) claim(fp Fingerprint) error {
+// acquire begins an attempt. If another one is running, it waits for that to end.
+func (x *execution) acquire(fp Fingerprint) error {
 	err := x.begin(fp)
-	x.claimed = x.runner.events.since(x.asked)
+	x.event.Claim = x.runner.events.since(x.event.Began)
 	if x.runner.opts.Wait == 0 || !x.blocked(fp, err) {
 		return err
 	}
@@ -240,21 +251,21 @@ func (x *execution) claim(fp Fingerprint) error {
 		defer x.caller.waited()
 	}
 	began := time.Now()
-	defer func() { x.waited = time.Since(began) }()
+	defer func() { x.event.Waited = time.Since(began) }()
 	ctx, cancel := context.WithTimeout(x.request, x.runner.opts.Wait)
 	defer cancel()
 	for x.blocked(fp, err) && ctx.Err() == nil {
 		found, polled := x.runner.waiters.await(ctx, x.key, func() (found *Record, changed bool) {
 			err = x.begin(fp)
-			if err == nil && x.begun.claim == nil {
-				found = &x.begun.record
+			if err == nil && x.claim == nil {
+				found = &x.record
 			}
 			return found, !x.blocked(fp, err)
 		})
 		switch {
 		case polled || found == nil:
 		case found.Fingerprint == fp:
-			x.begun.record = *found
+			x.record = *found
 		default: // of another request: all that the record says of it is that its fingerprint is another one
 			err = x.begin(fp)
 		}
@@ -264,7 +275,7 @@ func (x *execution) claim(fp Fingerprint) error {
 
 // blocked reports whether the key is held by an attempt of the same request that goes on.
 func (x *execution) blocked(fp Fingerprint, err error) bool {
-	return err == nil && x.begun.claim == nil && judge(&x.begun.record, fp) == ErrInProgress
+	return err == nil && x.claim == nil && judge(&x.record, fp) == ErrInProgress
 }
 
 // wake lets a request of this process that waits for key look at once.
@@ -301,20 +312,124 @@ var refusalOutcomes = map[error]Outcome{
 // reportRefusal reports and returns that another record holds the key.
 func (x *execution) reportRefusal(err error) error {
 	refusal := refusalFor(err)
-	x.event = Event{Outcome: refusalOutcomes[err], Err: err}
-	record := &x.begun.record
+	x.event.Outcome, x.event.Err = refusalOutcomes[err], err
 	switch {
 	case err == ErrNotReplayable:
-		x.event.Status, refusal.OriginalStatus = record.Response.Status, record.Response.Status
-		x.event.keeps(record.Response)
-	case err == ErrInProgress && x.waited > 0 && x.request.Err() != nil:
-		x.event = Event{Outcome: OutcomeClientLeft, Err: context.Cause(x.request)}
+		x.event.Status, refusal.OriginalStatus = x.record.Response.Status, x.record.Response.Status
+		x.event.keeps(x.record.Response)
+	case err == ErrInProgress && x.event.Waited > 0 && x.request.Err() != nil:
+		x.event.Outcome, x.event.Err = OutcomeClientLeft, context.Cause(x.request)
 	case err == ErrInProgress:
-		x.event.LeaseLeft = record.LeaseLeft
-		if !record.NoLease && record.LeaseLeft < x.runner.opts.Lease/2 {
-			refusal.RetryAfter = record.LeaseLeft // its owner has missed a renewal, and may be dead
+		x.event.LeaseLeft = x.record.LeaseLeft
+		if !x.record.NoLease && x.record.LeaseLeft < x.runner.opts.Lease/2 {
+			refusal.RetryAfter = x.record.LeaseLeft // its owner has missed a renewal, and may be dead
 		}
 	}
 	x.report(x.request)
 	return refusal
+}
+
+// The pauses between two looks at a key that another process works on. An attempt of this process wakes its waiters.
+const (
+	firstPause = 10 * time.Millisecond
+	lastPause  = 250 * time.Millisecond
+)
+
+// waiters lets one request look into the store for all requests of this process that wait for the same key.
+type waiters struct {
+	mu    sync.Mutex
+	polls map[Key]*poll
+}
+
+// poll is one request looking at a key until its state changes, or the request's own time is up.
+type poll struct {
+	woken chan struct{} // an attempt of this process has ended; holds one
+	done  chan struct{} // closed at the end of the poll
+	found *Record       // set before done is closed; nil: nobody knows yet, poll again
+}
+
+// await waits until the state of the key changes. If no other request of this process looks at the key, it calls look
+// again and again until look reports a change, and returns polled. Otherwise it returns what the other one has found: nil
+// if that one, or ctx, ended before.
+func (w *waiters) await(ctx context.Context, key Key, look func() (*Record, bool)) (found *Record, polled bool) {
+	p, polled := w.join(key)
+	if !polled {
+		return p.follow(ctx), false
+	}
+	defer func() { w.leave(key, p, found) }()
+	return p.lead(ctx, look), true
+}
+
+// lead looks until the state of the key changes, or ctx ends. It returns what is of use to others: nobody else may use a
+// claim that look has got.
+func (p *poll) lead(ctx context.Context, look func() (*Record, bool)) *Record {
+	for pause := firstPause; sleep(ctx, pause+rand.N(pause/4), p.woken); pause = min(2*pause, lastPause) {
+		if record, changed := look(); changed {
+			return record
+		}
+	}
+	return nil
+}
+
+// follow waits for what the leader finds.
+func (p *poll) follow(ctx context.Context) *Record {
+	select {
+	case <-p.done:
+		return p.found
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// join returns the poll for key, and whether the caller is the one to lead it.
+func (w *waiters) join(key Key) (p *poll, leads bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.polls[key]; p != nil {
+		return p, false
+	}
+	if w.polls == nil {
+		w.polls = make(map[Key]*poll)
+	}
+	p = &poll{woken: make(chan struct{}, 1), done: make(chan struct{})}
+	w.polls[key] = p
+	return p, true
+}
+
+// leave ends the poll that the caller leads.
+func (w *waiters) leave(key Key, p *poll, found *Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.polls, key)
+	if found != nil {
+		record := *found
+		p.found = &record
+	}
+	close(p.done)
+}
+
+// wake lets the poll for key look at once.
+func (w *waiters) wake(key Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.polls[key]; p != nil {
+		select {
+		case p.woken <- struct{}{}:
+		default: // it will look anyway
+		}
+	}
+}
+
+// sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
+func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-woken:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

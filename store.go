@@ -96,8 +96,8 @@ type Claim interface {
 	//     not known whether they were committed. The response must not be sent. An error of such a store that wraps no
 	//     sentinel of this package means the same.
 	//
-	// A store that has no room for the body may store the response with Omitted set instead. If a response fails again and
-	// again while Extend succeeds, the caller also offers it with Omitted set. Whichever is stored first counts.
+	// A store that has no room for the body may store the response with Omitted set instead. If Complete fails, the caller
+	// repeats it, for up to ttl.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays for

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/idempotency-go/idempotency/internal/bounds"
 	"github.com/idempotency-go/idempotency/internal/redisconn"
 	"github.com/idempotency-go/idempotency/internal/redisscript"
 )
@@ -247,13 +248,13 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 }
 
 func (c *redisClaim) complete(ctx context.Context, resp Response, ttl int64) (verdict string, err error) {
-	b := newBuffer(len(c.own.Text) + resp.encodedSize())
-	b.b = appendDone(b.b, c.own.Text, resp)
-	verdict, lost, err := c.put(ctx, b.b, ttl)
+	b := bounds.NewBuffer(len(c.own.Text) + resp.encodedSize())
+	b.B = appendDone(b.B, c.own.Text, resp)
+	verdict, lost, err := c.put(ctx, b.B, ttl)
 	if err == nil && !lost { // else the client may still be about to send it
-		b.free()
+		b.Free()
 	}
-	if errors.Is(err, ErrStoreFull) && len(b.b) > spareSize { // but there is room for a record without body: that of the claim
+	if errors.Is(err, ErrStoreFull) && len(b.B) > spareSize { // but there is room for a record without body: that of the claim
 		return c.complete(ctx, resp.tombstone(), ttl)
 	}
 	return verdict, err

@@ -1,0 +1,116 @@
+// Package bounds bounds the memory that requests take: Buffers are used again, and Shares are counted.
+package bounds
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// Buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost more
+// than all else that the middleware does.
+type Buffer struct {
+	B    []byte
+	Next [1]byte // room for the byte behind a full B
+}
+
+const (
+	smallest  = 512
+	MaxPooled = 2 << 20 // the most that a buffer may keep for the next request
+)
+
+// Room returns the capacity of a new buffer for n bytes.
+func Room(n int64) int64 {
+	if n > MaxPooled {
+		return n
+	}
+	return 1 << bits.Len64(uint64(max(n, smallest)-1))
+}
+
+// buffers has those that nobody uses, by the power of two that is their capacity. So nothing small is in a buffer that
+// was made for something large.
+var buffers [22]sync.Pool
+
+// unused returns where the buffers with a capacity are that nobody uses.
+func unused(capacity int64) *sync.Pool { return &buffers[bits.Len64(uint64(capacity))-1] }
+
+// NewBuffer returns an empty buffer with room for n bytes.
+func NewBuffer(n int) *Buffer {
+	capacity := Room(int64(n))
+	if capacity <= MaxPooled {
+		if b, ok := unused(capacity).Get().(*Buffer); ok {
+			return b
+		}
+	}
+	return &Buffer{B: make([]byte, 0, capacity)}
+}
+
+// Free gives the buffer to the next request, and reports whether it did: a huge one is left to the garbage collector.
+func (b *Buffer) Free() bool {
+	capacity := int64(cap(b.B))
+	if capacity > MaxPooled || capacity != Room(capacity) {
+		return false
+	}
+	b.B = b.B[:0]
+	unused(capacity).Put(b)
+	return true
+}
+
+// Grow makes room for n more bytes.
+func (b *Buffer) Grow(n int) {
+	if cap(b.B)-len(b.B) >= n {
+		return
+	}
+	larger := NewBuffer(len(b.B) + n)
+	b.B, larger.B = append(larger.B, b.B...), b.B
+	larger.Free()
+}
+
+// Shares counts what all users hold of something, and what each of them holds, so that nobody takes all of it. The zero
+// value has no limits and counts nothing. It is safe for concurrent use.
+type Shares struct {
+	Total, Each int64 // the most that all users may hold together, and one of them
+
+	mu     sync.Mutex
+	held   int64
+	byUser map[string]int64 // has no users who hold nothing
+}
+
+// Take reports whether user may hold n more; if so, they count until they are given back. A user who holds nothing may
+// take more than a share at once: else there would be things that nobody could ever hold.
+func (s *Shares) Take(user string, n int64) bool {
+	if s.Each == 0 || n == 0 {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	holds := s.byUser[user]
+	if s.held+n > s.Total || holds > 0 && holds+n > s.Each {
+		return false
+	}
+	if s.byUser == nil {
+		s.byUser = make(map[string]int64)
+	}
+	s.held += n
+	s.byUser[user] = holds + n
+	return true
+}
+
+// GiveBack ends what a user holds of n.
+func (s *Shares) GiveBack(user string, n int64) {
+	if s.Each == 0 || n == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held -= n
+	if s.byUser[user] -= n; s.byUser[user] == 0 {
+		delete(s.byUser, user)
+	}
+}
+
+// Users returns how many users hold something.
+func (s *Shares) Users() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.byUser)
+}
