@@ -21,8 +21,8 @@ var ofRunner = []mutant{{
 }, {
 	name: "panic-recorded-as-success", broken: "A handler that panics leaves an empty answer, which is replayed.",
 	file: "execution.go",
-	from: "		_ = x.abandon(cmp.Or(x.event.Err, errInterrupted))",
-	to:   "		_ = x.complete(Response{Status: 200})",
+	from: "	fateUnknown fate = iota\n	fateFailed\n	fateReleased\n	fateKept\n",
+	to:   "	fateKept fate = iota\n	fateFailed\n	fateReleased\n	fateUnknown\n",
 	test: "TestPanicReleasesTheClaimAndGoesOnUnchanged",
 }, {
 	name: "rolled-back-answer-sent", broken: "The client gets an answer whose effects were undone.",
@@ -33,14 +33,14 @@ var ofRunner = []mutant{{
 }, {
 	name: "late-answer-forgotten", broken: "An answer that the store did not take in time is never stored.",
 	file: "execution.go",
-	from: "		x.completeLater(resp)\n",
-	to:   "		x.settled = true\n",
+	from: "		x.completeLater()\n",
+	to:   "",
 	test: "TestAnswerIsStoredWhenTheStoreIsBack",
 }, {
 	name: "unknown-claim-not-released", broken: "A claim whose reply was lost blocks the key for a lease.",
 	file: "runner.go",
 	from: "			x.releaseLater()\n",
-	to:   "			x.settled = true\n",
+	to:   "",
 	test: "TestClaimWhoseReplyWasLostIsReleased",
 }, {
 	name: "fail-open-beyond-the-quota", broken: "FailOpen runs handlers unprotected for a user who has reached a quota.",
@@ -59,13 +59,13 @@ var ofRunner = []mutant{{
 var ofLeases = []mutant{{
 	name: "lease-never-renewed", broken: "Nobody renews the lease of a handler that takes long.",
 	file: "execution.go",
-	from: "		r.renewals.add(&x.renewer, x.begun.since)\n",
+	from: "		x.renew(cancel)\n",
 	to:   "",
 	test: "TestLeaseIsRenewedWhileTheHandlerRuns",
 }, {
 	name: "lost-lease-not-told", broken: "A handler goes on although the store says that its claim is lost.",
 	file: "lease.go",
-	from: "		case errors.Is(err, ErrClaimLost):\n			k.lose()\n",
+	from: "		case errors.Is(err, ErrClaimLost):\n			l.lose()\n",
 	to:   "		case errors.Is(err, ErrClaimLost):\n",
 	test: "TestHandlerIsCancelledWhenItsLeaseIsLost",
 }, {
@@ -77,15 +77,15 @@ var ofLeases = []mutant{{
 }, {
 	name: "renewal-after-the-completion", broken: "If a renewal ends after the completion, another one follows.",
 	file: "lease.go",
-	from: "	k.stopped = true\n",
-	to:   "",
+	from: "	l.timer.Stop()\n	l.timer = nil\n",
+	to:   "	l.timer.Stop()\n",
 	test: "TestRenewalThatEndsAfterTheCompletionIsTheLast",
 }, {
-	name: "renewal-behind-another-key", broken: "A claim that the store granted slowly is renewed late: only when the claim of another key is due.",
-	file: "lease.go", in: explorer,
-	from: "	if !l.fires.IsZero() && !l.fires.After(due) {",
-	to:   "	if !l.fires.IsZero() {",
-	test: "TestEveryExecutionKeepsThePromises/two keys of one process, slow store/re-execute",
+	name: "renewal-after-a-slow-claim", broken: "A claim that the store granted slowly is renewed late.",
+	file: "lease.go",
+	from: "time.AfterFunc(time.Until(since.Add(l.interval)), l.renew)",
+	to:   "time.AfterFunc(l.interval, l.renew)",
+	test: "TestLateLeaseIsRenewedInTime",
 }}
 
 // explorer is the package that runs every execution.
@@ -100,8 +100,8 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "sent-before-stored", broken: "The answer goes out before the store has it.",
 	file: "middleware.go",
-	from: "	verdict, cause := e.judge(&e.answer, complete)\n",
-	to:   "	e.recorder.beginToSend()\n	_ = http.NewResponseController(e.w).Flush()\n	verdict, cause := e.judge(&e.answer, complete)\n",
+	from: "	f, cause := e.fate(decided)\n",
+	to:   "	e.recorder.beginToSend()\n	_ = http.NewResponseController(e.w).Flush()\n	f, cause := e.fate(decided)\n",
 	test: "TestNothingIsSentBeforeItIsStored",
 }, {
 	name: "replay-filter-off", broken: "A replay sends fields that an older record has, and that must not be stored any more.",
@@ -111,7 +111,7 @@ var ofMiddleware = []mutant{{
 	test: "TestOmittedFieldOfAnOlderRecord",
 }, {
 	name: "5xx-stored", broken: "A 5xx completes the operation, and is replayed.",
-	file: "verdict.go",
+	file: "operation.go",
 	from: "	return resp.Status < 500 && !failedCallMayPass(resp)",
 	to:   "	return !failedCallMayPass(resp)",
 	test: "TestAnswerThatIsNotStorableMayBeTriedAgain",
@@ -124,14 +124,14 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "outgrown-and-not-renewed", broken: "An answer outgrows MaxResponse while the store is down, and the lease is not renewed any more.",
 	file: "middleware.go", in: explorer,
-	from: "	return e.execution.tryComplete(e.kept)\n",
-	to:   "	defer e.execution.renewer.stop()\n	return e.execution.tryComplete(e.kept)\n",
+	from: "	return x.complete()\n",
+	to:   "	defer x.lease.stop()\n	return x.complete()\n",
 	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/re-execute",
 }, {
 	name: "outgrown-and-forgotten", broken: "An answer outgrows MaxResponse while the store is down, and the operation is never completed.",
 	file: "middleware.go", in: explorer,
-	from: "	return e.execution.tryComplete(e.kept)\n",
-	to:   "	defer func() { e.execution.settled = true }()\n	return e.execution.tryComplete(e.kept)\n",
+	from: "	return x.complete()\n",
+	to:   "	defer func() { x.claim = nil }()\n	return x.complete()\n",
 	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/refuse",
 }}
 
