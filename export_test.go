@@ -3,6 +3,7 @@ package idempotency
 import (
 	"context"
 	"maps"
+	"net/http"
 	"time"
 )
 
@@ -62,3 +63,11 @@ func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) 
 	l.start(time.Now().Add(-age))
 	return owner
 }
+
+// WithSelectors returns the fingerprint of a request with header h.
+func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
+	return fp.withSelectors(h, selectors(names))
+}
+
+// FindKey returns the key in the fields of h with one of the names.
+func FindKey(h http.Header, names ...string) (string, error) { return findKey(h, names) }

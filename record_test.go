@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -144,4 +146,136 @@ func TestClonedResponseSharesNoMemory(t *testing.T) {
 	require.Equal(t, frozen, clone)
 	clone.Body[0] = 'x'
 	require.NotEqual(t, byte('x'), frozen.Body[0])
+}
+
+var (
+	responseForm = regexp.MustCompile(
+		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) body=(omitted|0|[1-9][0-9]*)\n`)
+	fieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
+)
+
+// decodeByForm reads a stored response in another way than the package does: by the form that its comment describes.
+func decodeByForm(data []byte) (resp idempotency.Response, ok bool) {
+	m := responseForm.FindSubmatch(data)
+	if m == nil || fmt.Sprintf("%08x", crc32.Checksum(data[len("response/1 crc=01234567"):], castagnoli)) != string(m[1]) {
+		return resp, false
+	}
+	var numbers [3]int
+	for i := range numbers {
+		n, err := strconv.Atoi(string(m[2+i]))
+		if err != nil || n < 0 {
+			return resp, false
+		}
+		numbers[i] = n
+	}
+	rest, header, trailer := data[len(m[0]):], numbers[1], numbers[2]
+	if header > len(rest) || trailer > len(rest)-header || header+trailer == len(rest) || rest[header+trailer] != '\n' {
+		return resp, false
+	}
+	body := rest[header+trailer+1:]
+	resp = idempotency.Response{
+		Status: numbers[0], Header: idempotency.Fields(rest[:header]), Trailer: idempotency.Fields(rest[header:][:trailer]),
+	}
+	if resp.Omitted = string(m[5]) == "omitted"; !resp.Omitted {
+		if string(m[5]) != strconv.Itoa(len(body)) {
+			return resp, false
+		}
+		resp.Body = body
+	}
+	return resp, fieldsForm.MatchString(string(resp.Header)) && fieldsForm.MatchString(string(resp.Trailer))
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// FuzzResponse decodes what may be a stored response, and has another decoder say the same. What is encoded again is read
+// by both, and no byte of it can be changed.
+func FuzzResponse(f *testing.F) {
+	const head = "response/1 crc=01234567"
+	for _, resp := range []idempotency.Response{
+		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n"}, frozen,
+	} {
+		data, err := resp.MarshalBinary()
+		require.NoError(f, err)
+		f.Add(string(data[len(head):]), uint16(30), byte(1))
+	}
+	f.Fuzz(func(t *testing.T, rest string, at uint16, flip byte) {
+		data := []byte(summed(1, rest))
+		want, ok := decodeByForm(data)
+		var resp, again, damaged idempotency.Response
+		err := resp.UnmarshalBinary(data)
+		if !ok {
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			require.Zero(t, resp)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, resp)
+		encoded, err := resp.MarshalBinary()
+		require.NoError(t, err)
+		require.NoError(t, again.UnmarshalBinary(encoded))
+		require.Equal(t, resp, again)
+		read, ok := decodeByForm(encoded)
+		require.True(t, ok)
+		require.Equal(t, resp, read)
+		encoded[int(at)%len(encoded)] ^= max(flip, 1)
+		require.ErrorIs(t, damaged.UnmarshalBinary(encoded), idempotency.ErrRecordInvalid)
+		require.Zero(t, damaged)
+	})
+}
+
+// headerByForm reads fields in another way than the package does. It is right for the lines that NewFields writes.
+func headerByForm(text string) http.Header {
+	h := http.Header{}
+	for line := range strings.Lines(text) {
+		name, value, found := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		name = unescaped(name)
+		if !found {
+			h[name] = nil
+			continue
+		}
+		h[name] = append(h[name], unescaped(strings.TrimPrefix(value, " ")))
+	}
+	return h
+}
+
+var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+func unescaped(s string) string {
+	return escaped.ReplaceAllStringFunc(s, func(sequence string) string {
+		b, _ := strconv.ParseUint(sequence[2:], 16, 8)
+		return string([]byte{byte(b)})
+	})
+}
+
+// FuzzFields writes a header as fields, and reads it back; and reads what may be fields.
+func FuzzFields(f *testing.F) {
+	for _, seed := range []string{"", "A: 1\n", "A\nA: 1\nA: 2\n", "\\x4: \\xzz\\\n", "::\n", "A: 1\nB\nB-C: \\x0d\\x0a\n"} {
+		f.Add("Name", "a", "b\r\n", seed)
+		f.Add("n:\\x41\n", "", " ", seed)
+	}
+	f.Fuzz(func(t *testing.T, name, first, second, text string) {
+		want := http.Header{"n" + name: {first, second, first}, "N" + name: nil, "no" + name: {second}}
+		fields := idempotency.NewFields(want)
+		require.Regexp(t, fieldsForm, string(fields))
+		require.Equal(t, want, headerByForm(string(fields)))
+		parsed, err := idempotency.ParseFields(string(fields))
+		require.NoError(t, err)
+		require.Equal(t, want, parsed.Header())
+		require.Equal(t, second, parsed.Get("no"+name))
+
+		parsed, err = idempotency.ParseFields(text)
+		require.Equal(t, fieldsForm.MatchString(text), err == nil, "%q", text)
+		if err != nil {
+			return
+		}
+		h := parsed.Header() // whatever it is, it can be read
+		again := idempotency.NewFields(h)
+		if again == parsed && len(h) > 0 { // it is as NewFields writes it
+			require.Equal(t, headerByForm(text), h)
+		}
+		delete(h, "")
+		if len(h) > 0 {
+			require.Equal(t, h, again.Header())
+		}
+	})
 }
