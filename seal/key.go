@@ -62,13 +62,14 @@ type Cipher interface {
 
 var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 
-func (o Options) validate() error {
+func (o Options) validate(inner idempotency.Store) error {
 	var faults []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			faults = append(faults, fmt.Errorf("seal: "+format, args...))
 		}
 	}
+	check(inner != nil, "Store is nil")
 	check(len(o.Keys) > 0, "Options has no Keys")
 	seen := make(map[string]bool)
 	for i, key := range o.Keys {
@@ -144,10 +145,13 @@ func (g gcm) Decrypt(_ context.Context, sealed, aad []byte) ([]byte, error) {
 	return g.Open(nil, nil, sealed, aad)
 }
 
-// isLocal reports whether the key never waits for anything.
-func (k *sealer) isLocal() bool {
-	_, ok := k.cipher.(gcm)
-	return ok
+// waits reports whether the key may wait for something. Nil does not.
+func (k *sealer) waits() bool {
+	if k == nil {
+		return false
+	}
+	_, local := k.cipher.(gcm)
+	return !local
 }
 
 // fingerprint returns what the inner store has instead of fp. A nil key leaves it in the clear.

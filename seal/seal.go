@@ -22,8 +22,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -72,11 +72,7 @@ var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store that seals what the inner store keeps. The error reports every fault of opts.
 func New(inner idempotency.Store, opts Options) (*Store, error) {
-	err := opts.validate()
-	if inner == nil {
-		err = errors.Join(errors.New("seal: Store is nil"), err)
-	}
-	if err != nil {
+	if err := opts.validate(inner); err != nil {
 		return nil, err
 	}
 	s := &Store{inner: inner, clear: opts.AllowClear || opts.OpenOnly}
@@ -101,13 +97,8 @@ func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
 // Immediate implements [idempotency.Immediate]. A [Cipher] may wait, and the inner store.
 func (s *Store) Immediate() bool {
-	for _, k := range s.keys {
-		if k != nil && !k.isLocal() {
-			return false
-		}
-	}
 	inner, ok := s.inner.(idempotency.Immediate)
-	return ok && inner.Immediate()
+	return ok && inner.Immediate() && !slices.ContainsFunc(s.keys, (*sealer).waits)
 }
 
 // Begin implements [idempotency.Store].
@@ -147,12 +138,7 @@ func idle(record *idempotency.Record) bool {
 
 // same reports whether stored is the fingerprint fp of a request, under any key.
 func (s *Store) same(digest [sha256.Size]byte, fp, stored idempotency.Fingerprint) bool {
-	for _, k := range s.keys {
-		if k.fingerprint(digest, fp) == stored {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.keys, func(k *sealer) bool { return k.fingerprint(digest, fp) == stored })
 }
 
 // reveal returns the record that holds a key as a request with fingerprint fp is to see it.
@@ -186,14 +172,11 @@ func isSealed(resp *idempotency.Response) bool {
 // answered.
 func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
 	sealed := record.Response
-	k := s.sealerOf(sealed.Header)
-	switch {
-	case k == nil:
-		return fmt.Errorf("%w: sealed answer, key unknown", idempotency.ErrRecordInvalid)
-	case sealed.Header != k.mark || sealed.Trailer != "":
-		return fmt.Errorf("%w: sealed answer, with a header in the clear", idempotency.ErrRecordInvalid)
+	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.mark == sealed.Header })
+	if i < 0 || sealed.Trailer != "" {
+		return fmt.Errorf("%w: sealed answer, key unknown, or a header in the clear", idempotency.ErrRecordInvalid)
 	}
-	plain, err := k.open(ctx, sealed.Body, &binding{
+	plain, err := s.keys[i].open(ctx, sealed.Body, &binding{
 		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
 	})
 	if err != nil {
@@ -205,16 +188,6 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 	}
 	resp.Status = sealed.Status
 	record.Fingerprint, record.Response = fp, &resp
-	return nil
-}
-
-// sealerOf returns the key whose mark header begins with, or nil.
-func (s *Store) sealerOf(header idempotency.Fields) *sealer {
-	for _, k := range s.keys {
-		if k != nil && strings.HasPrefix(string(header), string(k.mark)) {
-			return k
-		}
-	}
 	return nil
 }
 
