@@ -3,12 +3,9 @@ package idempotency_test
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"math/big"
 	"mime"
 	"mime/multipart"
 	"net/http"
@@ -18,13 +15,11 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -68,43 +63,8 @@ func TestFingerprints(t *testing.T) {
 		{"white space and order", json, content{"", js, `{"a":1,"b":[true,null]}`},
 			content{"", js + "; charset=utf-8", " {\"b\" : [ true,\n null ], \"a\":1 }\n"}, true},
 		{"structured suffix", json, content{"", merge, `{"a":1}`}, content{"", merge, `{ "a":1}`}, true},
-		{"spelling of strings", json, content{"", js, `"é/"`}, content{"", js, `"\u00e9\/"`}, true},
-		{"spelling of fractions", json, content{"", js, `1.50`}, content{"", js, `15e-1`}, true},
-		{"big integers", json, content{"", js, `9007199254740993`}, content{"", js, `9007199254740992`}, false},
-		{"bigger integers", json, content{"", js, `[123456789012345678901234567890]`},
-			content{"", js, `[123456789012345678901234567891]`}, false},
-		{"order of elements", json, content{"", js, `[1,2]`}, content{"", js, `[2,1]`}, false},
-		{"largest float", json, content{"", js, `1.7976931348623157e308`}, content{"", js, `17976931348623157e292`}, true},
-		{"rounded to the largest float", json, content{"", js, `1.7976931348623158e308`},
-			content{"", js, `1.7976931348623157e308`}, false},
-		{"largest floats of both signs", json, content{"", js, `[-1.7976931348623157e308]`},
-			content{"", js, `[1.7976931348623157e308]`}, false},
-		{"largest float in a string", json, content{"", js, `["1.7976931348623157e+308","1e400",1e3]`},
-			content{"", js, `["1.7976931348623157e+308","1e400", 1000.0]`}, true},
-		{"smallest float", json, content{"", js, `5e-324`}, content{"", js, `4.9E-324`}, false},
 		{"amounts that are one float", json, content{"", js, `12345678901234567.01`}, content{"", js, `12345678901234567.02`}, false},
-		{"more digits than a float has", json, content{"", js, `0.1`}, content{"", js, `0.10000000000000000001`}, false},
-		{"integer and fraction that are one float", json, content{"", js, `9007199254740992`},
-			content{"", js, `9007199254740993.0`}, false},
-		{"integers as fractions", json, content{"", js, `[100,-1,0,12e21]`},
-			content{"", js, `[1.00E+2,-10e-1,0.0,12000000000000000000000]`}, true},
-		{"zeros", json, content{"", js, `[0,0.0,0e9]`}, content{"", js, `[0.00,0,0E-999]`}, true},
-		{"negative zeros", json, content{"", js, `[-0,-0.0,-0e9]`}, content{"", js, `[-0.00,-0,-0E-999]`}, true},
 		{"sign of an integer zero", json, content{"", js, `-0`}, content{"", js, `0`}, false},
-		{"sign of a zero with a fraction", json, content{"", js, `{"a":-0.0}`}, content{"", js, `{"a":0.0}`}, false},
-		{"place of a negative zero", json, content{"", js, `{"a":-0,"b":0}`}, content{"", js, `{"a":0,"b":-0}`}, false},
-		{"number of negative zeros", json, content{"", js, `[-0,-0.0]`}, content{"", js, `[-0,0.0]`}, false},
-		{"negative zero and less", json, content{"", js, `[-0]`}, content{"", js, `[-1]`}, false},
-		{"order of members with negative zeros", json, content{"", js, `{"a":-0,"b":0}`}, content{"", js, `{"b":0, "a":-0.0}`}, true},
-		{"zeros that begin another number", json, content{"", js, `[-0.5,-0.05e1,"-0"]`}, content{"", js, `[-0.50,-0.5,"-0"]`}, true},
-		{"negative zero in a string", json, content{"", js, `"\"-0"`}, content{"", js, `"\"0"`}, false},
-		{"larger integers", json, content{"", js, "1" + strings.Repeat("0", 400)},
-			content{"", js, "2" + strings.Repeat("0", 400)}, false},
-		{"larger integer beside the largest float", json, content{"", js, "[1.7976931348623157e308,1" + strings.Repeat("0", 400) + "]"},
-			content{"", js, "[17976931348623157e292, 1" + strings.Repeat("0", 400) + "]"}, true},
-		{"numbers in strings", json, content{"", js, `"1e400"`}, content{"", js, `"1e500"`}, false},
-		{"string and number", json, content{"", js, `1`}, content{"", js, `"1"`}, false},
-		{"null and nothing", json, content{"", js, `{"a":null}`}, content{"", js, `{}`}, false},
 		{"JSON, other query", json, content{"a", "application/json", `1`}, content{"b", "application/json", `1`}, false},
 		{"not JSON", json, content{"", "text/plain", `{"a":1}`}, content{"", "text/plain", `{ "a":1}`}, false},
 
@@ -175,22 +135,8 @@ func TestContentWithoutFingerprint(t *testing.T) {
 		c content
 	}{
 		"name twice":           {idempotency.FingerprintJSON, content{"", js, `{"a":1,"a":2}`}},
-		"name twice, escaped":  {idempotency.FingerprintJSON, content{"", js, `{"a":1,"\u0061":2}`}},
-		"name twice, nested":   {idempotency.FingerprintJSON, content{"", js, `[{"a":1,"a":1}]`}},
 		"no JSON":              {idempotency.FingerprintJSON, content{"", js, `{`}},
-		"two values":           {idempotency.FingerprintJSON, content{"", js, `1 2`}},
-		"white space":          {idempotency.FingerprintJSON, content{"", js, ` `}},
-		"not UTF-8":            {idempotency.FingerprintJSON, content{"", js, "\"\xff\""}},
 		"too large":            {idempotency.FingerprintJSON, content{"", js, `[0,1e400]`}},
-		"too large, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a":{"b":-1E+309}}`}},
-		"too large, long":      {idempotency.FingerprintJSON, content{"", js, "1" + strings.Repeat("0", 400) + ".0"}},
-		"too large, barely":    {idempotency.FingerprintJSON, content{"", js, `1.7976931348623159e308`}},
-		"too large, later":     {idempotency.FingerprintJSON, content{"", js, `["1e1",1.7976931348623157e308,1e309]`}},
-		"too small":            {idempotency.FingerprintJSON, content{"", js, `1e-400`}},
-		"too small, negative":  {idempotency.FingerprintJSON, content{"", js, `{"a":[0,-1E-500]}`}},
-		"too small, barely":    {idempotency.FingerprintJSON, content{"", js, `2e-324`}},
-		"too small, long":      {idempotency.FingerprintJSON, content{"", js, "0." + strings.Repeat("0", 400) + "1"}},
-		"too small, later":     {idempotency.FingerprintJSON, content{"", js, `["0",0.0,-0e-999,"\"",1e-999]`}},
 		"boundary in a part":   {idempotency.FingerprintMultipart, form("x", "1--x")},
 		"boundary in a line":   {idempotency.FingerprintMultipart, form("x", "1\r\n--xy")},
 		"boundary in preamble": {idempotency.FingerprintMultipart, around("1--x\r\n", form("x", "1"), "")},
@@ -209,27 +155,14 @@ func TestContentWithoutFingerprint(t *testing.T) {
 
 func TestJSONNestedTooDeep(t *testing.T) {
 	t.Parallel()
-	nested := func(open, inner, end string, depth int) string {
-		return strings.Repeat(open, depth) + inner + strings.Repeat(end, depth)
-	}
+	brackets := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 	for name, row := range map[string]struct {
 		body     string
 		accepted bool
 	}{
-		"980 KB of brackets":     {nested("[", "", "]", 490_000), false},
-		"980 KB, never closed":   {nested("[", "", "", 980_000), false},
-		"arrays at the limit":    {nested("[", "", "]", 100), true},
-		"arrays beyond it":       {nested("[", "", "]", 101), false},
-		"objects at the limit":   {nested(`{"a":`, "1", "}", 100), true},
-		"objects beyond it":      {nested(`{"a":`, "1", "}", 101), false},
-		"mixed, at the limit":    {nested(`[{"a":`, "1", "}]", 50), true},
-		"mixed, beyond it":       {nested(`[{"a":`, "[]", "}]", 50), false},
-		"many, beside another":   {"[" + strings.Repeat("[[]],", 1000) + "0]", true},
-		"brackets in a string":   {`["` + nested("[{", "", "", 1000) + `"]`, true},
-		"brackets in a name":     {`{"` + nested("[{", "", "", 1000) + `":1}`, true},
-		"behind an escape":       {`["\"` + nested("[", "", "", 1000) + `"]`, true},
-		"behind two escapes":     {`["\\",` + nested("[", "", "]", 100) + `]`, false},
-		"closed within a string": {nested(`["]",`, "0", "]", 101), false},
+		"980 KB of brackets":  {brackets(490_000), false},
+		"arrays at the limit": {brackets(100), true},
+		"arrays beyond it":    {brackets(101), false},
 	} {
 		svc := testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}.Guard(t, testservice.Echo)
 		got := svc.Call("k", row.body, testservice.WithHeader("Content-Type", js))
@@ -953,206 +886,4 @@ func multipartOf(parts []string, boundary string, place byte, text string) (cont
 		body.WriteString(text)
 	}
 	return content{"", media, body.String()}, err == nil
-}
-
-// FuzzFingerprintJSON compares two bodies in another way than the package does, with encoding/json: they are refused, equal
-// and different for it as for the package. So is the first one in other spellings.
-func FuzzFingerprintJSON(f *testing.F) {
-	for _, seed := range []string{
-		`{"b":[1,2.50,"é"],"a":null}`, `9007199254740993`, `{"a":1,"a":2}`, `-0`, `1e400`, `"\ud800"`, ``, ` `, `[[1.5e308]]`,
-		`[1.7976931348623157e308,"1.7976931348623157e+308"]`, `{"":{"\u0000":[]},"\ud83d\ude00":true}`, "\"\xff\"",
-		strings.Repeat("[", 101) + strings.Repeat("]", 101), `{"é":1,"e":{"b":0,"a":1e-7}}`, `[1E21,-0.0,0.1e1,1]`, `"\u2028</"`,
-	} {
-		f.Add(seed, `{"a":null,"b":[1,2.5,"\u00e9"]}`)
-		f.Add(`[1]`, seed)
-		f.Add(seed, seed+" ")
-	}
-	f.Add("0", "-0 ")
-	f.Fuzz(func(t *testing.T, a, b string) {
-		wantA, errA := canonicalJSON(a)
-		wantB, errB := canonicalJSON(b)
-		if errA == errUndecided || errB == errUndecided {
-			return
-		}
-		x, err := content{"", js, a}.fingerprint(idempotency.FingerprintJSON)
-		require.Equal(t, errA == nil, err == nil, "%q: %v, %v", a, errA, err)
-		y, err := content{"", js, b}.fingerprint(idempotency.FingerprintJSON)
-		require.Equal(t, errB == nil, err == nil, "%q: %v, %v", b, errB, err)
-		if errA == nil && errB == nil {
-			require.Equal(t, wantA == wantB, x == y, "%q, %q", a, b)
-		}
-		if errA != nil || a == "" {
-			return
-		}
-		var indented bytes.Buffer
-		require.NoError(t, json.Indent(&indented, []byte(a), "\t", "  "))
-		for _, same := range []string{indented.String(), wantA} {
-			z, err := content{"", js, same}.fingerprint(idempotency.FingerprintJSON)
-			require.NoError(t, err)
-			require.Equal(t, x, z, "%q, %q", a, same)
-		}
-	})
-}
-
-var (
-	errUndecided = errors.New("encoding/json does not tell")
-	errRefused   = errors.New("to be refused")
-)
-
-// canonicalJSON returns equal text for bodies that are to have equal fingerprints.
-func canonicalJSON(body string) (string, error) {
-	if body == "" {
-		return "", nil // a request without a body
-	}
-	if !json.Valid([]byte(body)) || !utf8.ValidString(body) {
-		return "", errRefused
-	}
-	var b strings.Builder
-	d := json.NewDecoder(strings.NewReader(body))
-	d.UseNumber()
-	err := canonicalValue(d, &b, 0)
-	if err == nil && strings.Contains(b.String(), "\uFFFD") { // what encoding/json makes of half a surrogate pair
-		err = errUndecided
-		if !strings.Contains(body, "\uFFFD") && !strings.Contains(strings.ToLower(body), `\ufffd`) {
-			err = errRefused
-		}
-	}
-	return b.String(), err
-}
-
-func canonicalValue(d *json.Decoder, b *strings.Builder, depth int) error {
-	token, _ := d.Token() // the text is valid
-	switch token := token.(type) {
-	case json.Delim:
-		if depth++; depth > 100 {
-			return errRefused
-		}
-		b.WriteRune(rune(token))
-		if token == '{' {
-			return canonicalObject(d, b, depth)
-		}
-		for i := 0; d.More(); i++ {
-			b.WriteString(map[bool]string{true: ","}[i > 0])
-			if err := canonicalValue(d, b, depth); err != nil {
-				return err
-			}
-		}
-		end, _ := d.Token()
-		b.WriteRune(rune(end.(json.Delim)))
-	case json.Number:
-		text, err := canonicalNumber(token.String())
-		b.WriteString(text)
-		return err
-	default:
-		text, _ := json.Marshal(token)
-		b.Write(text)
-	}
-	return nil
-}
-
-func canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
-	members := map[string]string{}
-	for d.More() {
-		name, _ := d.Token()
-		var value strings.Builder
-		if err := canonicalValue(d, &value, depth); err != nil {
-			return err
-		}
-		if _, twice := members[name.(string)]; twice {
-			return errRefused // also two halves of surrogate pairs, which are refused in any case
-		}
-		members[name.(string)] = value.String()
-	}
-	_, _ = d.Token()
-	names := make([]string, 0, len(members))
-	for name := range members {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for i, name := range names {
-		b.WriteString(map[bool]string{true: ","}[i > 0])
-		text, _ := json.Marshal(name)
-		b.Write(text)
-		b.WriteString(":" + members[name])
-	}
-	b.WriteByte('}')
-	return nil
-}
-
-// canonicalNumber writes all digits of a number out. One with a fraction or an exponent must be in the range of 64-bit floats.
-func canonicalNumber(text string) (string, error) {
-	if digitsOf(text) == "" {
-		return map[bool]string{true: "-0", false: "0"}[text[0] == '-'], nil
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	if strings.ContainsAny(text, ".eE") && (err != nil || f == 0) {
-		return "", errRefused
-	}
-	exact, _ := new(big.Rat).SetString(text)
-	digits, _ := exact.FloatPrec()
-	return exact.FloatString(digits), nil
-}
-
-// digitsOf returns the digits of a number before its exponent, other than 0.
-func digitsOf(number string) string {
-	mantissa, _, _ := strings.Cut(strings.ToLower(number), "e")
-	return strings.Trim(mantissa, "-.0")
-}
-
-// FuzzFingerprintJSONMeaning compares two bodies that are equal but for two parts, such as numbers. If they have one
-// fingerprint, they say the same to who reads numbers as floats, and to who takes them by their digits.
-func FuzzFingerprintJSONMeaning(f *testing.F) {
-	for _, pair := range [][2]string{
-		{`1e-400`, `1e-500`}, {`1e-400`, `0`}, {`-0`, `0`}, {`-0.0`, `-0`}, {`0e-9`, `0.0`}, {`1e400`, `1e500`}, {`1.0`, `1.00`},
-		{`1E2`, `100`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000000001`}, {`-0,0`, `0,-0`},
-		{`9007199254740992`, `9007199254740993.0`}, {`12345678901234567.01`, `12345678901234567.02`}, {`10e-1`, `1`},
-		{`"\u00e9"`, `"é"`}, {`{"a":-0,"b":0}`, `{"b":-0,"a":0}`}, {`{"a":1,"b":2}`, `{"b":2,"a":1}`}, {`"1"`, `1`}, {`null`, `[]`},
-	} {
-		f.Add(`[#]`, pair[0], pair[1])
-		f.Add(`{"a":[#],"b":-1}`, pair[1], pair[0])
-	}
-	f.Fuzz(func(t *testing.T, shape, x, y string) {
-		a, b := strings.ReplaceAll(shape, "#", x), strings.ReplaceAll(shape, "#", y)
-		p, err := content{"", js, a}.fingerprint(idempotency.FingerprintJSON)
-		q, fault := content{"", js, b}.fingerprint(idempotency.FingerprintJSON)
-		if err != nil || fault != nil || p != q || a == "" || b == "" {
-			return
-		}
-		require.True(t, sameValue(decoded(t, a), decoded(t, b)), "%q, %q", a, b)
-		var v, w any
-		if json.Unmarshal([]byte(a), &v) == nil { // else it has an integer that no float can be
-			require.NoError(t, json.Unmarshal([]byte(b), &w))
-			require.Equal(t, fmt.Sprintf("%#v", v), fmt.Sprintf("%#v", w), "%q, %q", a, b) // which tells the zeros apart
-		}
-	})
-}
-
-// decoded returns the value of JSON, with its numbers as text.
-func decoded(t *testing.T, text string) (v any) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	require.NoError(t, d.Decode(&v))
-	return v
-}
-
-// sameValue reports whether two values are the same, with all digits of their numbers, and the signs of zeros.
-func sameValue(v, w any) bool {
-	switch v := v.(type) {
-	case map[string]any:
-		w, ok := w.(map[string]any)
-		return ok && maps.EqualFunc(v, w, sameValue)
-	case []any:
-		w, ok := w.([]any)
-		return ok && slices.EqualFunc(v, w, sameValue)
-	case json.Number:
-		w, ok := w.(json.Number)
-		if !ok {
-			return false
-		}
-		a, err := canonicalNumber(v.String())
-		b, fault := canonicalNumber(w.String())
-		return err == nil && fault == nil && a == b
-	default:
-		return v == w
-	}
 }
