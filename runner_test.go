@@ -682,35 +682,6 @@ func TestOmittedFieldOfAnOlderRecord(t *testing.T) {
 	}
 }
 
-// BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
-func BenchmarkOmitHeaders(b *testing.B) {
-	handler := func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Location", "/payments/1")
-		w.Header().Set("X-Request-Id", "1")
-		w.WriteHeader(http.StatusCreated)
-	}
-	for _, row := range []struct {
-		name    string
-		omitted []string
-	}{{"no option", nil}, {"not there", []string{"Set-Cookie"}}, {"there", []string{"X-Request-Id"}}} {
-		b.Run(row.name, func(b *testing.B) {
-			store, client := testservice.NewSpyStore(), newBenchClient(0)
-			client.send(testservice.Setup{Store: store}.Guard(b, handler).Handler, benchKey(0))
-			unseen := func(context.Context, idempotency.Event) {}
-			svc := testservice.Setup{Store: store, Opts: idempotency.Options{OmitHeaders: row.omitted, Observer: unseen}}.Guard(b, handler)
-			b.ReportAllocs()
-			for b.Loop() {
-				client.send(svc.Handler, benchKey(0))
-				if client.header["Idempotent-Replayed"] == nil {
-					b.Fatal("no replay: ", client.status, client.header)
-				}
-			}
-			require.Zero(b, svc.Runs.Load())
-		})
-	}
-}
-
 // The mark of a replay comes from the middleware, never from a handler or what is behind it.
 func TestHandlerCannotMarkItsAnswerAsAReplay(t *testing.T) {
 	t.Parallel()

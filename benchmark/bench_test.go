@@ -1,6 +1,8 @@
 package benchmark_test
 
 import (
+	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,33 +18,66 @@ import (
 
 var paths = []benchmark.Path{benchmark.First, benchmark.Replay}
 
-// BenchmarkRequest is for profiles of one path at a time: go test -bench Request/memory/first -memprofile mem.out.
+// BenchmarkRequest is for profiles of one path at a time: go test -bench 'Request/memory/first' -memprofile mem.out.
 // Times are compared by the report, which puts the subjects side by side.
 func BenchmarkRequest(b *testing.B) {
 	backends, err := benchmark.OpenCounting()
 	servertest.Require(b, err)
 	b.Cleanup(backends.Close)
-	for name, subject := range map[string]*benchmark.Subject{
-		"memory": benchmark.Memory, "redis": benchmark.Redis,
-		"postgres": benchmark.Postgres, "transactional": benchmark.PostgresTx,
+	ofAnySize := []benchmark.Work{benchmark.Small, benchmark.Medium, benchmark.Large, benchmark.LargeRequest}
+	small := ofAnySize[:1]
+	for _, row := range []struct {
+		name    string
+		subject *benchmark.Subject
+		works   []benchmark.Work
+		paths   []benchmark.Path
+	}{
+		{"memory", benchmark.Memory, ofAnySize, paths},
+		{"redis", benchmark.Redis, ofAnySize, paths},
+		{"postgres", benchmark.Postgres, small, paths},
+		{"transactional", benchmark.PostgresTx, small, paths},
+		{"cached", benchmark.Cached, small, paths},
+		{"unguarded", benchmark.Memory, small, []benchmark.Path{benchmark.NoKey}},
+		{"bare", benchmark.BareHandler, small, []benchmark.Path{benchmark.NoKey}},
 	} {
-		for _, path := range paths {
-			b.Run(name+"/"+string(path), func(b *testing.B) {
-				target, err := subject.Open(backends, benchmark.NewApp(benchmark.Small))
-				require.NoError(b, err)
-				w := target.Worker(benchmark.Call{Path: path, Work: benchmark.Small})
-				defer w.Close()
-				keys := keysFor(path, b.N)
-				b.ReportAllocs()
-				b.ResetTimer()
-				for _, key := range keys {
-					if status, _, err := w.Do(key); err != nil || status != http.StatusCreated {
-						b.Fatal(status, err)
+		for _, work := range row.works {
+			for _, path := range row.paths {
+				call := benchmark.Call{Path: path, Work: work}
+				b.Run(fmt.Sprintf("%s/%s/%s", row.name, path, work), func(b *testing.B) {
+					all := keysFor(path, b.N)
+					b.ReportAllocs()
+					b.ResetTimer()
+					for keys := range slices.Chunk(all, fitting(call)) {
+						b.StopTimer()
+						require.NoError(b, backends.Redis.FlushAll(b.Context()).Err())
+						target, err := row.subject.Open(backends, benchmark.NewApp(work))
+						require.NoError(b, err)
+						w := target.Worker(call)
+						b.StartTimer()
+						for _, key := range keys {
+							if status, n, err := w.Do(key); err != nil || status != http.StatusCreated || n != work.Response {
+								b.Fatal(status, n, err)
+							}
+						}
+						b.StopTimer()
+						again, err := w.Fetch(keys[0])
+						require.NoError(b, err)
+						require.Equal(b, path != benchmark.NoKey, again.Header.Get("Idempotent-Replayed") == "true")
+						w.Close()
+						b.StartTimer()
 					}
-				}
-			})
+				})
+			}
 		}
 	}
+}
+
+// fitting is how many answers to such calls fit into the memory of a small machine.
+func fitting(call benchmark.Call) int {
+	if call.Path == benchmark.First {
+		return (256 << 20) / (call.Work.Response + 1<<10)
+	}
+	return math.MaxInt
 }
 
 // keysFor returns the keys of n requests: one for all that are replayed.
@@ -81,5 +116,37 @@ func BenchmarkHTTP(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
+func BenchmarkOmitHeaders(b *testing.B) {
+	store, app := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), benchmark.NewApp(benchmark.Small)
+	replay := func(b *testing.B, omitted ...string) benchmark.Worker {
+		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{OmitHeaders: omitted})
+		require.NoError(b, err)
+		w := benchmark.OverHTTP(m.Handler(app)).Worker(benchmark.Call{Path: benchmark.Replay, Work: benchmark.Small})
+		b.Cleanup(w.Close)
+		return w
+	}
+	key := benchmark.NewKeys(1)[0]
+	_, err := replay(b).Fetch(key)
+	require.NoError(b, err)
+	for name, omitted := range map[string][]string{
+		"no option": nil, "not there": {"Set-Cookie"}, "there": {"X-Request-Id"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			w := replay(b, omitted...)
+			again, err := w.Fetch(key)
+			require.NoError(b, err)
+			require.Contains(b, again.Header, "Idempotent-Replayed")
+			require.Equal(b, name == "there", again.Header.Get("X-Request-Id") == "")
+			b.ReportAllocs()
+			for b.Loop() {
+				if status, _, err := w.Do(key); err != nil || status != http.StatusCreated {
+					b.Fatal(status, err)
+				}
+			}
+		})
 	}
 }
