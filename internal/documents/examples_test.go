@@ -1,8 +1,12 @@
 package documents_test
 
 import (
+	"go/doc"
+	"go/parser"
+	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,11 +41,30 @@ func TestExamplesShowEveryEntry(t *testing.T) {
 // examplesIn is the text of all examples in some folders.
 func examplesIn(t *testing.T, folders string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folders, "example_*test.go"))
-	require.NoError(t, err)
 	var text strings.Builder
-	for _, file := range files {
+	for _, file := range exampleFiles(t, folders) {
 		text.WriteString(read(t, file))
 	}
 	return text.String()
+}
+
+func exampleFiles(t *testing.T, folders string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folders, "example_*test.go"))
+	require.NoError(t, err)
+	return files
+}
+
+// An example is shown with the types and functions that it uses if they are declared in its own file.
+func TestExamplesAreShownWhole(t *testing.T) {
+	t.Parallel()
+	files := slices.Concat(exampleFiles(t, "."), exampleFiles(t, "*"))
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+		require.NoError(t, err)
+		for _, example := range doc.Examples(parsed) {
+			assert.NotNil(t, example.Play, "Example%s in %s uses what another file declares", example.Name, file)
+		}
+	}
 }
