@@ -568,28 +568,6 @@ var (
 	asAlice   = testservice.WithHeader("X-User", "alice")
 )
 
-// pickyStore works, but takes no answer with a body.
-type pickyStore struct{ idempotency.Store }
-
-func (s pickyStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	if claim != nil {
-		claim = pickyClaim{claim}
-	}
-	return record, claim, err
-}
-
-type pickyClaim struct{ idempotency.Claim }
-
-func (c pickyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if len(resp.Body) > 0 {
-		return testservice.ErrDown
-	}
-	return c.Claim.Complete(ctx, resp, ttl)
-}
-
 // An outage says nothing about the answer. It is stored whole when the store is back, even if that is in the middle of a
 // step.
 func TestAnswerIsStoredWholeAfterAnOutage(t *testing.T) {

@@ -137,10 +137,6 @@ const (
 	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
 	// operation may be tried again.
 	Unknown
-
-	// failed is what an answer means that is not kept, of a handler that has decided nothing: the operation may be tried
-	// again, and something may have happened.
-	failed
 )
 
 // ends reports whether an answer with this verdict ends its operation.
