@@ -17,6 +17,8 @@ func TestWordsOfAStatement(t *testing.T) {
 		"--":                            nil,
 		"# why\ncommit":                 {"commit"},
 		"/* no end":                     nil,
+		"/*/ no end":                    nil,
+		"/* /* */ commit":               {"commit"},
 		"rollback to savepoint a":       {"rollback", "to"},
 		"ROLLBACK(1)":                   {"rollback"},
 		"select 'commit'":               {"select"},
