@@ -21,6 +21,7 @@ type Backends struct {
 	Pipeline *redis.AutoPipeliner
 	Postgres *pgxpool.Pool // where everything is counted
 
+	servers []*servertest.Server
 	flights atomic.Int64 // round trips, if they are counted
 	closers []func()     // the last one first
 }
@@ -28,13 +29,19 @@ type Backends struct {
 // connections is how many connections each client has: one for each worker.
 const connections = 64
 
-// OpenRedis starts a Redis server. The error wraps [exec.ErrNotFound] if none is installed.
+// Open starts Redis and PostgreSQL. The error wraps [exec.ErrNotFound] if one is not installed.
+func Open() (*Backends, error) {
+	b := &Backends{}
+	return b.opened(b.open(nil))
+}
+
+// OpenRedis starts Redis alone.
 func OpenRedis() (*Backends, error) {
 	b := &Backends{}
 	return b.opened(b.openRedis(nil))
 }
 
-// OpenValkey starts a Valkey server likewise.
+// OpenValkey starts a Valkey server in the place of Redis, and nothing else.
 func OpenValkey() (*Backends, error) {
 	const program, variable = "valkey-server", "IDEMPOTENCY_REDIS" // which servertest looks at
 	before := os.Getenv(variable)
@@ -48,10 +55,14 @@ func OpenValkey() (*Backends, error) {
 // OpenCounting starts Redis and PostgreSQL, and counts the round trips to them.
 func OpenCounting() (*Backends, error) {
 	b := &Backends{}
-	if err := b.openRedis(b.dial); err != nil {
-		return b.opened(err)
+	return b.opened(b.open(b.dial))
+}
+
+func (b *Backends) open(dial dialer) error {
+	if err := b.openRedis(dial); err != nil {
+		return err
 	}
-	return b.opened(b.openPostgres())
+	return b.openPostgres(dial)
 }
 
 // opened returns b, unless something has failed.
@@ -75,7 +86,7 @@ func (b *Backends) openRedis(dial dialer) (err error) {
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, server.Close)
+	b.add(server)
 	// Deadlines and retries are as the library asks for.
 	b.Redis = redis.NewClient(&redis.Options{
 		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: dial,
@@ -88,20 +99,28 @@ func (b *Backends) openRedis(dial dialer) (err error) {
 	return err
 }
 
-func (b *Backends) openPostgres() error {
+// add takes over a server that has started.
+func (b *Backends) add(server *servertest.Server) {
+	b.servers = append(b.servers, server)
+	b.closers = append(b.closers, server.Close)
+}
+
+func (b *Backends) openPostgres(dial dialer) error {
 	// Nothing is to write WAL but the requests. A checkpoint makes it larger whenever it comes.
 	server, err := servertest.StartPostgres("max_connections=100", "shared_buffers=512MB", "max_wal_size=16GB",
 		"checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, server.Close)
+	b.add(server.Server)
 	config, err := pgxpool.ParseConfig(server.URL())
 	if err != nil {
 		return err
 	}
 	config.MaxConns = connections
-	config.ConnConfig.DialFunc = b.dial
+	if dial != nil {
+		config.ConnConfig.DialFunc = dial
+	}
 	b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
 		return err

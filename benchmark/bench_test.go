@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/valyala/fasthttp"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/benchmark"
@@ -88,44 +86,13 @@ func keysFor(path benchmark.Path, n int) []string {
 	return benchmark.NewKeys(n)
 }
 
-// BenchmarkHTTP shows what is left of a change over real HTTP: compare go test -bench HTTP -count 10 by benchstat.
-func BenchmarkHTTP(b *testing.B) {
-	app := benchmark.NewApp(benchmark.Small)
-	m, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40}),
-		idempotency.SingleUser, idempotency.Options{})
-	require.NoError(b, err)
-	for name, handler := range map[string]http.Handler{"bare": app, "memory": m.Handler(app)} {
-		server := httptest.NewServer(handler)
-		b.Cleanup(server.Close)
-		for _, path := range paths {
-			b.Run(name+"/"+string(path), func(b *testing.B) {
-				client := &fasthttp.Client{}
-				defer client.CloseIdleConnections()
-				request, response := &fasthttp.Request{}, &fasthttp.Response{}
-				request.SetRequestURI(server.URL)
-				request.Header.SetMethod(http.MethodPost)
-				request.SetBody(make([]byte, benchmark.Small.Request))
-				keys := keysFor(path, b.N)
-				b.ResetTimer()
-				for i, key := range keys {
-					request.Header.Set("Idempotency-Key", key)
-					require.NoError(b, client.Do(request, response))
-					require.Equal(b, http.StatusCreated, response.StatusCode())
-					replayed := name == "memory" && path == benchmark.Replay && i > 0
-					require.Equal(b, replayed, len(response.Header.Peek("Idempotent-Replayed")) > 0)
-				}
-			})
-		}
-	}
-}
-
 // BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
 func BenchmarkOmitHeaders(b *testing.B) {
 	store, app := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), benchmark.NewApp(benchmark.Small)
 	replay := func(b *testing.B, omitted ...string) benchmark.Worker {
 		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{OmitHeaders: omitted})
 		require.NoError(b, err)
-		w := benchmark.OverHTTP(m.Handler(app)).Worker(benchmark.Call{Path: benchmark.Replay, Work: benchmark.Small})
+		w := benchmark.NetHTTP(m.Handler(app)).Worker(benchmark.Call{Path: benchmark.Replay, Work: benchmark.Small})
 		b.Cleanup(w.Close)
 		return w
 	}

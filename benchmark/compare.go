@@ -1,21 +1,17 @@
 package benchmark
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"syscall"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Cost is what an operation of a batch took on the average.
 type Cost struct {
 	Elapsed        time.Duration
-	Client, Server time.Duration // processor time of this process, and of the server that it uses
+	Client, Server time.Duration // processor time of this process, and of the servers that it uses
 }
 
 // Elapsed returns the time on the clock.
@@ -93,24 +89,18 @@ func costOf(b *Backends, n int, f func() error) (Cost, error) {
 	return Cost{each(elapsed), each(client2 - client), each(server2 - server)}, errors.Join(err, err2)
 }
 
-// processorTimes returns the processor time that this process has taken so far, and that Redis has.
+// processorTimes returns the processor time that this process has taken so far, and that the servers have.
 func processorTimes(b *Backends) (client, server time.Duration, err error) {
 	if b != nil {
-		if server, err = redisTime(b.Redis); err != nil {
-			return 0, 0, err
+		for _, s := range b.servers {
+			took, err := s.ProcessorTime()
+			if err != nil {
+				return 0, 0, err
+			}
+			server += took
 		}
 	}
 	var usage syscall.Rusage
 	err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), server, err
-}
-
-func redisTime(client *redis.Client) (time.Duration, error) {
-	info := client.InfoMap(context.Background(), "cpu")
-	if err := info.Err(); err != nil {
-		return 0, err
-	}
-	user, err1 := strconv.ParseFloat(info.Item("CPU", "used_cpu_user"), 64)
-	system, err2 := strconv.ParseFloat(info.Item("CPU", "used_cpu_sys"), 64)
-	return time.Duration((user + system) * 1e9), errors.Join(err1, err2)
 }

@@ -95,6 +95,16 @@ const (
 
 // Limits are all limits.
 var Limits = slices.Concat(
+	// Where the user pays: processor time of client, server and store together.
+	[]Limit{
+		served(Memory, First, 1.10, MemoryLeast),
+		served(Memory, Replay, 1.00, MemoryLeast),
+		served(Memory, NoKey, 1.02, BareHandler),
+		served(Redis, First, 1.05, RedisLeast),
+		served(Redis, Replay, 0.95, RedisLeast),
+		served(Postgres, First, 1.05, PostgresLeast),
+	},
+
 	// Exact, for a request.
 	exact(Memory, First, Small, bounds{Allocs: 15, Bytes: memoryFirst}),
 	exact(Memory, First, Medium, bounds{Allocs: 15, Bytes: copied64KiB}),
@@ -126,33 +136,39 @@ var Limits = slices.Concat(
 	exact(PostgresTx, First, Small, bounds{RoundTrips: 2, Allocs: 134}),
 	exact(PostgresTx, Replay, Small, bounds{RoundTrips: 2, WAL: 0, Allocs: 96}),
 
+	// Where to look for causes: without HTTP.
 	[]Limit{
-		{Memory, Scenario{First, Small, 1, false}, Time, 1.40, MemoryLeast},
-		{Memory, Scenario{First, Medium, 1, false}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{First, Large, 1, false}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{First, LargeRequest, 1, false}, Time, 1.05, MemoryLeast},
-		{Memory, Scenario{Replay, Small, 1, false}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Replay, Medium, 1, false}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Replay, Large, 1, false}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Replay, LargeRequest, 1, false}, Time, 1.05, MemoryLeast},
-		{Cached, Scenario{Replay, Small, 1, false}, Time, 1.10, Memory},
-		{Memory, Scenario{NoKey, Small, 1, false}, Time, 1.10, BareHandler},
-		{Memory, Scenario{OtherMethod, Small, 1, false}, Time, 1.10, BareHandler},
+		{Memory, Scenario{Path: First, Work: Small, Workers: 1}, Time, 3.00, MemoryLeast},
+		{Memory, Scenario{Path: First, Work: Medium, Workers: 1}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Path: First, Work: Large, Workers: 1}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Path: First, Work: LargeRequest, Workers: 1}, Time, 1.05, MemoryLeast},
+		{Memory, Scenario{Path: Replay, Work: Small, Workers: 1}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Path: Replay, Work: Medium, Workers: 1}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Path: Replay, Work: Large, Workers: 1}, Time, 1.30, MemoryLeast},
+		{Memory, Scenario{Path: Replay, Work: LargeRequest, Workers: 1}, Time, 1.05, MemoryLeast},
+		{Cached, Scenario{Path: Replay, Work: Small, Workers: 1}, Time, 1.10, Memory},
+		{Memory, Scenario{Path: NoKey, Work: Small, Workers: 1}, Time, 1.10, BareHandler},
+		{Memory, Scenario{Path: OtherMethod, Work: Small, Workers: 1}, Time, 1.10, BareHandler},
 		{Memory, Scenario{Path: Kept}, Overhead, 200, nil},
 
-		{Redis, Scenario{First, Small, 1, false}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{First, Small, 16, false}, ProcessorTime, 1.08, RedisLeast},
-		{Redis, Scenario{First, Small, 16, false}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{First, Small, 16, true}, ProcessorTime, 1.05, RedisLeast},
-		{Redis, Scenario{Replay, Small, 1, false}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Replay, Small, 16, false}, ProcessorTime, 1.10, RedisLeast},
-		{Redis, Scenario{Replay, Small, 16, false}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Replay, Medium, 16, false}, ProcessorTime, 1.15, RedisLeast},
-		{Redis, Scenario{Replay, Large, 16, false}, ProcessorTime, 1.15, RedisLeast},
-		{RedisPipeline, Scenario{First, Small, 64, false}, ProcessorTime, 0.80, Redis}, // as its documentation says
-		{Redis, Scenario{Completion, Large, 1, true}, ProcessorTime, 1.15, BlindSet},
+		{Redis, Scenario{Path: First, Work: Small, Workers: 1}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Path: First, Work: Small, Workers: 16}, ProcessorTime, 1.08, RedisLeast},
+		{Redis, Scenario{Path: First, Work: Small, Workers: 16}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Path: First, Work: Small, Workers: 16, Valkey: true}, ProcessorTime, 1.05, RedisLeast},
+		{Redis, Scenario{Path: Replay, Work: Small, Workers: 1}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Path: Replay, Work: Small, Workers: 16}, ProcessorTime, 1.10, RedisLeast},
+		{Redis, Scenario{Path: Replay, Work: Small, Workers: 16}, Throughput, 1, FiberRedis},
+		{Redis, Scenario{Path: Replay, Work: Medium, Workers: 16}, ProcessorTime, 1.15, RedisLeast},
+		{Redis, Scenario{Path: Replay, Work: Large, Workers: 16}, ProcessorTime, 1.15, RedisLeast},
+		{RedisPipeline, Scenario{Path: First, Work: Small, Workers: 64}, ProcessorTime, 0.80, Redis}, // as its documentation says
+		{Redis, Scenario{Path: Completion, Work: Large, Workers: 1, Valkey: true}, ProcessorTime, 1.15, BlindSet},
 	},
 )
+
+// served is a limit on the processor time of a small request over HTTP, while sixteen are under way.
+func served(s *Subject, path Path, bound float64, beside *Subject) Limit {
+	return Limit{s, Scenario{Path: path, Work: Small, Workers: 16, Served: true}, ProcessorTime, bound, beside}
+}
 
 type bounds map[Quantity]float64
 

@@ -19,6 +19,7 @@ type run struct {
 	n        int
 	backends *Backends // nil for a subject that needs none
 	store    Store
+	marks    bool
 	app      *App
 	target   *Target
 	workers  []Worker
@@ -29,11 +30,14 @@ type run struct {
 
 // open sets the subject up. The caller closes the run, even if there is an error.
 func open(b *Backends, subject *Subject, s Scenario, n int) (r *run, err error) {
-	r = &run{scenario: s, n: n, store: subject.Store, app: NewApp(s.Work)}
+	r = &run{scenario: s, n: n, store: subject.Store, marks: subject.Marks, app: NewApp(s.Work)}
 	if r.store != InMemory {
 		r.backends = b
 	}
 	r.target, err = subject.Open(b, r.app)
+	if err == nil && s.Served {
+		err = r.target.serve()
+	}
 	return r, err
 }
 
@@ -212,14 +216,24 @@ func (r *run) check() error {
 	}
 	return each(r.keys, func(key string) error {
 		again, err := r.workers[0].Fetch(key)
-		return errors.Join(err, sameAnswer(r.first[key], again))
+		return errors.Join(err, r.marked(r.first[key], false), r.marked(again, true), sameAnswer(r.first[key], again))
 	})()
 }
+
+// marked returns an error unless an answer of the library says whether it is a replay.
+func (r *run) marked(a Answer, replay bool) error {
+	if got := a.Header.Get(mark) == "true"; r.marks && got != replay {
+		return fmt.Errorf("%s is %q in %q", mark, a.Header.Get(mark), r.scenario)
+	}
+	return nil
+}
+
+const mark = "Idempotent-Replayed"
 
 // sameAnswer compares two answers but for the fields that mark a replay or a moment.
 func sameAnswer(first, again Answer) error {
 	for _, a := range []Answer{first, again} {
-		delete(a.Header, "Idempotent-Replayed")
+		delete(a.Header, mark)
 		delete(a.Header, "Date")
 	}
 	switch {

@@ -11,13 +11,18 @@ type Scenario struct {
 	Work    Work
 	Workers int
 	Valkey  bool // in place of Redis
+	Served  bool // by a server, over HTTP on loopback
 }
 
 func (s Scenario) String() string {
-	if s.Workers == 1 {
-		return fmt.Sprintf("%s, %s", s.Path, s.Work)
+	name := fmt.Sprintf("%s, %s", s.Path, s.Work)
+	if s.Workers > 1 {
+		name += fmt.Sprintf(", %d workers", s.Workers)
 	}
-	return fmt.Sprintf("%s, %s, %d workers", s.Path, s.Work, s.Workers)
+	if s.Served {
+		name += ", over HTTP"
+	}
+	return name
 }
 
 // Contender returns the subject as a contender whose batches have n requests.
@@ -46,6 +51,8 @@ func (s Scenario) Contender(b *Backends, subject *Subject, n int) Contender {
 func (s Scenario) BatchSize(store Store) int {
 	answer := max(1, s.Work.Response/(4<<10))
 	switch {
+	case s.Served:
+		return 1 << 12
 	case !s.Path.guarded():
 		return 1 << 18
 	case store == InRedis:
@@ -62,6 +69,8 @@ func (s Scenario) BatchSize(store Store) int {
 // Compared are the subjects that run in a scenario on a store. The report shows the others beside the first one.
 func (s Scenario) Compared(store Store) []*Subject {
 	switch {
+	case s.Served:
+		return s.servedOn(store)
 	case !s.Path.guarded():
 		return []*Subject{BareHandler, Memory}
 	case s.Path == Completion:
@@ -70,6 +79,20 @@ func (s Scenario) Compared(store Store) []*Subject {
 		return []*Subject{RedisLeast, RawRedis, Redis, RedisPipeline, FiberRedis}
 	case s.Path == Replay:
 		return []*Subject{MemoryLeast, Memory, Cached, FiberMemory}
+	default:
+		return []*Subject{MemoryLeast, Memory, FiberMemory}
+	}
+}
+
+// servedOn are the subjects that run over HTTP: the least, the library, and whoever else this module has.
+func (s Scenario) servedOn(store Store) []*Subject {
+	switch {
+	case !s.Path.guarded():
+		return []*Subject{BareHandler, Memory, FiberMemory}
+	case store == InRedis:
+		return []*Subject{RedisLeast, Redis, FiberRedis}
+	case store == InPostgres:
+		return []*Subject{PostgresLeast, Postgres}
 	default:
 		return []*Subject{MemoryLeast, Memory, FiberMemory}
 	}

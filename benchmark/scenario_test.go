@@ -21,9 +21,9 @@ import (
 // TestScenarios runs one batch of every subject in every scenario that has a limit, each of which checks executions and
 // answers, and finds out limits on what is not compared.
 func TestScenarios(t *testing.T) {
-	redis, err := benchmark.OpenRedis()
+	servers, err := benchmark.Open()
 	servertest.Require(t, err)
-	t.Cleanup(redis.Close)
+	t.Cleanup(servers.Close)
 	valkey, err := benchmark.OpenValkey()
 	if err == nil {
 		t.Cleanup(valkey.Close)
@@ -31,7 +31,7 @@ func TestScenarios(t *testing.T) {
 		require.ErrorIs(t, err, exec.ErrNotFound)
 	}
 	for _, limit := range benchmark.Limits {
-		backends := redis
+		backends := servers
 		if limit.Valkey {
 			backends = valkey
 		}
@@ -47,7 +47,7 @@ func TestScenarios(t *testing.T) {
 				require.NoError(t, err)
 				require.Positive(t, benchmark.Elapsed(cost))
 				require.Positive(t, cost.Client)
-				require.Equal(t, subject.Store == benchmark.InRedis, cost.Server > 0)
+				require.Equal(t, subject.Store != benchmark.InMemory, cost.Server > 0)
 			})
 		}
 	}
@@ -60,30 +60,47 @@ func TestChecks(t *testing.T) {
 		path   benchmark.Path
 		broken func(app http.Handler) http.HandlerFunc
 		want   string
+		marks  bool
 	}{
-		"executes again": {benchmark.Replay, func(app http.Handler) http.HandlerFunc { return app.ServeHTTP }, "executions"},
-		"does not execute": {benchmark.First, func(http.Handler) http.HandlerFunc {
-			return func(w http.ResponseWriter, _ *http.Request) { answer(w, "x") }
-		}, "executions"},
-		"refuses": {benchmark.First, func(http.Handler) http.HandlerFunc {
-			return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }
-		}, "status 409"},
-		"answers short": {benchmark.First, func(http.Handler) http.HandlerFunc {
-			return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
-		}, "0 bytes"},
-		"replays another body":   {benchmark.Replay, onceThen("/1", "y"), "another body"},
-		"replays another header": {benchmark.Replay, onceThen("/2", "x"), "replayed with"},
+		"executes again": {path: benchmark.Replay, want: "executions",
+			broken: func(app http.Handler) http.HandlerFunc { return app.ServeHTTP }},
+		"does not execute": {path: benchmark.First, want: "executions",
+			broken: func(http.Handler) http.HandlerFunc {
+				return func(w http.ResponseWriter, _ *http.Request) { answer(w, "x") }
+			}},
+		"refuses": {path: benchmark.First, want: "status 409",
+			broken: func(http.Handler) http.HandlerFunc {
+				return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusConflict) }
+			}},
+		"answers short": {path: benchmark.First, want: "0 bytes",
+			broken: func(http.Handler) http.HandlerFunc {
+				return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+			}},
+		"takes all keys for one": {path: benchmark.First, want: "executions",
+			broken: func(app http.Handler) http.HandlerFunc {
+				once := onceThen("/1", "x")(app)
+				return func(w http.ResponseWriter, r *http.Request) {
+					r.Header.Set("Idempotency-Key", "one")
+					once(w, r)
+				}
+			}},
+		"replays another body":   {path: benchmark.Replay, broken: onceThen("/1", "y"), want: "another body"},
+		"replays another header": {path: benchmark.Replay, broken: onceThen("/2", "x"), want: "replayed with"},
+		"marks no replay": {path: benchmark.Replay, broken: onceThen("/1", "x"), want: "Idempotent-Replayed is",
+			marks: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory,
-				Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
-					return benchmark.OverHTTP(tt.broken(app)), nil
-				}}
-			s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1}
-			_, err := s.Contender(nil, subject, 8).Batch()
-			require.ErrorContains(t, err, tt.want)
-		})
+		for _, served := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/served=%v", name, served), func(t *testing.T) {
+				t.Parallel()
+				subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Marks: tt.marks,
+					Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
+						return benchmark.NetHTTP(tt.broken(app)), nil
+					}}
+				s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1, Served: served}
+				_, err := s.Contender(nil, subject, 8).Batch()
+				require.ErrorContains(t, err, tt.want)
+			})
+		}
 	}
 }
 
@@ -114,8 +131,10 @@ func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
 
 // TestBatchesLeaveNothing would find a store of an earlier batch by its goroutine.
 func TestBatchesLeaveNothing(t *testing.T) {
-	s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1}
-	for _, subject := range []*benchmark.Subject{benchmark.Memory, benchmark.FiberMemory} {
+	for i, subject := range []*benchmark.Subject{
+		benchmark.Memory, benchmark.FiberMemory, benchmark.Memory, benchmark.FiberMemory,
+	} {
+		s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1, Served: i > 1}
 		batches := func(n int) int {
 			for range n {
 				_, err := s.Contender(nil, subject, 8).Batch()
@@ -135,7 +154,7 @@ func TestLeast(t *testing.T) {
 	backends, err := benchmark.OpenCounting()
 	servertest.Require(t, err)
 	t.Cleanup(backends.Close)
-	for _, subject := range []*benchmark.Subject{benchmark.MemoryLeast, benchmark.RedisLeast} {
+	for _, subject := range []*benchmark.Subject{benchmark.MemoryLeast, benchmark.RedisLeast, benchmark.PostgresLeast} {
 		for _, path := range []benchmark.Path{
 			benchmark.First, benchmark.Replay, benchmark.InProgress, benchmark.Reuse,
 		} {
@@ -143,15 +162,23 @@ func TestLeast(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	app := benchmark.NewApp(benchmark.Small)
-	app.During = func() { require.NoError(t, backends.Redis.Set(t.Context(), "lost", "taken over", 0).Err()) }
-	target, err := benchmark.RedisLeast.Open(backends, app)
-	require.NoError(t, err)
-	w := target.Worker(benchmark.Call{Path: benchmark.First, Work: benchmark.Small})
-	defer w.Close()
-	status, _, err := w.Do("lost")
-	require.NoError(t, err)
-	require.Equal(t, http.StatusServiceUnavailable, status)
+	for subject, takeOver := range map[*benchmark.Subject]func() error{
+		benchmark.RedisLeast: func() error { return backends.Redis.Set(t.Context(), "lost", "taken over", 0).Err() },
+		benchmark.PostgresLeast: func() error {
+			_, err := backends.Postgres.Exec(t.Context(), "UPDATE least SET token = 'another' WHERE key = 'lost'")
+			return err
+		},
+	} {
+		app := benchmark.NewApp(benchmark.Small)
+		app.During = func() { require.NoError(t, takeOver()) }
+		target, err := subject.Open(backends, app)
+		require.NoError(t, err)
+		w := target.Worker(benchmark.Call{Path: benchmark.First, Work: benchmark.Small})
+		defer w.Close()
+		status, _, err := w.Do("lost")
+		require.NoError(t, err)
+		require.Equal(t, http.StatusServiceUnavailable, status, subject.Name)
+	}
 	require.Equal(t, "taken over", backends.Redis.Get(t.Context(), "lost").Val())
 }
 

@@ -2,7 +2,9 @@ package benchmark
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -14,6 +16,7 @@ type Subject struct {
 	Name  string
 	Store Store
 	Lacks string // what it does not do, to be said beside its numbers
+	Marks bool   // replays, with the field Idempotent-Replayed
 
 	// Open sets the subject up in front of app. It is called for each batch, and not part of any measurement.
 	Open func(b *Backends, app *App) (*Target, error)
@@ -33,6 +36,9 @@ const (
 type Target struct {
 	// Worker returns a worker that calls the target in this process.
 	Worker func(Call) Worker
+
+	// Serve serves the target over HTTP until the listener is closed. It is nil if there is no handler.
+	Serve func(net.Listener) error
 
 	// Close frees what the garbage collector would not. It is nil if there is no such thing.
 	Close func() error
@@ -99,14 +105,20 @@ type Answer struct {
 	Body   []byte
 }
 
-// OverHTTP is the target that a net/http handler makes.
-func OverHTTP(h http.Handler) *Target {
-	return &Target{Worker: func(c Call) Worker { return newCaller(h, c) }}
+// NetHTTP is the target that a handler for net/http makes.
+func NetHTTP(h http.Handler) *Target {
+	return &Target{
+		Worker: func(c Call) Worker { return newCaller(h, c) },
+		Serve:  (&http.Server{Handler: h, ReadHeaderTimeout: time.Minute}).Serve,
+	}
 }
 
-// overFastHTTP is the target that a fasthttp handler makes.
-func overFastHTTP(h fasthttp.RequestHandler) *Target {
-	return &Target{Worker: func(c Call) Worker { return newFastCaller(h, c) }}
+// fastHTTP is the target that a handler for fasthttp makes.
+func fastHTTP(h fasthttp.RequestHandler) *Target {
+	return &Target{
+		Worker: func(c Call) Worker { return newFastCaller(h, c) },
+		Serve:  (&fasthttp.Server{Handler: h}).Serve,
+	}
 }
 
 // overLibrary is the target that the library makes of app with a store.
@@ -115,7 +127,7 @@ func overLibrary(store idempotency.Store, app *App) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	target := OverHTTP(m.Handler(app))
+	target := NetHTTP(m.Handler(app))
 	target.Close = func() error { return m.Shutdown(context.Background()) }
 	return target, nil
 }

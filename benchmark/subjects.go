@@ -25,18 +25,18 @@ const (
 // The subjects without a store on a server.
 var (
 	BareHandler = &Subject{Name: "bare handler", Store: InMemory, Lacks: "everything",
-		Open: func(_ *Backends, app *App) (*Target, error) { return OverHTTP(app), nil }}
+		Open: func(_ *Backends, app *App) (*Target, error) { return NetHTTP(app), nil }}
 
 	MemoryLeast = &Subject{Name: "the least, memory", Store: InMemory, Lacks: leastLacks + "; nothing expires",
-		Open: func(_ *Backends, app *App) (*Target, error) { return OverHTTP(&least{newLeastMemory(), app}), nil }}
+		Open: func(_ *Backends, app *App) (*Target, error) { return NetHTTP(&least{newLeastMemory(), app}), nil }}
 
-	Memory = &Subject{Name: "idempotency, memory", Store: InMemory,
+	Memory = &Subject{Name: "idempotency, memory", Store: InMemory, Marks: true,
 		Open: func(_ *Backends, app *App) (*Target, error) {
 			return overLibrary(idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40}), app)
 		}}
 
 	// Cached replays from a cache in front of Redis.
-	Cached = &Subject{Name: "idempotency, cache on Redis", Store: InMemory,
+	Cached = &Subject{Name: "idempotency, cache on Redis", Store: InMemory, Marks: true,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(cache.New(redisStore(b), cache.Options{}), app)
 		}}
@@ -65,13 +65,13 @@ var (
 			if err := leastComplete.Load(context.Background(), b.Redis).Err(); err != nil {
 				return nil, err
 			}
-			return OverHTTP(&least{leastRedis{b.Redis}, app}), nil
+			return NetHTTP(&least{leastRedis{b.Redis}, app}), nil
 		}}
 
-	Redis = &Subject{Name: "idempotency, Redis", Store: InRedis,
+	Redis = &Subject{Name: "idempotency, Redis", Store: InRedis, Marks: true,
 		Open: func(b *Backends, app *App) (*Target, error) { return overLibrary(redisStore(b), app) }}
 
-	RedisPipeline = &Subject{Name: "idempotency, Redis, AutoPipeline", Store: InRedis,
+	RedisPipeline = &Subject{Name: "idempotency, Redis, AutoPipeline", Store: InRedis, Marks: true,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(idempotency.NewRedisStore(b.Pipeline, idempotency.RedisOptions{}), app)
 		}}
@@ -83,14 +83,20 @@ var (
 		}}
 )
 
-// The subjects on PostgreSQL. What they take beside statements written by hand is measured in pgxstore.
+// The subjects on PostgreSQL. What they take beside single statements written by hand is measured in pgxstore.
 var (
-	Postgres = &Subject{Name: "idempotency, PostgreSQL", Store: InPostgres,
+	PostgresLeast = &Subject{Name: "the least, PostgreSQL", Store: InPostgres, Lacks: leastLacks + "; nobody deletes what has expired",
+		Open: func(b *Backends, app *App) (*Target, error) {
+			_, err := b.Postgres.Exec(context.Background(), leastTable)
+			return NetHTTP(&least{leastPostgres{b.Postgres}, app}), err
+		}}
+
+	Postgres = &Subject{Name: "idempotency, PostgreSQL", Store: InPostgres, Marks: true,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(pgxstore.New(b.Postgres, pgxstore.Options{}), app)
 		}}
 
-	PostgresTx = &Subject{Name: "idempotency, PostgreSQL, transactional", Store: InPostgres,
+	PostgresTx = &Subject{Name: "idempotency, PostgreSQL, transactional", Store: InPostgres, Marks: true,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(pgxstore.NewTx(b.Postgres, pgxstore.Options{}), app)
 		}}
@@ -144,5 +150,5 @@ func overFiber(app *App, storage fiber.Storage) *Target {
 		c.Set("Cache-Control", cacheControl[0])
 		return c.Status(app.Status).Send(app.Work.answer())
 	})
-	return overFastHTTP(f.Handler())
+	return fastHTTP(f.Handler())
 }

@@ -30,12 +30,6 @@ func (s *Server) Dir() string { return s.dir }
 // Args returns the arguments that the server was started with. It may hide them later.
 func (s *Server) Args() []string { return s.process.cmd.Args }
 
-// Processes returns the ids of all processes of a running server.
-func (s *Server) Processes() []int {
-	pid := s.process.cmd.Process.Pid
-	return append(children(pid), pid)
-}
-
 // Psql returns a command that runs the client that came with the server. It finds the password in its environment.
 func Psql(addr string, args ...string) *exec.Cmd {
 	inst, _ := ownInstallation()

@@ -6,10 +6,30 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 )
 
 // signalOrphan has the kernel send sig to the process when the thread that started it ends.
 func signalOrphan(attr *syscall.SysProcAttr, sig syscall.Signal) { attr.Pdeathsig = sig }
+
+// processorTime returns how long the threads of some processes have run on a processor.
+func processorTime(pids []int) (sum time.Duration, err error) {
+	for _, pid := range pids {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid)) // fails only for a bad pattern
+		for _, name := range threads {
+			stat, err := os.ReadFile(name)
+			if err != nil {
+				return 0, err
+			}
+			var ran time.Duration // in nanoseconds
+			if _, err := fmt.Sscan(string(stat), &ran); err != nil {
+				return 0, err
+			}
+			sum += ran
+		}
+	}
+	return sum, nil
+}
 
 // children returns the ids of the running children of a process.
 func children(pid int) (ids []int) {

@@ -3,14 +3,19 @@
 package servertest
 
 import (
+	"errors"
 	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // signalOrphan does nothing: only Linux tells the children of a process that dies.
 func signalOrphan(*syscall.SysProcAttr, syscall.Signal) {}
+
+// processorTime is known on Linux only.
+func processorTime([]int) (time.Duration, error) { return 0, errors.ErrUnsupported }
 
 // children returns the ids of the running children of a process.
 func children(pid int) (ids []int) {

@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Server is the process of a server with a port and a directory of its own. Its methods must not be called at the
@@ -74,6 +75,15 @@ func (s *Server) Resume() {
 		s.resume = nil
 	}
 }
+
+// Processes returns the ids of all processes of a running server.
+func (s *Server) Processes() []int {
+	pid := s.process.cmd.Process.Pid
+	return append(children(pid), pid)
+}
+
+// ProcessorTime returns the processor time that the processes of a running server have taken so far. Only Linux knows it.
+func (s *Server) ProcessorTime() (time.Duration, error) { return processorTime(s.Processes()) }
 
 // Close ends the server and removes its directory.
 func (s *Server) Close() {

@@ -29,13 +29,13 @@ func (d *document) table(head []string, rows [][]string) {
 func (r *results) document() string {
 	d := &document{}
 	d.head(r)
+	d.served(r)
 	d.limits(r)
-	d.paragraph("## Beside others")
-	d.paragraph("The first column is what the others are relative to. Behind a ratio are the quartiles of all rounds, " +
-		"and the median of what it is the ratio of.")
-	d.comparisons(r, bm.InMemory, "In memory: time", bm.Elapsed, duration)
-	d.comparisons(r, bm.InRedis, "Redis: processor time of client and server", bm.Processor, duration)
-	d.comparisons(r, bm.InRedis, "Redis: time, and throughput", bm.Elapsed, rate)
+	d.paragraph("## Without HTTP")
+	d.paragraph("These are to find causes by. %s", explained)
+	d.comparisons(r.on(bm.InMemory, false), "In memory: time", bm.Elapsed, duration)
+	d.comparisons(r.on(bm.InRedis, false), "Redis: processor time of client and server", bm.Processor, duration)
+	d.comparisons(r.on(bm.InRedis, false), "Redis: time, and throughput", bm.Elapsed, rate)
 	d.paragraph("### In short")
 	d.table(r.summary())
 	d.paragraph("%s", summaryNote)
@@ -69,6 +69,21 @@ func (d *document) head(r *results) {
 		"together, for one request. Every batch checks how often the handler ran, and compares replays byte for byte.")
 }
 
+const explained = "The first column is what the others are relative to. Behind a ratio are the quartiles of all rounds, " +
+	"and the median of what it is the ratio of."
+
+// served writes what the user pays.
+func (d *document) served(r *results) {
+	d.paragraph("## Over HTTP")
+	d.paragraph("![Processor time over HTTP, beside the least](%s)", plotName)
+	d.paragraph("A server and clients of net/http, on loopback, 16 requests at a time, each of them with 256 B, and an "+
+		"answer of 200 B: processor time of client, server and store together. fiber has a server of its own, fasthttp, "+
+		"which takes less than that of net/http whatever it serves: its row without a key says how much. %s", explained)
+	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres} {
+		d.comparisons(r.on(store, true), string(store), bm.Processor, duration)
+	}
+}
+
 // limits writes one row for all limits on the same.
 func (d *document) limits(r *results) {
 	d.paragraph("## Limits")
@@ -99,17 +114,17 @@ func (d *document) limits(r *results) {
 	d.table([]string{"", "Limit", "Measured", "Met"}, rows)
 }
 
-// comparisons writes what was compared on a store, by time or processor time.
-func (d *document) comparisons(r *results, store bm.Store, heading string, by func(bm.Cost) time.Duration,
+// comparisons writes what was compared, by time or processor time.
+func (d *document) comparisons(compared []comparison, heading string, by func(bm.Cost) time.Duration,
 	show func(time.Duration) string) {
 	d.paragraph("### %s", heading)
 	var head []string
 	var rows [][]string
-	for _, c := range r.compared {
-		if c.store != store {
-			continue
-		}
+	for _, c := range compared {
 		row := []string{c.scenario.String()}
+		if c.scenario.Served { // as all are of which that is said before
+			row[0] = string(c.scenario.Path)
+		}
 		if c.scenario.Valkey {
 			row[0] += ", Valkey"
 		}

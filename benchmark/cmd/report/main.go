@@ -3,7 +3,8 @@
 //	go run ./benchmark/cmd/report [-quick] [-only expression] [-rounds n] [-out directory]
 //
 // It starts private servers, so redis-server and PostgreSQL have to be installed; valkey-server need not be. Nothing
-// else should run on the machine: a full run takes about five minutes. It writes README.md into the directory.
+// else should run on the machine: a full run takes about six minutes. It writes README.md into the directory, and the plot
+// of it.
 package main
 
 import (
@@ -41,7 +42,9 @@ func main() {
 		fmt.Print(report)
 		return
 	}
-	if err := os.WriteFile(filepath.Join(*out, "README.md"), []byte(report), 0o644); err != nil {
-		log.Fatal(err)
+	for name, content := range map[string]string{"README.md": report, plotName: r.plot()} {
+		if err := os.WriteFile(filepath.Join(*out, name), []byte(content), 0o644); err != nil {
+			log.Fatal(err)
+		}
 	}
 }

@@ -91,11 +91,11 @@ func (r *results) count(all bool) error {
 
 // compare runs every scenario that a limit needs.
 func (r *results) compare() error {
-	redis, err := bm.OpenRedis()
+	servers, err := bm.Open()
 	if err != nil {
 		return err
 	}
-	defer redis.Close()
+	defer servers.Close()
 	valkey, err := bm.OpenValkey()
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
@@ -107,7 +107,7 @@ func (r *results) compare() error {
 		r.machine.valkey = redisVersion(valkey)
 	}
 	for _, l := range r.limits {
-		b := redis
+		b := servers
 		if l.Valkey {
 			b = valkey
 		}
@@ -141,6 +141,13 @@ func (r *results) find(store bm.Store, s bm.Scenario) (comparison, bool) {
 		return comparison{}, false
 	}
 	return r.compared[i], true
+}
+
+// on returns what was compared on a store, over HTTP or not.
+func (r *results) on(store bm.Store, served bool) []comparison {
+	return slices.DeleteFunc(slices.Clone(r.compared), func(c comparison) bool {
+		return c.store != store || c.scenario.Served != served
+	})
 }
 
 // value returns what was measured of a limit, if it was.

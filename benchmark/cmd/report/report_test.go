@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"slices"
 	"strings"
 	"testing"
@@ -63,7 +64,11 @@ func TestDocument(t *testing.T) {
 	doc := sample(t).document()
 	for _, want := range []string{
 		"| idempotency, memory, first, 256 B in, 200 B out | at most 15 allocs; at most 2176 B allocated; " +
-			"at most 1.4 x the time of the least, memory | **16**; 900; **1.5** | **no**; yes; **no** |",
+			"at most 3 x the time of the least, memory | **16**; 900; 1.5 | **no**; yes; yes |",
+		"| idempotency, memory, first, 256 B in, 200 B out, 16 workers, over HTTP | " +
+			"at most 1.1 x the processor time of the least, memory | **1.5** | **no** |",
+		"![Processor time over HTTP, beside the least](cost.svg)",
+		"| first | 1 · 20 ns | **1.5** (1.5-1.5) · 30 ns | **2** (2-2) · 40 ns |",
 		"| idempotency, memory, no key, 256 B in, 200 B out | no allocs; " +
 			"at most 1.1 x the time of bare handler | -; - | -; - |",
 		"| at most 1.08 x the processor time of the least, Redis; at least 1 x the throughput of fiber v3, Redis | " +
@@ -76,6 +81,22 @@ func TestDocument(t *testing.T) {
 	measured, rest, _ := strings.Cut(doc, "## Measured elsewhere\n")
 	require.NotContains(t, measured, "idemlease", "what no run measures stands apart")
 	require.Contains(t, rest, "idemlease")
+}
+
+// TestPlot shows that all that was measured over HTTP is drawn, as long as it should be.
+func TestPlot(t *testing.T) {
+	t.Parallel()
+	plot := sample(t).plot()
+	require.NoError(t, xml.Unmarshal([]byte(plot), new(struct{})))
+	for _, want := range []string{
+		">memory, first<", ">Redis, first<", ">PostgreSQL, first<",
+		`width="280" height="15" fill="#808890"/>`, ">1.00  the least<",
+		`width="420" height="15" fill="#3b82c4"/>`, ">1.50  this library<",
+		`width="560" height="15" fill="#c9772b"/>`, ">2.00  fiber v3<",
+	} {
+		require.Contains(t, plot, want)
+	}
+	require.NotContains(t, plot, "replay", "of which the sample has nothing")
 }
 
 // TestLimits finds limits that nothing is measured for, and two on the same.
