@@ -300,7 +300,9 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	if held != nil && !held.claimable(request, now) {
 		return held.record(now), nil, nil
 	}
-	e := &entry{shard: sh, name: string(name), hash: hash, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
+	e := &entry{
+		shard: sh, name: string(name), hash: hash, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease,
+	}
 	var remaining time.Duration
 	if held == nil {
 		e.created = now
