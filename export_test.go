@@ -10,7 +10,8 @@ import (
 // CollidingMemoryStore returns a store for which all keys have one of two hashes.
 func CollidingMemoryStore() *MemoryStore {
 	s := NewMemoryStore(MemoryOptions{})
-	s.hashed = 1
+	hash := s.hash
+	s.hash = func(key Key) uint64 { return hash(key) & 1 }
 	return s
 }
 
@@ -41,10 +42,10 @@ func (s *MemoryStore) Held() MemoryUsage {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.chains {
-			for ; e != nil; e = e.next {
+		for _, e := range sh.entries {
+			for ; e != nil; e = e.chain {
 				held.Total += e.size()
-				held.Users[e.key().User] += e.size()
+				held.Users[e.key.User] += e.size()
 			}
 		}
 		sh.mu.Unlock()

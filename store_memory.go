@@ -5,11 +5,9 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"encoding/binary"
 	"errors"
 	"hash/maphash"
 	"math"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,8 +50,7 @@ func (o MemoryOptions) validate() error {
 // may lose their records when it ends. It has no goroutine and nothing to close: each claim removes a few expired
 // records. It is safe for concurrent use.
 type MemoryStore struct {
-	seed            maphash.Seed
-	hashed          uint64 // the bits of a hash that count: all but in a test
+	hash            func(Key) uint64
 	start           time.Time
 	claims, answers limits
 	usage           usage
@@ -66,13 +63,14 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	faults := opts.validate()
 	opts = opts.withDefaults()
 	claims := limits{total: opts.MaxBytes, user: opts.MaxUserBytes}
+	seed := maphash.MakeSeed()
 	s := &MemoryStore{
-		seed: maphash.MakeSeed(), hashed: math.MaxUint64,
+		hash:  func(key Key) uint64 { return maphash.Comparable(seed, key) },
 		start: time.Now(), claims: claims, answers: claims.lessReserve(), faults: faults,
 	}
 	s.usage.init()
 	for i := range s.shards {
-		s.shards[i].store, s.shards[i].chains = s, make([]*entry, 1)
+		s.shards[i].store, s.shards[i].entries = s, make(map[uint64]*entry)
 	}
 	return s
 }
@@ -83,7 +81,7 @@ func (s *MemoryStore) Immediate() bool { return true }
 // limits are the most bytes that all records may have, and those of one user.
 type limits struct{ total, user int64 }
 
-// lessReserve returns the limits without the reserve for claims. A claim takes about 300 bytes and an answer may take
+// lessReserve returns the limits without the reserve for claims. A claim takes about 400 bytes and an answer may take
 // 1 MiB, so an eighth leaves room for many claims and costs few answers.
 func (l limits) lessReserve() limits {
 	const part = 8
@@ -156,110 +154,62 @@ func (u *usage) subtract(user string, n int64) {
 	}
 }
 
-// appendName appends what a record is named by: a key as one text, which begins with the lengths of user and endpoint.
-func appendName(b []byte, key Key) []byte {
-	b = binary.AppendUvarint(b, uint64(len(key.User)))
-	b = binary.AppendUvarint(b, uint64(len(key.Endpoint)))
-	return append(append(append(b, key.User...), key.Endpoint...), key.ID...)
-}
-
-// keyNamed returns the key of a name. Its parts are cut out of the name.
-func keyNamed(name string) Key {
-	user, name := cutLength(name)
-	endpoint, name := cutLength(name)
-	return Key{User: name[:user], Endpoint: name[user:][:endpoint], ID: name[user+endpoint:]}
-}
-
-func cutLength(name string) (length int, rest string) {
-	for shift := 0; ; shift += 7 {
-		c := name[0]
-		name = name[1:]
-		length |= int(c&0x7f) << shift
-		if c < 0x80 {
-			return length, name
-		}
-	}
-}
-
-// shard holds the records of a part of the keys. Those whose hashes end alike are a chain. There are about as many chains
-// as records: each record that comes divides one of the chains in two. A map would take four times as much, and its growth
-// many records at once.
+// shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
+// times as large. The few records whose hashes are equal are a chain.
 type shard struct {
 	store    *MemoryStore
 	mu       sync.Mutex
-	chains   []*entry
-	expiring expiring // all records
+	entries  map[uint64]*entry
+	expiring expiring
 }
 
-// chain returns the place of the first record whose hash ends as that one does.
-func (sh *shard) chain(hash uint32) **entry {
-	n := uint64(len(sh.chains))
-	all := uint64(1) << bits.Len64(n-1) // how many there will be when each has been divided
-	i := uint64(hash) % all
-	if i >= n {
-		i -= all / 2 // is not divided yet
-	}
-	return &sh.chains[i]
-}
-
-func (sh *shard) get(hash uint32, name []byte) *entry {
-	for e := *sh.chain(hash); e != nil; e = e.next {
-		if e.hash == hash && e.name == string(name) {
+func (sh *shard) get(hash uint64, key Key) *entry {
+	for e := sh.entries[hash]; e != nil; e = e.chain {
+		if e.key == key {
 			return e
 		}
 	}
 	return nil
 }
 
-func (sh *shard) put(e *entry) {
-	if len(sh.expiring) >= len(sh.chains) {
-		sh.divide()
-	}
-	first := sh.chain(e.hash)
-	e.next, *first = *first, e
+func (sh *shard) put(hash uint64, e *entry) {
+	e.chain = sh.entries[hash]
+	sh.entries[hash] = e
 }
 
-// divide divides the chain whose turn it is. The second half of it becomes the last chain.
-func (sh *shard) divide() {
-	n := uint64(len(sh.chains))
-	sh.chains = append(sh.chains, nil)
-	divided := &sh.chains[n-uint64(1)<<(bits.Len64(n)-1)]
-	e := *divided
-	*divided = nil
-	for e != nil {
-		first := sh.chain(e.hash)
-		e, e.next, *first = e.next, *first, e
+func (sh *shard) drop(hash uint64, e *entry) {
+	first := sh.entries[hash]
+	switch {
+	case first != e:
+		for first.chain != e {
+			first = first.chain
+		}
+		first.chain = e.chain
+	case e.chain != nil:
+		sh.entries[hash] = e.chain
+	default:
+		delete(sh.entries, hash)
 	}
-}
-
-func (sh *shard) drop(e *entry) {
-	place := sh.chain(e.hash)
-	for *place != e {
-		place = &(*place).next
-	}
-	*place, e.next = e.next, nil
+	e.chain = nil
 }
 
 // entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
 // tells whose a claim is. Times are counted from the start of the store: a monotonic clock, in a third of the space.
 type entry struct {
 	shard       *shard
-	name        string // its own memory, whatever the key was cut out of
+	key         Key
 	fingerprint Fingerprint
+	attempt     int32
+	released    bool
+	completed   bool
 	created     time.Duration
 	lease       time.Duration // when it ends
 	expires     time.Duration // not before the lease
 	response    Response
-	next        *entry // in its chain
 
-	hash      uint32 // of the name
-	attempt   int32
-	place     int32 // among those that expire, from 1; 0: removed
-	released  bool
-	completed bool
+	chain *entry
+	place int // among those that expire, from 1; 0: removed
 }
-
-func (e *entry) key() Key { return keyNamed(e.name) }
 
 func (e *entry) record(now time.Duration) Record {
 	r := Record{
@@ -275,11 +225,10 @@ func (e *entry) record(now time.Duration) Record {
 }
 
 // entryOverhead estimates what a record takes beyond its bytes.
-const entryOverhead = 240
+const entryOverhead = 320
 
 func (e *entry) size() int64 {
-	key := e.key()
-	n := entryOverhead + len(key.User) + len(key.Endpoint) + len(key.ID) +
+	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
 		len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
 	return int64(n)
 }
@@ -289,32 +238,29 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	if s.faults != nil {
 		return Record{}, nil, s.faults
 	}
-	var space [256]byte // on the stack, and enough for most keys
-	name := appendName(space[:0], key)
-	sh, hash := s.lock(name)
+	hash := s.hash(key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := s.now()
 	s.trim(sh, now, 2)
 
-	held := s.find(sh, hash, name, now)
+	held := s.find(sh, hash, key, now)
 	if held != nil && !held.claimable(request, now) {
 		return held.record(now), nil, nil
 	}
-	e := &entry{
-		shard: sh, name: string(name), hash: hash, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease,
-	}
+	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
 	var remaining time.Duration
 	if held == nil {
 		e.created = now
-		if err := s.insert(e, now); err != nil {
+		if err := s.insert(sh, hash, e, now); err != nil {
 			return Record{}, nil, err
 		}
 	} else {
 		e.created, e.attempt = held.created, held.attempt+1
 		remaining = held.expires - now
 		sh.forget(held)
-		sh.drop(held)
-		sh.put(e) // of the same size
+		sh.drop(hash, held)
+		sh.put(hash, e) // of the same size
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.record(now)
@@ -331,37 +277,35 @@ func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
 
 func (s *MemoryStore) now() time.Duration { return time.Since(s.start) }
 
-// lock locks the shard of a record, and returns the hash that the record has there.
-func (s *MemoryStore) lock(name []byte) (sh *shard, hash uint32) {
-	all := maphash.Bytes(s.seed, name) & s.hashed
-	sh = &s.shards[all>>32%uint64(len(s.shards))]
+func (s *MemoryStore) lock(hash uint64) *shard {
+	sh := &s.shards[hash%uint64(len(s.shards))]
 	sh.mu.Lock()
-	return sh, uint32(all)
+	return sh
 }
 
 // find returns the record of key, unless it has expired.
-func (s *MemoryStore) find(sh *shard, hash uint32, name []byte, now time.Duration) *entry {
-	e := sh.get(hash, name)
+func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *entry {
+	e := sh.get(hash, key)
 	if e != nil && e.expires <= now {
-		s.remove(e)
+		s.remove(sh, hash, e)
 		return nil
 	}
 	return e
 }
 
 // insert adds a record, if there is room for it. The caller lets it expire.
-func (s *MemoryStore) insert(e *entry, now time.Duration) error {
-	if err := s.take(e.shard, e.key().User, e.size(), s.claims, now); err != nil {
+func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) error {
+	if err := s.take(sh, e.key.User, e.size(), s.claims, now); err != nil {
 		return err
 	}
-	e.shard.put(e)
+	sh.put(hash, e)
 	return nil
 }
 
-func (s *MemoryStore) remove(e *entry) {
-	e.shard.drop(e)
-	e.shard.forget(e)
-	s.usage.subtract(e.key().User, e.size())
+func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
+	sh.drop(hash, e)
+	sh.forget(e)
+	s.usage.subtract(e.key.User, e.size())
 }
 
 // take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
@@ -378,7 +322,7 @@ func (s *MemoryStore) take(sh *shard, user string, n int64, within limits, now t
 func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) (trimmed bool) {
 	for ; n > 0 && len(sh.expiring) > 0 && sh.expiring[0].expires <= now; n-- {
 		e := sh.expiring[0]
-		s.remove(e)
+		s.remove(sh, s.hash(e.key), e)
 		trimmed = true
 	}
 	return trimmed
@@ -408,13 +352,13 @@ func (x expiring) Less(i, j int) bool { return x[i].expires < x[j].expires }
 
 func (x expiring) Swap(i, j int) {
 	x[i], x[j] = x[j], x[i]
-	x[i].place, x[j].place = int32(i+1), int32(j+1)
+	x[i].place, x[j].place = i+1, j+1
 }
 
 // Push is for [heap.Push].
 func (x *expiring) Push(e any) {
 	*x = append(*x, e.(*entry))
-	e.(*entry).place = int32(len(*x))
+	e.(*entry).place = len(*x)
 }
 
 // Pop is for [heap.Remove].
@@ -433,11 +377,11 @@ func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
 		heap.Push(&sh.expiring, e)
 		return
 	}
-	heap.Fix(&sh.expiring, int(e.place)-1)
+	heap.Fix(&sh.expiring, e.place-1)
 }
 
 // forget takes e out of the heap.
-func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, int(e.place)-1) }
+func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, e.place-1) }
 
 // Context implements [Claim].
 func (e *entry) Context(ctx context.Context) context.Context { return ctx }
@@ -490,10 +434,11 @@ func (e *entry) restore(now time.Duration) error {
 		return nil
 	}
 	s := e.shard.store
-	if s.find(e.shard, e.hash, []byte(e.name), now) != nil {
+	hash := s.hash(e.key)
+	if s.find(e.shard, hash, e.key, now) != nil {
 		return ErrClaimLost
 	}
-	if err := s.insert(e, now); err != nil {
+	if err := s.insert(e.shard, hash, e, now); err != nil {
 		return err
 	}
 	return ErrRestored
@@ -504,7 +449,7 @@ func (e *entry) respond(resp Response, now time.Duration) {
 	s, before := e.shard.store, e.size()
 	e.completed, e.response = true, resp
 	n := e.size() - before
-	if n > 0 && s.take(e.shard, e.key().User, n, s.answers, now) != nil {
+	if n > 0 && s.take(e.shard, e.key.User, n, s.answers, now) != nil {
 		e.response = Response{Status: resp.Status, Omitted: true}
 	}
 }
@@ -538,11 +483,11 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	if s.faults != nil {
 		return Entry{}, s.faults
 	}
-	name := appendName(nil, key)
-	sh, hash := s.lock(name)
+	hash := s.hash(key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := s.now()
-	e := s.find(sh, hash, name, now)
+	e := s.find(sh, hash, key, now)
 	if e == nil {
 		return Entry{}, ErrNoRecord
 	}
@@ -557,7 +502,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 // shown returns what people are told of the record, but for the digest and the response. The caller holds the shard.
 func (e *entry) shown(now time.Duration) Entry {
 	shown := Entry{
-		Key: e.key(), State: e.state(now),
+		Key: e.key, State: e.state(now),
 		Attempt: int(e.attempt), Created: e.shard.store.start.Add(e.created), Fingerprint: e.fingerprint,
 		Remaining: e.expires - now, Size: e.size() - entryOverhead,
 	}
@@ -590,18 +535,18 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 	if s.faults != nil {
 		return s.faults
 	}
-	name := appendName(nil, asked.Key)
-	sh, hash := s.lock(name)
+	hash := s.hash(asked.Key)
+	sh := s.lock(hash)
 	defer sh.mu.Unlock()
 	now := s.now()
-	e := s.find(sh, hash, name, now)
+	e := s.find(sh, hash, asked.Key, now)
 	if e == nil {
 		return ErrNoRecord
 	}
 	if err := e.shown(now).mayForget(asked); err != nil {
 		return err
 	}
-	s.remove(e)
+	s.remove(sh, hash, e)
 	return nil
 }
 
@@ -634,7 +579,7 @@ func (sh *shard) list(user string, to *collector) {
 	defer sh.mu.Unlock()
 	now := sh.store.now()
 	for _, e := range sh.expiring { // which has all of them
-		if e.live(now) && (user == "" || user == e.key().User) {
+		if e.live(now) && (user == "" || user == e.key.User) {
 			to.add(e.shown(now))
 		}
 	}

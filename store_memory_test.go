@@ -165,7 +165,7 @@ func TestMemoryStoreStaysWithinItsLimit(t *testing.T) {
 		record, _, err := store.Begin(t.Context(), testservice.NumberedKey(i), testservice.AttemptFor(time.Hour))
 		if err == nil && record.Response != nil {
 			found++
-			size += 240 + int64(len(record.Response.Body))
+			size += 300 + int64(len(record.Response.Body))
 			if record.Response.Omitted {
 				omitted++
 			}
@@ -337,7 +337,7 @@ func claimUntilRefused(t testing.TB, store idempotency.Store, user string) (n in
 }
 
 // claimSize is about what a claim of userKey takes.
-const claimSize = 310
+const claimSize = 400
 
 // How many accounts it takes to leave no room for another user.
 func TestAccountsThatFillAMemoryStore(t *testing.T) {

@@ -36,8 +36,8 @@ func heap() uint64 {
 // contentSize is what an entry holds in any store.
 func contentSize() float64 {
 	key, _, resp := entry(NewKeys(1)[0])
-	const token = 16
-	n := len(key.User) + len(key.Endpoint) + len(key.ID) + sha256.Size + token + len(resp.Body)
+	const operation, token = 16, 16
+	n := len(key.User) + len(key.Endpoint) + len(key.ID) + sha256.Size + operation + token + len(resp.Body)
 	for name, values := range resp.Header.Header() {
 		n += len(name) + len(values[0])
 	}

@@ -8,21 +8,21 @@ var all = slices.Concat(ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunn
 var ofMemory = []mutant{{
 	name: "memory-get-then-set", broken: "Begin looks the key up, unlocks, and then claims: two requests may both find nothing.",
 	file: "store_memory.go",
-	from: "	e := &entry{\n",
+	from: "	e := &entry{shard: sh, key: key, fingerprint",
 	to: "	sh.mu.Unlock()\n	time.Sleep(time.Millisecond)\n	sh.mu.Lock()\n" +
-		"	e := &entry{\n",
+		"	e := &entry{shard: sh, key: key, fingerprint",
 	test: "TestMemoryStoreConforms/leased/concurrent claims",
 }, {
 	name: "memory-no-fence", broken: "An owner that was overtaken completes over its successor.",
 	file: "store_memory.go",
-	from: "	if s.find(e.shard, e.hash, []byte(e.name), now) != nil {\n		return ErrClaimLost\n	}",
-	to:   "	s.find(e.shard, e.hash, []byte(e.name), now)",
+	from: "	if s.find(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
+	to:   "	s.find(e.shard, hash, e.key, now)",
 	test: "TestMemoryStoreConforms/leased/overtaken owner",
 }, {
 	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
 	file: "store_memory.go",
 	from: "	repeated := e.released\n",
-	to:   "	if held := e.shard.get(e.hash, []byte(e.name)); held != nil {\n		e = held\n	}\n	repeated := e.released\n",
+	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	repeated := e.released\n",
 	test: "TestMemoryStoreConforms/leased/overtaken owner",
 }, {
 	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
