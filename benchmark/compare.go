@@ -77,30 +77,37 @@ func (c *Comparison) Median(i int, by func(Cost) time.Duration) time.Duration {
 
 // costOf returns what an operation costs of the n that f does. Without b, there is no server.
 func costOf(b *Backends, n int, f func() error) (Cost, error) {
-	client, server, err := processorTimes(b)
+	server, err := b.processorTime()
 	if err != nil {
 		return Cost{}, err
 	}
-	started := time.Now()
+	client, started := ownProcessorTime(), time.Now()
 	err = f()
 	elapsed := time.Since(started)
-	client2, server2, err2 := processorTimes(b)
+	client = ownProcessorTime() - client // before the servers are asked, which takes some
+	server2, err2 := b.processorTime()
 	each := func(d time.Duration) time.Duration { return d / time.Duration(n) }
-	return Cost{each(elapsed), each(client2 - client), each(server2 - server)}, errors.Join(err, err2)
+	return Cost{each(elapsed), each(client), each(server2 - server)}, errors.Join(err, err2)
 }
 
-// processorTimes returns the processor time that this process has taken so far, and that the servers have.
-func processorTimes(b *Backends) (client, server time.Duration, err error) {
-	if b != nil {
-		for _, s := range b.servers {
-			took, err := s.ProcessorTime()
-			if err != nil {
-				return 0, 0, err
-			}
-			server += took
-		}
+// processorTime returns the processor time that the servers have taken so far.
+func (b *Backends) processorTime() (sum time.Duration, err error) {
+	if b == nil {
+		return 0, nil
 	}
+	for _, s := range b.servers {
+		took, err := s.ProcessorTime()
+		if err != nil {
+			return 0, err
+		}
+		sum += took
+	}
+	return sum, nil
+}
+
+// ownProcessorTime returns the processor time that this process has taken so far.
+func ownProcessorTime() time.Duration {
 	var usage syscall.Rusage
-	err = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), server, err
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only if it is called wrongly
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }

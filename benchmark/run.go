@@ -19,7 +19,7 @@ type run struct {
 	n        int
 	backends *Backends // nil for a subject that needs none
 	store    Store
-	marks    bool
+	mark     string // of replays
 	app      *App
 	target   *Target
 	workers  []Worker
@@ -30,7 +30,7 @@ type run struct {
 
 // open sets the subject up. The caller closes the run, even if there is an error.
 func open(b *Backends, subject *Subject, s Scenario, n int) (r *run, err error) {
-	r = &run{scenario: s, n: n, store: subject.Store, marks: subject.Marks, app: NewApp(s.Work)}
+	r = &run{scenario: s, n: n, store: subject.Store, mark: subject.Mark, app: NewApp(s.Work)}
 	if r.store != InMemory {
 		r.backends = b
 	}
@@ -216,24 +216,22 @@ func (r *run) check() error {
 	}
 	return each(r.keys, func(key string) error {
 		again, err := r.workers[0].Fetch(key)
-		return errors.Join(err, r.marked(r.first[key], false), r.marked(again, true), sameAnswer(r.first[key], again))
+		return errors.Join(err, r.marked(r.first[key], false), r.marked(again, true), r.sameAnswer(r.first[key], again))
 	})()
 }
 
-// marked returns an error unless an answer of the library says whether it is a replay.
+// marked returns an error unless an answer says whether it is a replay, if the subject's answers do.
 func (r *run) marked(a Answer, replay bool) error {
-	if got := a.Header.Get(mark) == "true"; r.marks && got != replay {
-		return fmt.Errorf("%s is %q in %q", mark, a.Header.Get(mark), r.scenario)
+	if got := a.Header.Get(r.mark); r.mark != "" && (got == "true") != replay {
+		return fmt.Errorf("%s is %q in %q", r.mark, got, r.scenario)
 	}
 	return nil
 }
 
-const mark = "Idempotent-Replayed"
-
 // sameAnswer compares two answers but for the fields that mark a replay or a moment.
-func sameAnswer(first, again Answer) error {
+func (r *run) sameAnswer(first, again Answer) error {
 	for _, a := range []Answer{first, again} {
-		delete(a.Header, mark)
+		delete(a.Header, r.mark)
 		delete(a.Header, "Date")
 	}
 	switch {

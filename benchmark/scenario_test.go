@@ -60,7 +60,7 @@ func TestChecks(t *testing.T) {
 		path   benchmark.Path
 		broken func(app http.Handler) http.HandlerFunc
 		want   string
-		marks  bool
+		mark   string
 	}{
 		"executes again": {path: benchmark.Replay, want: "executions",
 			broken: func(app http.Handler) http.HandlerFunc { return app.ServeHTTP }},
@@ -87,12 +87,12 @@ func TestChecks(t *testing.T) {
 		"replays another body":   {path: benchmark.Replay, broken: onceThen("/1", "y"), want: "another body"},
 		"replays another header": {path: benchmark.Replay, broken: onceThen("/2", "x"), want: "replayed with"},
 		"marks no replay": {path: benchmark.Replay, broken: onceThen("/1", "x"), want: "Idempotent-Replayed is",
-			marks: true},
+			mark: benchmark.ReplayMark},
 	} {
 		for _, served := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/served=%v", name, served), func(t *testing.T) {
 				t.Parallel()
-				subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Marks: tt.marks,
+				subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Mark: tt.mark,
 					Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
 						return benchmark.NetHTTP(tt.broken(app)), nil
 					}}

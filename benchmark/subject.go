@@ -16,11 +16,14 @@ type Subject struct {
 	Name  string
 	Store Store
 	Lacks string // what it does not do, to be said beside its numbers
-	Marks bool   // replays, with the field Idempotent-Replayed
+	Mark  string // the field that is "true" in its replays; "": it has none
 
 	// Open sets the subject up in front of app. It is called for each batch, and not part of any measurement.
 	Open func(b *Backends, app *App) (*Target, error)
 }
+
+// ReplayMark is the Mark of the library.
+const ReplayMark = "Idempotent-Replayed"
 
 // Store is where a subject keeps its records.
 type Store string

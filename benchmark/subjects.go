@@ -30,13 +30,13 @@ var (
 	MemoryLeast = &Subject{Name: "the least, memory", Store: InMemory, Lacks: leastLacks + "; nothing expires",
 		Open: func(_ *Backends, app *App) (*Target, error) { return NetHTTP(&least{newLeastMemory(), app}), nil }}
 
-	Memory = &Subject{Name: "idempotency, memory", Store: InMemory, Marks: true,
+	Memory = &Subject{Name: "idempotency, memory", Store: InMemory, Mark: ReplayMark,
 		Open: func(_ *Backends, app *App) (*Target, error) {
 			return overLibrary(idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40}), app)
 		}}
 
 	// Cached replays from a cache in front of Redis.
-	Cached = &Subject{Name: "idempotency, cache on Redis", Store: InMemory, Marks: true,
+	Cached = &Subject{Name: "idempotency, cache on Redis", Store: InMemory, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(cache.New(redisStore(b), cache.Options{}), app)
 		}}
@@ -68,10 +68,10 @@ var (
 			return NetHTTP(&least{leastRedis{b.Redis}, app}), nil
 		}}
 
-	Redis = &Subject{Name: "idempotency, Redis", Store: InRedis, Marks: true,
+	Redis = &Subject{Name: "idempotency, Redis", Store: InRedis, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) { return overLibrary(redisStore(b), app) }}
 
-	RedisPipeline = &Subject{Name: "idempotency, Redis, AutoPipeline", Store: InRedis, Marks: true,
+	RedisPipeline = &Subject{Name: "idempotency, Redis, AutoPipeline", Store: InRedis, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(idempotency.NewRedisStore(b.Pipeline, idempotency.RedisOptions{}), app)
 		}}
@@ -91,12 +91,12 @@ var (
 			return NetHTTP(&least{leastPostgres{b.Postgres}, app}), err
 		}}
 
-	Postgres = &Subject{Name: "idempotency, PostgreSQL", Store: InPostgres, Marks: true,
+	Postgres = &Subject{Name: "idempotency, PostgreSQL", Store: InPostgres, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(pgxstore.New(b.Postgres, pgxstore.Options{}), app)
 		}}
 
-	PostgresTx = &Subject{Name: "idempotency, PostgreSQL, transactional", Store: InPostgres, Marks: true,
+	PostgresTx = &Subject{Name: "idempotency, PostgreSQL, transactional", Store: InPostgres, Mark: ReplayMark,
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(pgxstore.NewTx(b.Postgres, pgxstore.Options{}), app)
 		}}

@@ -20,7 +20,7 @@ const (
 
 	barHeight, barStep, groupGap = 15, 19, 10
 
-	grey, blue, orange = "#808890", "#3b82c4", "#c9772b"
+	grey, blue, orange = "#737c86", "#3b82c4", "#c9772b"
 )
 
 // plot draws the processor time over HTTP, beside that of the least.
@@ -38,7 +38,6 @@ func (r *results) plot() string {
 			y += groupGap
 		}
 	}
-	fmt.Fprintf(&b, `<path d="M%d %dV%d" stroke="%s" stroke-dasharray="2 3"/>`+"\n", plotLeft+plotUnit, plotTop-6, y-groupGap, grey)
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %[1]d %[2]d" `+
 		`font-family="sans-serif" font-size="12" fill="%s">`+"\n%s</svg>\n", plotWidth, y, grey, &b)
 }
@@ -57,16 +56,20 @@ func text(b *strings.Builder, x, y int, s string) {
 
 // label is the name of a subject without its store, which is said at the left.
 func label(s *bm.Subject) string {
-	name, _, _ := strings.Cut(s.Name, ",")
-	if s.Marks {
-		name = "this library"
+	switch colour(s) {
+	case blue:
+		return "this library"
+	case orange:
+		return "fiber v3, on fasthttp"
+	default:
+		name, _, _ := strings.Cut(s.Name, ",")
+		return name
 	}
-	return name
 }
 
 func colour(s *bm.Subject) string {
 	switch {
-	case s.Marks:
+	case s.Mark == bm.ReplayMark:
 		return blue
 	case s == bm.FiberMemory, s == bm.FiberRedis:
 		return orange

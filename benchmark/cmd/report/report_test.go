@@ -90,9 +90,9 @@ func TestPlot(t *testing.T) {
 	require.NoError(t, xml.Unmarshal([]byte(plot), new(struct{})))
 	for _, want := range []string{
 		">memory, first<", ">Redis, first<", ">PostgreSQL, first<",
-		`width="280" height="15" fill="#808890"/>`, ">1.00  the least<",
+		`width="280" height="15" fill="#737c86"/>`, ">1.00  the least<",
 		`width="420" height="15" fill="#3b82c4"/>`, ">1.50  this library<",
-		`width="560" height="15" fill="#c9772b"/>`, ">2.00  fiber v3<",
+		`width="560" height="15" fill="#c9772b"/>`, ">2.00  fiber v3, on fasthttp<",
 	} {
 		require.Contains(t, plot, want)
 	}
