@@ -21,9 +21,9 @@ var header = idempotency.NewFields(http.Header{
 
 // entry is one request as a store sees it. Its strings are nobody else's, as those of a request are.
 func entry(id string) (idempotency.Key, idempotency.ClaimRequest, idempotency.Response) {
-	key := idempotency.Key{
-		User: strings.Clone("user-0123456789"), Endpoint: strings.Clone("POST " + path), ID: strings.Clone(id),
-	}
+	const user, endpoint = "user-0123456789", "POST " + path
+	all := strings.Clone(user + endpoint + id) // in one piece, as the middleware makes it
+	key := idempotency.Key{User: all[:len(user)], Endpoint: all[len(user):][:len(endpoint)], ID: all[len(user)+len(endpoint):]}
 	attempt := idempotency.ClaimRequest{Fingerprint: sha256.Sum256([]byte(id)), Lease: lease, TTL: ttl, TakeOver: true}
 	resp := idempotency.Response{
 		Status: http.StatusCreated, Header: idempotency.Fields(strings.Clone(string(header))), Body: Small.answer(),

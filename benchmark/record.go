@@ -9,7 +9,7 @@ import (
 )
 
 // RecordOverhead returns how many bytes a record takes in a memory store that holds n of them, beyond its content: key,
-// fingerprint, operation, token and answer.
+// fingerprint, token and answer.
 func RecordOverhead(n int) (float64, error) {
 	ctx := context.Background()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 1 << 40})
@@ -36,8 +36,8 @@ func heap() uint64 {
 // contentSize is what an entry holds in any store.
 func contentSize() float64 {
 	key, _, resp := entry(NewKeys(1)[0])
-	const operation, token = 16, 16
-	n := len(key.User) + len(key.Endpoint) + len(key.ID) + sha256.Size + operation + token + len(resp.Body)
+	const token = 16
+	n := len(key.User) + len(key.Endpoint) + len(key.ID) + sha256.Size + token + len(resp.Body)
 	for name, values := range resp.Header.Header() {
 		n += len(name) + len(values[0])
 	}
