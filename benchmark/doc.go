@@ -6,10 +6,13 @@
 // subjects in turns and takes the median of the ratios within each round, and the report shows it beside the limit. On
 // a server, processor time of client and server together is steadier than throughput. No test depends on time.
 //
+// What a user pays is measured over HTTP: a real server, and clients of it, on loopback ([Scenario].Served). The same
+// without HTTP is for finding causes.
+//
 // Every batch is checked: how often the handler ran, the status and length of each answer, and replays byte for byte
 // against the first answer.
 //
-//	go run ./benchmark/cmd/report          # all of it, into docs/benchmarks/README.md
+//	go run ./benchmark/cmd/report          # all of it, into docs/benchmarks/README.md and cost.svg
 //	go run ./benchmark/cmd/report -quick   # a first impression, printed only
 //	go run ./benchmark/cmd/durable         # the stores on a disk, into docs/benchmarks/durable.md
 //

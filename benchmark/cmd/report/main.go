@@ -3,7 +3,7 @@
 //	go run ./benchmark/cmd/report [-quick] [-only expression] [-rounds n] [-out directory]
 //
 // It starts private servers, so redis-server and PostgreSQL have to be installed; valkey-server need not be. Nothing
-// else should run on the machine: a full run takes about six minutes. It writes README.md into the directory, and the plot
+// else should run on the machine: a full run takes about four minutes. It writes README.md into the directory, and the plot
 // of it.
 package main
 
