@@ -376,7 +376,7 @@ func (e *exchange) work(ctx context.Context) {
 		return
 	}
 	decided := e.execution.operation.decided()
-	e.ending = e.endingOf(ctx, wrote || decided.ends(), wrote, whole)
+	e.ending = e.endingOf(ctx, decided, wrote, whole)
 	status := e.answer.Status
 	kept := e.keptOf(decided)
 	e.execution.conclude(status, fateKept, kept, nil) // which is true even if Storable panics
@@ -389,8 +389,8 @@ func (e *exchange) work(ctx context.Context) {
 }
 
 // endingOf says how a handler ended that has returned.
-func (e *exchange) endingOf(ctx context.Context, spoke, wrote, whole bool) ending {
-	if !spoke {
+func (e *exchange) endingOf(ctx context.Context, decided Verdict, wrote, whole bool) ending {
+	if !wrote && !decided.ends() {
 		e.ended = context.Cause(ctx)
 	}
 	switch {
