@@ -28,9 +28,8 @@ const (
 )
 
 func newBacklog() *backlog {
-	b := new(backlog)
-	b.ctx, b.stop = context.WithCancel(context.Background())
-	return b
+	ctx, stop := context.WithCancel(context.Background())
+	return &backlog{ctx: ctx, stop: stop}
 }
 
 // run runs a task that holds so many bytes, unless there are most tasks already. It reports whether there was room.

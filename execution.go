@@ -129,7 +129,6 @@ func (x *execution) end(ctx context.Context) (refusal error) {
 	x.fate = fateUnknown
 	switch f {
 	case fateKept:
-		x.kept = x.kept.withNote(&x.event.Note)
 		refusal = x.complete()
 		x.fate = fateKept
 	case fateReleased:
@@ -254,7 +253,7 @@ func (x *execution) persist(within time.Duration) error {
 func (x *execution) completeOnce(most time.Duration) error {
 	ctx, cancel := x.step(most)
 	defer cancel()
-	return x.claim.Complete(ctx, x.kept, x.runner.opts.TTL)
+	return x.claim.Complete(ctx, x.kept.withNote(&x.event.Note), x.runner.opts.TTL)
 }
 
 // completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the
@@ -290,10 +289,15 @@ func (x *execution) releaseLater() {
 		lasts = x.runner.opts.TTL
 	}
 	x.runner.backlog.run(mostReleases, 0, func() {
+		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Since(began) < lasts; pause = min(2*pause, lastRetry) {
 			err := later.releaseOnce(later.claim, later.untouched())
-			// For a lease, the request for the claim may still be on its way, behind that for its release.
-			never := errors.Is(err, ErrClaimLost) && time.Since(began) > later.runner.opts.Lease
+			unknown := errors.Is(err, ErrClaimLost)
+			if unknown && denied.IsZero() {
+				denied = time.Now()
+			}
+			// The request for the claim may still be on its way, behind that for its release.
+			never := unknown && time.Since(denied) > later.runner.opts.StoreTimeout
 			if err == nil || never || !sleep(later.request, pause, nil) {
 				break
 			}

@@ -187,6 +187,7 @@ func TestEventsOfWhatIsStoredLater(t *testing.T) {
 		require.GreaterOrEqual(t, later.Completion, down-workTakes)
 		require.Equal(t, workTakes+later.Completion, later.Total)
 		require.False(t, later.Omitted)
+		require.Equal(t, answeredBytes, later.Stored, "without the note")
 		require.Equal(t, someNote, later.Note)
 		_, replayed, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil, workSlowly)
 		require.NoError(t, err)
