@@ -12,9 +12,9 @@
 // Every batch is checked: how often the handler ran, the status and length of each answer, and replays byte for byte
 // against the first answer.
 //
-//	go run ./benchmark/cmd/report          # all of it, into docs/benchmarks/README.md and cost.svg
+//	go run ./benchmark/cmd/report          # all of it, into benchmark/results/README.md and cost.svg
 //	go run ./benchmark/cmd/report -quick   # a first impression, printed only
-//	go run ./benchmark/cmd/durable         # the stores on a disk, into docs/benchmarks/durable.md
+//	go run ./benchmark/cmd/durable         # the stores on a disk, into benchmark/results/durable.md
 //
 // The race detector changes what is allocated, so the test of the limits is not built under -race.
 package benchmark

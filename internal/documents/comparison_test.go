@@ -28,6 +28,6 @@ func TestComparisonIsComplete(t *testing.T) {
 		}
 	}
 	for _, figure := range regexp.MustCompile(`\d+\.\d+ us`).FindAllString(page, -1) {
-		require.Contains(t, read(t, "docs/benchmarks/README.md"), figure)
+		require.Contains(t, read(t, "benchmark/results/README.md"), figure)
 	}
 }

@@ -76,9 +76,9 @@ func TestOperatingShowsTheCode(t *testing.T) {
 // Figures of room stand in the page that the benchmark has written.
 func TestOperatingFiguresAreMeasured(t *testing.T) {
 	t.Parallel()
-	_, table, found := strings.Cut(read(t, "docs/operating.md"), "<!-- from benchmarks/footprint.md -->\n")
+	_, table, found := strings.Cut(read(t, "docs/operating.md"), "<!-- from benchmark/results/footprint.md -->\n")
 	require.True(t, found)
 	table, _, found = strings.Cut(table, "<!-- end -->")
 	require.True(t, found)
-	require.Contains(t, read(t, "docs/benchmarks/footprint.md"), strings.TrimSpace(table))
+	require.Contains(t, read(t, "benchmark/results/footprint.md"), strings.TrimSpace(table))
 }

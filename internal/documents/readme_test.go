@@ -216,7 +216,7 @@ func TestReadmeFiguresAreMeasured(t *testing.T) {
 	require.True(t, found)
 	costs, _, found = strings.Cut(costs, "What can be counted")
 	require.True(t, found)
-	measured := read(t, "docs/benchmarks/README.md") + read(t, "docs/benchmarks/durable.md")
+	measured := read(t, "benchmark/results/README.md") + read(t, "benchmark/results/durable.md")
 	figures := regexp.MustCompile(`\d[\d,.]*\d( [nu]s)?`).FindAllString(costs, -1)
 	require.Greater(t, len(figures), 20)
 	for _, figure := range figures {

@@ -3,7 +3,7 @@
 //
 //	go run ./internal/mutants                      # all, which takes some minutes
 //	go run ./internal/mutants -only redis-no-fence # one, or several with commas
-//	go run ./internal/mutants -write               # also writes docs/mutants.md
+//	go run ./internal/mutants -write               # also writes internal/mutants/README.md
 //
 // Before that it runs the same tests on the unchanged library: they must pass, and none may be skipped. It fails if a mutant
 // survives or does not compile, or if its file does not have the text that it replaces exactly once.
@@ -25,7 +25,7 @@ import (
 
 func main() {
 	only := flag.String("only", "", "names of the mutants to run, separated by commas")
-	write := flag.Bool("write", false, "write docs/mutants.md, unless a mutant survives")
+	write := flag.Bool("write", false, "write internal/mutants/README.md, unless a mutant survives")
 	parallel := flag.Int("parallel", 2, "how many mutants run at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

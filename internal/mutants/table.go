@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-const page = "docs/mutants.md"
+const page = "internal/mutants/README.md"
 
 const intro = `# Mutants
 

@@ -36,7 +36,7 @@ var columns = []struct {
 func main() {
 	log.SetFlags(log.Ltime)
 	rounds := flag.Int("rounds", 3, "rounds of each comparison")
-	out := flag.String("out", filepath.Join("docs", "benchmarks", "durable.md"), "file of the table")
+	out := flag.String("out", filepath.Join("benchmark", "results", "durable.md"), "file of the table")
 	flag.Parse()
 	page, err := measure(*rounds)
 	if err != nil {

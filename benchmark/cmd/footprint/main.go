@@ -33,7 +33,7 @@ var answers = []int{200, 4 << 10}
 func main() {
 	log.SetFlags(log.Ltime)
 	records := flag.Int("records", 50_000, "records of each measurement")
-	out := flag.String("out", filepath.Join("docs", "benchmarks", "footprint.md"), "file of the table")
+	out := flag.String("out", filepath.Join("benchmark", "results", "footprint.md"), "file of the table")
 	flag.Parse()
 	page, err := measure(*records)
 	if err != nil {

@@ -22,7 +22,7 @@ func main() {
 	quick := flag.Bool("quick", false, "few rounds and few records: print a first impression, and write nothing")
 	only := flag.String("only", "", "print the limits that match this regular expression, and write nothing")
 	rounds := flag.Int("rounds", 0, "rounds of each comparison (default 21, or 3 with -quick)")
-	out := flag.String("out", filepath.Join("docs", "benchmarks"), "directory of the report")
+	out := flag.String("out", filepath.Join("benchmark", "results"), "directory of the report")
 	flag.Parse()
 	expression, err := regexp.Compile(*only)
 	if err != nil {

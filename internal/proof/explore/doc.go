@@ -38,5 +38,5 @@
 //   - All clients get the same answer, which is that of an effect. Each request has one outcome.
 //   - Nothing is left behind, and every key can be used again.
 //
-// The explorer can fail: it finds bugs that are put into the store, and mutants of the library (docs/mutants.md).
+// The explorer can fail: it finds bugs that are put into the store, and the mutants of the library (internal/mutants).
 package explore
