@@ -11,17 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeTable = flag.Bool("write", false, "write the table of docs/frameworks.md")
+var writeTable = flag.Bool("write", false, "write the tables of README.md, docs/frameworks.md and docs/order.md")
 
 const (
 	tableBegin = "<!-- written by internal/compat -->\n"
 	tableEnd   = "<!-- end -->\n"
 )
 
-// The table says what TestDoors shows.
+// The tables say what TestDoors shows.
 func TestFrameworksTable(t *testing.T) {
 	t.Parallel()
 	requireTable(t, "../../docs/frameworks.md", frameworksTable())
+	requireTable(t, "README.md", waysTable())
 }
 
 // requireTable compares a table with the one that a page has between its markers, or writes it there.
@@ -40,13 +41,11 @@ func requireTable(t *testing.T, file, table string) {
 	require.Equal(t, want, string(page), "write the table anew: go test -run %s -write", t.Name())
 }
 
-// frameworksTable returns a table with one line for each framework, and one with a line for each way.
+// frameworksTable returns a table with one line for each framework.
 func frameworksTable() string {
-	var table, list strings.Builder
+	var table strings.Builder
 	line(&table, append([]string{"framework"}, names(kinds)...)...)
 	line(&table, slices.Repeat([]string{"---"}, len(kinds)+1)...)
-	line(&list, "framework", "kind", "way", "a retry")
-	line(&list, slices.Repeat([]string{"---"}, 4)...)
 	for _, open := range doors {
 		d := open()
 		cells := []string{d.name}
@@ -54,11 +53,22 @@ func frameworksTable() string {
 			cells = append(cells, d.cell(k))
 		}
 		line(&table, cells...)
+	}
+	return "\n" + table.String() + "\n"
+}
+
+// waysTable returns a table with one line for each way to answer.
+func waysTable() string {
+	var table strings.Builder
+	line(&table, "framework", "kind", "way", "a retry")
+	line(&table, slices.Repeat([]string{"---"}, 4)...)
+	for _, open := range doors {
+		d := open()
 		for _, w := range d.ways {
-			line(&list, d.name, string(w.kind), "`"+strings.ReplaceAll(w.name, "|", `\|`)+"`", string(w.retry))
+			line(&table, d.name, string(w.kind), "`"+strings.ReplaceAll(w.name, "|", `\|`)+"`", string(w.retry))
 		}
 	}
-	return "\n" + table.String() + "\nEvery way that was tried:\n\n" + list.String() + "\n"
+	return "\n" + table.String() + "\n"
 }
 
 func line(b *strings.Builder, cells ...string) {
