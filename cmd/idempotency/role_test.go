@@ -14,10 +14,10 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-// documented returns what docs/inspecting.md says behind a mark, in the next block.
+// documented returns what docs/operating.md says behind a mark, in the next block.
 func documented(t testing.TB, mark string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/inspecting.md")
+	text, err := os.ReadFile("../../docs/operating.md")
 	require.NoError(t, err)
 	block := regexp.MustCompile("(?s)<!-- " + mark + " -->\n+```[a-z]*\n(.*?)```").FindStringSubmatch(string(text))
 	require.NotNil(t, block, mark)

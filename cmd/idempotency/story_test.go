@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the stories to testdata and to docs/inspecting.md")
+var update = flag.Bool("update", false, "write the stories to testdata and to docs/operating.md")
 
 // step is one command of a story, and what it has printed.
 type step struct{ name, command, output string }
@@ -127,10 +127,10 @@ func golden(t testing.TB, file, got string) {
 // docBlock is an output in the documentation: a comment with the name of the step, and a block of text.
 var docBlock = regexp.MustCompile("(?s)<!-- output: ([^>]*) -->\n```\n.*?```\n")
 
-// document requires that the outputs in docs/inspecting.md are those of the story.
+// document requires that the outputs in docs/operating.md are those of the story.
 func document(t testing.TB, steps []step) {
 	t.Helper()
-	const file = "../../docs/inspecting.md"
+	const file = "../../docs/operating.md"
 	have, err := os.ReadFile(file)
 	require.NoError(t, err)
 	blocks := 0
@@ -145,7 +145,7 @@ func document(t testing.TB, steps []step) {
 		t.Fatalf("%s: there is no output %q", file, name)
 		return ""
 	})
-	require.GreaterOrEqual(t, blocks, 5)
+	require.GreaterOrEqual(t, blocks, 3)
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 		return
