@@ -209,10 +209,12 @@ func TestRedisReplicasLeaveConnections(t *testing.T) {
 			}
 		})
 	}
+	direct := testservice.NewRedisClient(t, master.Addr())
+	waits := func() int { return strings.Count(direct.ClientList(t.Context()).Val(), "cmd=wait ") }
+	testservice.Until(t, func() bool { return waits() == 2 }) // half of the pool
 	for range 50 {
-		brief, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, _, err := store.Begin(brief, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
-		cancel()
+		_, _, err := store.Begin(t.Context(), testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
 		require.NoError(t, err)
+		require.LessOrEqual(t, waits(), 2)
 	}
 }
