@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -27,20 +26,8 @@ func TestWhatCommits(t *testing.T) {
 		"/* a */ /* b */COMMIT": true, "/**/;/***/--\n;COMMIT": true, "/*/ */COMMIT": true, "/* -- */COMMIT": true,
 		"-- /*\nCOMMIT": true, "/*/**/*/COMMIT": true,
 
-		// Behind other statements.
-		"SELECT 1; COMMIT": true, "SELECT 1;;\n/* a */ ;END": true, "/* a */ INSERT INTO t VALUES (1) /* b */; COMMIT": true,
-		"SELECT ';'; COMMIT": true, "SELECT 'a'';'; COMMIT": true, `SELECT '\'; COMMIT`: true, `SELECT E'\''; COMMIT`: true,
-		`SELECT e'\\'; COMMIT`: true, `SELECT E'a''\''; COMMIT`: true, `SELECT the'\'; COMMIT`: true,
-		`SELECT ";"; COMMIT`: true, `SELECT "a"";"; COMMIT`: true, "SELECT $$;$$; COMMIT": true, "SELECT $a$;$$;$a$; COMMIT": true,
-		"SELECT $1; COMMIT": true, "SELECT a$$; COMMIT": true, "SELECT $é$;$é$; COMMIT": true, "SELECT 1 -- ;\n; COMMIT": true,
-		"-- atomic\nEND": true, "SELECT 1 /* ; */; END": true,
-		"SELECT 1; PREPARE TRANSACTION 'x'": true, "SELECT 1; SELECT 2; END WORK": true, "SELECT $; COMMIT": true,
-		"SELECT ';COMMIT'": false, `SELECT ";COMMIT;"`: false, "SELECT $$;COMMIT;$$": false, "SELECT $a$;COMMIT;$$;COMMIT$a$": false,
-		`SELECT E'\';COMMIT;'`: false, `SELECT E'\\\';COMMIT;'`: false, "SELECT ''';COMMIT;'": false, "SELECT 1 -- ;COMMIT": false,
-		"SELECT 1 /* ; */ /* ;COMMIT": false, "SELECT 'a;COMMIT": false, "SELECT $a$;COMMIT": false, `SELECT E'a''\';COMMIT'`: false,
-		"SELECT 1; SELECT 2": false, "SELECT 1; ROLLBACK": false, "SELECT 1; SELECT 'x' AS commit": false,
-		"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END":                        false,
-		"create procedure p() begin atomic select 1; select case when true then 1 end; end": false,
+		// What a statement behind another does is noticed when it is done: see TestHandlerInTransaction.
+		"SELECT 1; COMMIT": false, "SELECT 1; PREPARE TRANSACTION 'x'": false,
 
 		"": false, ";": false, " -- COMMIT": false, "/* COMMIT": false, "/* /* */ COMMIT": false, "/": false, "-": false,
 		"SELECT 1": false, "'COMMIT'": false, "(COMMIT)": false, `"commit"`: false,
@@ -49,7 +36,7 @@ func TestWhatCommits(t *testing.T) {
 		"/* a */ DO $$ BEGIN NULL; /* done */ END $$":                   false,
 		"/* a */ SELECT 'x /* y */ commit'":                             false,
 		"end-of-day":                                                    false, "end of day": false, "commit-order": false, "commit_order": false, "commits": false,
-		"ending": false, "end2": false, "end$": false, "endé": false, "end.day": false, "commit workers": false, "commit worké": false,
+		"end#": false, "#\nCOMMIT": false, "ending": false, "end2": false, "end$": false, "endé": false, "end.day": false, "commit workers": false, "commit worké": false,
 		"PREPARE transactions AS SELECT 1": false, "prepare": false, "prepare transaction_log": false,
 		"ROLLBACK": false, "ABORT": false, "ROLLBACK TO a": false, "/* a */ BEGIN": false,
 	} {
@@ -68,7 +55,7 @@ func TestWhatCommitsInTheServer(t *testing.T) {
 		"commit", "COMMIT", "end", "End", "work", "transaction", "and", "no", "chain", "prepare", "select 1", "'x'",
 		"case when true then 1", "-of-day", "_", "2", " ", "\t", "\n", "\r", "\f", ";",
 		"--", "-", "/*", "*/", "/", "*", "/* a */", "/* /* */ */", "-- a\n",
-		"select ", "; commit", ";commit", "'", "''", `\`, `\'`, "E'", `"`, "$$", "$a$", "$", "a",
+		"select ", "#", "$$", "a",
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	commits := 0
@@ -79,7 +66,7 @@ func TestWhatCommitsInTheServer(t *testing.T) {
 		}
 		sql := b.String()
 		results, err := runInTransaction(ctx, conn.Conn().PgConn(), sql)
-		want := slices.Contains(results, "COMMIT")
+		want := len(results) > 0 && results[0] == "COMMIT"
 		got := pgxstore.Commits(sql)
 		if want {
 			commits++

@@ -18,8 +18,8 @@ import (
 // the operation, or not at all. Tx returns false if no [TxStore] protects the call. [SQLTx] returns the same
 // transaction for package database/sql. A test gives a transaction to a handler by [WithTx].
 //
-// The transaction ends with the handler. Its Commit is refused, and so is each string or batch with a COMMIT in it. To
-// undo a part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
+// The transaction ends with the handler. Its Commit is refused, and so is each string that begins with COMMIT. To undo a
+// part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
 //
 // What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it.
 // They are committed too if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back,
@@ -37,8 +37,8 @@ import (
 //   - the handler executes ROLLBACK in SQL;
 //   - somebody still uses the transaction when the handler returns. One goroutine at a time can use it.
 //
-// Only a COMMIT by way of Conn cannot be refused. It makes permanent what the handler did before. Everything after it is
-// refused. The operation counts as carried out, and its answer is not kept: the client is told to try again, and the retry
+// A COMMIT by way of Conn, or behind another statement in one string, is not refused. It makes permanent what the handler
+// did before. Everything after it is refused. The operation counts as carried out, and its answer is not kept: the client is told to try again, and the retry
 // gets not-replayable.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
@@ -86,8 +86,24 @@ func (t *transaction) enter(ctx context.Context, statements ...string) (use, err
 	}
 	if err != nil {
 		t.Leave(sqlstore.Stands, err)
+		return use{}, err
 	}
-	return use{of: t.attempt, ctx: ctx}, err
+	u := use{of: t.attempt, ctx: ctx}
+	if slices.ContainsFunc(statements, areSeveral) {
+		if err = t.identify(ctx); err != nil {
+			u.done(err)
+		}
+	}
+	return u, err
+}
+
+// identify asks for the ID of the transaction, before the handler may commit it unseen: the server knows of each
+// transaction whether it was committed.
+func (t *transaction) identify(ctx context.Context) error {
+	if t.id != "" {
+		return nil
+	}
+	return t.conn.QueryRow(ctx, "select pg_current_xact_id()::text").Scan(&t.id)
 }
 
 // Commit returns ErrCommit, unless it is that of a savepoint.
@@ -217,14 +233,11 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 }
 
 // Conn takes a round trip the first time, for the ID of the transaction: what the handler does with the connection is not
-// seen, but the server knows of each transaction whether it was committed.
+// seen.
 func (t *transaction) Conn() *pgx.Conn {
 	t.unwatched.Store(true) // the call waits for a check that is under way
 	if u, err := t.enter(t.Handler); err == nil {
-		if t.id == "" {
-			err = t.conn.QueryRow(u.ctx, "select pg_current_xact_id()::text").Scan(&t.id)
-		}
-		u.done(err)
+		u.done(t.identify(u.ctx))
 	}
 	return t.conn
 }

@@ -21,9 +21,9 @@ import (
 // effects (see [KeepEffects]). It is safe for concurrent use.
 //
 // A COMMIT is refused by [Tx] and [SQLTx], and by PostgreSQL in a procedure or a DO block. One by way of the Conn of the
-// transaction is noticed when the handler has returned. The operation is then recorded as carried out, without its answer.
-// It is not noticed if the process dies before that. Nor does anything keep a request that comes in between from running
-// the handler again.
+// transaction, or behind another statement in one string, is noticed when the handler has returned. The operation is
+// then recorded as carried out, without its answer. It is not noticed if the process dies before that. Nor does anything
+// keep a request that comes in between from running the handler again.
 //
 // An attempt that was rolled back leaves nothing, so the next one has the number 1 again. It has the same ID, and so the same
 // [idempotency.Operation.DownstreamKey]. So a handler that also calls another system calls it first, with that key, and
@@ -315,8 +315,8 @@ func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl tim
 	return a.resolve(ctx, err)
 }
 
-// bury records that the operation was carried out, without its answer, if the handler has committed by way of Conn. What was
-// done cannot be undone, and must not be done again. The transaction of the visit has ended before.
+// bury records that the operation was carried out, without its answer, if the handler has committed behind our back.
+// What was done cannot be undone, and must not be done again. The transaction of the visit has ended before.
 func (a *attempt) bury(ctx context.Context) {
 	if !a.hasCommitted(ctx, a.store.pool) {
 		return

@@ -26,7 +26,7 @@ func SkipBlank(query, more string, isPostgres bool) string {
 	for {
 		query = strings.TrimLeft(query, " \t\n\r\f\v"+more)
 		switch {
-		case strings.HasPrefix(query, "--"), strings.HasPrefix(query, "#"): // "#" begins nothing in the others
+		case strings.HasPrefix(query, "--"), strings.HasPrefix(query, "#") && !isPostgres: // in SQLite "#" begins nothing
 			end := strings.IndexAny(query, ends)
 			if end < 0 {
 				return ""
