@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var writeTable = flag.Bool("write", false, "write the tables of README.md, docs/frameworks.md and docs/order.md")
+var writeTable = flag.Bool("write", false, "write the tables of README.md, docs/frameworks.md and docs/integrating.md")
 
 const (
 	tableBegin = "<!-- written by internal/compat -->\n"

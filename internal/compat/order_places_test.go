@@ -15,7 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// A place is where a middleware belongs, and a row of the table in docs/order.md.
+// A place is where a middleware belongs, and a row of the table in docs/integrating.md.
 type place struct {
 	what, where string
 	here        string                      // what TestOrders shows, or the test that is named
@@ -90,7 +90,7 @@ var places = []place{
 	},
 }
 
-// What is in the wrong place goes wrong in the way that docs/order.md tells.
+// What is in the wrong place goes wrong in the way that docs/integrating.md tells.
 func TestMisplaced(t *testing.T) {
 	t.Parallel()
 	w := newTown(t)
@@ -242,7 +242,7 @@ func (w *town) reading(next part) http.Handler {
 // The page says what TestOrders and TestMisplaced show.
 func TestOrderTable(t *testing.T) {
 	t.Parallel()
-	requireTable(t, "../../docs/order.md", orderTable())
+	requireTable(t, "../../docs/integrating.md", orderTable())
 }
 
 func orderTable() string {

@@ -94,6 +94,7 @@ func pairs(of []order) map[[2]part]map[bool]bool {
 }
 
 // In every order that makes sense, a retry gets the first answer, and all other middlewares do what they are there for.
+// In internal/compat, "go test -run TestOrders . -orders" tries them all.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	w, all := newTown(t), sample(orders())

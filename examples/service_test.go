@@ -10,19 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page on the order of middlewares shows the service as it is.
-func TestOrderShowsTheService(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../docs/order.md")
-	require.NoError(t, err)
-	shown := snippet.FindAllStringSubmatch(string(page), -1)
-	require.Len(t, shown, 2)
-	source := linked(t, string(page))
-	for _, found := range shown {
-		require.Contains(t, source, unindented(found[1]))
-	}
-}
-
 // Three lines of the service are there for idempotency: nothing else in it uses the package.
 func TestServiceIsGuardedByThreeLines(t *testing.T) {
 	t.Parallel()
