@@ -168,26 +168,6 @@ func TestClientsPageShowsAProblem(t *testing.T) {
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
 }
 
-// The defaults of Transport stand in its documentation, which the tests of package client check.
-func TestClientsPageStatesTheDefaultsOfTransport(t *testing.T) {
-	t.Parallel()
-	page := strings.Join(strings.Fields(read(t, clientsPage)), " ")
-	source := read(t, "client/retry.go")
-	for shown, code := range map[string]string{
-		"There are 4 attempts (`MaxAttempts`).":          "cmp.Or(r.transport.MaxAttempts, 4)",
-		"The first pause is about 500 ms (`MinDelay`)":   "cmp.Or(r.usual, 500*time.Millisecond)",
-		"up to about 8 s (`MaxDelay`)":                   "cmp.Or(r.transport.MaxDelay, 8*time.Second)",
-		"up to a minute (`MaxRetryAfter`)":               "cmp.Or(r.transport.MaxRetryAfter, time.Minute)",
-		"if there is none, for 5 minutes (`MaxWait`)":    "cmp.Or(r.transport.MaxWait, 5*time.Minute)",
-		"is read into memory if it has at most 1 MiB":    "const maxBuffered = 1 << 20",
-		"425, 429, 500, 502, 503 and 504. There are 4":   "http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError",
-		"A 409 with `Retry-After` does not count as an ": "if !inProgress(resp) {\n\t\tr.attempts++",
-	} {
-		require.Contains(t, page, shown)
-		require.Contains(t, source, code)
-	}
-}
-
 // Each block of Go stands in the file that is named above it.
 func TestClientsPageShowsTheExamples(t *testing.T) {
 	t.Parallel()
