@@ -69,11 +69,6 @@ func TestOperatingGivesRedisSafeSettings(t *testing.T) {
 	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
 }
 
-func TestOperatingShowsTheCode(t *testing.T) {
-	t.Parallel()
-	requireShown(t, "docs/operating.md", "go")
-}
-
 // Figures of room stand in the page that the benchmark has written.
 func TestOperatingFiguresAreMeasured(t *testing.T) {
 	t.Parallel()
