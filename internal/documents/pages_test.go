@@ -48,6 +48,24 @@ func TestPagesNameTests(t *testing.T) {
 	}
 }
 
+// What people read stays short: what does not fit replaces something. Each page says first whom it is for.
+func TestPagesStayShort(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	require.LessOrEqual(t, len(pages), 12)
+	lines := 0
+	for _, page := range pages {
+		text := read(t, page)
+		require.Regexp(t, "^# .*\n\nThis page is for ", text[:min(len(text), 200)], page)
+		lines += strings.Count(text, "\n")
+	}
+	require.LessOrEqual(t, lines, 3000)
+	require.LessOrEqual(t, strings.Count(read(t, "README.md"), "\n"), 250)
+	require.LessOrEqual(t, strings.Count(read(t, "CONTRIBUTING.md"), "\n"), 200)
+}
+
 // Links of the pages lead to files that are there, and to their headings.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
