@@ -188,6 +188,9 @@ func (x *execution) letGo() Claim {
 // complete stores what is kept. It returns nil if the response may be sent. That includes that the store failed: the
 // effects exist, so the answer is true. The attempt then still has its claim.
 func (x *execution) complete() (refusal error) {
+	if !x.kept.Omitted {
+		x.kept.Note = x.event.Note
+	}
 	began := x.runner.events.now()
 	err := x.persist(x.runner.opts.StoreTimeout)
 	x.event.Completion += x.runner.events.since(began)
@@ -253,7 +256,7 @@ func (x *execution) persist(within time.Duration) error {
 func (x *execution) completeOnce(most time.Duration) error {
 	ctx, cancel := x.step(most)
 	defer cancel()
-	return x.claim.Complete(ctx, x.kept.withNote(&x.event.Note), x.runner.opts.TTL)
+	return x.claim.Complete(ctx, x.kept, x.runner.opts.TTL)
 }
 
 // completeLater goes on to store the response in the background, and to renew the lease meanwhile. It gives up when the

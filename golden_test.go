@@ -62,6 +62,7 @@ var goldenRecords = map[string]goldenRecord{
 	"omitted":         {handler: answering(strings.Repeat("x", goldenLimit+1)), found: foundOmitted(http.StatusOK)},
 	"omitted-sealed":  {handler: answering(strings.Repeat("x", goldenLimit+1)), sealed: true, found: foundOmitted(http.StatusOK)},
 	"done-later":      {handler: failOnce},
+	"done-note":       {handler: withNote},
 }
 
 // goldenLimit is the largest body that is kept.
@@ -94,6 +95,11 @@ func withTrailers(w http.ResponseWriter, _ *http.Request) {
 	w.(http.Flusher).Flush()
 	w.Header().Set("X-Sum", "1")
 	w.Header().Set(http.TrailerPrefix+"X-Late", "2")
+}
+
+func withNote(w http.ResponseWriter, r *http.Request) {
+	_ = idempotency.Annotate(r.Context(), "charge ch_1: settled")
+	goldenHandler(w, r)
 }
 
 // failOnce answers the second attempt only.

@@ -66,12 +66,11 @@ type Entry struct {
 	// package seal says.
 	Status int
 
-	// Response is what is replayed, with its body and without the Note. It is nil until the operation is completed, and
-	// always in a [Listing]. It is shared: nobody modifies it.
+	// Response is what is replayed, with its body. It is nil until the operation is completed, and always in a [Listing].
+	// It is shared: nobody modifies it.
 	Response *Response
 
-	// Note is what [Annotate] has attached, in the attempt that completed the operation. It may be empty in a [Listing],
-	// because a sealed note is not opened for it.
+	// Note is that of the Response. It may be empty in a [Listing], because a sealed note is not opened for it.
 	Note string
 }
 

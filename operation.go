@@ -214,9 +214,6 @@ func failedCallMayPass(resp *Response) bool {
 	})
 }
 
-// mostNote is how long a note may be.
-const mostNote = 255
-
 var errNoOperation = errors.New("idempotency: the context belongs to no operation")
 
 // Annotate attaches a note to the operation that ctx belongs to, such as the ID of a payment or of a trace. The note is
@@ -228,11 +225,9 @@ var errNoOperation = errors.New("idempotency: the context belongs to no operatio
 // end. Annotate returns an error if a note has anything else, or if ctx belongs to no operation. It is safe for
 // concurrent use.
 func Annotate(ctx context.Context, note string) error {
-	if len(note) > mostNote {
-		return fmt.Errorf("idempotency: note of %d bytes; at most %d", len(note), mostNote)
-	}
-	if strings.TrimSpace(note) != note || strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return fmt.Errorf("idempotency: note %q: only visible ASCII characters, and spaces between them", note)
+	if !isNote(note) {
+		return fmt.Errorf("idempotency: note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them",
+			note, len(note))
 	}
 	op := operationIn(ctx)
 	if op == nil {
@@ -242,27 +237,8 @@ func Annotate(ctx context.Context, note string) error {
 	return nil
 }
 
-// noteStart begins the line that a note is stored as. A field without a name cannot be set by anybody, see [NewFields].
-const noteStart = ": "
-
-// withNote returns resp as it is stored with a note. One whose fields are not kept stays as it is.
-func (r Response) withNote(note *string) Response {
-	if note != nil && *note != "" && !r.Omitted {
-		r.Header = Fields(noteStart+*note+"\n") + r.Header
-	}
-	return r
-}
-
-// CutNote returns a stored response as the handler answered it, and the note of its operation (see [Annotate]), if
-// there is one. It is for stores that implement [Inspector]. A stored response has its note as the first line of
-// Header: ": ", the note, and a newline. CutNote does not modify r.
-func (r *Response) CutNote() (answer *Response, note string) {
-	line, found := strings.CutPrefix(string(r.Header), noteStart)
-	if !found {
-		return r, ""
-	}
-	note, rest, _ := strings.Cut(line, "\n")
-	bare := *r
-	bare.Header = Fields(rest)
-	return &bare, note
+// isNote reports whether a note is one that [Annotate] takes.
+func isNote(note string) bool {
+	return len(note) <= 255 && strings.TrimSpace(note) == note &&
+		!strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' })
 }

@@ -151,6 +151,21 @@ func TestHeaderIsNoNote(t *testing.T) {
 	}
 }
 
+// What Do returns has the note, the first time too. Work cannot set it.
+func TestNoteOfARunner(t *testing.T) {
+	t.Parallel()
+	service := observe(t, testservice.NewSpyStore(), idempotency.RunnerOptions{})
+	for range 2 {
+		got, _, err := service.Do(t.Context(), idempotency.Key{ID: "k"}, nil,
+			func(ctx context.Context) (idempotency.Response, error) {
+				return idempotency.Response{Body: []byte("b"), Note: "of work"}, idempotency.Annotate(ctx, someNote)
+			})
+		require.NoError(t, err)
+		require.Equal(t, idempotency.Response{Body: []byte("b"), Note: someNote}, got)
+		require.Equal(t, someNote, (<-service.events).Note)
+	}
+}
+
 func TestNotesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{}.Serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -177,8 +192,8 @@ func TestNoteDoesNotChangeBetweenRepetitions(t *testing.T) {
 			})
 		require.NoError(t, err)
 		require.Equal(t, "first", (<-service.events).Note)
-		require.Len(t, store.headers, 2)
-		require.Equal(t, store.headers[0], store.headers[1])
+		require.Len(t, store.notes, 2)
+		require.Equal(t, store.notes[0], store.notes[1])
 	})
 }
 
@@ -187,7 +202,7 @@ type notedStore struct {
 	idempotency.Store
 	mu      sync.Mutex
 	between func()
-	headers []idempotency.Fields
+	notes   []string
 }
 
 func (s *notedStore) Begin(
@@ -208,9 +223,9 @@ type notedClaim struct {
 func (c notedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
-	c.store.headers = append(c.store.headers, resp.Header)
+	c.store.notes = append(c.store.notes, resp.Note)
 	err := c.Claim.Complete(ctx, resp, ttl)
-	if len(c.store.headers) == 1 {
+	if len(c.store.notes) == 1 {
 		c.store.between()
 		return errors.New("the reply is lost")
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -60,6 +59,10 @@ type Response struct {
 
 	// Omitted says that the answer was not kept, so that it cannot be sent again. Only its status is known.
 	Omitted bool
+
+	// Note is what [Annotate] has attached to the operation: at most 255 bytes. [Event] and [Entry] show it to operators.
+	// It is never sent to a client. Middleware and [Runner] set it, and overwrite what the work of a Runner has set.
+	Note string
 }
 
 // tombstone returns what is stored of a response that is not kept.
@@ -80,7 +83,8 @@ func (r Response) Clone() Response {
 //	{"id":1}
 //
 // Header and trailer are as in [Fields]; the first line says how many bytes each part has. The checksum (CRC-32C) covers
-// all that follows it. A body that was not kept is written as body=omitted.
+// all that follows it. A body that was not kept is written as body=omitted. If there is a note, it ends the first line:
+// body=8 note=payment 17.
 const (
 	responseMagic   = "response/1 "
 	responseOmitted = "omitted"
@@ -102,6 +106,9 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 		b, body = append(b, " body="+responseOmitted...), nil
 	} else {
 		b = appendNumber(b, " body=", len(body))
+	}
+	if r.Note != "" {
+		b = append(append(b, " note="...), r.Note...)
 	}
 	b = append(b, '\n')
 	b = append(b, r.Header...)
@@ -132,47 +139,68 @@ func (r Response) MarshalBinary() ([]byte, error) {
 
 // encodedSize returns no less than how many bytes the stored form of r has, and hardly more.
 func (r Response) encodedSize() int {
-	return len(responseMagic) + 96 + len(r.Header) + len(r.Trailer) + len(r.Body)
+	return len(responseMagic) + 96 + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body)
 }
 
 // UnmarshalBinary sets r to the response whose stored form is data. The body of r is a part of data, which must not be
 // modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a version of this
 // package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
-	first, rest, found := bytes.Cut(data, []byte("\n"))
-	line := lineReader{rest: first, ok: found}
-	if magic := line.next(""); string(magic) != strings.TrimSuffix(responseMagic, " ") {
+	if !bytes.HasPrefix(data, []byte(responseMagic)) {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
-	crc := line.next("crc=")
-	sum := checksum(data[min(len(data), len(responseMagic)+len("crc=")+len(crc)):])
-	if string(crc) != string(sum[:]) {
+	line, rest := parseResponseLine(data)
+	sum := checksum(data[min(len(data), len(responseMagic)+len("crc=")+len(line.crc)):])
+	if string(line.crc) != string(sum[:]) {
 		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}
-	status, header, trailer := line.number(""), line.number("header="), line.number("trailer=")
-	size := line.next("body=")
-	fields := header + trailer
-	if !line.ok || len(line.rest) > 0 || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
+	fields := line.header + line.trailer
+	if !line.ok || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
 	}
 	text, body := string(rest[:fields]), rest[fields+1:]
-	resp := Response{Status: int(status), Omitted: string(size) == responseOmitted}
-	var digits [20]byte
-	if !resp.Omitted && string(size) != string(strconv.AppendInt(digits[:0], int64(len(body)), 10)) {
-		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
-	}
+	resp := Response{Status: int(line.status), Omitted: line.omitted, Note: line.note}
 	if !resp.Omitted {
 		resp.Body = body
 	}
+	if !resp.Omitted && line.body != int64(len(body)) {
+		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
+	}
 	var err error
-	if resp.Header, err = ParseFields(text[:header]); err != nil {
+	if resp.Header, err = ParseFields(text[:line.header]); err != nil {
 		return err
 	}
-	if resp.Trailer, err = ParseFields(text[header:]); err != nil {
+	if resp.Trailer, err = ParseFields(text[line.header:]); err != nil {
 		return err
 	}
 	*r = resp
 	return nil
+}
+
+// responseLine is the first line of a stored response.
+type responseLine struct {
+	ok                            bool
+	crc                           []byte
+	status, header, trailer, body int64
+	omitted                       bool
+	note                          string
+}
+
+// parseResponseLine returns the first line of data, and what follows it.
+func parseResponseLine(data []byte) (r responseLine, rest []byte) {
+	first, rest, whole := bytes.Cut(data, []byte("\n"))
+	line := lineReader{rest: first, ok: whole && bytes.HasPrefix(data, []byte(responseMagic)) && !bytes.HasSuffix(first, []byte(" "))}
+	line.next("")
+	r.crc = line.next("crc=")
+	r.status, r.header, r.trailer = line.number(""), line.number("header="), line.number("trailer=")
+	size := line.next("body=")
+	if r.omitted = string(size) == responseOmitted; !r.omitted {
+		r.body = line.parse(size)
+	}
+	note, noted := bytes.CutPrefix(line.rest, []byte("note="))
+	r.note = string(note)
+	r.ok = line.ok && noted == (r.note != "") && isNote(r.note)
+	return r, rest
 }
 
 // lineReader reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
@@ -188,8 +216,10 @@ func (l *lineReader) next(prefix string) []byte {
 	return value
 }
 
-func (l *lineReader) number(prefix string) int64 {
-	n, err := strconv.ParseInt(string(l.next(prefix)), 10, 64) // a time does not fit into an int everywhere
+func (l *lineReader) number(prefix string) int64 { return l.parse(l.next(prefix)) }
+
+func (l *lineReader) parse(digits []byte) int64 {
+	n, err := strconv.ParseInt(string(digits), 10, 64) // a time does not fit into an int everywhere
 	l.ok = l.ok && err == nil && n >= 0
 	return n
 }

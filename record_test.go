@@ -73,6 +73,7 @@ func randomResponse(rnd *rand.Rand) idempotency.Response {
 	if !resp.Omitted {
 		resp.Body = []byte(text() + text())
 	}
+	resp.Note = []string{"", "x", "payment 17", "note=a body=0", strings.Repeat("x", 255)}[rnd.IntN(5)]
 	return resp
 }
 
@@ -128,6 +129,12 @@ func TestForeignValueIsNoResponse(t *testing.T) {
 		summed(2, valid), summed(1, ""), summed(1, "\n"), "x" + summed(1, valid),
 		summed(1, " 200 header=0 trailer=0 body=omitted\n"),
 		summed(1, " 200 header=0 trailer=0 body=0 more=1\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 \n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 note=\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 note= a\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 note=a \n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 note=a\tb\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=0 note="+strings.Repeat("x", 256)+"\n\n"),
 		summed(1, " 200 header=0 trailer=0 body=1\n\n"),
 		summed(1, " 200 header=1 trailer=0 body=0\n\n"),
 		summed(1, " -1 header=0 trailer=0 body=0\n\n"),
@@ -150,7 +157,7 @@ func TestClonedResponseSharesNoMemory(t *testing.T) {
 
 var (
 	responseForm = regexp.MustCompile(
-		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) body=(omitted|0|[1-9][0-9]*)\n`)
+		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) body=(omitted|[+-]?[0-9]+)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
 	fieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
 )
 
@@ -175,9 +182,10 @@ func decodeByForm(data []byte) (resp idempotency.Response, ok bool) {
 	body := rest[header+trailer+1:]
 	resp = idempotency.Response{
 		Status: numbers[0], Header: idempotency.Fields(rest[:header]), Trailer: idempotency.Fields(rest[header:][:trailer]),
+		Note: string(m[6]),
 	}
 	if resp.Omitted = string(m[5]) == "omitted"; !resp.Omitted {
-		if string(m[5]) != strconv.Itoa(len(body)) {
+		if n, err := strconv.Atoi(string(m[5])); err != nil || n != len(body) {
 			return resp, false
 		}
 		resp.Body = body
@@ -192,7 +200,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func FuzzResponse(f *testing.F) {
 	const head = "response/1 crc=01234567"
 	for _, resp := range []idempotency.Response{
-		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n"}, frozen,
+		{}, {Status: 200, Omitted: true}, {Status: 204, Header: "A\n", Note: "a note"}, {Omitted: true, Note: "-"}, frozen,
 	} {
 		data, err := resp.MarshalBinary()
 		require.NoError(f, err)

@@ -95,6 +95,7 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		}
 		x.conclude(resp.Status, fateOfWork(decided, failure), kept, failure)
 	})
+	resp.Note = x.event.Note // as in a replay
 	return resp.Clone(), false, cmp.Or(err, failure)
 }
 
@@ -181,8 +182,8 @@ func (x *execution) giveUp() (refusal error) {
 
 // replay returns the stored response, if the request may get it.
 func (x *execution) replay() (replay *Response, refusal error) {
-	replay, x.event.Note = x.record.Response.CutNote()
-	x.event.Outcome, x.event.Status = OutcomeReplayed, replay.Status
+	replay = x.record.Response
+	x.event.Outcome, x.event.Status, x.event.Note = OutcomeReplayed, replay.Status, replay.Note
 	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {

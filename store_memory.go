@@ -229,7 +229,7 @@ const entryOverhead = 320
 
 func (e *entry) size() int64 {
 	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
-		len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
+		len(e.response.Note) + len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
 	return int64(n)
 }
 
@@ -494,7 +494,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	shown := e.shown(now)
 	shown.Digest = key.Digest()
 	if e.completed {
-		shown.Response, _ = e.response.CutNote()
+		shown.Response = &e.response
 	}
 	return shown, nil
 }
@@ -511,7 +511,7 @@ func (e *entry) shown(now time.Duration) Entry {
 		shown.LeaseLeft = e.lease - now
 	case StateCompleted:
 		shown.Completed, shown.Status = e.shard.store.start.Add(e.lease), e.response.Status
-		_, shown.Note = e.response.CutNote()
+		shown.Note = e.response.Note
 	}
 	return shown
 }

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -98,8 +97,7 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	if err != nil {
 		return entry, err
 	}
-	entry.Response, entry.Note = record.Response.CutNote()
-	entry.Status = entry.Response.Status
+	entry.Response, entry.Status, entry.Note = record.Response, record.Response.Status, record.Response.Note
 	return entry, nil
 }
 
@@ -269,33 +267,12 @@ func (v *redisSurvey) show(name string, held redisconn.Seen) {
 // glance adds to an entry what the start of a completed record says of its response: the status and the note. The error says
 // that the record is not as long as its start says.
 func (r redisRecord) glance(entry *Entry, held redisconn.Seen) error {
-	first, rest, whole := bytes.Cut(r.response, []byte("\n"))
-	line := lineReader{rest: first, ok: whole}
-	magic := line.next("")
-	line.sized("crc=", hex.EncodedLen(4))
-	status, header, trailer, body := line.number(""), line.number("header="), line.number("trailer="), int64(0)
-	if string(line.rest) == "body="+responseOmitted {
-		line.rest = nil
-	} else {
-		body = line.number("body=")
-	}
-	line.ok = line.ok && len(line.rest) == 0 && string(magic) == strings.TrimSuffix(responseMagic, " ")
-	fits := max(header, trailer, body) <= held.Size // so that the sum is one
-	if size := int64(len(r.head)+len(first)+len("\n\n")) + header + trailer + body; !line.ok || !fits || size != held.Size {
+	line, rest := parseResponseLine(r.response)
+	fits := max(line.header, line.trailer, line.body) <= held.Size // so that the sum is one
+	before := len(r.head) + len(r.response) - len(rest)
+	if size := int64(before+len("\n")) + line.header + line.trailer + line.body; !line.ok || !fits || size != held.Size {
 		return fmt.Errorf("%w: response in Redis", ErrRecordInvalid)
 	}
-	entry.Status = int(status)
-	note, err := noteIn(rest[:min(header, int64(len(rest)))])
-	entry.Note = note
-	return err
-}
-
-// noteIn returns the note at the start of stored fields, the end of which may be missing.
-func noteIn(fields []byte) (string, error) {
-	line, _, whole := bytes.Cut(fields, []byte("\n"))
-	if !whole || !bytes.HasPrefix(line, []byte(noteStart)) {
-		return "", nil
-	}
-	_, err := ParseFields(string(line) + "\n") // nobody is shown what Annotate refuses
-	return string(line[len(noteStart):]), err
+	entry.Status, entry.Note = int(line.status), line.note
+	return nil
 }

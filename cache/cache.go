@@ -177,7 +177,8 @@ type entry struct {
 const overhead = 512
 
 func size(key idempotency.Key, resp *idempotency.Response) int64 {
-	n := overhead + len(key.User) + len(key.Endpoint) + len(key.ID) + len(resp.Header) + len(resp.Trailer) + len(resp.Body)
+	n := overhead + len(key.User) + len(key.Endpoint) + len(key.ID) + len(resp.Note) +
+		len(resp.Header) + len(resp.Trailer) + len(resp.Body)
 	return int64(n)
 }
 

@@ -218,6 +218,8 @@ var alterations = []struct {
 		return spelled
 	})},
 	{"trailer is lost", "response/trailer", responses(func(r *idempotency.Response) { r.Trailer = "" })},
+	{"note is not stored", "response/note", responses(func(r *idempotency.Response) { r.Note = "" })},
+	{"note is cut at 200 bytes", "response/longest note", responses(func(r *idempotency.Response) { r.Note = r.Note[:min(200, len(r.Note))] })},
 	{"trailer joins the header", "response/trailer", responses(func(r *idempotency.Response) {
 		h := r.Header.Header()
 		for name, values := range r.Trailer.Header() {

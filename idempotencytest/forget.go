@@ -19,7 +19,7 @@ var forgetCases = []testCase{{
 		next := t.claim(another)
 		t.isNew(next, own)
 		t.complete(next, receipt("new"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, next), receipt("new"), "")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, next), receipt("new"))
 	},
 }, {
 	name: "forget/released",
@@ -44,7 +44,7 @@ var forgetCases = []testCase{{
 		t.isNew(own, old)
 		t.loses(old)
 		t.complete(own, receipt("new"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("new"), "")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("new"))
 	},
 }, {
 	name: "forget/late owner",

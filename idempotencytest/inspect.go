@@ -65,7 +65,7 @@ var inspectCases = []testCase{{
 		t.succeeds("Complete", own.claim.Complete(t.ctx, sample(), long/2))
 		until := time.Now()
 		seen := t.inspectAs(idempotency.StateCompleted, own)
-		t.hasAnswer(seen, sample(), "")
+		t.hasAnswer(seen, sample())
 		t.isKeptFor(seen, long/2, since, until)
 		// As in Record, Created tells how the clock of the store differs from that of the suite.
 		if at := seen.Completed; !at.IsZero() && at.Sub(own.Created) < since.Sub(own.answered)-resolution {
@@ -84,7 +84,7 @@ var inspectCases = []testCase{{
 			t := t.at(freshKey())
 			own := t.claim(request)
 			t.complete(own, idempotency.Response{Status: status})
-			t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), idempotency.Response{Status: status}, "")
+			t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), idempotency.Response{Status: status})
 		}
 	},
 }, {
@@ -94,15 +94,15 @@ var inspectCases = []testCase{{
 		own, resp := t.claim(request), sample()
 		resp.Body = noise(1<<20 + 4321)
 		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp, "")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
 	},
 }, {
 	name: "inspect/note",
-	rule: "A note is shown apart from the response. The record of a replay keeps both.",
+	rule: "A note is shown beside the response and in it. The record of a replay keeps it.",
 	check: func(t *trial) {
 		own, resp := t.claim(request), noted("charge ch_1: settled")
 		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), sample(), "charge ch_1: settled")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
 		t.replays(own, resp)
 	},
 }, {
@@ -111,7 +111,7 @@ var inspectCases = []testCase{{
 	check: func(t *trial) {
 		own, resp := t.claim(request), idempotency.Response{Status: http.StatusAccepted, Omitted: true}
 		t.complete(own, resp)
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp, "")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), resp)
 	},
 }, {
 	name: "inspect/no record",
@@ -168,18 +168,18 @@ var inspectCases = []testCase{{
 		other.isFree()
 		theirs := other.claim(another)
 		other.complete(theirs, receipt("of the second user"))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("of the first user"), "")
+		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), receipt("of the first user"))
 		seen := other.inspectAs(idempotency.StateCompleted, theirs)
-		other.hasAnswer(seen, receipt("of the second user"), "")
+		other.hasAnswer(seen, receipt("of the second user"))
 		other.forget(seen.Entry)
 		other.isFree()
 		t.replays(own, receipt("of the first user"))
 	},
 }}
 
-// noted returns sample as it is stored with a note.
+// noted returns sample with a note.
 func noted(note string) idempotency.Response {
 	resp := sample()
-	resp.Header = idempotency.Fields(": "+note+"\n") + resp.Header
+	resp.Note = note
 	return resp
 }

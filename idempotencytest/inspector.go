@@ -152,15 +152,15 @@ func (t *trial) names(seen idempotency.Entry) {
 	}
 }
 
-// hasAnswer checks that an entry has a response and a note.
-func (t *trial) hasAnswer(seen inspected, resp idempotency.Response, note string) {
+// hasAnswer checks that an entry has a response, with its note.
+func (t *trial) hasAnswer(seen inspected, resp idempotency.Response) {
 	switch {
 	case seen.Response == nil:
 		t.failf("the entry has no response")
 	case seen.Status != resp.Status:
 		t.failf("the entry has status %d, not %d", seen.Status, resp.Status)
-	case seen.Note != note:
-		t.failf("the note is %q, not %q", seen.Note, note)
+	case seen.Note != resp.Note:
+		t.failf("the note is %q, not %q", seen.Note, resp.Note)
 	case seen.Size < int64(len(resp.Body)):
 		t.failf("the size is %d, but the body has %d bytes", seen.Size, len(resp.Body))
 	}

@@ -24,7 +24,7 @@ var inspectorBugs = map[string][]string{
 	"inspect/completed":                {"response is not shown", "completed when created", "completed now", "size is that of the key"},
 	"inspect/refusal":                  {"refusals seem released", "status is 200"},
 	"inspect/large answer":             {"body is cut at 1 MiB"},
-	"inspect/note":                     {"note stays in the header", "note is lost", "inspecting cuts the note for good"},
+	"inspect/note":                     {"note is not in the response", "note is lost", "inspecting cuts the note for good"},
 	"inspect/omitted":                  {"omission is not shown"},
 	"inspect/no record":                {"inspecting claims", "nothing is an empty entry"},
 	"inspect/expired":                  {"expired is shown", "inspecting prolongs the record"},

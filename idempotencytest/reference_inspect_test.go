@@ -49,16 +49,16 @@ func (r *reference) Inspect(_ context.Context, key idempotency.Key) (idempotency
 	}
 	shown := r.entry(key, e, now)
 	if e.Response != nil {
-		resp, note := e.Response.CutNote()
-		copied := resp.Clone()
-		shown.Response, shown.Note = &copied, note
+		copied := e.Response.Clone()
+		shown.Response, shown.Note = &copied, copied.Note
 		switch r.bug {
-		case "note stays in the header":
-			shown.Response = e.Response
+		case "note is not in the response":
+			copied.Note = ""
 		case "note is lost":
 			shown.Note = ""
 		case "inspecting cuts the note for good":
-			e.Response = resp
+			bare := e.Response.Clone()
+			bare.Note, e.Response = "", &bare
 		case "response is not shown":
 			shown.Response = nil
 		case "body is cut at 1 MiB":
@@ -365,8 +365,7 @@ func (s *transactions) Inspect(_ context.Context, key idempotency.Key) (idempote
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	shown := row.entry()
-	resp, note := row.record.Response.CutNote()
-	shown.Response, shown.Note = resp, note
+	shown.Response, shown.Note = row.record.Response, row.record.Response.Note
 	return shown, nil
 }
 

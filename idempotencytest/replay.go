@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -50,6 +51,8 @@ func replayCases() []testCase {
 			Trailer: idempotency.NewFields(http.Header{"X-Sum": {"b", "a"}, http.TrailerPrefix + "X-Late": {"c"}, "X-Unset": nil}),
 			Body:    []byte("body"),
 		}},
+		{"note", noted("charge ch_1: settled")},
+		{"longest note", noted(strings.Repeat("~", 255))},
 	} {
 		cases = append(cases, testCase{
 			name: "response/" + r.name,
@@ -165,6 +168,9 @@ func difference(got, want idempotency.Response) string {
 	}
 	if got.Header != want.Header {
 		return fmt.Sprintf("header %q, not %q", got.Header, want.Header)
+	}
+	if got.Note != want.Note {
+		return fmt.Sprintf("note %q, not %q", got.Note, want.Note)
 	}
 	if got.Trailer != want.Trailer {
 		return fmt.Sprintf("trailer %q, not %q", got.Trailer, want.Trailer)

@@ -58,6 +58,7 @@ func goldenRows() (rows []goldenRow) {
 		"done-binary":  {Status: 201, Header: `X-Odd\x5c\x3aName: caf\xe9` + "\nX-Suppressed\n", Body: []byte("'\\\x00\xff\n")},
 		"done-empty":   {Status: http.StatusNoContent, Body: []byte{}},
 		"done-header":  {Status: http.StatusAccepted, Header: idempotency.Fields(header), Body: []byte("body")},
+		"done-note":    {Status: http.StatusCreated, Body: []byte("body"), Note: "charge ch_1"},
 		"done-omitted": {Status: http.StatusOK, Omitted: true},
 		"done-trailer": {Status: 200, Header: "Trailer: X-Sum\n", Trailer: `Trailer\x3aX-Late: 2` + "\nX-Sum: 1\n", Body: []byte("body")},
 		"done-work":    {Status: 0, Body: []byte("work without HTTP")},
@@ -102,7 +103,7 @@ func made(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 }
 
 var goldenColumns = "digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, " +
-	"expires_at, expires_minute, completed_at, status, header, trailer, body, replays"
+	"expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays"
 
 // dumped returns the rows of a table as SQL.
 func dumped(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {

@@ -141,6 +141,8 @@ func TestForgedAnswers(t *testing.T) {
 			`header = E'A: b\rc\n'`:                         invalid,
 			`trailer = E'A\n\n'`:                            invalid,
 			`trailer = E'A: \u00e9\n'`:                      invalid,
+			`note = E'a\nb'`:                                invalid,
+			`note = E'caf\u00e9'`:                           invalid,
 			`lease_until = 'infinity'`:                      invalid,
 			`lease_until = '-infinity'`:                     invalid,
 			`body = NULL`:                                   gone,

@@ -315,7 +315,7 @@ func TestListReadsNoAnswers(t *testing.T) {
 		_, claim, err := store.Begin(ctx, key, attempt)
 		require.NoError(t, err)
 		large := answer
-		large.Header = ": a note\n" + answer.Header
+		large.Note = "a note"
 		large.Body = []byte(strings.Repeat("0123456789abcdef", 20_000*(i+1)))
 		require.NoError(t, claim.Complete(ctx, large, time.Hour))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -27,7 +28,8 @@ type row struct {
 	header      pgtype.Text
 	trailer     pgtype.Text
 	body        []byte // nil: not kept
-	awaited     bool   // it is completed, and commits wait for standbys
+	note        pgtype.Text
+	awaited     bool // it is completed, and commits wait for standbys
 }
 
 // columns returns where to scan the columns of a record to that is asked for by names, and what a statement returns
@@ -36,9 +38,9 @@ func (r *row) columns(asked *sqlstore.Names, more ...any) []any {
 	for i := range asked {
 		r.names[i].asked = asked[i]
 	}
-	return append(append(make([]any, 0, 18), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
+	return append(append(make([]any, 0, 19), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
 		&r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
-		&r.trailer, &r.body, &r.awaited), more...)
+		&r.trailer, &r.body, &r.note, &r.awaited), more...)
 }
 
 // expired reports whether the record does not count any more.
@@ -113,14 +115,18 @@ func (r *row) held(by idempotency.Fingerprint) (idempotency.Record, error) {
 	if err != nil {
 		return rec, err
 	}
+	if strings.ContainsFunc(r.note.String, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return rec, sqlstore.Invalid("note")
+	}
 	rec.Remaining = r.left()
 	rec.Response = &idempotency.Response{
 		Status: int(r.status.Int32), Header: header, Trailer: trailer, Body: r.body, Omitted: r.body == nil,
+		Note: r.note.String,
 	}
 	return rec, nil
 }
 
-// responseArgs returns args and the columns status, header, trailer and body.
+// responseArgs returns args and the columns status, header, trailer, body and note.
 func responseArgs(resp idempotency.Response, args ...any) []any {
 	body := resp.Body
 	switch {
@@ -129,7 +135,11 @@ func responseArgs(resp idempotency.Response, args ...any) []any {
 	case body == nil:
 		body = []byte{}
 	}
-	return append(args, int32(resp.Status), string(resp.Header), string(resp.Trailer), body)
+	var note any // null: none
+	if resp.Note != "" {
+		note = resp.Note
+	}
+	return append(args, int32(resp.Status), string(resp.Header), string(resp.Trailer), body, note)
 }
 
 // countReplay counts that a record was replayed to an attempt that found it, if it was and is to be counted. The replay

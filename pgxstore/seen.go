@@ -73,7 +73,7 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	e.Key = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
 	if err == nil && record.Response != nil {
-		e.Response, e.Note = record.Response.CutNote()
+		e.Response, e.Note = record.Response, record.Response.Note
 	}
 	return e, err
 }
@@ -139,18 +139,16 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		var s seen
 		var digest []byte
-		var first string
 		r := &s.row
 		_, err := pgx.ForEachRow(rows, []any{&digest, &s.stored[0], &s.stored[1], &s.stored[2], &r.attempt, &r.created,
-			&r.leaseUntil, &r.expires, &r.now, &s.completedAt, &r.status, &s.size, &s.state, &first}, func() error {
+			&r.leaseUntil, &r.expires, &r.now, &s.completedAt, &r.status, &s.size, &s.state, &r.note}, func() error {
 			if len(digest) != len(s.digest) {
 				return fmt.Errorf("a digest of %d bytes", len(digest))
 			}
 			s.digest = [32]byte(digest)
 			e := s.bare()
 			e.Key = s.storedKey()
-			resp := idempotency.Response{Header: idempotency.Fields(first)}
-			_, e.Note = resp.CutNote()
+			e.Note = r.note.String
 			listing.Entries = append(listing.Entries, e)
 			return nil
 		})

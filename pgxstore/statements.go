@@ -79,14 +79,14 @@ func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + 
 
 // vacant is the creation of a record that replaces a former one, if it is gone: a divided table has no primary
 // key to tell.
-const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $14::timestamptz END"
+const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $15::timestamptz END"
 
 // recordStatements returns how a transaction records a new operation, and the next attempt at one: its number and when
 // the operation began are parameters then.
 func (o Options) recordStatements() (first, next string) {
 	sql := o.statement("record")
 	return strings.NewReplacer("{attempt}", "1", "{created}", "now()").Replace(sql),
-		strings.NewReplacer("{attempt}", "$13::integer", "{created}", o.expand(vacant)).Replace(sql)
+		strings.NewReplacer("{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
 // kind returns what pg_class.relkind says of the table.
@@ -163,7 +163,7 @@ const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' A
 
 // restoredColumns are all columns of the table.
 const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays`
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays`
 
 func columns() []string {
 	return strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
@@ -172,7 +172,7 @@ func columns() []string {
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
 	"{columns}", `r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
-    r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
+    r.lease_until, r.expires_at, {now} AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited`,
 	"{claimable}", claimable,
@@ -188,11 +188,11 @@ var common = strings.NewReplacer(
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
-            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL`,
+            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL, note = NULL`,
 	"{restored_columns}", restoredColumns,
 	"{restorable}", `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint`,
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
 	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,

@@ -155,7 +155,7 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 		return idempotency.ErrClaimLost
 	}
 	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(),
-		max(c.request.TTL, lease).Microseconds(), nil, nil, nil, nil))
+		max(c.request.TTL, lease).Microseconds(), nil, nil, nil, nil, nil))
 }
 
 // Complete implements [idempotency.Claim].
@@ -227,7 +227,7 @@ func (c *claim) step(ctx context.Context, from source, name string, d time.Durat
 	if err := c.store.mayKeep(d); err != nil {
 		return false, err
 	}
-	args := append(append(make([]any, 0, 7), c.digest[:], c.token, d.Microseconds()), more...)
+	args := append(append(make([]any, 0, 8), c.digest[:], c.token, d.Microseconds()), more...)
 	claimed := true
 	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, c.sql[name], args...)

@@ -38,23 +38,14 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 func (s *Store) openEntry(
 	ctx context.Context, key idempotency.Key, entry idempotency.Entry,
 ) (idempotency.Entry, error) {
-	sealed := isSealed(entry.Response)
-	if sealed && entry.Note != "" { // a line before what is sealed, which the inner store took for one
-		return entry, fmt.Errorf("%w: sealed answer, with a note in the clear", idempotency.ErrRecordInvalid)
-	}
 	opened, err := s.reveal(ctx, key.Digest(), entry.Fingerprint, idempotency.Record{
 		Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response,
 	})
 	if err != nil {
 		return entry, err
 	}
-	entry.Status, entry.Fingerprint, entry.Response = opened.Response.Status, opened.Fingerprint, opened.Response
-	switch {
-	case sealed:
-		entry.Response, entry.Note = opened.Response.CutNote()
-	case !s.clear:
-		entry.Note = ""
-	}
+	entry.Fingerprint, entry.Response = opened.Fingerprint, opened.Response
+	entry.Status, entry.Note = entry.Response.Status, entry.Response.Note
 	return entry, nil
 }
 

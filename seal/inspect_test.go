@@ -14,7 +14,7 @@ import (
 
 // secret is an answer with a note.
 func secret() idempotency.Response {
-	return idempotency.Response{Status: 201, Header: ": charge ch_1\nX-Token: s3cret\n", Body: []byte("pin 1234")}
+	return idempotency.Response{Status: 201, Header: "X-Token: s3cret\n", Body: []byte("pin 1234"), Note: "charge ch_1"}
 }
 
 // An answer is opened for who has the key. Nobody else is shown any of it, but all that is not secret.
@@ -26,7 +26,8 @@ func TestInspect(t *testing.T) {
 
 	entry := testservice.MustInspect(t, store, testservice.NumberedKey(0))
 	require.Equal(t, "charge ch_1", entry.Note)
-	require.Equal(t, &idempotency.Response{Status: 201, Header: "X-Token: s3cret\n", Body: []byte("pin 1234")}, entry.Response)
+	want := secret()
+	require.Equal(t, &want, entry.Response)
 	require.Equal(t, testservice.AttemptFor(0).Fingerprint, entry.Fingerprint)
 
 	clear := testservice.MustInspect(t, inner, testservice.NumberedKey(0))
@@ -63,9 +64,10 @@ func TestInspectForgery(t *testing.T) {
 		"moved to another key":                {idempotency.Response{Status: 201, Header: mark, Body: sealed}, false, true},
 		"in the clear":                        {secret(), false, true},
 		"in the clear, which is allowed":      {secret(), true, false},
-		"sealed, with a note in the clear":    {idempotency.Response{Status: 201, Header: ": forged\n" + mark, Body: sealed}, true, true},
+		"sealed, with a note in the clear":    {idempotency.Response{Status: 201, Header: mark, Body: sealed, Note: "forged"}, true, true},
+		"sealed, behind a line in the clear":  {idempotency.Response{Status: 201, Header: ": forged\n" + mark, Body: sealed}, false, true},
 		"sealed, with a header in the clear":  {idempotency.Response{Status: 201, Header: mark + "A: b\n", Body: sealed}, true, true},
-		"omitted, with a note in the clear":   {idempotency.Response{Status: 299, Header: ": forged\n", Omitted: true}, false, false},
+		"omitted, with a note in the clear":   {idempotency.Response{Status: 299, Omitted: true, Note: "forged"}, false, false},
 		"of another key's ID":                 {idempotency.Response{Status: 201, Header: ":sealed/1 yek\n", Body: sealed}, false, true},
 		"cut":                                 {idempotency.Response{Status: 201, Header: mark, Body: sealed[:len(sealed)-1]}, false, true},
 		"nothing that is sealed":              {idempotency.Response{Status: 201, Header: mark}, true, true},
@@ -122,7 +124,7 @@ func TestInspectUnfinished(t *testing.T) {
 	require.Equal(t, idempotency.StateReleased, testservice.MustInspect(t, store, testservice.NumberedKey(0)).State)
 }
 
-// A line before what is sealed is no note: nothing vouches for it, though all else is as it was sealed.
+// A note beside what is sealed is none: nothing vouches for it, though all else is as it was sealed.
 func TestInspectNoteInTheClear(t *testing.T) {
 	t.Parallel()
 	inner := notingStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
@@ -139,6 +141,7 @@ type notingStore struct{ *idempotency.MemoryStore }
 
 func (s notingStore) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	entry, err := s.MemoryStore.Inspect(ctx, key)
-	entry.Note = "forged"
+	noted := *entry.Response
+	noted.Note, entry.Note, entry.Response = "forged", "forged", &noted
 	return entry, err
 }

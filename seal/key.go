@@ -99,8 +99,7 @@ type mac struct {
 }
 
 // magic begins the only line in the header of a sealed answer. The ID of the key follows. No answer in the clear begins
-// like this: a field without a name cannot be set by anybody, see [idempotency.NewFields], and a note has a space behind
-// the colon.
+// like this: a field without a name cannot be set by anybody, see [idempotency.NewFields].
 const magic = ":sealed/1 "
 
 func newSealer(key Key) (*sealer, error) {

@@ -21,7 +21,6 @@ package seal
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,8 +172,8 @@ func isSealed(resp *idempotency.Response) bool {
 func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
 	sealed := record.Response
 	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.mark == sealed.Header })
-	if i < 0 || sealed.Trailer != "" {
-		return fmt.Errorf("%w: sealed answer, key unknown, or a header in the clear", idempotency.ErrRecordInvalid)
+	if i < 0 || sealed.Trailer != "" || sealed.Note != "" {
+		return fmt.Errorf("%w: sealed answer, key unknown, or a part in the clear", idempotency.ErrRecordInvalid)
 	}
 	plain, err := s.keys[i].open(ctx, sealed.Body, &binding{
 		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
@@ -182,11 +181,10 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 	if err != nil {
 		return err
 	}
-	fp, resp, ok := parseSecret(plain)
-	if !ok {
-		return fmt.Errorf("%w: form of a sealed answer of %d bytes", idempotency.ErrRecordInvalid, len(plain))
+	fp, resp, err := parseSecret(plain)
+	if err != nil {
+		return fmt.Errorf("sealed answer of %d bytes: %w", len(plain), err)
 	}
-	resp.Status = sealed.Status
 	record.Fingerprint, record.Response = fp, &resp
 	return nil
 }
@@ -230,51 +228,17 @@ func (c *sealedClaim) fail(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, err)
 }
 
-// What is sealed is the fingerprint of the request, and the response but for its status, which is bound to it.
-const (
-	secretWhole   = 0
-	secretOmitted = 1
-)
-
-// secret returns what is sealed of the response to a request with fingerprint fp. It has room to be sealed in place.
+// secret returns what is sealed: the fingerprint of the request, and behind it the stored form of the response. It has
+// room to be sealed in place.
 func secret(fp idempotency.Fingerprint, r idempotency.Response) []byte {
-	size := len(fp) + 1 + 8 + len(r.Header) + 8 + len(r.Trailer) + len(r.Body)
-	b := append(make([]byte, 0, size+overhead), fp[:]...)
-	if r.Omitted {
-		b, r.Body = append(b, secretOmitted), nil
-	} else {
-		b = append(b, secretWhole)
-	}
-	b = appendPart(b, r.Header)
-	b = appendPart(b, r.Trailer)
-	return append(b, r.Body...)
+	const firstLine = 128
+	size := len(fp) + firstLine + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body) + overhead
+	b, _ := r.AppendBinary(append(make([]byte, 0, size), fp[:]...)) // never fails
+	return b
 }
 
-func appendPart(b []byte, part idempotency.Fields) []byte {
-	return append(binary.BigEndian.AppendUint64(b, uint64(len(part))), part...)
-}
-
-// parseSecret returns what secret was given, but for the status. The body is a part of b.
-func parseSecret(b []byte) (fp idempotency.Fingerprint, r idempotency.Response, ok bool) {
-	if len(b) <= len(fp) {
-		return fp, r, false
-	}
-	rest := b[copy(fp[:], b):]
-	kind := rest[0]
-	header, rest, ok := cutPart(rest[1:])
-	trailer, body, whole := cutPart(rest)
-	r.Header, r.Trailer, r.Body, r.Omitted = header, trailer, body, kind == secretOmitted
-	return fp, r, ok && whole && (kind == secretWhole || kind == secretOmitted)
-}
-
-// cutPart returns the part that appendPart has written, and what follows it.
-func cutPart(b []byte) (part idempotency.Fields, rest []byte, ok bool) {
-	if len(b) < 8 {
-		return "", nil, false
-	}
-	size, rest := binary.BigEndian.Uint64(b), b[8:]
-	if size > uint64(len(rest)) {
-		return "", nil, false
-	}
-	return idempotency.Fields(rest[:size]), rest[size:], true
+// parseSecret returns what secret was given. The body is a part of b.
+func parseSecret(b []byte) (fp idempotency.Fingerprint, r idempotency.Response, err error) {
+	err = r.UnmarshalBinary(b[copy(fp[:], b):])
+	return fp, r, err
 }

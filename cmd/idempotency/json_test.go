@@ -20,7 +20,7 @@ func TestJSON(t *testing.T) {
 	forEachBackend(t, func(t *testing.T, b backend) {
 		store := b.open(t)
 		complete(t, store, keyOfAlice, idempotency.Response{
-			Status: 201, Header: ": payment pay_1\nContent-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"),
+			Status: 201, Header: "Content-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"), Note: "payment pay_1",
 		})
 		claim(t, store, idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}, attempt)
 		for _, args := range [][]string{

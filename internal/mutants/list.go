@@ -147,8 +147,8 @@ var ofPostgres = []mutant{{
 var ofRecords = []mutant{{
 	name: "checksum-not-checked", broken: "A stored answer is replayed although it is damaged.",
 	file: "record.go",
-	from: "	if string(crc) != string(sum[:]) {",
-	to:   "	if len(crc) != len(sum) {",
+	from: "	if string(line.crc) != string(sum[:]) {",
+	to:   "	if len(line.crc) != len(sum) {",
 	test: "TestDamageIsDetected",
 }, {
 	name: "tombstone-replayed-empty", broken: "An answer that was not kept is replayed as an empty one.",

@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     header       text,                 -- a line for each value: "Name: value"
     trailer      text,
     body         bytea,                -- null: not kept
+    note         text,                 -- for operators; null: none
     replays      bigint      NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (expires_at);
 

@@ -2,13 +2,12 @@
 -- Returns records for people to look at, the largest or the oldest first, without what was answered.
 --   $1 states, or none for all; $2 user and its digest, or none for all; $3 whether the largest come first; $4 how many
 --
--- How long a value is stands in the row, also of a value that is stored out of line. So only the rows that are returned may
--- have one fetched: the header, for its beginning. A note is its first line, and starts with a colon.
+-- How long a value is stands in the row, also of a value that is stored out of line. So no answer is fetched.
 SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
-    l.now, l.completed_at, l.status, l.size, l.state, coalesce(substr(l.header, 1, 260), '')
+    l.now, l.completed_at, l.status, l.size, l.state, l.note
 FROM (
     SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
-        {now} AS now, r.completed_at, r.status, {size} AS size, {state} AS state, r.header
+        {now} AS now, r.completed_at, r.status, {size} AS size, {state} AS state, r.note
     FROM {records} r WHERE {asked_for} AND {readable} AND (cardinality($1::text[]) = 0 OR {state} = ANY ($1::text[]))
     ORDER BY CASE WHEN $3::boolean THEN {size} END DESC, r.created_at, r.digest LIMIT $4::bigint
 ) l

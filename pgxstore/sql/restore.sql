@@ -8,11 +8,11 @@
 --
 --   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
 --   $9 lease, null with a response; $10 time to live (both in microseconds)
---   $11 status, $12 header, $13 trailer, $14 body; null with a lease
+--   $11 status, $12 header, $13 trailer, $14 body, $15 note; null with a lease
 WITH record ({restored_columns}) AS (
     SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
         {after $9}, {after $10}, date_bin('1 minute', {after $10}, 'epoch'),
-        CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, 0
+        CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0
 ), again AS (
     UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record)
     WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true

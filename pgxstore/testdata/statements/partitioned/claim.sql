@@ -11,7 +11,7 @@
 -- only read; and one that returns a value, not rows, because to begin a second source of rows takes half as long again.
 -- For a record that is to be replayed it is not called.
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
-    r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
+    r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited, CASE WHEN r.status IS NULL OR r.expires_at <= statement_timestamp() THEN "idempotency_records_claim_day"($1::bytea, $2::bytea,
     $3::integer, $4::text, $5::text, $6::text, $7::uuid, $8::bigint, $9::bigint, statement_timestamp(), r.token, r.status,

@@ -8,22 +8,22 @@
 --
 --   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
 --   $9 lease, null with a response; $10 time to live (both in microseconds)
---   $11 status, $12 header, $13 trailer, $14 body; null with a lease
+--   $11 status, $12 header, $13 trailer, $14 body, $15 note; null with a lease
 WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) AS (
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) AS (
     SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
         (statement_timestamp() + $9::bigint * interval '1 microsecond'), (statement_timestamp() + $10::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $10::bigint * interval '1 microsecond'), 'epoch'),
-        CASE WHEN $11::integer IS NOT NULL THEN statement_timestamp() END, $11::integer, $12::text, $13::text, $14::bytea, 0
+        CASE WHEN $11::integer IS NOT NULL THEN statement_timestamp() END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0
 ), again AS (
     UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) = (SELECT * FROM record)
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) = (SELECT * FROM record)
     WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
         AND r.expires_at = (SELECT max(expires_at) FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours') AND (r.token = $6::uuid AND (r.expires_at <= statement_timestamp() OR r.status IS NULL AND r.lease_until IS NOT NULL)) RETURNING true
 ), made AS (
     INSERT INTO "idempotency_records" (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, replays) SELECT * FROM record
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) SELECT * FROM record
     WHERE NOT EXISTS (SELECT FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours')  RETURNING true
 )

@@ -5,10 +5,10 @@
 --
 --   $1 digest, $2 number of the key
 SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.created_at,
-    r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body,
+    r.lease_until, r.expires_at, statement_timestamp() AS now, r.completed_at IS NOT NULL, r.status, r.header, r.trailer, r.body, r.note,
     r.status IS NOT NULL AND current_setting('synchronous_standby_names') <> ''
         AND NOT pg_is_in_recovery() AS awaited, r.completed_at, coalesce((octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint, 0), CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint, 0), CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END, EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND l.classid = ($2::bigint >> 32 & 4294967295)::oid AND l.objid = ($2::bigint & 4294967295)::oid)

@@ -2,21 +2,20 @@
 -- Returns records for people to look at, the largest or the oldest first, without what was answered.
 --   $1 states, or none for all; $2 user and its digest, or none for all; $3 whether the largest come first; $4 how many
 --
--- How long a value is stands in the row, also of a value that is stored out of line. So only the rows that are returned may
--- have one fetched: the header, for its beginning. A note is its first line, and starts with a colon.
+-- How long a value is stands in the row, also of a value that is stored out of line. So no answer is fetched.
 SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
-    l.now, l.completed_at, l.status, l.size, l.state, coalesce(substr(l.header, 1, 260), '')
+    l.now, l.completed_at, l.status, l.size, l.state, l.note
 FROM (
     SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
         statement_timestamp() AS now, r.completed_at, r.status, (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
-        WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END AS state, r.header
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
+        WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END AS state, r.note
     FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[])) AND (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) AND (cardinality($1::text[]) = 0 OR CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = ANY ($1::text[]))
     ORDER BY CASE WHEN $3::boolean THEN (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0))::bigint END DESC, r.created_at, r.digest LIMIT $4::bigint
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint END DESC, r.created_at, r.digest LIMIT $4::bigint
 ) l
 ORDER BY CASE WHEN $3::boolean THEN l.size END DESC, l.created_at, l.digest
