@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/quick"
@@ -398,26 +397,6 @@ func TestKeyIsNoPartOfTheRequestLine(t *testing.T) {
 	}
 }
 
-var (
-	bareKey   = regexp.MustCompile(`^[!#-+\-.-:<-\[\]-~]{1,255}$`)
-	quotedKey = regexp.MustCompile(`^"(?:[!#-\[\]-~]|\\["\\])+"$`)
-	escapes   = regexp.MustCompile(`\\(["\\])`)
-)
-
-// keyByForm returns the key in a line of the header in another way than the package does: by the form in RFC 9651.
-func keyByForm(line string) (id string, ok bool) {
-	if bareKey.MatchString(line) {
-		return line, true
-	}
-	if quotedKey.MatchString(line) {
-		id = escapes.ReplaceAllString(line[1:len(line)-1], "$1")
-	}
-	if id == "" || len(id) > 255 {
-		return "", false
-	}
-	return id, true
-}
-
 // FuzzKeyHeader looks for a line that is taken for another key than it has, or refused although it has one, or accepted
 // although it has none. Two lines have no key.
 func FuzzKeyHeader(f *testing.F) {
@@ -430,7 +409,7 @@ func FuzzKeyHeader(f *testing.F) {
 	}
 	const name, alias = "Idempotency-Key", "X-Idempotency-Key"
 	f.Fuzz(func(t *testing.T, line, other string) {
-		want, valid := keyByForm(line)
+		want, valid := testservice.KeyByForm(line)
 		id, err := idempotency.FindKey(http.Header{name: {line}}, name, alias)
 		require.Equal(t, valid, err == nil, "%q", line)
 		require.Equal(t, want, id, "%q", line)
@@ -439,7 +418,7 @@ func FuzzKeyHeader(f *testing.F) {
 		}
 		_, err = idempotency.FindKey(http.Header{name: {line, other}}, name)
 		require.ErrorIs(t, err, idempotency.ErrKeyInvalid, "%q and %q", line, other)
-		same, alsoValid := keyByForm(other)
+		same, alsoValid := testservice.KeyByForm(other)
 		_, err = idempotency.FindKey(http.Header{name: {line}, alias: {other}}, name, alias)
 		require.Equal(t, valid && alsoValid && want == same, err == nil, "%q beside %q", line, other)
 		if !valid {

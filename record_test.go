@@ -7,14 +7,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // frozen is the response in testdata/response_v1.txt.
@@ -155,46 +154,6 @@ func TestClonedResponseSharesNoMemory(t *testing.T) {
 	require.NotEqual(t, byte('x'), frozen.Body[0])
 }
 
-var (
-	responseForm = regexp.MustCompile(
-		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) body=(omitted|[+-]?[0-9]+)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
-	fieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
-)
-
-// decodeByForm reads a stored response in another way than the package does: by the form that its comment describes.
-func decodeByForm(data []byte) (resp idempotency.Response, ok bool) {
-	m := responseForm.FindSubmatch(data)
-	if m == nil || fmt.Sprintf("%08x", crc32.Checksum(data[len("response/1 crc=01234567"):], castagnoli)) != string(m[1]) {
-		return resp, false
-	}
-	var numbers [3]int
-	for i := range numbers {
-		n, err := strconv.Atoi(string(m[2+i]))
-		if err != nil || n < 0 {
-			return resp, false
-		}
-		numbers[i] = n
-	}
-	rest, header, trailer := data[len(m[0]):], numbers[1], numbers[2]
-	if header > len(rest) || trailer > len(rest)-header || header+trailer == len(rest) || rest[header+trailer] != '\n' {
-		return resp, false
-	}
-	body := rest[header+trailer+1:]
-	resp = idempotency.Response{
-		Status: numbers[0], Header: idempotency.Fields(rest[:header]), Trailer: idempotency.Fields(rest[header:][:trailer]),
-		Note: string(m[6]),
-	}
-	if resp.Omitted = string(m[5]) == "omitted"; !resp.Omitted {
-		if n, err := strconv.Atoi(string(m[5])); err != nil || n != len(body) {
-			return resp, false
-		}
-		resp.Body = body
-	}
-	return resp, fieldsForm.MatchString(string(resp.Header)) && fieldsForm.MatchString(string(resp.Trailer))
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // FuzzResponse decodes what may be a stored response, and has another decoder say the same. What is encoded again is read
 // by both, and no byte of it can be changed.
 func FuzzResponse(f *testing.F) {
@@ -208,7 +167,7 @@ func FuzzResponse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, rest string, at uint16, flip byte) {
 		data := []byte(summed(1, rest))
-		want, ok := decodeByForm(data)
+		want, ok := testservice.ResponseByForm(data)
 		var resp, again, damaged idempotency.Response
 		err := resp.UnmarshalBinary(data)
 		if !ok {
@@ -222,7 +181,7 @@ func FuzzResponse(f *testing.F) {
 		require.NoError(t, err)
 		require.NoError(t, again.UnmarshalBinary(encoded))
 		require.Equal(t, resp, again)
-		read, ok := decodeByForm(encoded)
+		read, ok := testservice.ResponseByForm(encoded)
 		require.True(t, ok)
 		require.Equal(t, resp, read)
 		encoded[int(at)%len(encoded)] ^= max(flip, 1)
@@ -236,23 +195,14 @@ func headerByForm(text string) http.Header {
 	h := http.Header{}
 	for line := range strings.Lines(text) {
 		name, value, found := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
-		name = unescaped(name)
+		name = testservice.Unescaped(name)
 		if !found {
 			h[name] = nil
 			continue
 		}
-		h[name] = append(h[name], unescaped(strings.TrimPrefix(value, " ")))
+		h[name] = append(h[name], testservice.Unescaped(strings.TrimPrefix(value, " ")))
 	}
 	return h
-}
-
-var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
-
-func unescaped(s string) string {
-	return escaped.ReplaceAllStringFunc(s, func(sequence string) string {
-		b, _ := strconv.ParseUint(sequence[2:], 16, 8)
-		return string([]byte{byte(b)})
-	})
 }
 
 // FuzzFields writes a header as fields, and reads it back; and reads what may be fields.
@@ -264,7 +214,7 @@ func FuzzFields(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, first, second, text string) {
 		want := http.Header{"n" + name: {first, second, first}, "N" + name: nil, "no" + name: {second}}
 		fields := idempotency.NewFields(want)
-		require.Regexp(t, fieldsForm, string(fields))
+		require.Regexp(t, testservice.FieldsForm, string(fields))
 		require.Equal(t, want, headerByForm(string(fields)))
 		parsed, err := idempotency.ParseFields(string(fields))
 		require.NoError(t, err)
@@ -272,7 +222,7 @@ func FuzzFields(f *testing.F) {
 		require.Equal(t, second, parsed.Get("no"+name))
 
 		parsed, err = idempotency.ParseFields(text)
-		require.Equal(t, fieldsForm.MatchString(text), err == nil, "%q", text)
+		require.Equal(t, testservice.FieldsForm.MatchString(text), err == nil, "%q", text)
 		if err != nil {
 			return
 		}

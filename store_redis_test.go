@@ -1183,7 +1183,7 @@ func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 	if e.state != "done" {
 		return e, rest == "" && hexToken.MatchString(m[2])
 	}
-	resp, ok := decodeByForm([]byte(rest))
+	resp, ok := testservice.ResponseByForm([]byte(rest))
 	e.record.Response = &resp
 	return e, ok
 }

@@ -1,4 +1,4 @@
-package idempotency_test
+package golden_test
 
 import (
 	"context"
@@ -206,7 +206,7 @@ func normal(t *testing.T, file string) string {
 // unsealed opens a sealed response in another way than the package does: by the form that it has had since version 1.
 func unsealed(t *testing.T, name, head, text string) string {
 	t.Helper()
-	resp, ok := decodeByForm([]byte(text))
+	resp, ok := testservice.ResponseByForm([]byte(text))
 	require.True(t, ok)
 	require.EqualValues(t, goldenMark, resp.Header)
 	body := resp.Body
@@ -363,9 +363,12 @@ var goldenRequests = []struct {
 	{"text/plain; charset=utf-8", "q=1&q=2", "hello", nil},
 	{"Application/JSON", "", `{"b": [1e1, -0.0, 1.50, 9007199254740993], "a": "é\u00e9\/\ud83d\ude00"}`, nil},
 	{"application/merge-patch+json", "", `{"é":1,"e":2,"\u0000":{"z":null,"a":true}}`, nil},
-	{"multipart/form-data; boundary=x", "", form("x", "1", "2").body, nil},
-	{js, "", "{}", http.Header{"Content-Encoding": {"gzip"}, "X-Http-Method-Override": {"PUT"}, "Stripe-Account": {"a", "b"}}},
+	{"multipart/form-data; boundary=x", "", goldenForm, nil},
+	{"application/json", "", "{}", http.Header{"Content-Encoding": {"gzip"}, "X-Http-Method-Override": {"PUT"}, "Stripe-Account": {"a", "b"}}},
 }
+
+const goldenForm = "--x\r\nContent-Disposition: form-data; name=n\r\n\r\n1\r\n" +
+	"--x\r\nContent-Disposition: form-data; name=n\r\n\r\n2\r\n--x--\r\n"
 
 var fingerprintFuncs = []struct {
 	name string

@@ -1,0 +1,83 @@
+package testservice
+
+import (
+	"fmt"
+	"hash/crc32"
+	"regexp"
+	"strconv"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var (
+	bareKey   = regexp.MustCompile(`^[!#-+\-.-:<-\[\]-~]{1,255}$`)
+	quotedKey = regexp.MustCompile(`^"(?:[!#-\[\]-~]|\\["\\])+"$`)
+	escapes   = regexp.MustCompile(`\\(["\\])`)
+)
+
+// KeyByForm returns the key in a line of the header in another way than the package does: by the form in RFC 9651.
+func KeyByForm(line string) (id string, ok bool) {
+	if bareKey.MatchString(line) {
+		return line, true
+	}
+	if quotedKey.MatchString(line) {
+		id = escapes.ReplaceAllString(line[1:len(line)-1], "$1")
+	}
+	if id == "" || len(id) > 255 {
+		return "", false
+	}
+	return id, true
+}
+
+var (
+	responseForm = regexp.MustCompile(
+		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) ` +
+			`body=(omitted|[+-]?[0-9]+)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
+
+	// FieldsForm is the form of [idempotency.Fields].
+	FieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
+)
+
+// ResponseByForm reads a stored response in another way than the package does: by the form that its comment describes.
+func ResponseByForm(data []byte) (resp idempotency.Response, ok bool) {
+	m := responseForm.FindSubmatch(data)
+	if m == nil || fmt.Sprintf("%08x", crc32.Checksum(data[len("response/1 crc=01234567"):], castagnoli)) != string(m[1]) {
+		return resp, false
+	}
+	var numbers [3]int
+	for i := range numbers {
+		n, err := strconv.Atoi(string(m[2+i]))
+		if err != nil || n < 0 {
+			return resp, false
+		}
+		numbers[i] = n
+	}
+	rest, header, trailer := data[len(m[0]):], numbers[1], numbers[2]
+	if header > len(rest) || trailer > len(rest)-header || header+trailer == len(rest) || rest[header+trailer] != '\n' {
+		return resp, false
+	}
+	body := rest[header+trailer+1:]
+	resp = idempotency.Response{
+		Status: numbers[0], Header: idempotency.Fields(rest[:header]), Trailer: idempotency.Fields(rest[header:][:trailer]),
+		Note: string(m[6]),
+	}
+	if resp.Omitted = string(m[5]) == "omitted"; !resp.Omitted {
+		if n, err := strconv.Atoi(string(m[5])); err != nil || n != len(body) {
+			return resp, false
+		}
+		resp.Body = body
+	}
+	return resp, FieldsForm.MatchString(string(resp.Header)) && FieldsForm.MatchString(string(resp.Trailer))
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var escaped = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// Unescaped returns a part of [idempotency.Fields] as it is in a header.
+func Unescaped(s string) string {
+	return escaped.ReplaceAllStringFunc(s, func(sequence string) string {
+		b, _ := strconv.ParseUint(sequence[2:], 16, 8)
+		return string([]byte{byte(b)})
+	})
+}
