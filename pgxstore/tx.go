@@ -19,7 +19,8 @@ import (
 // transaction for package database/sql. A test gives a transaction to a handler by [WithTx].
 //
 // The transaction ends with the handler. Its Commit is refused, and so is each string that begins with COMMIT. To undo a
-// part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc].
+// part of the changes, use a savepoint: tx.Begin, or [pgx.BeginFunc]. Its LargeObjects panics, because what pgx returns
+// would outlive the transaction: use the functions lo_from_bytea, lo_put and lo_get in SQL.
 //
 // What becomes of the changes depends on the status of the answer that is stored. Below 400 they are committed with it.
 // They are committed too if the work of an [idempotency.Runner] sets no status. With 400 or more they are rolled back,
@@ -214,22 +215,9 @@ func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.St
 	return prepared, err
 }
 
-// LargeObjects takes a round trip, for only a transaction of pgx can make what it returns; which knows no end of this
-// one, so that the connection is closed then. If the transaction has ended already or is in use, or the connection fails,
-// its large objects panic.
+// LargeObjects panics: what pgx would return does not end with the transaction.
 func (t *transaction) LargeObjects() pgx.LargeObjects {
-	u, err := t.enter(context.Background())
-	if err != nil {
-		return pgx.LargeObjects{}
-	}
-	defer func() { u.done(err) }()
-	tx, err := t.conn.BeginTx(u.ctx, pgx.TxOptions{BeginQuery: "/* in a transaction already */"})
-	if err != nil {
-		return pgx.LargeObjects{}
-	}
-	t.unwatched.Store(true)
-	t.visit.unfit.Store(true)
-	return tx.LargeObjects()
+	panic("pgxstore: no LargeObjects here: call lo_from_bytea, lo_put and lo_get in SQL")
 }
 
 // Conn takes a round trip the first time, for the ID of the transaction: what the handler does with the connection is not
