@@ -1,7 +1,6 @@
 package pgxstore
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"time"
@@ -20,15 +19,7 @@ func (t *Table) mayKeep(ttl time.Duration) error {
 
 const callMaintain = "call Maintain every day"
 
-// hasDay returns an error if there is no partition for a record that expires in ttl.
-func (t *Table) hasDay(ctx context.Context, q querier, ttl time.Duration) error {
-	now, partitions, err := t.partitions(ctx, q)
-	if err == nil && !has(partitions, dayOf(now.Add(ttl)), attached) {
-		err = t.lacksDay()
-	}
-	return err
-}
-
+// lacksDay says that there is no partition for a record.
 func (t *Table) lacksDay() error {
 	return t.unready(callMaintain, "table %s has no partition for the day on which the record would expire", t.opts.name(""))
 }

@@ -34,7 +34,6 @@ import (
 type TxStore struct {
 	*Table
 	beginning, idleTimeout string
-	withoutDay             atomic.Bool // a record was refused because there was no partition for it
 }
 
 var _ idempotency.Store = (*TxStore)(nil)
@@ -59,9 +58,6 @@ func (s *TxStore) Begin(ctx context.Context, key idempotency.Key, request idempo
 	}
 	a := &attempt{store: s, sql: sql, names: s.opts.names(key), digest: key.Digest(), request: request, token: newUUID()}
 	v, err := s.begin(ctx, a)
-	if err == nil && v.free() && s.withoutDay.Load() {
-		err = s.seeDay(ctx, v, request.TTL)
-	}
 	if err != nil {
 		return idempotency.Record{}, nil, failure("claim", err)
 	}
@@ -95,17 +91,6 @@ func (s *TxStore) begin(ctx context.Context, a *attempt) (v *visit, err error) {
 		v.end(ctx)
 		sqlstore.Pause(ctx, 5*time.Millisecond)
 	}
-}
-
-// seeDay ends a visit and returns an error if there is still no partition for the record.
-func (s *TxStore) seeDay(ctx context.Context, v *visit, ttl time.Duration) error {
-	err := s.hasDay(ctx, v.conn, ttl)
-	if err != nil {
-		_ = v.end(ctx) // if it fails the connection is closed
-		return err
-	}
-	s.withoutDay.Store(false)
-	return nil
 }
 
 // visit is a transaction that has tried to lock a key, and has looked at its record then.
@@ -305,7 +290,6 @@ func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl tim
 	case a.store.isCollision(err):
 		return fmt.Errorf("%w: %w", idempotency.ErrClaimLost, err)
 	case a.store.isWithoutDay(err):
-		a.store.withoutDay.Store(true)
 		return sqlstore.RolledBack(fmt.Errorf("%w: %w", a.store.lacksDay(), err))
 	case isRefused(err) && a.store.isFinal(err):
 		return sqlstore.Rejected(err)
