@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -143,18 +142,4 @@ func (o Options) begin() string {
 	default:
 		return "begin"
 	}
-}
-
-// idleTimeout returns IdleTimeout as the server writes it: in the largest unit in which it is a whole number.
-func (o Options) idleTimeout() string {
-	ms := max(1, cmp.Or(o.IdleTimeout, time.Minute).Milliseconds())
-	for _, unit := range []struct {
-		name string
-		ms   int64
-	}{{"d", 86_400_000}, {"h", 3_600_000}, {"min", 60_000}, {"s", 1000}} {
-		if ms%unit.ms == 0 {
-			return strconv.FormatInt(ms/unit.ms, 10) + unit.name
-		}
-	}
-	return strconv.FormatInt(ms, 10) + "ms"
 }

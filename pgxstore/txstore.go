@@ -1,6 +1,7 @@
 package pgxstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ import (
 // session falls silent.
 type TxStore struct {
 	*Table
-	beginning, idleTimeout string
+	beginning   string
+	idleTimeout int64 // in milliseconds
 }
 
 var _ idempotency.Store = (*TxStore)(nil)
@@ -41,7 +43,8 @@ var _ idempotency.Store = (*TxStore)(nil)
 // NewTx returns a store on pool. The caller closes the pool. Each operation holds one of its connections while it runs.
 // Requests that wait for the operation hold none. [Migrate] makes the table.
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
-	return &TxStore{Table: NewTable(pool, opts), beginning: opts.begin(), idleTimeout: opts.idleTimeout()}
+	idle := max(1, cmp.Or(opts.IdleTimeout, time.Minute).Milliseconds())
+	return &TxStore{Table: NewTable(pool, opts), beginning: opts.begin(), idleTimeout: idle}
 }
 
 // Transactional tells idempotency.New that no handler may run without its transaction.
