@@ -314,7 +314,7 @@ func TestOperationIsNoToken(t *testing.T) {
 			for step, args := range map[string][]any{
 				"extend":   {time.Hour.Microseconds()},
 				"release":  {time.Hour.Microseconds()},
-				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged")},
+				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged"), nil},
 				"replace":  nil,
 			} {
 				execute(t, pool, opts.Statement(step), append([]any{digest[:], id}, args...)...)
