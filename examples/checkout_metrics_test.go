@@ -25,7 +25,7 @@ func TestDashboardAgreesWithTheLedger(t *testing.T) {
 - job_name: checkout
   scrape_interval: 200ms
   static_configs: [{targets: ["` + address + `"]}]`})
-	said := runCheckout(t, buildCheckout(t), withoutStores(), "-load", "200", "-scraped", "-listen", address)
+	said := runCheckout(t, built(t, "checkout"), withoutStores(), "-load", "200", "-scraped", "-listen", address)
 	written := regexp.MustCompile(`outcomes .* map\[executed:(\d+) replayed:(\d+)\]`).FindStringSubmatch(said)
 	require.NotNil(t, written, said)
 	executed, replayed := number(t, written[1]), number(t, written[2])

@@ -37,7 +37,7 @@ var (
 func TestCheckoutPage(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
-	program := buildCheckout(t)
+	program := built(t, "checkout")
 	ways := []struct {
 		name    string
 		picture string
@@ -97,7 +97,7 @@ func playOnPage(v *visitor, press func(button string), name string) {
 // Those who want no motion get none.
 func TestCheckoutPageWithoutMotion(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startBrowser(t), startCheckout(t, buildCheckout(t)).url, prefers("reduced-motion", "reduce"))
+	v := visit(t, startBrowser(t), startCheckout(t, built(t, "checkout")).url, prefers("reduced-motion", "reduce"))
 	v.click("pay")
 	const animation = `getComputedStyle(document.querySelector('.answers li')).animationName`
 	require.Equal(t, "none", ask[string](v, animation))
@@ -108,7 +108,7 @@ func TestCheckoutPageWithoutMotion(t *testing.T) {
 // The page says when the server is down, and what was charged is seen meanwhile.
 func TestCheckoutPageShowsTheDeath(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startBrowser(t), startCheckout(t, buildCheckout(t)).url, desktop)
+	v := visit(t, startBrowser(t), startCheckout(t, built(t, "checkout")).url, desktop)
 	v.do(chromedp.Click(chromedp.CSS("#stop")))
 	v.await(`document.querySelector('#server').textContent.startsWith('The server was killed.') &&
 		document.querySelector('#without .charges').textContent === '1'`)

@@ -30,7 +30,7 @@ func TestCheckoutOnEachStore(t *testing.T) {
 			return fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), servertest.Redis(t).Addr())
 		},
 	}
-	program := buildCheckout(t)
+	program := built(t, "checkout")
 	for name, store := range stores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +48,7 @@ func TestCheckoutOnEachStore(t *testing.T) {
 // Interrupted, the program ends in order, and nothing that it has started is left.
 func TestCheckoutEndsWithItsShop(t *testing.T) {
 	t.Parallel()
-	checkout := startCheckout(t, buildCheckout(t))
+	checkout := startCheckout(t, built(t, "checkout"))
 	shops := children(t, checkout.cmd.Process.Pid)
 	require.Len(t, shops, 1)
 	checkout.stop()
@@ -74,7 +74,7 @@ func children(t *testing.T, pid int) (pids []string) {
 // Pages of other sites cannot kill the shop.
 func TestCheckoutRefusesOtherSites(t *testing.T) {
 	t.Parallel()
-	checkout := startCheckout(t, buildCheckout(t))
+	checkout := startCheckout(t, built(t, "checkout"))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, checkout.url+"/kill?held=0", nil)
 	require.NoError(t, err)
 	req.Header.Set("Origin", "https://example.com")
@@ -90,14 +90,6 @@ type checkout struct {
 	cmd  *exec.Cmd
 	url  string
 	stop func() // interrupts it, and waits for its end
-}
-
-func buildCheckout(t *testing.T) (program string) {
-	t.Helper()
-	program = filepath.Join(t.TempDir(), "checkout")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./checkout").CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	return program
 }
 
 // withoutStores is the environment, but for the stores that it may name.

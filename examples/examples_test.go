@@ -1,6 +1,7 @@
 package examples_test
 
 import (
+	"fmt"
 	"go/parser"
 	"go/token"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -143,11 +145,10 @@ func documentation(t *testing.T, name string) string {
 // run runs an example to its end, which must be a success, and returns what it prints.
 func run(t *testing.T, name string) string {
 	t.Helper()
-	args := []string{"run", "./" + name}
+	cmd := exec.CommandContext(t.Context(), built(t, name))
 	if strings.Contains(documentation(t, name), "With -run") {
-		args = append(args, "-run") // without it, the program waits for somebody to use it
+		cmd.Args = append(cmd.Args, "-run") // without it, the program waits for somebody to use it
 	}
-	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
@@ -163,6 +164,44 @@ func run(t *testing.T, name string) string {
 	output, err := cmd.Output()
 	require.NoError(t, err, "%s%s", output, complaints.String())
 	return string(output)
+}
+
+// programs is the directory of all programs.
+var programs string
+
+// buildAll builds them by one command: several side by side would each compile what they share.
+var buildAll = sync.OnceValue(func() error {
+	sources, err := filepath.Glob("*/main.go")
+	if err != nil {
+		return err
+	}
+	args := []string{"build", "-o", programs}
+	for _, source := range sources {
+		args = append(args, "./"+filepath.Dir(source))
+	}
+	said, err := exec.Command("go", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, said)
+	}
+	return nil
+})
+
+func TestMain(m *testing.M) {
+	var err error
+	programs, err = os.MkdirTemp("", "examples")
+	if err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(code)
+}
+
+// built returns the file of a program.
+func built(t *testing.T, name string) string {
+	t.Helper()
+	require.NoError(t, buildAll())
+	return filepath.Join(programs, name)
 }
 
 // lines returns the lines of a text, without the space around them and around the text.

@@ -130,11 +130,8 @@ type answer struct {
 }
 
 func newBank(t *testing.T) *bank {
-	program := filepath.Join(t.TempDir(), "transfer")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./transfer")
-	output, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	b := &bank{t: t, program: program, url: servertest.Postgres(t).URL(), answered: make(map[transfer]answer)}
+	b := &bank{t: t, program: built(t, "transfer"), url: servertest.Postgres(t).URL(), answered: make(map[transfer]answer)}
+	var err error
 	b.pool, err = pgxpool.New(t.Context(), b.url)
 	require.NoError(t, err)
 	t.Cleanup(b.pool.Close)

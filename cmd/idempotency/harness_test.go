@@ -44,7 +44,6 @@ func TestMain(m *testing.M) {
 	}
 	binary = filepath.Join(dir, "idempotency")
 	build := exec.Command("go", "build", "-o", binary, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		panic(err)

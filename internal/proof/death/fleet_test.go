@@ -19,16 +19,13 @@ import (
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 )
 
+// programs is the directory of the server.
+var programs string
+
 // program builds the server once.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "death")
-	if err != nil {
-		return "", err
-	}
-	file := filepath.Join(dir, "server")
-	build := exec.Command("go", "build", "-o", file, "./server")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // without the dynamic linker it starts faster
-	said, err := build.CombinedOutput()
+	file := filepath.Join(programs, "server")
+	said, err := exec.Command("go", "build", "-o", file, "./server").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, said)
 	}
@@ -36,10 +33,13 @@ var program = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if file, err := program(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(file))
+	var err error
+	programs, err = os.MkdirTemp("", "death")
+	if err != nil {
+		panic(err)
 	}
+	code := m.Run()
+	_ = os.RemoveAll(programs)
 	os.Exit(code)
 }
 
