@@ -386,7 +386,7 @@ func TestMaintainWhileAnotherWaits(t *testing.T) {
 	defer cancel()
 	pool := newPool(t, serverURL(t))
 	impatient := newPool(t, serverURL(t), func(c *pgxpool.Config) {
-		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "100"
+		c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "1000"
 		c.ConnConfig.RuntimeParams["application_name"] = t.Name()
 	})
 	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1}, "2030-01-10 12:00:00+00")
@@ -397,7 +397,7 @@ func TestMaintainWhileAnotherWaits(t *testing.T) {
 	awaitPending(t, pool, opts)
 	require.Eventually(t, func() bool {
 		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1
-			AND state = 'idle in transaction' AND clock_timestamp() > state_change + interval '300 ms')`, t.Name())
+			AND state = 'idle in transaction' AND clock_timestamp() > state_change + interval '1500 ms')`, t.Name())
 	}, 10*time.Second, 10*time.Millisecond, "its turn lasts longer than its sessions may idle")
 
 	set("2030-01-13 12:00:00+00")
