@@ -2,4 +2,4 @@
 
 package effort
 
-const share = 0.1
+const share = 0.03
