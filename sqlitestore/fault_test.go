@@ -54,6 +54,29 @@ func TestStepsShareTransactions(t *testing.T) {
 	require.Less(t, commits.Load(), int64(waiting/4)) // two, but for those who have only just asked
 }
 
+// The context of a step may end while the step is committed: nobody waits for what it finds out.
+func TestContextEndsDuringTheCommit(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	_, claim := begun(t, store, "key")
+	proceed := make(chan struct{})
+	require.NoError(t, store.OnCommit(func() int32 {
+		<-proceed
+		return 0
+	}))
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { return claim.Extend(ctx, time.Hour) },
+		func(ctx context.Context) error { return claim.Complete(ctx, answer, time.Hour) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		require.ErrorIs(t, step(ctx), context.DeadlineExceeded)
+		cancel()
+	}
+	close(proceed)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireReplay(t, store, "key")
+}
+
 // A step that fails undoes no other one, whatever SQLite does with the transaction.
 func TestFailuresAreAlone(t *testing.T) {
 	t.Parallel()

@@ -135,7 +135,7 @@ func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 		renewed, err = steps.Extend(l.digest, l.token, d)
 		return err
 	})
-	if renewed || err != nil {
+	if err != nil || renewed { // after an error the step may still be under way, and write
 		return l.store.Failure("extend", err)
 	}
 	l.mu.Lock() // Complete or Release may be under way
