@@ -11,7 +11,8 @@ import (
 )
 
 // KeepEffects commits the changes of the handler together with its answer, even if the status of the answer is 400 or
-// more. Without it, such an answer is stored and the changes are rolled back.
+// more. Without it, such an answer is stored and the changes are rolled back. An answer that is not stored, such as a 503,
+// always rolls them back.
 //
 // The handler calls it with its context, at any time before it returns. If the transaction cannot be committed, for
 // instance after a Rollback, nothing is stored, and the client is told to try again. KeepEffects returns false if no
