@@ -17,13 +17,12 @@ import (
 func TestTxConformance(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string][]string{
-		"default":                       nil,
-		"found rows, interpolated":      {"clientFoundRows=true", "interpolateParams=true"},
-		"serializable, another charset": {"tx_isolation=%27SERIALIZABLE%27", "charset=latin1"},
-		"snapshot isolation, local time": {"innodb_snapshot_isolation=1", "multiStatements=true",
-			"parseTime=true", "loc=Local", "time_zone=%27-03%3A30%27"},
-		"read committed, ANSI": {"tx_isolation=%27READ-COMMITTED%27",
-			"sql_mode=%27ANSI,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,NO_BACKSLASH_ESCAPES%27"},
+		"default": nil,
+		"found rows, interpolated, serializable, another charset": {"clientFoundRows=true", "interpolateParams=true",
+			"tx_isolation=%27SERIALIZABLE%27", "charset=latin1"},
+		"read committed, snapshot isolation, local time, ANSI": {"tx_isolation=%27READ-COMMITTED%27",
+			"innodb_snapshot_isolation=1", "multiStatements=true", "parseTime=true", "loc=Local",
+			"time_zone=%27-03%3A30%27", "sql_mode=%27ANSI,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,NO_BACKSLASH_ESCAPES%27"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,52 +18,43 @@ import (
 
 func TestStoreConformance(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"prepared":        pgx.QueryExecModeCacheStatement,
-		"unprepared":      pgx.QueryExecModeExec,
-		"simple protocol": pgx.QueryExecModeSimpleProtocol,
+	for name, test := range map[string]struct {
+		mode  pgx.QueryExecMode
+		level pgx.TxIsoLevel // of the sessions
+		opts  pgxstore.Options
+	}{
+		"prepared":                      {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{}},
+		"unprepared, repeatable read":   {pgx.QueryExecModeExec, pgx.RepeatableRead, pgxstore.Options{}},
+		"simple protocol, serializable": {pgx.QueryExecModeSimpleProtocol, pgx.Serializable, pgxstore.Options{}},
+		"prepared, in a divided table":  {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{PartitionDays: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
-			store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-		})
-	}
-	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
-		t.Run("sessions that are "+string(level), func(t *testing.T) {
-			t.Parallel()
 			pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
-				c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(level)
+				c.ConnConfig.DefaultQueryExecMode = test.mode
+				c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(test.level)
 			})
-			store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+			store := pgxstore.New(pool, newTable(t, pool, test.opts))
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 		})
 	}
-	t.Run("partitions", func(t *testing.T) {
-		t.Parallel()
-		pool := newPool(t, serverURL(t))
-		store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 3}))
-		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-	})
 }
 
 func TestTxStoreConformance(t *testing.T) {
 	t.Parallel()
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		t.Run(string(level), func(t *testing.T) {
+	for name, opts := range map[string]pgxstore.Options{
+		"read committed":  {},
+		"repeatable read": {Isolation: pgx.RepeatableRead},
+		"serializable":    {Isolation: pgx.Serializable},
+		"divided table":   {PartitionDays: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, serverURL(t))
-			store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{Isolation: level}))
+			store := pgxstore.NewTx(pool, newTable(t, pool, opts))
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 		})
 	}
-	t.Run("partitions", func(t *testing.T) {
-		t.Parallel()
-		pool := newPool(t, serverURL(t))
-		store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{PartitionDays: 3}))
-		idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-	})
 }
 
 func TestTxStoreConformanceOfEffects(t *testing.T) {
@@ -72,11 +63,10 @@ func TestTxStoreConformanceOfEffects(t *testing.T) {
 		opts   pgxstore.Options
 		effect func(ctx context.Context, sql, name string) error
 	}{
-		"pgx":             {pgxstore.Options{}, actByPgx},
-		"database/sql":    {pgxstore.Options{}, actBySQL},
-		"repeatable read": {pgxstore.Options{Isolation: pgx.RepeatableRead}, actByPgx},
-		"serializable":    {pgxstore.Options{Isolation: pgx.Serializable}, actByPgx},
-		"partitions":      {pgxstore.Options{PartitionDays: 3}, actByPgx},
+		"pgx":                           {pgxstore.Options{}, actByPgx},
+		"database/sql, repeatable read": {pgxstore.Options{Isolation: pgx.RepeatableRead}, actBySQL},
+		"serializable":                  {pgxstore.Options{Isolation: pgx.Serializable}, actByPgx},
+		"divided table":                 {pgxstore.Options{PartitionDays: 3}, actByPgx},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +108,7 @@ func actBySQL(ctx context.Context, sql, name string) error {
 
 var errNoTx = errors.New("no transaction in this context")
 
-func TestSealedStoresConform(t *testing.T) {
+func TestSealedAndCachedStoresConform(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	leased := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
@@ -126,21 +116,7 @@ func TestSealedStoresConform(t *testing.T) {
 	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sealed := mustSeal(t, store, nil)
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
-		})
-	}
-}
-
-func TestCachedStoresConform(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, serverURL(t))
-	leased := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
-	transactional := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
-	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cached := cache.New(store, cache.Options{})
+			cached := cache.New(mustSeal(t, store, nil), cache.Options{})
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cached })
 		})
 	}

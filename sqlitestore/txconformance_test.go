@@ -14,11 +14,6 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-func TestTxConformance(t *testing.T) {
-	t.Parallel()
-	conform(t, func(path string) idempotency.Store { return openTx(t, path, sqlitestore.Options{}) })
-}
-
 // A transactional store conforms with all options set and sealed, too.
 func TestSealedTxStoreConforms(t *testing.T) {
 	t.Parallel()
