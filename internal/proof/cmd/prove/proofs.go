@@ -40,7 +40,11 @@ var all = []proof{
 		name: "soak", beside: true,
 		what: "the stores in memory, Redis and PostgreSQL under a small load, with a fault now and then: nothing grows",
 		command: func(o options) []string {
-			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", (time.Duration(o.times) * 5 * time.Minute).String()}
+			lasting := time.Duration(o.times) * 5 * time.Minute
+			if o.ci {
+				lasting = 2 * time.Minute
+			}
+			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", lasting.String()}
 			if o.write {
 				soak = append(soak, "-plot", plot)
 			}
@@ -77,7 +81,7 @@ var all = []proof{
 		command: func(o options) []string {
 			each := time.Duration(o.times) * 6 * time.Second
 			if o.ci {
-				each /= 2
+				each /= 3
 			}
 			return []string{"go", "run", "./internal/proof/cmd/fuzz", "-each", each.String()}
 		},
