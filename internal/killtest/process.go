@@ -56,7 +56,7 @@ func liveAndDie(env []string, hears func(line string)) error {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
 	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1") // a process that has a data race ends by itself
-	if _, err := cmd.StdinPipe(); err != nil { // ends with this process
+	if _, err := cmd.StdinPipe(); err != nil {          // ends with this process
 		return err
 	}
 	output, err := cmd.StdoutPipe()
