@@ -56,7 +56,7 @@ var all = []proof{
 		what: "Redis, PostgreSQL and PgBouncer killed, emptied, replaced",
 	},
 	{
-		name: "explore", command: goTest("./internal/proof/explore"),
+		name: "explore", command: fewerInCI(goTest("./internal/proof/explore")),
 		what: "every order of requests, store calls, faults, crashes and timers, within bounds",
 	},
 	{
