@@ -29,9 +29,11 @@ func (b bound) abandoned() idempotency.Abandoned {
 	return idempotency.ReExecute
 }
 
-// scaled returns a smaller bound with the race detector, and a larger one with -times 10.
+// scaled returns a smaller bound with the race detector and with -times 0.2, and a larger one with -times 10.
 func (b bound) scaled() bound {
 	switch amount := effort.Of(100); {
+	case amount < 10:
+		b.Faults, b.Passages = max(1-b.Jumps, b.Faults-1), max(0, b.Passages-3)
 	case amount < 100:
 		b.Faults, b.Passages = max(1-b.Jumps, b.Faults-1), max(0, b.Passages-2)
 	case amount >= 1000:
