@@ -37,14 +37,10 @@ func fewerInCI(usual func(options) []string) func(options) []string {
 
 var all = []proof{
 	{
-		name: "soak", beside: true,
+		name: "soak", beside: true, notInCI: true,
 		what: "the stores in memory, Redis and PostgreSQL under a small load, with a fault now and then: nothing grows",
 		command: func(o options) []string {
-			lasting := time.Duration(o.times) * 5 * time.Minute
-			if o.ci {
-				lasting = 2 * time.Minute
-			}
-			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", lasting.String()}
+			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", (time.Duration(o.times) * 5 * time.Minute).String()}
 			if o.write {
 				soak = append(soak, "-plot", plot)
 			}
@@ -76,14 +72,10 @@ var all = []proof{
 		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
 	},
 	{
-		name: "fuzz",
+		name: "fuzz", notInCI: true,
 		what: "random input to whatever decodes or compares bytes",
 		command: func(o options) []string {
-			each := time.Duration(o.times) * 6 * time.Second
-			if o.ci {
-				each /= 3
-			}
-			return []string{"go", "run", "./internal/proof/cmd/fuzz", "-each", each.String()}
+			return []string{"go", "run", "./internal/proof/cmd/fuzz", "-each", (time.Duration(o.times) * 6 * time.Second).String()}
 		},
 	},
 	{
