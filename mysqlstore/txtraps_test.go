@@ -106,7 +106,7 @@ func TestErrorsOfStatements(t *testing.T) {
 		"lock, refusal":       {[]string{"SET innodb_lock_wait_timeout = 1", "INSERT INTO {t} VALUES (2)"}, 409, false, 0},
 		"lock, success":       {[]string{"SET innodb_lock_wait_timeout = 1", "INSERT INTO {t} VALUES (2)"}, 201, true, 1},
 		"no wait, refusal":    {[]string{"SELECT * FROM {t} WHERE id = 2 FOR UPDATE NOWAIT"}, 409, false, 0},
-		"interrupted":         {[]string{"SET max_statement_time = 0.01", "SELECT COUNT(*) FROM " + endless}, 503, false, 0},
+		"interrupted":         {[]string{"SET STATEMENT max_statement_time = 0.01 FOR SELECT COUNT(*) FROM " + endless}, 503, false, 0},
 		"rolled back in SQL":  {[]string{"BEGIN NOT ATOMIC ROLLBACK; END"}, 201, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
