@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -77,6 +79,34 @@ func TestRefusedCommitThatMayBeRetried(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What was committed behind our back is recorded, even if the sessions of the pool have forgotten their statements.
+func TestHiddenCommitBesideForgottenStatements(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = 4 })
+	store := pgxstore.NewTx(pool, newTable(t, newPool(t, serverURL(t)), pgxstore.Options{}))
+	var claims []idempotency.Claim // at once, so that each has a session
+	for range 4 {
+		_, claim := begun(t, store)
+		claims = append(claims, claim)
+	}
+	for _, claim := range claims {
+		require.NoError(t, claim.Release(t.Context(), time.Hour))
+	}
+	h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		for _, conn := range pool.AcquireAllIdle(r.Context()) {
+			_, err := conn.Conn().PgConn().Exec(r.Context(), "DEALLOCATE ALL").ReadAll() // unseen by pgx
+			assert.NoError(t, err)
+			conn.Release()
+		}
+		tx, _ := pgxstore.Tx(r.Context())
+		_, err := tx.Conn().Exec(r.Context(), "COMMIT; BEGIN")
+		assert.NoError(t, err)
+		w.WriteHeader(http.StatusCreated)
+	})
+	require.Equal(t, http.StatusServiceUnavailable, post(h, "key").Code)
+	require.Equal(t, http.StatusConflict, post(h, "key").Code)
 }
 
 // A role that the handler takes on for a part of the transaction does no harm.

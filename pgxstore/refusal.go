@@ -36,7 +36,7 @@ func (a *attempt) startOver(ctx context.Context) error {
 		if err := rollback(ctx, a.conn); err != nil {
 			return sqlstore.RolledBack(err)
 		}
-		if a.hasCommitted(ctx, a.conn) {
+		if committed, _ := a.hasCommitted(ctx, a.conn); committed {
 			return sqlstore.RolledBack(errEnded)
 		}
 	}

@@ -302,31 +302,42 @@ func (a *attempt) Commit(ctx context.Context, resp idempotency.Response, ttl tim
 	return a.resolve(ctx, err)
 }
 
-// bury records that the operation was carried out, without its answer, if the handler has committed behind our back.
-// What was done cannot be undone, and must not be done again. The transaction of the visit has ended before.
+// bury records that the operation was carried out, without its answer, if the handler has committed behind our back. What
+// was done cannot be undone, and must not be done again. The transaction of the visit has ended before. A session that has
+// forgotten its statements fails once, and there may be several.
 func (a *attempt) bury(ctx context.Context) {
-	if !a.hasCommitted(ctx, a.store.pool) {
-		return
+	for range 5 {
+		if ctx.Err() != nil || a.isBuried(ctx) {
+			return
+		}
+	}
+}
+
+// isBuried reports whether there is nothing more to record.
+func (a *attempt) isBuried(ctx context.Context) bool {
+	if committed, err := a.hasCommitted(ctx, a.store.pool); !committed || err != nil {
+		return err == nil
 	}
 	v, err := a.store.visit(ctx, beginReadCommitted, a)
 	if err != nil {
-		return
+		return false
 	}
 	if v.free() { // else another attempt was faster
 		a.take(v)
-		_ = a.commit(ctx, idempotency.Response{Omitted: true}, a.request.TTL)
+		err = a.commit(ctx, idempotency.Response{Omitted: true}, a.request.TTL)
 	}
 	_ = v.end(ctx)
+	return err == nil
 }
 
-// hasCommitted reports whether the handler has committed its transaction by way of Conn.
-func (a *attempt) hasCommitted(ctx context.Context, q querier) bool {
+// hasCommitted reports whether the handler has committed its transaction behind our back.
+func (a *attempt) hasCommitted(ctx context.Context, q querier) (bool, error) {
 	if a.id == "" {
-		return false
+		return false, nil
 	}
 	var status string
 	err := q.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", a.id).Scan(&status)
-	return err == nil && status == "committed"
+	return status == "committed", err
 }
 
 // prepare returns an error if there is no transaction that may be committed.
