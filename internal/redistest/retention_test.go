@@ -234,7 +234,7 @@ func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 			require.Equal(t, http.StatusTooManyRequests, svc.Call(fmt.Sprint(keys, i), "").Status)
 		}
 	}
-	refuse(time.Second, "warm") // scripts and buffers
+	refuse(5*time.Second, "warm") // scripts and buffers
 	testservice.Until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
 	before, _ := redisMemory(t, client)
 
@@ -246,7 +246,7 @@ func TestRedisMemoryOfRefusedRequests(t *testing.T) {
 	require.Less(t, each, 1024.0)
 
 	require.NoError(t, client.FlushAll(t.Context()).Err())
-	refuse(time.Second, "brief")
+	refuse(5*time.Second, "brief")
 	testservice.Until(t, func() bool { _, records := redisMemory(t, client); return records == 0 })
 	var left int64
 	testservice.Until(t, func() bool {
