@@ -161,10 +161,10 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 	text, body := string(rest[:fields]), rest[fields+1:]
 	resp := Response{Status: int(line.status), Omitted: line.omitted, Note: line.note}
 	if !resp.Omitted {
+		if line.body != int64(len(body)) {
+			return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
+		}
 		resp.Body = body
-	}
-	if !resp.Omitted && line.body != int64(len(body)) {
-		return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
 	}
 	var err error
 	if resp.Header, err = ParseFields(text[:line.header]); err != nil {
@@ -189,13 +189,16 @@ type responseLine struct {
 // parseResponseLine returns the first line of data, and what follows it.
 func parseResponseLine(data []byte) (r responseLine, rest []byte) {
 	first, rest, whole := bytes.Cut(data, []byte("\n"))
-	line := lineReader{rest: first, ok: whole && bytes.HasPrefix(data, []byte(responseMagic)) && !bytes.HasSuffix(first, []byte(" "))}
+	line := lineReader{rest: first, ok: whole && bytes.HasPrefix(data, []byte(responseMagic))}
+	line.ok = line.ok && !bytes.HasSuffix(first, []byte(" "))
 	line.next("")
 	r.crc = line.next("crc=")
 	r.status, r.header, r.trailer = line.number(""), line.number("header="), line.number("trailer=")
 	size := line.next("body=")
 	if r.omitted = string(size) == responseOmitted; !r.omitted {
+		var digits [20]byte
 		r.body = line.parse(size)
+		line.ok = line.ok && string(size) == string(strconv.AppendInt(digits[:0], r.body, 10))
 	}
 	note, noted := bytes.CutPrefix(line.rest, []byte("note="))
 	r.note = string(note)

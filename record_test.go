@@ -128,6 +128,8 @@ func TestForeignValueIsNoResponse(t *testing.T) {
 		summed(2, valid), summed(1, ""), summed(1, "\n"), "x" + summed(1, valid),
 		summed(1, " 200 header=0 trailer=0 body=omitted\n"),
 		summed(1, " 200 header=0 trailer=0 body=0 more=1\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=+0\n\n"),
+		summed(1, " 200 header=0 trailer=0 body=00\n\n"),
 		summed(1, " 200 header=0 trailer=0 body=0 \n\n"),
 		summed(1, " 200 header=0 trailer=0 body=0 note=\n\n"),
 		summed(1, " 200 header=0 trailer=0 body=0 note= a\n\n"),

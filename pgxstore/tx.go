@@ -39,8 +39,8 @@ import (
 //   - somebody still uses the transaction when the handler returns. One goroutine at a time can use it.
 //
 // A COMMIT by way of Conn, or behind another statement in one string, is not refused. It makes permanent what the handler
-// did before. Everything after it is refused. The operation counts as carried out, and its answer is not kept: the client is told to try again, and the retry
-// gets not-replayable.
+// did before. Everything after it is refused. The operation counts as carried out, and its answer is not kept: the client
+// is told to try again, and the retry gets not-replayable.
 func Tx(ctx context.Context) (pgx.Tx, bool) {
 	switch tx := ctx.Value(txKey{}).(type) {
 	case *transaction:
@@ -90,7 +90,7 @@ func (t *transaction) enter(ctx context.Context, statements ...string) (use, err
 		return use{}, err
 	}
 	u := use{of: t.attempt, ctx: ctx}
-	if slices.ContainsFunc(statements, areSeveral) {
+	if t.status() == 'T' && slices.ContainsFunc(statements, areSeveral) { // one that has failed answers nothing
 		if err = t.identify(ctx); err != nil {
 			u.done(err)
 		}
@@ -220,7 +220,7 @@ func (t *transaction) LargeObjects() pgx.LargeObjects {
 	panic("pgxstore: no LargeObjects here: call lo_from_bytea, lo_put and lo_get in SQL")
 }
 
-// Conn takes a round trip the first time, for the ID of the transaction: what the handler does with the connection is not
+// Conn takes a round trip the first time, to identify the transaction: what the handler does with the connection is not
 // seen.
 func (t *transaction) Conn() *pgx.Conn {
 	t.unwatched.Store(true) // the call waits for a check that is under way

@@ -83,6 +83,7 @@ func TestHandlerInTransaction(t *testing.T) {
 		"commits and begins again": {run("COMMIT", "BEGIN"), 201, 1, 422},
 		// What commits behind another statement is not refused. It is noticed: nothing more is done.
 		"commits in a string":                  {run("SELECT 1; COMMIT", "SELECT 1"), 503, 1, 503},
+		"undoes a part in a string":            {run("SAVEPOINT a", "SELECT 1/0", "ROLLBACK TO a; SELECT 1"), 201, 1, 422},
 		"commits in a string and begins again": {run("SELECT 1; COMMIT; BEGIN"), 503, 1, 503},
 		"commits in a string, and rolls back": {func(ctx context.Context, tx pgx.Tx) {
 			_, _ = tx.Exec(ctx, "SELECT 1; COMMIT")

@@ -32,7 +32,7 @@ func KeyByForm(line string) (id string, ok bool) {
 var (
 	responseForm = regexp.MustCompile(
 		`^response/1 crc=([0-9a-f]{8}) ([+-]?[0-9]+) header=([+-]?[0-9]+) trailer=([+-]?[0-9]+) ` +
-			`body=(omitted|[+-]?[0-9]+)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
+			`body=(omitted|0|[1-9][0-9]*)(?: note=([!-~]|[!-~][ -~]{0,253}[!-~]))?\n`)
 
 	// FieldsForm is the form of [idempotency.Fields].
 	FieldsForm = regexp.MustCompile(`^(?:[ -~]+\n)*$`)
