@@ -7,8 +7,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// commits reports whether sql begins with a statement that commits the transaction: COMMIT, END or PREPARE TRANSACTION, behind
-// comments and empty statements. A name of a prepared statement that begins with one of these words is none.
+// commits reports whether sql begins with a statement that commits the transaction: COMMIT, END or PREPARE TRANSACTION,
+// behind comments and empty statements. A name of a prepared statement that begins with one of these words is none.
 func commits(sql string) bool {
 	first, rest := sqlstore.CutWord(sqlstore.SkipBlank(sql, ";", true))
 	rest = sqlstore.SkipBlank(rest, "", true)
@@ -16,8 +16,8 @@ func commits(sql string) bool {
 	switch {
 	case isOneOf(first, "commit", "end"):
 		return rest == "" || rest[0] == ';' || isOneOf(next, "work", "transaction", "and", "prepared")
-	case isOneOf(first, "prepare"):
-		return isOneOf(next, "transaction")
+	case strings.EqualFold(first, "prepare"):
+		return strings.EqualFold(next, "transaction")
 	}
 	return false
 }

@@ -1,3 +1,3 @@
-// Package golden has tests of what must never change: the forms in which records stand in Redis, and the names and fingerprints
-// by which they are found. They know the library by what it exports.
+// Package golden has tests of what must never change: the forms in which records stand in Redis, and the names and
+// fingerprints by which they are found. They know the library by what it exports.
 package golden

@@ -54,9 +54,9 @@ func KillAll(n int, by Witness, env ...string) error {
 // liveAndDie starts a process and kills it. It returns an error if the process has ended by itself.
 func liveAndDie(env []string, hears func(line string)) error {
 	cmd := exec.Command(os.Args[0])
+	env = append(env, "GORACE=halt_on_error=1") // a process that has a data race ends by itself
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
-	cmd.Env = append(cmd.Env, "GORACE=halt_on_error=1") // a process that has a data race ends by itself
-	if _, err := cmd.StdinPipe(); err != nil {          // ends with this process
+	if _, err := cmd.StdinPipe(); err != nil { // ends with this process
 		return err
 	}
 	output, err := cmd.StdoutPipe()

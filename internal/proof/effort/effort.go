@@ -14,7 +14,8 @@ import (
 
 var times = flag.Float64("times", 1, "how many times as much is done as usual")
 
-// Of returns how much to do instead of n: -times as much, and with the race detector three hundredths of that, but something.
+// Of returns how much to do instead of n: -times as much, and with the race detector three hundredths of that, but at
+// least one.
 func Of(n int) int { return max(1, int(float64(n)*share**times)) }
 
 // Count writes how much of something a test has done to its output, as an attribute: "deaths", "calls that failed".
