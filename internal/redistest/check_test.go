@@ -162,7 +162,11 @@ func TestRedisCheckOfClocks(t *testing.T) {
 				-time.Hour:      `^(1h0m0|59m59)(\.\d+)?s behind its master's$`,
 			} {
 				ahead.Store(int64(skew))
-				findings := clocks(t, client)
+				var findings []*idempotency.UnsafeSetting
+				testservice.Until(t, func() bool { // Check passes over a replica that does not answer within a second
+					findings = clocks(t, client)
+					return len(findings) > 0
+				})
 				require.Len(t, findings, 1)
 				require.Equal(t, fake.Addr(), findings[0].Node)
 				require.Regexp(t, value, findings[0].Value)
