@@ -5,7 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/backlog"
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
+	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
 // fate is what becomes of the record of an operation when an attempt at it ends.
@@ -52,6 +57,43 @@ type execution struct {
 type attempt struct {
 	operation operationContext
 	lease     lease
+	steps     atomic.Pointer[checkpoint.Steps] // nil: none has begun yet
+}
+
+// Steps returns the steps of the attempt. Package step finds it in the context.
+func (a *attempt) Steps() *checkpoint.Steps {
+	if steps := a.steps.Load(); steps != nil {
+		return steps
+	}
+	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
+	if _, ok := a.lease.claim.(Checkpointer); ok {
+		steps.Keeper, steps.Timeout = a, a.lease.timeout
+		steps.Again = a.operation.attempt > 1 || a.lease.transactional
+	}
+	a.steps.CompareAndSwap(nil, steps)
+	return a.steps.Load()
+}
+
+// Checkpoint asks the claim, and notes that the store had forgotten it.
+func (a *attempt) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
+	stored, err := a.lease.claim.(Checkpointer).Checkpoint(ctx, name, data)
+	if errors.Is(err, ErrRestored) {
+		a.lease.restored.Store(true)
+		return stored, nil
+	}
+	return stored, err
+}
+
+// Checkpoints asks the claim.
+func (a *attempt) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	return a.lease.claim.(Checkpointer).Checkpoints(ctx)
+}
+
+// endSteps lets no step begin any more.
+func (a *attempt) endSteps() {
+	if !a.steps.CompareAndSwap(nil, checkpoint.Ended) {
+		a.steps.Load().End()
+	}
 }
 
 // caller is the HTTP request that an execution is to answer.
@@ -91,13 +133,14 @@ func (x *execution) execute(ctx context.Context, work func(context.Context)) (re
 // enter returns ctx with the operation. Without a claim, its attempt is 0.
 func (x *execution) enter(ctx context.Context) context.Context {
 	x.operation.key, x.operation.attempt, x.operation.store = x.key, x.record.Attempt, x.runner.store
-	return context.WithValue(ctx, operationKey{}, &x.operation)
+	x.lease.leases, x.lease.claim = &x.runner.leases, x.claim
+	return context.WithValue(ctx, checkpoint.Key{}, x.attempt)
 }
 
 // renew renews the lease from now on.
 func (x *execution) renew(cancel context.CancelCauseFunc) {
 	l := &x.lease
-	l.leases, l.claim, l.ctx, l.cancel = &x.runner.leases, x.claim, x.detached(), cancel
+	l.ctx, l.cancel = x.detached(), cancel
 	l.start(x.since)
 }
 
@@ -107,6 +150,7 @@ func (x *execution) run(ctx context.Context, work func(context.Context)) {
 	defer func() {
 		x.event.Work = x.runner.events.since(began)
 		x.event.Note = x.operation.noted()
+		x.endSteps()
 	}()
 	work(ctx)
 }
@@ -132,7 +176,7 @@ func (x *execution) end(ctx context.Context) (refusal error) {
 		refusal = x.complete()
 		x.fate = fateKept
 	case fateReleased:
-		x.event.untouched = true
+		x.event.untouched = !x.steps.Load().Kept()
 		refusal = x.release(x.untouched())
 	case fateFailed:
 		refusal = x.release(x.runner.opts.TTL)
@@ -246,7 +290,7 @@ func (x *execution) persist(within time.Duration) error {
 	until := time.Now().Add(within)
 	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
 		err := x.completeOnce(time.Until(until))
-		if settles(err) || time.Until(until) < pause || !sleep(x.detached(), pause, nil) {
+		if settles(err) || time.Until(until) < pause || !polling.Sleep(x.detached(), pause, nil) {
 			return err
 		}
 	}
@@ -265,7 +309,7 @@ func (x *execution) completeLater() {
 	later, told := x.inBackground(), x.detached()
 	later.kept = x.kept.Clone() // its body is in a buffer that serves the next request
 	size := len(later.kept.Header) + len(later.kept.Trailer) + len(later.kept.Body)
-	ok := x.runner.backlog.run(mostLater, size, func() {
+	ok := x.runner.backlog.Run(backlog.MostAnswers, size, func() {
 		defer later.lease.stop()
 		began := later.runner.events.now()
 		later.completed(later.persist(later.runner.opts.TTL))
@@ -291,7 +335,7 @@ func (x *execution) releaseLater() {
 	if x.runner.opts.Abandoned == Refuse {
 		lasts = x.runner.opts.TTL
 	}
-	x.runner.backlog.run(mostReleases, 0, func() {
+	x.runner.backlog.Run(backlog.MostReleases, 0, func() {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Since(began) < lasts; pause = min(2*pause, lastRetry) {
 			err := later.releaseOnce(later.claim, later.untouched())
@@ -301,7 +345,7 @@ func (x *execution) releaseLater() {
 			}
 			// The request for the claim may still be on its way, behind that for its release.
 			never := unknown && time.Since(denied) > later.runner.opts.StoreTimeout
-			if err == nil || never || !sleep(later.request, pause, nil) {
+			if err == nil || never || !polling.Sleep(later.request, pause, nil) {
 				break
 			}
 		}
@@ -311,7 +355,7 @@ func (x *execution) releaseLater() {
 
 // inBackground returns an execution that goes on with the claim after the request, until the end of a Shutdown.
 func (x *execution) inBackground() *execution {
-	ctx := x.runner.backlog.ctx
+	ctx := x.runner.backlog.Context
 	return &execution{
 		runner: x.runner, key: x.key, request: ctx, lasting: ctx,
 		record: x.record, claim: x.claim, attempt: x.attempt, event: x.event,
@@ -320,14 +364,15 @@ func (x *execution) inBackground() *execution {
 
 // untouchedLeases is how many leases long a record is kept if its operation has done nothing. That is long enough to
 // recognise a request that was delayed on its way to the store. It is short enough that nobody can fill the store with
-// requests that are turned away.
+// requests that are turned away. A step is an effect.
 const untouchedLeases = 2
 
 // untouched returns how long to keep the record if this attempt has done nothing. Earlier ones may have had effects:
 // then it is kept for as long as without this attempt, or for TTL if nobody knows, as after a lost reply (Attempt 0).
 func (x *execution) untouched() time.Duration {
 	opts := &x.runner.opts
-	if x.record.Attempt != 1 && x.record.Remaining == 0 {
+	stepped := x.attempt != nil && x.steps.Load().Kept()
+	if stepped || x.record.Attempt != 1 && x.record.Remaining == 0 {
 		return opts.TTL
 	}
 	return max(x.record.Remaining, min(untouchedLeases*opts.Lease, opts.TTL))

@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"maps"
 	"net/http"
 	"time"
 )
@@ -26,14 +25,8 @@ type MemoryUsage struct {
 
 // Counted returns what the store has counted.
 func (s *MemoryStore) Counted() MemoryUsage {
-	counted := MemoryUsage{s.usage.total.Load(), map[string]int64{}}
-	for i := range s.usage.parts {
-		part := &s.usage.parts[i]
-		part.mu.Lock()
-		maps.Copy(counted.Users, part.bytes)
-		part.mu.Unlock()
-	}
-	return counted
+	total, users := s.usage.Counted()
+	return MemoryUsage{total, users}
 }
 
 // Held returns what there is to count.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -72,6 +73,24 @@ type Entry struct {
 
 	// Note is that of the Response. It may be empty in a [Listing], because a sealed note is not opened for it.
 	Note string
+
+	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names. There are none in a
+	// [Listing], and none once the operation is completed.
+	Steps []StepSize
+}
+
+// StepSize is what a store tells people about a checkpoint. For a sealed one, the sealed bytes are counted.
+type StepSize struct {
+	Name  string
+	Bytes int
+}
+
+// stepSizes returns what is told of checkpoints.
+func stepSizes(data map[string][]byte) (steps []StepSize) {
+	for _, name := range slices.Sorted(maps.Keys(data)) {
+		steps = append(steps, StepSize{name, len(data[name])})
+	}
+	return steps
 }
 
 // OperationID returns the ID of the operation, see [Key.OperationID].

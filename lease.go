@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
 // leases is what the leases of all claims of a Runner have in common.
@@ -44,7 +46,7 @@ func (l *leases) span() time.Duration { return l.lasts - l.lasts/16 }
 //
 // A transaction has no lease. It is asked in the same way whether it still holds its key.
 type lease struct {
-	*leases  // nil: there is nothing to renew
+	*leases
 	claim    Claim
 	ctx      context.Context         // for the store
 	cancel   context.CancelCauseFunc // of the attempt
@@ -89,7 +91,7 @@ func (l *lease) renew() {
 			l.lose()
 			return
 		}
-		sleep(ctx, l.lasts/20, nil)
+		polling.Sleep(ctx, l.lasts/20, nil)
 	}
 	l.lose() // the alarm may be late; and after a standstill the lease has lapsed before the first try
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 	"github.com/idempotency-go/idempotency/internal/grpcstatus"
 )
 
@@ -80,7 +81,7 @@ func operationID(digest [sha256.Size]byte) uuid.UUID {
 	return id
 }
 
-// operationContext is what the context of a handler knows of its operation. A context holds it by a pointer: whoever
+// operationContext is what the context of a handler knows of its operation. A context holds the attempt by a pointer: whoever
 // prints the context sees an address, and neither user nor key.
 type operationContext struct {
 	key     Key
@@ -93,12 +94,13 @@ type operationContext struct {
 // decided returns the verdict of the handler.
 func (o *operationContext) decided() Verdict { return Verdict(o.verdict.Load()) }
 
-type operationKey struct{}
-
 // operationIn returns nil if ctx belongs to no operation.
 func operationIn(ctx context.Context) *operationContext {
-	op, _ := ctx.Value(operationKey{}).(*operationContext)
-	return op
+	attempt, ok := ctx.Value(checkpoint.Key{}).(*attempt)
+	if !ok {
+		return nil
+	}
+	return &attempt.operation
 }
 
 // carriesOut reports whether ctx belongs to the operation that key names in store: the middleware is mounted twice then.

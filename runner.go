@@ -7,9 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/backlog"
+	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
 // Runner runs operations once for each key: the engine of [Middleware], without HTTP, for message consumers, jobs and
@@ -20,9 +21,9 @@ type Runner struct {
 	immediate bool     // the store never waits for anything, so its steps need no deadline
 	opts      RunnerOptions
 	events    reporter
-	waiters   waiters
+	waiters   polling.Group[Key, Record]
 	leases    leases
-	backlog   *backlog
+	backlog   *backlog.Backlog
 }
 
 // NewRunner returns a Runner on store. The error reports every fault of opts at once.
@@ -32,7 +33,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if store == nil {
 		err = errors.Join(errors.New("idempotency: Store is nil"), err)
 	}
-	if isTransactional(store) {
+	if IsTransactional(store) {
 		err = errors.Join(err, opts.validateTransactional())
 	}
 	if err != nil {
@@ -41,7 +42,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	recaller, _ := store.(Recaller)
 	return &Runner{
 		store: store, recaller: recaller, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
-		leases: newLeases(opts, isTransactional(store)), backlog: newBacklog(),
+		leases: newLeases(opts, IsTransactional(store)), backlog: backlog.New(),
 	}, nil
 }
 
@@ -51,7 +52,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 // called.
 //
 // Call it when no more operations are running, and before the client of the store is closed.
-func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.shutdown(ctx) }
+func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.Shutdown(ctx) }
 
 // Do returns the response of the operation that key names. If an earlier attempt has completed the operation, Do
 // returns the stored response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
@@ -256,10 +257,11 @@ func (x *execution) acquire(fp Fingerprint) error {
 	ctx, cancel := context.WithTimeout(x.request, x.runner.opts.Wait)
 	defer cancel()
 	for x.blocked(fp, err) && ctx.Err() == nil {
-		found, polled := x.runner.waiters.await(ctx, x.key, func() (found *Record, changed bool) {
+		found, polled := x.runner.waiters.Await(ctx, x.key, func() (found *Record, changed bool) {
 			err = x.begin(fp)
-			if err == nil && x.claim == nil {
-				found = &x.record
+			if err == nil && x.claim == nil { // nobody else may use a claim
+				record := x.record
+				found = &record
 			}
 			return found, !x.blocked(fp, err)
 		})
@@ -282,7 +284,7 @@ func (x *execution) blocked(fp Fingerprint, err error) bool {
 // wake lets a request of this process that waits for key look at once.
 func (r *Runner) wake(key Key) {
 	if r.opts.Wait > 0 {
-		r.waiters.wake(key)
+		r.waiters.Wake(key)
 	}
 }
 
@@ -328,109 +330,4 @@ func (x *execution) reportRefusal(err error) error {
 	}
 	x.report(x.request)
 	return refusal
-}
-
-// The pauses between two looks at a key that another process works on. An attempt of this process wakes its waiters.
-const (
-	firstPause = 10 * time.Millisecond
-	lastPause  = 250 * time.Millisecond
-)
-
-// waiters lets one request look into the store for all requests of this process that wait for the same key.
-type waiters struct {
-	mu    sync.Mutex
-	polls map[Key]*poll
-}
-
-// poll is one request looking at a key until its state changes, or the request's own time is up.
-type poll struct {
-	woken chan struct{} // an attempt of this process has ended; holds one
-	done  chan struct{} // closed at the end of the poll
-	found *Record       // set before done is closed; nil: nobody knows yet, poll again
-}
-
-// await waits until the state of the key changes. If no other request of this process looks at the key, it calls look
-// again and again until look reports a change, and returns polled. Otherwise it returns what the other one has found: nil
-// if that one, or ctx, ended before.
-func (w *waiters) await(ctx context.Context, key Key, look func() (*Record, bool)) (found *Record, polled bool) {
-	p, polled := w.join(key)
-	if !polled {
-		return p.follow(ctx), false
-	}
-	defer func() { w.leave(key, p, found) }()
-	return p.lead(ctx, look), true
-}
-
-// lead looks until the state of the key changes, or ctx ends. It returns what is of use to others: nobody else may use a
-// claim that look has got.
-func (p *poll) lead(ctx context.Context, look func() (*Record, bool)) *Record {
-	for pause := firstPause; sleep(ctx, pause+rand.N(pause/4), p.woken); pause = min(2*pause, lastPause) {
-		if record, changed := look(); changed {
-			return record
-		}
-	}
-	return nil
-}
-
-// follow waits for what the leader finds.
-func (p *poll) follow(ctx context.Context) *Record {
-	select {
-	case <-p.done:
-		return p.found
-	case <-ctx.Done():
-		return nil
-	}
-}
-
-// join returns the poll for key, and whether the caller is the one to lead it.
-func (w *waiters) join(key Key) (p *poll, leads bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if p := w.polls[key]; p != nil {
-		return p, false
-	}
-	if w.polls == nil {
-		w.polls = make(map[Key]*poll)
-	}
-	p = &poll{woken: make(chan struct{}, 1), done: make(chan struct{})}
-	w.polls[key] = p
-	return p, true
-}
-
-// leave ends the poll that the caller leads.
-func (w *waiters) leave(key Key, p *poll, found *Record) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.polls, key)
-	if found != nil {
-		record := *found
-		p.found = &record
-	}
-	close(p.done)
-}
-
-// wake lets the poll for key look at once.
-func (w *waiters) wake(key Key) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if p := w.polls[key]; p != nil {
-		select {
-		case p.woken <- struct{}{}:
-		default: // it will look anyway
-		}
-	}
-}
-
-// sleep reports whether it slept for d, or was woken, rather than being ended by ctx.
-func sleep(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-woken:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

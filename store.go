@@ -27,7 +27,8 @@ import (
 // attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody else's running attempt, these are
 // zero if the Store cannot see them: Attempt, Fingerprint and Created.
 //
-// What else a Store can do, it says by the optional interfaces [Transactional], [Immediate], [Recaller] and [Inspector].
+// What else a Store can do, it says by the optional interfaces [Transactional], [Immediate], [Recaller] and [Inspector], and
+// its claims by [Checkpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -108,6 +109,32 @@ type Claim interface {
 	Release(ctx context.Context, ttl time.Duration) error
 }
 
+// Checkpointer is a [Claim] that keeps checkpoints: the results of steps that are done, for a later attempt at the same
+// operation. Package step is their user. It returns [errors.ErrUnsupported] to the handler if the claim is no
+// Checkpointer, as in front of a Store that wraps the claims of another one and knows nothing of checkpoints.
+//
+// Checkpoints belong to the record. They are kept as long as it is, through releases and takeovers. Complete, Forget and
+// the expiry of the record remove them. A record without them costs nothing more. A Store counts them where it counts
+// bytes: an [Entry] has their names and sizes. They may be secret as a response is.
+//
+// Both methods may be called at any time, also by several goroutines, and beside all other methods of the Claim. Their
+// errors are these, and those of Begin:
+//
+//   - [ErrClaimLost]: somebody else has claimed the key; or the claim was settled.
+//   - [ErrRestored]: the checkpoint is stored, but the store had forgotten the record, with all other checkpoints, and has
+//     made it again.
+type Checkpointer interface {
+	Claim
+
+	// Checkpoint stores data under name, in one atomic step that compares the token of the claim, unless the operation has
+	// a checkpoint of that name. It returns what is stored then: the first one counts. A name has 1 to 101 visible ASCII
+	// characters; data may be empty. The caller does not use data again.
+	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
+
+	// Checkpoints returns all checkpoints of the operation, by name. Nobody modifies what it returns.
+	Checkpoints(ctx context.Context) (map[string][]byte, error)
+}
+
 // ClaimRequest is what the caller of [Store.Begin] asks for.
 type ClaimRequest struct {
 	// Fingerprint identifies the content of the request.
@@ -139,7 +166,8 @@ type Transactional interface {
 	Transactional() bool
 }
 
-func isTransactional(store Store) bool {
+// IsTransactional reports whether the claims of a store are transactions, as [Transactional] says.
+func IsTransactional(store Store) bool {
 	for {
 		if s, ok := store.(Transactional); ok {
 			return s.Transactional()

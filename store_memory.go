@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"maps"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
 // MemoryOptions are the settings of a [MemoryStore]. The zero value of each field is its default.
@@ -52,8 +54,8 @@ func (o MemoryOptions) validate() error {
 type MemoryStore struct {
 	hash            func(Key) uint64
 	start           time.Time
-	claims, answers limits
-	usage           usage
+	claims, answers bounds.Limits
+	usage           bounds.Usage
 	shards          [64]shard
 	faults          error
 }
@@ -62,13 +64,13 @@ type MemoryStore struct {
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	faults := opts.validate()
 	opts = opts.withDefaults()
-	claims := limits{total: opts.MaxBytes, user: opts.MaxUserBytes}
+	claims := bounds.Limits{Total: opts.MaxBytes, User: opts.MaxUserBytes}
 	seed := maphash.MakeSeed()
 	s := &MemoryStore{
 		hash:  func(key Key) uint64 { return maphash.Comparable(seed, key) },
-		start: time.Now(), claims: claims, answers: claims.lessReserve(), faults: faults,
+		start: time.Now(), claims: claims, answers: lessReserve(claims), faults: faults,
 	}
-	s.usage.init()
+	s.usage.Init(ErrStoreFull, ErrUserQuota)
 	for i := range s.shards {
 		s.shards[i].store, s.shards[i].entries = s, make(map[uint64]*entry)
 	}
@@ -78,80 +80,11 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 // Immediate implements [Immediate]: all records are in memory.
 func (s *MemoryStore) Immediate() bool { return true }
 
-// limits are the most bytes that all records may have, and those of one user.
-type limits struct{ total, user int64 }
-
 // lessReserve returns the limits without the reserve for claims. A claim takes about 400 bytes and an answer may take
 // 1 MiB, so an eighth leaves room for many claims and costs few answers.
-func (l limits) lessReserve() limits {
+func lessReserve(l bounds.Limits) bounds.Limits {
 	const part = 8
-	return limits{total: l.total - l.total/part, user: l.user - l.user/part}
-}
-
-// usage counts the bytes of all records, and those of each user. Users are divided by their hash, so that few wait for
-// the same lock. It is safe for concurrent use.
-type usage struct {
-	seed  maphash.Seed
-	total atomic.Int64
-	parts [64]userBytes
-}
-
-// userBytes counts the bytes of some users. A user without records is not in the map.
-type userBytes struct {
-	mu    sync.Mutex
-	bytes map[string]int64
-}
-
-func (u *usage) init() {
-	u.seed = maphash.MakeSeed()
-	for i := range u.parts {
-		u.parts[i].bytes = make(map[string]int64)
-	}
-}
-
-func (u *usage) part(user string) *userBytes {
-	return &u.parts[maphash.String(u.seed, user)%uint64(len(u.parts))]
-}
-
-// add counts n more bytes of user. It returns an error and counts nothing if that would exceed a limit.
-func (u *usage) add(user string, n int64, within limits) error {
-	part := u.part(user)
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	sum := part.bytes[user] + n
-	if sum > within.user {
-		return ErrUserQuota
-	}
-	if !u.addTotal(n, within.total) {
-		return ErrStoreFull
-	}
-	part.bytes[user] = sum
-	return nil
-}
-
-// addTotal checks the limit before it adds. A large answer without room must not make a claim fail in the meantime.
-func (u *usage) addTotal(n, limit int64) bool {
-	for {
-		total := u.total.Load()
-		if total+n > limit {
-			return false
-		}
-		if u.total.CompareAndSwap(total, total+n) {
-			return true
-		}
-	}
-}
-
-// subtract counts n fewer bytes of user.
-func (u *usage) subtract(user string, n int64) {
-	part := u.part(user)
-	part.mu.Lock()
-	defer part.mu.Unlock()
-	u.total.Add(-n)
-	part.bytes[user] -= n
-	if part.bytes[user] == 0 {
-		delete(part.bytes, user)
-	}
+	return bounds.Limits{Total: l.Total - l.Total/part, User: l.User - l.User/part}
 }
 
 // shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
@@ -161,6 +94,13 @@ type shard struct {
 	mu       sync.Mutex
 	entries  map[uint64]*entry
 	expiring expiring
+	steps    map[*entry]checkpoints
+}
+
+// checkpoints are those of one operation. Few have any, so no record has a place for them.
+type checkpoints struct {
+	data map[string][]byte
+	size int64
 }
 
 func (sh *shard) get(hash uint64, key Key) *entry {
@@ -230,7 +170,7 @@ const entryOverhead = 320
 func (e *entry) size() int64 {
 	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
 		len(e.response.Note) + len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
-	return int64(n)
+	return int64(n) + e.shard.steps[e].size
 }
 
 // Begin implements [Store].
@@ -261,6 +201,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 		sh.forget(held)
 		sh.drop(hash, held)
 		sh.put(hash, e) // of the same size
+		sh.passSteps(held, e)
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.record(now)
@@ -305,13 +246,14 @@ func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration
 func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
 	sh.drop(hash, e)
 	sh.forget(e)
-	s.usage.subtract(e.key.User, e.size())
+	s.usage.Subtract(e.key.User, e.size())
+	delete(sh.steps, e)
 }
 
 // take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
-func (s *MemoryStore) take(sh *shard, user string, n int64, within limits, now time.Duration) error {
+func (s *MemoryStore) take(sh *shard, user string, n int64, within bounds.Limits, now time.Duration) error {
 	for {
-		err := s.usage.add(user, n, within)
+		err := s.usage.Add(user, n, within)
 		if err == nil || !s.makeRoom(sh, now) {
 			return err
 		}
@@ -421,6 +363,8 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	if err != nil && err != ErrRestored {
 		return err
 	}
+	e.shard.store.usage.Subtract(e.key.User, e.shard.steps[e].size)
+	delete(e.shard.steps, e)
 	e.respond(resp, now)
 	e.lease = now
 	e.shard.expireAfter(e, now, ttl)
@@ -476,6 +420,73 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	return nil
 }
 
+const (
+	checkpointOverhead = 100         // estimates what a checkpoint takes beyond its bytes
+	restoredFor        = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
+)
+
+// Checkpoint implements [Checkpointer].
+func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored []byte, err error) {
+	sh, s := e.shard, e.shard.store
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e.completed || e.released {
+		return nil, ErrClaimLost
+	}
+	now := s.now()
+	restored := e.restore(now)
+	switch restored {
+	case nil:
+	case ErrRestored:
+		sh.expireAfter(e, now, restoredFor)
+	default:
+		return nil, restored
+	}
+	steps := sh.steps[e]
+	if stored, ok := steps.data[name]; ok {
+		return stored, restored
+	}
+	size := int64(checkpointOverhead + len(name) + len(data))
+	if err := s.take(sh, e.key.User, size, s.answers, now); err != nil {
+		return nil, err
+	}
+	sh.addStep(e, name, data, size)
+	return data, restored
+}
+
+func (sh *shard) addStep(e *entry, name string, data []byte, size int64) {
+	if sh.steps == nil {
+		sh.steps = make(map[*entry]checkpoints)
+	}
+	steps := sh.steps[e]
+	if steps.data == nil {
+		steps.data = make(map[string][]byte)
+	}
+	steps.data[name] = data
+	steps.size += size
+	sh.steps[e] = steps
+}
+
+// passSteps gives the checkpoints of an attempt to the next one.
+func (sh *shard) passSteps(from, to *entry) {
+	if steps, ok := sh.steps[from]; ok {
+		delete(sh.steps, from)
+		sh.steps[to] = steps
+	}
+}
+
+// Checkpoints implements [Checkpointer].
+func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
+	sh := e.shard
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	held := sh.store.find(sh, sh.store.hash(e.key), e.key, sh.store.now())
+	if e.completed || e.released || held != nil && held != e {
+		return nil, ErrClaimLost
+	}
+	return maps.Clone(sh.steps[e].data), nil
+}
+
 var _ Inspector = (*MemoryStore)(nil)
 
 // Inspect implements [Inspector]. It fills every field of an [Entry].
@@ -492,7 +503,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 		return Entry{}, ErrNoRecord
 	}
 	shown := e.shown(now)
-	shown.Digest = key.Digest()
+	shown.Digest, shown.Steps = key.Digest(), stepSizes(sh.steps[e].data)
 	if e.completed {
 		shown.Response = &e.response
 	}

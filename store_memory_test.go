@@ -38,6 +38,13 @@ func TestMemoryStoreConformsThoughHashesCollide(t *testing.T) {
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 }
 
+func TestMemoryStoreKeepsSteps(t *testing.T) {
+	t.Parallel()
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store {
+		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
+}
+
 // oneUserStore returns a store of which one user may take everything.
 func oneUserStore(limit int64) *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit})

@@ -1,9 +1,12 @@
-// Package bounds bounds the memory that requests take: Buffers are used again, and Shares are counted.
+// Package bounds bounds memory. That of requests: Buffers are used again, and Shares are counted. That of records: Usage.
 package bounds
 
 import (
+	"hash/maphash"
+	"maps"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 )
 
 // Buffer is a byte slice that one request after another uses. For a body of a megabyte, a new allocation would cost more
@@ -113,4 +116,88 @@ func (s *Shares) Users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.byUser)
+}
+
+// Limits are the most bytes that all users may have together, and one of them.
+type Limits struct{ Total, User int64 }
+
+// Usage counts the bytes of all users, and those of each. Users are divided by their hash, so that few wait for the same
+// lock. It is safe for concurrent use.
+type Usage struct {
+	full, quota error
+	seed        maphash.Seed
+	total       atomic.Int64
+	parts       [64]userBytes
+}
+
+// userBytes counts the bytes of some users. A user without any is not in the map.
+type userBytes struct {
+	mu    sync.Mutex
+	bytes map[string]int64
+}
+
+// Init makes the Usage ready. Full is what Add returns at the limit of all, and quota at that of a user.
+func (u *Usage) Init(full, quota error) {
+	u.full, u.quota = full, quota
+	u.seed = maphash.MakeSeed()
+	for i := range u.parts {
+		u.parts[i].bytes = make(map[string]int64)
+	}
+}
+
+func (u *Usage) part(user string) *userBytes {
+	return &u.parts[maphash.String(u.seed, user)%uint64(len(u.parts))]
+}
+
+// Add counts n more bytes of user. It returns an error and counts nothing if that would exceed a limit.
+func (u *Usage) Add(user string, n int64, within Limits) error {
+	part := u.part(user)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	sum := part.bytes[user] + n
+	if sum > within.User {
+		return u.quota
+	}
+	if !u.addTotal(n, within.Total) {
+		return u.full
+	}
+	part.bytes[user] = sum
+	return nil
+}
+
+// addTotal checks the limit before it adds. Much that has no room must not make little fail in the meantime.
+func (u *Usage) addTotal(n, limit int64) bool {
+	for {
+		total := u.total.Load()
+		if total+n > limit {
+			return false
+		}
+		if u.total.CompareAndSwap(total, total+n) {
+			return true
+		}
+	}
+}
+
+// Subtract counts n fewer bytes of user.
+func (u *Usage) Subtract(user string, n int64) {
+	part := u.part(user)
+	part.mu.Lock()
+	defer part.mu.Unlock()
+	u.total.Add(-n)
+	part.bytes[user] -= n
+	if part.bytes[user] == 0 {
+		delete(part.bytes, user)
+	}
+}
+
+// Counted returns what is counted now, in total and by user.
+func (u *Usage) Counted() (total int64, users map[string]int64) {
+	users = make(map[string]int64)
+	for i := range u.parts {
+		part := &u.parts[i]
+		part.mu.Lock()
+		maps.Copy(users, part.bytes)
+		part.mu.Unlock()
+	}
+	return u.total.Load(), users
 }

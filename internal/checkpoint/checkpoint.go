@@ -1,0 +1,183 @@
+// Package checkpoint is what an attempt at an operation knows of its steps. Package step runs them. It finds the attempt
+// in the context of the handler, where the root has put it.
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Key is that of the attempt in a context. The attempt has a method "Steps() *Steps".
+type Key struct{}
+
+// From returns the steps of the attempt that ctx belongs to, or nil.
+func From(ctx context.Context) *Steps {
+	attempt, ok := ctx.Value(Key{}).(interface{ Steps() *Steps })
+	if !ok {
+		return nil
+	}
+	return attempt.Steps()
+}
+
+// Keeper stores checkpoints under a claim.
+type Keeper interface {
+	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
+	Checkpoints(ctx context.Context) (map[string][]byte, error)
+}
+
+// Steps are those of one attempt. They are safe for concurrent use.
+type Steps struct {
+	Keeper  Keeper        // nil: the claim keeps no checkpoints, or there is no claim
+	Claimed bool          // there is a claim
+	Again   bool          // there may be checkpoints of earlier attempts
+	Timeout time.Duration // of a question to the Keeper
+
+	reading sync.Mutex // held while the Keeper is asked for all checkpoints
+
+	mu    sync.Mutex
+	ended bool
+	kept  bool              // this attempt may have stored a checkpoint
+	begun map[string]bool   // steps that run, or have ended without an error
+	known map[string][]byte // checkpoints of this attempt and of earlier ones
+	size  int               // of those that are known or about to be stored: bytes of names and data
+}
+
+// Ended is for an attempt that has had no step.
+var Ended = &Steps{ended: true}
+
+// The bounds of the checkpoints of one operation.
+const (
+	MaxCount = 100
+	MaxTotal = 256 << 10 // bytes of names and data
+)
+
+// Errors of [Steps.Begin]. Any other error is that of the Keeper.
+var (
+	ErrEnded = errors.New("the attempt has ended")
+	ErrTwice = errors.New("the attempt has begun a step of this name before")
+	ErrMany  = errors.New("the operation has too many steps")
+)
+
+// End ends all steps: none begins any more.
+func (s *Steps) End() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+}
+
+// Kept reports whether this attempt may have stored a checkpoint.
+func (s *Steps) Kept() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept
+}
+
+// Begin begins a step, and returns its checkpoint if there is one. If the step ends with an error, Undo is called.
+func (s *Steps) Begin(ctx context.Context, name string) (data []byte, found bool, err error) {
+	if err := s.enter(name); err != nil {
+		return nil, false, err
+	}
+	if err := s.read(ctx); err != nil {
+		s.Undo(name)
+		return nil, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, found = s.known[name]
+	if !found && s.count() > MaxCount {
+		delete(s.begun, name)
+		return nil, false, ErrMany
+	}
+	return data, found, nil
+}
+
+func (s *Steps) enter(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended:
+		return ErrEnded
+	case s.begun[name]:
+		return ErrTwice
+	case s.begun == nil:
+		s.begun, s.known = make(map[string]bool), make(map[string][]byte)
+	}
+	s.begun[name] = true
+	return nil
+}
+
+// read asks the Keeper for the checkpoints of earlier attempts, unless it has answered before.
+func (s *Steps) read(ctx context.Context) error {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if s.Keeper == nil || !s.Again {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	found, err := s.Keeper.Checkpoints(ctx)
+	if err != nil {
+		return err
+	}
+	s.Again = false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, data := range found {
+		s.known[name] = data
+		s.size += len(name) + len(data)
+	}
+	return nil
+}
+
+// count returns how many checkpoints there will be when all steps have ended.
+func (s *Steps) count() int {
+	n := len(s.known)
+	for name := range s.begun {
+		if _, known := s.known[name]; !known {
+			n++
+		}
+	}
+	return n
+}
+
+// Undo lets a step begin again.
+func (s *Steps) Undo(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.begun, name)
+}
+
+// Has reports whether there is a checkpoint of that name.
+func (s *Steps) Has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.known[name]
+	return ok
+}
+
+// Take counts so many more bytes, and reports whether they are within the bounds.
+func (s *Steps) Take(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.size+n > MaxTotal {
+		return false
+	}
+	s.size += n
+	return true
+}
+
+// Store asks the Keeper once to store a checkpoint, and returns the one that is stored: the first one counts.
+func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	s.mu.Lock()
+	s.kept = true
+	s.mu.Unlock()
+	stored, err = s.Keeper.Checkpoint(ctx, name, data)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.known[name] = stored
+	}
+	return stored, err
+}

@@ -1,0 +1,169 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/polling"
+)
+
+// Beside returns the transactional store tx with a place for the results of steps: a leased store, in which they outlive a
+// rollback. A transactional store forgets whatever an attempt has written if its transaction does not commit, and so it
+// would forget the results of steps too.
+//
+//	store, err := step.Beside(pgxstore.NewTx(pool, opts), pgxstore.New(steps, opts))
+//
+// Here the two stores share a table. The first step of an attempt takes a connection of the pool named steps, while the
+// transaction holds one of the other pool. So give the steps a pool of their own: where both have the same one, handlers
+// that hold all of its connections wait for each other until Options.StoreTimeout has passed. In SQLite a transaction
+// blocks all other writers of its file: give the steps a file of their own.
+//
+// The leased store has a record for each operation with steps that is not completed. The Endpoint of its key is that of the
+// operation behind "steps of ". A request whose content differs from that of an earlier attempt with steps gets
+// [idempotency.ErrKeyReused] from its first step. The record is removed when the operation is completed. If a process
+// dies in between, the record stays until it expires.
+//
+// The error says that tx is not transactional, or that leased is.
+func Beside(tx, leased idempotency.Store) (idempotency.Store, error) {
+	var faults []error
+	if tx == nil || !idempotency.IsTransactional(tx) {
+		faults = append(faults, fmt.Errorf("idempotency: step.Beside: a %T is not transactional: it keeps steps itself", tx))
+	}
+	if leased == nil || idempotency.IsTransactional(leased) {
+		faults = append(faults, fmt.Errorf("idempotency: step.Beside: a %T is no leased store", leased))
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return &store{tx, leased}, nil
+}
+
+// store implements [idempotency.Store] and [idempotency.Inspector].
+type store struct{ tx, leased idempotency.Store }
+
+// Unwrap returns the transactional store.
+func (s *store) Unwrap() idempotency.Store { return s.tx }
+
+// keyOfSteps is that of the record that has the steps of an operation.
+func keyOfSteps(key idempotency.Key) idempotency.Key {
+	key.Endpoint = "steps of " + key.Endpoint
+	return key.Bounded()
+}
+
+// Begin implements [idempotency.Store].
+func (s *store) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, own, err := s.tx.Begin(ctx, key, request)
+	if err != nil || own == nil {
+		return record, own, err
+	}
+	return record, &claim{Claim: own, leased: s.leased, key: keyOfSteps(key), request: request}, nil
+}
+
+// claim implements [idempotency.Checkpointer]: a transaction, and as soon as a step asks for it, a claim in the leased store.
+type claim struct {
+	idempotency.Claim
+	leased  idempotency.Store
+	key     idempotency.Key
+	request idempotency.ClaimRequest
+
+	mu    sync.Mutex
+	steps idempotency.Checkpointer // nil: no step has asked yet
+	again bool                     // an attempt before this one had steps
+	ended bool
+}
+
+// besideLease is that of the record with the steps. It is as short as can be: who has the transaction may take over at
+// once what an attempt that is over has left. The token of the later claim fences the earlier one off.
+const besideLease = time.Millisecond
+
+// keeper returns the claim in the leased store.
+func (c *claim) keeper(ctx context.Context) (idempotency.Checkpointer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.steps == nil && !c.ended {
+		left, err := c.begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if left > 0 && !polling.Sleep(ctx, left, nil) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	if c.ended {
+		return nil, idempotency.ErrClaimLost
+	}
+	return c.steps, nil
+}
+
+// begin claims the record with the steps, unless the lease of an earlier attempt has not lapsed yet.
+func (c *claim) begin(ctx context.Context) (left time.Duration, err error) {
+	request := c.request
+	request.Lease, request.TakeOver = besideLease, true
+	record, own, err := c.leased.Begin(ctx, c.key, request)
+	switch {
+	case err != nil:
+		return 0, err // a claim that was granted lapses at once
+	case own == nil && record.Fingerprint != request.Fingerprint:
+		return 0, fmt.Errorf("%w: its steps belong to a request with other content", idempotency.ErrKeyReused)
+	case own == nil:
+		return max(record.LeaseLeft, besideLease), nil
+	}
+	steps, ok := own.(idempotency.Checkpointer)
+	if !ok {
+		return 0, fmt.Errorf("step: the claims of a %T keep no checkpoints: %w", c.leased, errors.ErrUnsupported)
+	}
+	c.steps, c.again = steps, record.Attempt > 1
+	return 0, nil
+}
+
+// Checkpoint implements [idempotency.Checkpointer].
+func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	steps, err := c.keeper(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stored, err = steps.Checkpoint(ctx, name, data)
+	if errors.Is(err, idempotency.ErrRestored) {
+		return stored, nil // the transaction is still there
+	}
+	return stored, err
+}
+
+// Checkpoints implements [idempotency.Checkpointer].
+func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	steps, err := c.keeper(ctx)
+	if err != nil || !c.again {
+		return nil, err
+	}
+	return steps.Checkpoints(ctx)
+}
+
+// Complete implements [idempotency.Claim].
+func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	err := c.Claim.Complete(ctx, resp, ttl)
+	steps := c.end()
+	if err == nil && steps != nil {
+		_ = steps.Release(ctx, time.Millisecond) // if it fails, the record expires later
+	}
+	return err
+}
+
+// Release implements [idempotency.Claim]. The record with the steps stays.
+func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
+	c.end()
+	return c.Claim.Release(ctx, ttl)
+}
+
+// end lets no step be stored any more, and returns the claim in the leased store.
+func (c *claim) end() idempotency.Checkpointer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	return c.steps
+}

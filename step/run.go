@@ -1,0 +1,179 @@
+package step
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
+	"github.com/idempotency-go/idempotency/internal/polling"
+)
+
+// begunMark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
+const begunMark = "?"
+
+// within is the key under which the context of a step has the Steps that it is one of.
+type within struct{}
+
+var (
+	errInterrupted = errors.New("idempotency: step panicked or exited")
+	errNotKept     = errors.New("it could not be kept")
+)
+
+// execution is one step of an attempt.
+type execution struct {
+	steps *checkpoint.Steps
+	name  string
+	once  bool // AtMostOnce
+	work  work
+	ask   work // nil: nobody can be asked
+	found bool // an earlier attempt has run the step
+}
+
+// run returns the result of the step, as JSON.
+func (x *execution) run(ctx context.Context) (data []byte, err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	x.steps = checkpoint.From(ctx)
+	if err := x.check(ctx); err != nil {
+		return nil, err
+	}
+	data, x.found, err = x.steps.Begin(ctx, x.name)
+	if err != nil {
+		return nil, x.refused(err)
+	}
+	ctx, end := traced(ctx, x.name)
+	err = errInterrupted
+	defer func() {
+		if err != nil && !errors.Is(err, ErrResult) {
+			x.steps.Undo(x.name)
+		}
+		end(x.found, err)
+	}()
+	if !x.found {
+		data, err = x.execute(ctx)
+		return data, err
+	}
+	data, err = x.readable(data, errNotKept)
+	return data, err
+}
+
+// check refuses a step that must not begin.
+func (x *execution) check(ctx context.Context) error {
+	switch {
+	case x.steps == nil:
+		return x.misuse("the context belongs to no operation")
+	case !isName(x.name):
+		return x.misuse("its name is invalid")
+	case ctx.Value(within{}) == x.steps:
+		return x.misuse("it is within another step")
+	case x.steps.Keeper == nil && (x.steps.Claimed || x.once):
+		return fmt.Errorf("idempotency: step %q: nothing keeps its result: %w", x.name, errors.ErrUnsupported)
+	}
+	return nil
+}
+
+func isName(name string) bool {
+	return name != "" && len(name) <= MaxName && !strings.Contains(name, begunMark) &&
+		!strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' })
+}
+
+func (x *execution) misuse(why string) error {
+	return fmt.Errorf("%w: %.*q: %s", ErrMisuse, MaxName, x.name, why)
+}
+
+// refused returns the error of a step that could not begin because of err.
+func (x *execution) refused(err error) error {
+	switch err {
+	case checkpoint.ErrEnded, checkpoint.ErrTwice, checkpoint.ErrMany:
+		return x.misuse(err.Error())
+	}
+	return x.failed(err)
+}
+
+func (x *execution) failed(err error) error {
+	return fmt.Errorf("idempotency: step %q: %w", x.name, err)
+}
+
+// execute does the work of a step that has no result yet.
+func (x *execution) execute(ctx context.Context) (data []byte, err error) {
+	work := x.work
+	if x.once {
+		begun, err := x.begin(ctx)
+		switch {
+		case err != nil:
+			return nil, x.failed(err)
+		case begun && x.ask == nil:
+			return nil, fmt.Errorf("%w: %q", ErrUnknown, x.name)
+		case begun:
+			work = x.ask
+		}
+	}
+	data, unfit, err := work(context.WithValue(ctx, within{}, x.steps))
+	if err != nil || x.steps.Keeper == nil {
+		return data, err
+	}
+	if unfit == nil && !x.steps.Take(len(x.name)+len(data)) {
+		data, unfit = nil, fmt.Errorf("all results together have more than %d bytes", MaxTotal)
+	}
+	stored, err := x.store(ctx, x.name, data)
+	switch {
+	case err != nil:
+		return nil, x.failed(err)
+	case errors.Is(context.Cause(ctx), idempotency.ErrClaimLost):
+		return nil, x.failed(idempotency.ErrClaimLost)
+	}
+	return x.readable(stored, cmp.Or(unfit, errNotKept))
+}
+
+// begin stores that the step has begun. It reports whether an earlier attempt has begun it.
+func (x *execution) begin(ctx context.Context) (before bool, err error) {
+	mark := x.name + begunMark
+	if x.steps.Has(mark) {
+		return true, nil
+	}
+	own := make([]byte, 8)
+	rand.Read(own) // never fails
+	stored, err := x.store(ctx, mark, own)
+	return !bytes.Equal(stored, own), err
+}
+
+// The pauses between two questions to a store that does not work.
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// store stores a checkpoint, although the context may end, and returns the one that is stored.
+func (x *execution) store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.steps.Timeout)
+	defer cancel()
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		stored, err = x.steps.Store(ctx, name, data)
+		if err == nil || isFinal(err) || !polling.Sleep(ctx, pause, nil) {
+			return stored, err
+		}
+	}
+}
+
+// isFinal reports whether it is of no use to ask the store again.
+func isFinal(err error) bool {
+	return errors.Is(err, idempotency.ErrClaimLost) || errors.Is(err, idempotency.ErrUserQuota) ||
+		errors.Is(err, idempotency.ErrRecordInvalid) || errors.Is(err, idempotency.ErrKeyReused) ||
+		errors.Is(err, errors.ErrUnsupported)
+}
+
+// readable returns what is stored of a step, unless nothing is: its result could not be kept, and why says why.
+func (x *execution) readable(stored []byte, why error) ([]byte, error) {
+	if len(stored) == 0 {
+		return nil, fmt.Errorf("%w: step %q: %w", ErrResult, x.name, why)
+	}
+	return stored, nil
+}

@@ -1,0 +1,129 @@
+// Package step lets a handler that crashed midway go on where it stopped.
+//
+//	receipt, err := step.Do(ctx, "charge", func(ctx context.Context) (Receipt, error) {
+//		return provider.Charge(ctx, card, op.DownstreamKey("charge"))
+//	})
+//
+// A step is a part of an operation that has a name, and a result. [Do] runs it once and stores the result, at once, beside
+// the record of the operation. A later attempt at the operation gets the result, and the step does not run.
+//
+// A process can die between a step and the writing of its result. Then nobody knows that the step has run. This table says
+// what happens next:
+//
+//	the process dies         the next attempt, with Do   with AtMostOnce
+//	before the step          runs it                     runs it
+//	within the step          runs it again               ErrUnknown, or asks
+//	before the result is     runs it again               ErrUnknown, or asks
+//	stored
+//	after that               gets the result             gets the result
+//
+// So a step of Do has its effect at least once. If the system that it calls gets a key of the operation, see
+// [idempotency.Operation.DownstreamKey], the effect happens once. [AtMostOnce] is for systems that know no such key. It
+// writes that the step has begun before it runs the step.
+//
+// The results live as long as the record: until the operation is completed, or has expired. A store keeps them if its
+// claims are [idempotency.Checkpointer]s, as those of this module are, and of the modules pgxstore, mysqlstore and
+// sqlitestore. A transactional store forgets all that an attempt has done if it rolls back: [Beside] gives it a place for
+// steps outside of its transactions.
+//
+// These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
+// characters other than "?". A result has at most [MaxResult] bytes of JSON, and all results of an operation with their
+// names have at most [MaxTotal].
+package step
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
+)
+
+// The bounds of the steps of one operation.
+const (
+	MaxSteps  = checkpoint.MaxCount // a step of AtMostOnce counts twice
+	MaxTotal  = checkpoint.MaxTotal // 256 KiB: bytes of all results, with the names
+	MaxResult = 64 << 10            // bytes of one result
+	MaxName   = 100                 // bytes of a name
+)
+
+// Errors of [Do] and [AtMostOnce].
+var (
+	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step, and has stored no result. Nobody
+	// knows what the step has done.
+	ErrUnknown = errors.New("idempotency: the step was begun, and its result is unknown")
+
+	// ErrResult says that the step has run, but its result cannot be had: it is no JSON, is larger than the bounds, or
+	// does not fit into the type that it is asked for now. The step does not run again.
+	ErrResult = errors.New("idempotency: the step has run, and its result cannot be had")
+
+	// ErrMisuse says that the step was not run, because the program is wrong: there is no operation in ctx, or its attempt
+	// has ended; the name is invalid, or was used before in the attempt; the step is within another one; or there are
+	// too many steps.
+	ErrMisuse = errors.New("idempotency: misuse of a step")
+)
+
+// Do returns the result of a step of the operation that ctx belongs to. If the operation has no result under that name
+// yet, Do calls fn and stores what it returns. The result is stored as JSON. What Do returns is always decoded from that
+// JSON, also the first time.
+//
+// If fn returns an error, Do returns that error as it is, and stores nothing: the step may be run again, in this attempt
+// or in a later one. The same holds if fn panics. All other errors wrap one of these:
+//
+//   - [idempotency.ErrClaimLost]: another attempt has taken over. If fn has run, the result of the other attempt counts.
+//   - [ErrResult] and [ErrMisuse], as they say.
+//   - [errors.ErrUnsupported]: the store keeps no results of steps. The step was not run.
+//   - Any other error is that of the store. The result of fn, if it has run, is not stored: a later attempt runs the step
+//     again.
+//
+// If ctx has ended, Do returns the cause, and does not call fn. The context of fn is derived from ctx. A handler that runs
+// without a claim, as [idempotency.Options].FailOpen allows, runs its steps and stores nothing.
+//
+// Do is safe for concurrent use by steps of different names.
+func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
+	return result[T](ctx, &execution{name: name, work: encoded(fn)})
+}
+
+// AtMostOnce is [Do] for an effect that must not happen twice. Before it calls fn, it stores that the step has begun. If a
+// later attempt finds the step begun and no result, it calls ask instead of fn, which finds out what has become of the
+// effect. What ask returns is the result of the step. If ask is nil, the error wraps [ErrUnknown].
+//
+// If fn returns an error, the step counts as begun: the error of a call seldom tells whether the call has had an effect.
+// AtMostOnce needs a claim. Without one, the error wraps [errors.ErrUnsupported].
+func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Context) (T, error)) (T, error) {
+	x := &execution{name: name, once: true, work: encoded(fn)}
+	if ask != nil {
+		x.ask = encoded(ask)
+	}
+	return result[T](ctx, x)
+}
+
+// work is a step. It returns its result as JSON, or nothing if the result cannot be encoded; unfit says why.
+type work func(context.Context) (data []byte, unfit, err error)
+
+func encoded[T any](fn func(context.Context) (T, error)) work {
+	return func(ctx context.Context) (data []byte, unfit, err error) {
+		value, err := fn(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		data, unfit = json.Marshal(value)
+		if unfit == nil && len(data) > MaxResult {
+			data, unfit = nil, fmt.Errorf("it has %d bytes, and may have %d", len(data), MaxResult)
+		}
+		return data, unfit, nil
+	}
+}
+
+func result[T any](ctx context.Context, x *execution) (value T, err error) {
+	data, err := x.run(ctx)
+	if err != nil {
+		return value, err
+	}
+	var decoded T
+	if err := json.Unmarshal(data, &decoded); err != nil {
+		return value, fmt.Errorf("%w: step %q: %w", ErrResult, x.name, err)
+	}
+	return decoded, nil
+}
