@@ -85,12 +85,13 @@ type StepSize struct {
 	Bytes int
 }
 
-// stepSizes returns what is told of checkpoints.
-func stepSizes(data map[string][]byte) (steps []StepSize) {
+// addSteps adds what is told of checkpoints, and returns how many bytes they have with their names.
+func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
-		steps = append(steps, StepSize{name, len(data[name])})
+		e.Steps = append(e.Steps, StepSize{name, len(data[name])})
+		size += int64(len(name) + len(data[name]))
 	}
-	return steps
+	return size
 }
 
 // OperationID returns the ID of the operation, see [Key.OperationID].

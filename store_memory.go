@@ -503,7 +503,8 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 		return Entry{}, ErrNoRecord
 	}
 	shown := e.shown(now)
-	shown.Digest, shown.Steps = key.Digest(), stepSizes(sh.steps[e].data)
+	shown.Digest = key.Digest()
+	shown.addSteps(sh.steps[e].data)
 	if e.completed {
 		shown.Response = &e.response
 	}

@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -176,6 +178,8 @@ type redisClaim struct {
 	ttl   any             // likewise; to put a number into an any costs an allocation
 	space [256]byte       // as much as the head of a record may have
 
+	stepped atomic.Bool // there may be steps
+
 	mu      sync.Mutex // held while the record is settled or made again
 	tried   bool       // Complete was called
 	settled bool       // Complete or Release has ended the claim
@@ -191,7 +195,9 @@ func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) 
 
 // next returns the claim to a further attempt, which has that head in Redis.
 func (c *redisClaim) next(head []byte) *redisClaim {
-	return &redisClaim{store: c.store, name: c.name, own: redisconn.Value{Text: head}, lease: c.lease, ttl: c.ttl}
+	next := &redisClaim{store: c.store, name: c.name, own: redisconn.Value{Text: head}, lease: c.lease, ttl: c.ttl}
+	next.stepped.Store(true) // perhaps, by the attempts before
+	return next
 }
 
 // token returns the part of the record by which the store knows the claim.
@@ -204,14 +210,14 @@ func (c *redisClaim) take(ctx context.Context, takeOver bool) (held []byte, lost
 	if err != nil || set || held != nil && !isOpen(held) {
 		return held, lost, err
 	}
-	reply, again, err := c.store.conn.Run(ctx, redisscript.Claim, c.name, &c.own, c.ttl, takeOver)
+	reply, again, err := c.store.conn.Run(ctx, redisscript.Claim, c.name, stepsName(c.name), &c.own, c.ttl, takeOver)
 	return []byte(reply), lost || again, err
 }
 
 func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	verdict, _, err := c.store.conn.Run(ctx, redisscript.Extend, c.name, &c.own, c.expiry(lease))
+	verdict, _, err := c.run(ctx, redisscript.Extend, &c.own, c.expiry(lease))
 	if err == nil && verdict == "missing" {
 		return c.restore(ctx, lease)
 	}
@@ -237,7 +243,7 @@ func (c *redisClaim) expiry(lease time.Duration) int64 {
 func (c *redisClaim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	verdict, _, err := c.store.conn.Run(ctx, redisscript.Release, c.name, &c.own, milliseconds(ttl))
+	verdict, _, err := c.run(ctx, redisscript.Release, &c.own, milliseconds(ttl))
 	return c.settle(verdict, err)
 }
 
@@ -270,7 +276,11 @@ const (
 // knows more.
 func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict string, lost bool, err error) {
 	conn := c.store.conn
-	if !c.tried {
+	var steps []any
+	if c.stepped.Load() {
+		steps = []any{stepsName(c.name)}
+	}
+	if !c.tried && steps == nil {
 		c.tried = true // a repetition will hardly find what it is to replace
 		swapped, again, err := conn.Swap(ctx, c.name, &c.own, done, ttl)
 		if swapped || err != nil {
@@ -280,14 +290,14 @@ func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict s
 	}
 	if len(done) > inlineSize {
 		staged := c.name.(string) + string(c.token())
-		verdict, again, err := conn.RunStaged(ctx, redisscript.Complete, c.name, staged, done, &c.own, "", ttl)
+		verdict, again, err := conn.RunStaged(ctx, redisscript.Complete.With(len(steps)), c.name, staged, done, append(steps, &c.own, "", ttl)...)
 		lost = lost || again
 		full := errors.Is(err, ErrStoreFull) && len(done) <= spareSize
 		if !full && !redisconn.IsSlotMoving(err) {
 			return verdict, lost, err
 		}
 	}
-	verdict, again, err := conn.RunCopied(ctx, redisscript.Complete, c.name, &c.own, done, ttl)
+	verdict, again, err := conn.RunCopied(ctx, redisscript.Complete.With(len(steps)), c.name, append(steps, &c.own, done, ttl)...)
 	return verdict, lost || again, err
 }
 
@@ -296,6 +306,68 @@ func (c *redisClaim) settle(verdict string, err error) error {
 	err = outcome(verdict, err)
 	c.settled = c.settled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
 	return err
+}
+
+// stepsName returns the name of the hash that has the checkpoints of a record: in its slot.
+func stepsName(name any) string { return name.(string) + ":steps" }
+
+// run runs a script on the record and, if there may be any, on its steps.
+func (c *redisClaim) run(ctx context.Context, script redisconn.Script, args ...any) (reply string, lost bool, err error) {
+	if c.stepped.Load() {
+		script, args = script.With(1), slices.Insert(args, 0, any(stepsName(c.name)))
+	}
+	return c.store.conn.Run(ctx, script, c.name, args...)
+}
+
+// Checkpoint implements [Checkpointer].
+func (c *redisClaim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	c.stepped.Store(true)
+	args := []any{stepsName(c.name), &c.own, name, data, c.ttl}
+	reply, _, err := c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.name, args...)
+	if err == nil && reply == "missing" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.settled {
+			return nil, ErrClaimLost
+		}
+		reply, _, err = c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.name, append(args, "again")...)
+	}
+	verdict, text, _ := strings.Cut(reply, "\n")
+	return []byte(text), outcome(verdict, err)
+}
+
+// Checkpoints implements [Checkpointer].
+func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	return c.store.steps(ctx, c.name, &c.own)
+}
+
+// steps returns the checkpoints of the record with that head. A record that is missing has none.
+func (s *RedisStore) steps(ctx context.Context, name, head any) (map[string][]byte, error) {
+	reply, _, err := s.conn.Run(ctx, redisscript.Checkpoints, name, stepsName(name), head)
+	verdict, list, _ := strings.Cut(reply, "\n")
+	if err == nil && verdict == "missing" {
+		return nil, nil
+	}
+	if err := outcome(verdict, err); err != nil {
+		return nil, err
+	}
+	return parseSteps(list)
+}
+
+// parseSteps reads what checkpoints.lua returns.
+func parseSteps(list string) (map[string][]byte, error) {
+	all := make(map[string][]byte)
+	for list != "" {
+		line, rest, _ := strings.Cut(list, "\n")
+		sizes := lineReader{rest: []byte(line), ok: true}
+		name, data := sizes.number(""), sizes.number("")
+		if !sizes.ok || name > int64(len(rest)) || data > int64(len(rest))-name {
+			return nil, fmt.Errorf("%w: steps in Redis", ErrRecordInvalid)
+		}
+		all[rest[:name]] = []byte(rest[name : name+data])
+		list = rest[name+data:]
+	}
+	return all, nil
 }
 
 // outcome translates the reply of a script, or of SET.

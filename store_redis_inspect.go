@@ -90,7 +90,15 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	if err == nil {
 		err = found.show(&entry, held)
 	}
-	if err != nil || found.state != stateDone {
+	if err != nil {
+		return entry, err
+	}
+	if found.state != stateDone {
+		steps, err := s.steps(ctx, name, found.head)
+		if errors.Is(err, ErrClaimLost) { // by a step that has begun since
+			return s.InspectDigest(ctx, digest)
+		}
+		entry.Size += entry.addSteps(steps)
 		return entry, err
 	}
 	record, err := found.decode()
@@ -161,7 +169,7 @@ func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
 	}
 	name := s.name(asked.Digest)
 	verdict, lost, err := s.conn.Run(ctx, redisscript.Forget, name,
-		s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
+		stepsName(name), s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
 	switch {
 	case err != nil:
 		return err

@@ -36,9 +36,11 @@ func TestRedisStoreConforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store {
+			newStore := func(*testing.T) idempotency.Store {
 				return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
-			})
+			}
+			idempotencytest.Run(t, newStore)
+			idempotencytest.RunSteps(t, newStore)
 		})
 	}
 	conforms("miniredis", func(t *testing.T) redis.Cmdable {

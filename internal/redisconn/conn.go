@@ -106,10 +106,16 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 }
 
 // Script is what EVAL and EVALSHA take.
-type Script struct{ source, hash any } // strings
+type Script struct {
+	source, hash any // strings
+	keys         int // so many of its arguments are keys, the first ones; besides the key that it runs on
+}
 
 // NewScript returns the script of that source.
-func NewScript(source string) Script { return Script{source, redis.NewScript(source).Hash()} }
+func NewScript(source string) Script { return Script{source, redis.NewScript(source).Hash(), 0} }
+
+// With returns the script with so many keys among its arguments.
+func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys} }
 
 // uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
 func (s Script) uncached(args []any) []any { return slices.Concat([]any{"eval", s.source}, args[2:]) }
@@ -132,7 +138,7 @@ type sender func(ctx context.Context, key any, args []any) (reply string, err er
 func (c *Conn) run(
 	ctx context.Context, send sender, script Script, key any, args []any,
 ) (reply string, lost bool, err error) {
-	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1, key), args...)
+	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1+script.keys, key), args...)
 	lost, err = c.again(ctx, func() (err error) {
 		reply, err = send(ctx, key, command)
 		if isNoScript(err) {
@@ -148,7 +154,7 @@ func (c *Conn) run(
 func (c *Conn) RunStaged(
 	ctx context.Context, script Script, key any, staged string, text []byte, args ...any,
 ) (reply string, lost bool, err error) {
-	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 2, key, staged), args...)
+	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 2+script.keys, key, staged), args...)
 	lost, err = c.again(ctx, func() (err error) {
 		set := redis.NewStatusCmd(ctx, "set", staged, text, "px", time.Minute.Milliseconds())
 		reply, err = c.sendBehind(ctx, key, set, command)

@@ -6,7 +6,7 @@
 -- A plain SET comes before this script, and only what it cannot decide comes here: what is running or released, and what
 -- the server does not let it write. Such a server may still read, so this script reads first.
 
-local key, claim, ttl, takeover = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local key, steps, claim, ttl, takeover = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
 local record = redis.call('GET', key)
 if not record then
   redis.call('SET', key, claim, 'PX', ttl)
@@ -42,6 +42,7 @@ if (state == 'released' or lapsed) and own == asked and content == fingerprint t
   then
     local claimed = string.match(claim, '^.- attempt=') .. string.format('%d', attempt + 1) .. origin .. '\n'
     put(key, claimed, 'PX', ttl)
+    redis.call('PEXPIRE', steps, ttl)
     return claimed .. string.format('%d', math.max(0, remaining))
   end
 end

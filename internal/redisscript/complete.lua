@@ -1,7 +1,10 @@
 -- Stores a completed record under KEYS[1] for ARGV[3] milliseconds, if the running record ARGV[1] is there or none is. It
--- is ARGV[2] or, when it is too large to pass through Lua, has been put under KEYS[2] before.
+-- is ARGV[2] or, when it is too large to pass through Lua, has been put under KEYS[2] before. The last key, if there is one
+-- more, is that of the steps.
 
-local key, staged, running, done, ttl = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
+local key, running, done, ttl = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local staged = done == '' and KEYS[2]
+local steps = KEYS[staged and 3 or 2]
 local line = read(key)
 
 if line == running or line == '' then
@@ -10,6 +13,9 @@ if line == running or line == '' then
     redis.call('PEXPIRE', key, ttl)
   else
     put(key, done, 'PX', ttl)
+  end
+  if steps then
+    redis.call('UNLINK', steps)
   end
   return line == '' and 'restored' or 'OK'
 end

@@ -1,11 +1,15 @@
 -- Lets the lease of the running record ARGV[1] under KEYS[1] begin anew: it expires in ARGV[2] milliseconds, or as late as
 -- before. A record that is missing is made again if ARGV[3] is given.
 
-local key, running, ttl, again = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local key, steps, running, ttl, again = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local line = read(key)
 
 if line == running then
-  redis.call('PEXPIRE', key, math.max(redis.call('PTTL', key), ttl))
+  ttl = math.max(redis.call('PTTL', key), ttl)
+  redis.call('PEXPIRE', key, ttl)
+  if steps then
+    redis.call('PEXPIRE', steps, ttl)
+  end
   return 'OK'
 elseif line == '' and again then
   put(key, running, 'PX', ttl)

@@ -1,7 +1,7 @@
 -- Removes the record KEYS[1], whose key is ARGV[1], if it is in the state ARGV[2], of the attempt ARGV[3], and was created
 -- at ARGV[4]. One that is running stays.
 
-local key, own, asked, attempt, created = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local key, steps, own, asked, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local line = read(key)
 if line == '' then
   return 'missing'
@@ -29,5 +29,5 @@ if state ~= asked or tonumber(tried) ~= tonumber(attempt)
 then
   return 'changed'
 end
-redis.call('UNLINK', key)
+redis.call('UNLINK', key, steps)
 return 'OK'

@@ -32,13 +32,23 @@ var forget string
 //go:embed remaining.lua
 var remaining string
 
-// The scripts of the store. Each says in its source what its arguments are.
+//go:embed checkpoint.lua
+var checkpoint string
+
+//go:embed checkpoints.lua
+var checkpoints string
+
+// The scripts of the store. Each says in its source what its arguments are. KEYS[1] is the record. The last of the others
+// is that of the steps; without it, there are none.
 var (
-	Claim    = redisconn.NewScript(record + claim)
+	Claim    = redisconn.NewScript(record + claim).With(1)
 	Extend   = redisconn.NewScript(record + extend)
 	Complete = redisconn.NewScript(swap + record + complete)
 	Release  = redisconn.NewScript(record + release)
-	Forget   = redisconn.NewScript(record + forget)
+	Forget   = redisconn.NewScript(record + forget).With(1)
 
 	Remaining = redisconn.NewScript(remaining)
+
+	Checkpoint  = redisconn.NewScript(record + checkpoint).With(1)
+	Checkpoints = redisconn.NewScript(record + checkpoints).With(1)
 )

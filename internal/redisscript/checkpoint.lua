@@ -1,0 +1,29 @@
+-- Stores the checkpoint ARGV[3] under the name ARGV[2], unless there is one, if the running record ARGV[1] is under KEYS[1].
+-- A record that is missing is made again for ARGV[4] milliseconds if ARGV[5] is given. Returns a verdict, and on the next
+-- line what is stored.
+--
+-- The checkpoints are a hash, KEYS[2]. Its field without a name says of which operation they are, by all that its records
+-- have in common. The hash expires with the record. But a record can be lost, or replaced by that of a new operation, while
+-- the hash is there.
+
+local key, steps, running, name, data, ttl, again = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local line, verdict = read(key), 'OK'
+
+if line == '' and again then
+  put(key, running, 'PX', ttl)
+  verdict = 'restored'
+elseif line == '' then
+  return 'missing'
+elseif line ~= running then
+  return string.find(line, HEAD) and 'lost' or 'invalid'
+end
+
+local _, _, _, _, _, origin = string.match(running, HEAD)
+if redis.call('HGET', steps, '') ~= origin then
+  redis.call('UNLINK', steps)
+  redis.call('HSET', steps, '', origin)
+end
+redis.call('HSETNX', steps, name, data)
+local left = redis.call('PTTL', key)
+redis.call('PEXPIRE', steps, left < 1 and ttl or left)
+return verdict .. '\n' .. redis.call('HGET', steps, name)
