@@ -338,12 +338,7 @@ func (c *redisClaim) Checkpoint(ctx context.Context, name string, data []byte) (
 
 // Checkpoints implements [Checkpointer].
 func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
-	return c.store.steps(ctx, c.name, &c.own)
-}
-
-// steps returns the checkpoints of the record with that head. A record that is missing has none.
-func (s *RedisStore) steps(ctx context.Context, name, head any) (map[string][]byte, error) {
-	reply, _, err := s.conn.Run(ctx, redisscript.Checkpoints, name, stepsName(name), head)
+	reply, _, err := c.store.conn.Run(ctx, redisscript.Checkpoints, c.name, stepsName(c.name), &c.own)
 	verdict, list, _ := strings.Cut(reply, "\n")
 	if err == nil && verdict == "missing" {
 		return nil, nil

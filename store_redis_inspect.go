@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -77,7 +78,7 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 		return Entry{}, s.fault
 	}
 	name := s.name(digest)
-	held, err := s.conn.Look(ctx, name)
+	held, err := s.conn.Look(ctx, name, stepsName(name))
 	if err == nil && held.Expiry == redisconn.Missing {
 		return Entry{}, ErrNoRecord
 	}
@@ -94,12 +95,8 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 		return entry, err
 	}
 	if found.state != stateDone {
-		steps, err := s.steps(ctx, name, found.head)
-		if errors.Is(err, ErrClaimLost) { // by a step that has begun since
-			return s.InspectDigest(ctx, digest)
-		}
-		entry.Size += entry.addSteps(steps)
-		return entry, err
+		entry.Size += entry.addSteps(found.steps(held.Hash))
+		return entry, nil
 	}
 	record, err := found.decode()
 	if err != nil {
@@ -125,6 +122,21 @@ func (r redisRecord) show(entry *Entry, held redisconn.Seen) error {
 		entry.LeaseLeft = r.leaseLeft(held)
 	}
 	return nil
+}
+
+// steps returns the checkpoints in a hash, if they are those of the record: checkpoint.lua says how that is known.
+func (r redisRecord) steps(hash map[string]string) map[string][]byte {
+	origin := bytes.TrimSuffix(r.head[bytes.Index(r.head, []byte(" key=")):], []byte("\n"))
+	if hash[""] != string(origin) {
+		return nil
+	}
+	all := make(map[string][]byte)
+	for name, data := range hash {
+		if name != "" {
+			all[name] = []byte(data)
+		}
+	}
+	return all
 }
 
 // isHex reports whether a token is one that the scripts know.

@@ -112,9 +112,9 @@ func TestErrors(t *testing.T) {
 	}
 	run("key", nil)
 	require.NoError(t, client.RPush(t.Context(), "list", "value").Err())
-	seen, err := conn.Look(t.Context(), "list")
+	seen, err := conn.Look(t.Context(), "list", "hash")
 	require.ErrorIs(t, err, errForeign, seen)
-	seen, err = conn.Look(t.Context(), "none")
+	seen, err = conn.Look(t.Context(), "none", "hash")
 	require.NoError(t, err)
 	require.Equal(t, redisconn.Missing, seen.Expiry)
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())

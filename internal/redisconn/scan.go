@@ -17,6 +17,7 @@ type Seen struct {
 	Start  []byte // of the value, or all of it; nothing, if the value is no string
 	Size   int64  // of the whole value
 	Expiry time.Duration
+	Hash   map[string]string // what is in a hash that belongs to the key
 }
 
 // What PTTL says of a key that has no expiry, and of none.
@@ -25,17 +26,17 @@ const (
 	Missing time.Duration = -2
 )
 
-// Look reads all that is under a key, at one moment: a transaction does it, because a script would copy a large value. If
-// there is nothing, the expiry is Missing.
-func (c *Conn) Look(ctx context.Context, key string) (seen Seen, err error) {
+// Look reads all that is under a key, and a hash, at one moment: a transaction does it, because a script would copy a large
+// value. If there is nothing under the key, the expiry is Missing.
+func (c *Conn) Look(ctx context.Context, key, hash string) (seen Seen, err error) {
 	_, err = c.again(ctx, func() error {
 		pipe := c.client.TxPipeline()
-		value, expiry := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+		value, expiry, fields := pipe.Get(ctx, key), pipe.PTTL(ctx, key), pipe.HGetAll(ctx, hash)
 		if err := c.exec(ctx, key, pipe); err != nil {
 			return err
 		}
 		start, err := value.Bytes()
-		seen = Seen{start, int64(len(start)), expiry.Val()}
+		seen = Seen{start, int64(len(start)), expiry.Val(), fields.Val()}
 		return err
 	})
 	if errors.Is(err, redis.Nil) {
@@ -163,7 +164,7 @@ func (s *scan) read(ctx context.Context, node client, names []string) ([]Seen, e
 		show := make([]func() Seen, len(names))
 		for i, name := range names {
 			start, size, expiry := pipe.GetRange(ctx, name, 0, s.bytes-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
-			show[i] = func() Seen { return Seen{[]byte(start.Val()), size.Val(), expiry.Val()} }
+			show[i] = func() Seen { return Seen{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
 		}
 		if _, err := pipe.Exec(ctx); err != nil && !isForeign(err) {
 			return err
