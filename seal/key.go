@@ -30,9 +30,9 @@ type Key struct {
 	// AES-256 key (HKDF with SHA-256).
 	Secret []byte
 
-	// Cipher encrypts the answers. Nil means AES-256-GCM, each answer with a random nonce of 96 bits. One such key may
-	// seal 2^32 answers (NIST SP 800-38D, section 8.3). Change the key before that. Each call of [idempotency.Claim].Complete
-	// counts, repetitions included.
+	// Cipher encrypts the answers and the results of steps. Nil means AES-256-GCM, each with a random nonce of 96 bits. One
+	// such key may seal 2^32 of them (NIST SP 800-38D, section 8.3). Change the key before that. Each call of
+	// [idempotency.Claim].Complete and of [idempotency.Checkpointer].Checkpoint counts, repetitions included.
 	Cipher Cipher
 }
 
@@ -50,7 +50,8 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // both together.
 //
 // If a service limits the size of what it encrypts, put envelope encryption in front of it. An answer may have
-// Options.MaxResponse bytes, and its header besides.
+// Options.MaxResponse bytes, and its header besides. A result of a step may have 64 KiB. A retry decrypts all results of
+// its operation one after another, within one step of the store.
 type Cipher interface {
 	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It modifies neither of them.
 	Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error)
@@ -186,20 +187,20 @@ func (k *sealer) bind(to *binding) []byte {
 	return append(b, k.id...)
 }
 
-// seal returns the body that the inner store gets. Plain is used up.
-func (k *sealer) seal(ctx context.Context, plain []byte, to *binding) ([]byte, error) {
-	sealed, err := k.cipher.Encrypt(ctx, plain, k.bind(to))
+// seal returns plain in encrypted form, bound to aad. Plain is used up.
+func (k *sealer) seal(ctx context.Context, plain, aad []byte) ([]byte, error) {
+	sealed, err := k.cipher.Encrypt(ctx, plain, aad)
 	if err != nil {
 		return nil, fmt.Errorf("seal: key %q: %w", k.id, err)
 	}
 	return sealed, nil
 }
 
-// open returns what seal was given.
-func (k *sealer) open(ctx context.Context, sealed []byte, to *binding) ([]byte, error) {
-	plain, err := k.cipher.Decrypt(ctx, sealed, k.bind(to))
+// open returns what seal was given. What says what that is.
+func (k *sealer) open(ctx context.Context, sealed, aad []byte, what string) ([]byte, error) {
+	plain, err := k.cipher.Decrypt(ctx, sealed, aad)
 	if err != nil {
-		return nil, fmt.Errorf("%w: sealed answer, key %q: %w", idempotency.ErrRecordInvalid, k.id, err)
+		return nil, fmt.Errorf("%w: sealed %s, key %q: %w", idempotency.ErrRecordInvalid, what, k.id, err)
 	}
 	return plain, nil
 }

@@ -1,19 +1,23 @@
-// Package seal encrypts and authenticates the answers that an [idempotency.Store] keeps, whatever store that is:
+// Package seal encrypts and authenticates the answers and the results of steps that an [idempotency.Store] keeps, whatever
+// store that is:
 //
 //	sealed, err := seal.New(store, seal.Options{Keys: []seal.Key{{ID: "2026", Secret: secret}}})
 //
-// Header, trailer and body of an answer are secret. The fingerprint of a request is stored as a keyed digest
-// (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies. These stay in
-// the clear: status, attempt, times, the size of the answer, the ID of the sealing key, and the digest of the
-// [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it, as PostgreSQL does.
+// Header, trailer and body of an answer are secret, and so is the result of a step. The fingerprint of a request is stored
+// as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies.
+// These stay in the clear: status, attempt, times, the name of a step, the sizes of answers and results, the ID of the
+// sealing key, and the digest of the [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it,
+// as PostgreSQL does.
 //
-// Each answer is bound to its key, attempt, status and fingerprint. Somebody who can write to the inner store cannot
-// make up, alter or move an answer. Begin reports an answer that cannot be opened as [idempotency.ErrRecordInvalid], and
-// the handler does not run then, whatever the options. The same person can still
+// Each answer is bound to its key, attempt, status and fingerprint, and each result of a step to key, fingerprint and
+// name. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer that
+// cannot be opened as [idempotency.ErrRecordInvalid], and the handler does not run then, whatever the options. So do all
+// steps of an operation if one of its results cannot be opened, and no step runs then. The same person can still
 //
 //   - delete a record or mark it as released, so that the operation runs again;
+//   - delete the result of a step, so that the step runs again if the operation does;
 //   - mark a record as running, so that its operation is in progress;
-//   - bring back an older answer to the same request, with the same number of attempts;
+//   - bring back an older answer to the same request, with the same number of attempts, or an older result of a step;
 //   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
 //     too. The status of such an answer is reported as zero, because nothing vouches for it.
 package seal
@@ -34,30 +38,32 @@ type Options struct {
 	// Keys are the keys in use. The first one seals, and each of them opens.
 	//
 	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put the new
-	// key first. Remove the old key a TTL after the last process has changed: no answer is sealed with it any more. An
-	// answer that was sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun
-	// under a missing key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. The
-	// number of answers that a key may seal (see [Key]) counts those of all processes together.
+	// key first. Remove the old key a TTL after the last process has changed: nothing is sealed with it any more. What was
+	// sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun under a missing
+	// key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. What a key may seal
+	// (see [Key]) counts for all processes together.
 	Keys []Key
 
-	// AllowClear also replays answers that were stored before the store was sealed. By default they are refused with
-	// [idempotency.ErrRecordInvalid]. While AllowClear is set, anybody who can write to the inner store can forge an
-	// answer. So unset it a TTL after the last process has begun to seal.
+	// AllowClear also replays answers, and returns results of steps, that were stored before the store was sealed. By
+	// default they are refused with [idempotency.ErrRecordInvalid]. While AllowClear is set, anybody who can write to the
+	// inner store can forge them. So unset it a TTL after the last process has begun to seal.
 	AllowClear bool
 
-	// OpenOnly opens sealed answers, and goes on to store new ones in the clear. It includes AllowClear. It is the first
+	// OpenOnly opens what is sealed, and goes on to store what is new in the clear. It includes AllowClear. It is the first
 	// of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and then
 	// AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
 	// request, and refuses it with [idempotency.ErrKeyReused].
 	OpenOnly bool
 }
 
-// Store is an [idempotency.Store] that keeps its records in another one, where answers are sealed.
+// Store is an [idempotency.Store] that keeps its records in another one, where answers and results of steps are sealed.
+// Its claims are [idempotency.Checkpointer]s if those of the other store are.
 //
 // The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
 // [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
 // that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. But a claim
-// without a lease is rolled back, and the error is [idempotency.ErrRolledBack].
+// without a lease is rolled back, and the error is [idempotency.ErrRolledBack]. The errors of a checkpoint are the same,
+// and roll nothing back.
 //
 // A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
 // methods, such as Check, on the inner store. A Store is safe for concurrent use.
@@ -121,13 +127,15 @@ func (s *Store) Begin(
 	case claim == nil:
 		record, err = s.reveal(ctx, digest, fp, record)
 		return record, nil, err
-	case s.keys[0] != nil:
-		claim = &sealedClaim{Claim: claim, key: s.keys[0], noLease: record.NoLease, request: fp, to: binding{
-			digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint,
-		}}
 	}
+	own := &sealedSteps{sealedClaim{Claim: claim, store: s, key: s.keys[0], noLease: record.NoLease, request: fp, to: binding{
+		digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint,
+	}}}
 	record.Fingerprint = fp
-	return record, claim, nil
+	if _, ok := claim.(idempotency.Checkpointer); !ok {
+		return record, &own.sealedClaim, nil
+	}
+	return record, own, nil
 }
 
 // idle reports whether nobody runs the operation, and nobody has completed it.
@@ -175,9 +183,9 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 	if i < 0 || sealed.Trailer != "" || sealed.Note != "" {
 		return fmt.Errorf("%w: sealed answer, key unknown, or a part in the clear", idempotency.ErrRecordInvalid)
 	}
-	plain, err := s.keys[i].open(ctx, sealed.Body, &binding{
+	plain, err := s.keys[i].open(ctx, sealed.Body, s.keys[i].bind(&binding{
 		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
-	})
+	}), "answer")
 	if err != nil {
 		return err
 	}
@@ -192,7 +200,8 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 // sealedClaim implements [idempotency.Claim].
 type sealedClaim struct {
 	idempotency.Claim
-	key     *sealer
+	store   *Store
+	key     *sealer // nil: nothing is sealed
 	noLease bool
 	request idempotency.Fingerprint
 	to      binding // but for the status
@@ -201,9 +210,12 @@ type sealedClaim struct {
 
 // Complete implements [idempotency.Claim].
 func (c *sealedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if c.key == nil {
+		return c.Claim.Complete(ctx, resp, ttl)
+	}
 	to := c.to
 	to.status = resp.Status
-	body, err := c.key.seal(ctx, secret(c.request, resp), &to)
+	body, err := c.key.seal(ctx, secret(c.request, resp), c.key.bind(&to))
 	if err != nil {
 		return c.fail(ctx, err)
 	}

@@ -22,6 +22,9 @@ import (
 // that hold all of its connections wait for each other until Options.StoreTimeout has passed. In SQLite a transaction
 // blocks all other writers of its file: give the steps a file of their own.
 //
+// To encrypt the results, put package seal around each of the two stores. Around the store that Beside returns, steps
+// would be refused with [idempotency.ErrKeyReused] after a change of the sealing key.
+//
 // The leased store has a record for each operation with steps that is not completed. The Endpoint of its key is that of the
 // operation behind "steps of ". A request whose content differs from that of an earlier attempt with steps gets
 // [idempotency.ErrKeyReused] from its first step. The record is removed when the operation is completed. If a process
