@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
 // Options are the settings of a [Store]. The zero value of each field is its default.
@@ -128,12 +129,28 @@ func (s *Store) Begin(
 	case err != nil:
 		return record, claim, err
 	case claim != nil:
-		return record, &cachedClaim{Claim: claim, store: s, key: key, record: record}, nil
+		return record, s.wrap(claim, key, record), nil
 	case record.Response != nil && record.Fingerprint == request.Fingerprint:
 		// Any other fingerprint is for this request alone: to the next one, the store may show another one.
 		s.put(key, record, asked)
 	}
 	return record, nil, nil
+}
+
+// wrap returns a claim of the other store as one of this store. It keeps checkpoints as that one does.
+func (s *Store) wrap(claim idempotency.Claim, key idempotency.Key, record idempotency.Record) idempotency.Claim {
+	own := &cachedSteps{cachedClaim{Claim: claim, store: s, key: key, record: record}, nil}
+	if steps, ok := claim.(idempotency.Checkpointer); ok {
+		own.Keeper = steps
+		return own
+	}
+	return &own.cachedClaim
+}
+
+// cachedSteps implements [idempotency.Checkpointer].
+type cachedSteps struct {
+	cachedClaim
+	checkpoint.Keeper
 }
 
 // cachedClaim implements [idempotency.Claim].

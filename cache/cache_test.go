@@ -65,6 +65,32 @@ func TestCacheConforms(t *testing.T) {
 	})
 }
 
+func TestCachedStepsConform(t *testing.T) {
+	t.Parallel()
+	memory := func() idempotency.Store { return idempotency.NewMemoryStore(idempotency.MemoryOptions{}) }
+	for name, newStore := range map[string]func(*testing.T) idempotency.Store{
+		"memory": func(*testing.T) idempotency.Store { return newCache(memory()) },
+		"sealed": func(t *testing.T) idempotency.Store {
+			return newCache(testservice.MustSeal(t, memory(), testservice.Sealing("1")))
+		},
+		"inside of a seal": func(t *testing.T) idempotency.Store {
+			return testservice.MustSeal(t, newCache(memory()), testservice.Sealing("1"))
+		},
+		"each step by another process": func(*testing.T) idempotency.Store {
+			inner := memory()
+			return &inTurn{stores: []idempotency.Store{newCache(inner), newCache(inner), newCache(inner)}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			idempotencytest.RunSteps(t, newStore)
+		})
+	}
+	claim := testservice.MustClaim(t, newCache(testservice.WithoutSteps{Store: memory()}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	_, ok := claim.(idempotency.Checkpointer)
+	require.False(t, ok, "the inner claim is none")
+}
+
 // inTurn asks its stores in turn, as a load balancer does with processes.
 type inTurn struct {
 	mu     sync.Mutex

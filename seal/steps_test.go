@@ -41,26 +41,13 @@ func TestClaimIsACheckpointerAsTheInnerOne(t *testing.T) {
 		"sealing": testservice.Sealing("1"), "opening only": testservice.OnlyOpening(testservice.Sealing("1")),
 	} {
 		memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-		for inner, want := range map[idempotency.Store]bool{memory: true, withoutSteps{memory}: false} {
+		for inner, want := range map[idempotency.Store]bool{memory: true, testservice.WithoutSteps{Store: memory}: false} {
 			claim := testservice.MustClaim(t, testservice.MustSeal(t, inner, opts), idempotency.Key{ID: name}, testservice.AttemptFor(time.Hour))
 			_, got := claim.(idempotency.Checkpointer)
 			require.Equal(t, want, got, name)
 			require.NoError(t, claim.Release(t.Context(), time.Nanosecond))
 		}
 	}
-}
-
-// withoutSteps is a store whose claims keep no checkpoints.
-type withoutSteps struct{ idempotency.Store }
-
-func (s withoutSteps) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	if claim != nil {
-		claim = struct{ idempotency.Claim }{claim}
-	}
-	return record, claim, err
 }
 
 // stepsOf claims a key whose claim was released, or that nobody has claimed.

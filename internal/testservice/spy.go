@@ -118,3 +118,17 @@ func (s NoLeaseStore) Begin(
 	record.NoLease = claim != nil
 	return record, claim, err
 }
+
+// WithoutSteps is a store whose claims keep no checkpoints.
+type WithoutSteps struct{ idempotency.Store }
+
+// Begin returns a claim that has the methods of [idempotency.Claim] only.
+func (s WithoutSteps) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = struct{ idempotency.Claim }{claim}
+	}
+	return record, claim, err
+}
