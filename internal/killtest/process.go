@@ -28,6 +28,10 @@ const nameVariable = "KILLTEST_PROCESS"
 // KillAll starts n processes with env, two at a time, and kills each at a random time within 0.6 seconds, now and then
 // before it has begun to work. It returns what should not have happened.
 func KillAll(n int, by Witness, env ...string) error {
+	return killAll(n, 600*time.Millisecond, by, env)
+}
+
+func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var mu sync.Mutex
 	var faults []error
 	var seats sync.WaitGroup
@@ -35,7 +39,7 @@ func KillAll(n int, by Witness, env ...string) error {
 		seats.Go(func() {
 			for life := seat; life < n; life += 2 {
 				name := strconv.Itoa(life)
-				err := liveAndDie(slices.Concat(env, []string{nameVariable + "=" + name}), func(line string) {
+				err := liveAndDie(within, slices.Concat(env, []string{nameVariable + "=" + name}), func(line string) {
 					mu.Lock()
 					defer mu.Unlock()
 					faults = append(faults, by.Hears(line))
@@ -52,7 +56,7 @@ func KillAll(n int, by Witness, env ...string) error {
 }
 
 // liveAndDie starts a process and kills it. It returns an error if the process has ended by itself.
-func liveAndDie(env []string, hears func(line string)) error {
+func liveAndDie(within time.Duration, env []string, hears func(line string)) error {
 	cmd := exec.Command(os.Args[0])
 	env = append(env, "GORACE=halt_on_error=1") // a process that has a data race ends by itself
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
@@ -66,7 +70,7 @@ func liveAndDie(env []string, hears func(line string)) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	death := time.AfterFunc(rand.N(600*time.Millisecond), func() { _ = cmd.Process.Kill() })
+	death := time.AfterFunc(rand.N(within), func() { _ = cmd.Process.Kill() })
 	defer death.Stop()
 	listen(output, hears)
 	_ = cmd.Wait()
