@@ -17,6 +17,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/grpcidempotency"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 // held is a handler that tells of its context, and goes on when it may.
@@ -309,4 +310,26 @@ func TestGracefulStop(t *testing.T) {
 			require.True(t, serve(t, setup{store: store}).call(withKey("1"), 1).Replayed)
 		})
 	}
+}
+
+// A call that fails after a step is tried again by its client. The step does not run twice.
+func TestStep(t *testing.T) {
+	t.Parallel()
+	charges, attempts := 0, 0
+	s := serve(t, setup{method: func(ctx context.Context, cents int64) (any, error) {
+		attempts++
+		charge, err := step.Do(ctx, "charge", func(context.Context) (string, error) {
+			charges++
+			return fmt.Sprint("charge ", charges, " of ", cents), nil
+		})
+		if err != nil || attempts == 1 {
+			return nil, status.Error(codes.Unavailable, "the warehouse is down")
+		}
+		return &receipt{Value: charge}, nil
+	}})
+	require.Equal(t, codes.Unavailable, s.call(withKey("1"), 4200).Code)
+	for range 2 {
+		require.Contains(t, s.call(withKey("1"), 4200).Reply, "charge 1 of 4200")
+	}
+	require.Equal(t, []int{1, 2}, []int{charges, attempts})
 }
