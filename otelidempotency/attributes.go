@@ -19,6 +19,8 @@ const (
 	omittedKey        = attribute.Key("idempotency.omitted")
 	storedKey         = attribute.Key("idempotency.stored.size")
 	leaseRemainingKey = attribute.Key("idempotency.lease.remaining")
+	stepNameKey       = attribute.Key("idempotency.step.name")
+	stepFoundKey      = attribute.Key("idempotency.step.found")
 	errorTypeKey      = attribute.Key("error.type")
 )
 

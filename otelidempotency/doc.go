@@ -49,6 +49,18 @@
 // lasts from when the store was first asked to the event, and has the same attributes and events. If the span of the
 // context is not sampled, nothing is traced.
 //
+// # Steps
+//
+// Each step of package step is a span, "step charge" for example, within that of the handler. So no name of a step should
+// have the ID of something in it. The span has the attributes idempotency.operation.id, idempotency.attempt and these:
+//
+//	idempotency.step.name   string
+//	idempotency.step.found  bool, whether an earlier attempt has run the step
+//	error.type              string, if the step has returned an error
+//
+// The status of the span is then an error. Besides the values of [ErrorType], error.type may be outcome_unknown
+// (step.ErrUnknown), result_unusable (step.ErrResult), claim_lost or user_quota. An error of the service's own is _OTHER.
+//
 // # The trace of the first execution
 //
 // [Telemetry.Handler] and [Telemetry.Start] attach the traceparent of the current span to the operation

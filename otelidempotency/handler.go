@@ -7,24 +7,38 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 // Handler wraps a handler that is guarded: idem.Handler(t.Handler(next)). While next runs, the operation counts as active.
 // The current span gets the ID of the operation and the number of the attempt, and its traceparent is stored with the
-// answer, so that replays can have a link to it. If otelhttp is inside of idem.Handler, put Handler inside of otelhttp.
+// answer, so that replays can have a link to it. Each step of next has a span, see [Telemetry.Step]. If otelhttp is inside
+// of idem.Handler, put Handler inside of otelhttp.
 //
 // Requests that belong to no operation reach next untouched: those without a key, and those that run unprotected.
 func (t *Telemetry) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if t.begin(r.Context()) {
-			defer t.end(r.Context())
+		if !t.begin(r.Context()) {
+			next.ServeHTTP(w, r)
+			return
 		}
-		next.ServeHTTP(w, r)
+		defer t.end(r.Context())
+		t.serve(next, w, r)
 	})
 }
 
-// Start does what [Telemetry.Handler] does, for the work of an [idempotency.Runner], and for handlers of frameworks. Call
-// end when the work has ended, also if it panics:
+// serve calls next with a request whose steps are traced.
+func (t *Telemetry) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	traced := r
+	if t.traces(r.Context()) {
+		traced = r.WithContext(step.WithTracer(r.Context(), t.Step))
+		defer func() { r.MultipartForm = traced.MultipartForm }() // for the server to remove its files
+	}
+	next.ServeHTTP(w, traced)
+}
+
+// Start does what [Telemetry.Handler] does, for the work of an [idempotency.Runner], and for handlers of frameworks. For
+// spans of steps, see [Telemetry.Step]. Call end when the work has ended, also if it panics:
 //
 //	defer telemetry.Start(ctx)()
 //

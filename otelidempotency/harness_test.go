@@ -149,7 +149,7 @@ func (s *faultyStore) Begin(
 	}
 	record, claim, err := s.Store.Begin(ctx, key, request)
 	if claim != nil {
-		claim = &faultyClaim{claim, s}
+		claim = &faultyClaim{claim.(idempotency.Checkpointer), s}
 	} else if record.LeaseLeft > 0 {
 		select {
 		case s.held <- true:
@@ -160,7 +160,7 @@ func (s *faultyStore) Begin(
 }
 
 type faultyClaim struct {
-	idempotency.Claim
+	idempotency.Checkpointer
 	store *faultyStore
 }
 
@@ -168,14 +168,14 @@ func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, t
 	if err := failure(&c.store.complete); err != nil {
 		return err
 	}
-	return c.Claim.Complete(ctx, resp, ttl)
+	return c.Checkpointer.Complete(ctx, resp, ttl)
 }
 
 func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
 	if err := failure(&c.store.extend); err != nil {
 		return err
 	}
-	return c.Claim.Extend(ctx, lease)
+	return c.Checkpointer.Extend(ctx, lease)
 }
 
 // events keeps what an Observer is told, beside telemetry.

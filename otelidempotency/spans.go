@@ -19,8 +19,7 @@ func (t *Telemetry) trace(ctx context.Context, o *observation) {
 	switch {
 	case span.IsRecording():
 		o.describe(span, current, o.end())
-	case current.IsValid() && !current.IsSampled(), t.tracer == nil:
-	default: // there is none, it has ended, or it is that of another process
+	case t.traces(ctx): // there is none, it has ended, or it is that of another process
 		t.ownSpan(ctx, current, o)
 	}
 }
