@@ -290,7 +290,7 @@ var stepCases = []testCase{{
 	name: "inspected steps",
 	rule: "Inspect shows the checkpoints by name and size until the operation is completed. They count, and Forget removes them.",
 	check: func(t *trial) {
-		if _, ok := t.store.(idempotency.Inspector); !ok {
+		if !t.canInspect() {
 			return
 		}
 		own := t.claim(request)
@@ -344,6 +344,16 @@ func (t *trial) isFenced(own answer) {
 	t.says("Checkpoint", err, idempotency.ErrClaimLost)
 	_, err = steps.Checkpoints(t.ctx)
 	t.says("Checkpoints", err, idempotency.ErrClaimLost)
+}
+
+// canInspect reports whether the store is an Inspector. One whose methods are not supported is none.
+func (t *trial) canInspect() bool {
+	inspector, ok := t.store.(idempotency.Inspector)
+	if !ok {
+		return false
+	}
+	_, err := inspector.Inspect(t.ctx, t.key)
+	return !errors.Is(err, errors.ErrUnsupported)
 }
 
 // shows checks that Inspect shows steps of these names.
