@@ -19,6 +19,7 @@ type bound struct {
 	Refuse   bool   `json:"refuse,omitempty"`   // the policy
 	Runner   bool   `json:"runner,omitempty"`   // and not the middleware
 	Outgrows bool   `json:"outgrows,omitempty"` // answers are larger than what is kept of them, and the handler goes on
+	Steps    bool   `json:"steps,omitempty"`    // the effect is a step of the operation
 	Bug      string `json:"bug,omitempty"`      // of the store
 }
 

@@ -35,6 +35,7 @@
 //     store has jumped, this holds as soon as the lease has lapsed by the clock of the owner, too.
 //   - The number of the attempt grows, and the operation stays the same.
 //   - The effect happens once. With ReExecute, each attempt that was interrupted may have had one more.
+//   - If the effect is a step, it does not happen again once its result is stored.
 //   - All clients get the same answer, which is that of an effect. Each request has one outcome.
 //   - Nothing is left behind, and every key can be used again.
 //

@@ -27,6 +27,9 @@ var bounds = []struct {
 	{"two requests to one process", bound{Requests: "1a 1a+", Faults: 2, Passages: 1}},
 	{"two requests, clock jumps", bound{Requests: "1a 2a", Faults: 1, Passages: 1, Jumps: 1}},
 	{"three requests, clock jumps", bound{Requests: "1a 2a 3a", Faults: 1, Jumps: 1}},
+	{"two requests, a step", bound{Requests: "1a 2a", Faults: 2, Steps: true}},
+	{"three requests, a step", bound{Requests: "1a 2a 3a", Faults: 1, Passages: 1, Steps: true}},
+	{"two requests, a step, clock jumps", bound{Requests: "1a 2a", Faults: 1, Jumps: 1, Steps: true}},
 	{"one request", bound{Requests: "1a", Faults: 3, Passages: 3}},
 	{"one answer over the limit", bound{Requests: "1a", Faults: 2, Passages: 3, Outgrows: true}},
 }
@@ -87,6 +90,8 @@ func TestExplorerFindsBugsOfAStore(t *testing.T) {
 		"any claim releases":           {Requests: "1a 2a 3a", Faults: 1, Jumps: 1},
 		"renewal is forgotten":         {Requests: "1a 2a", Passages: 3},
 		"renewal undoes a release":     {Requests: "1a", Faults: 2, Passages: 1, Patient: true, Refuse: true},
+		"step is forgotten":            {Requests: "1a 2a", Faults: 1, Steps: true},
+		"any claim stores a step":      {Requests: "1a 2a", Faults: 1, Jumps: 1, Steps: true},
 	} {
 		b.Bug = bug
 		t.Run(bug, func(t *testing.T) {

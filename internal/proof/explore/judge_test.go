@@ -52,6 +52,8 @@ func (r *request) leave() {
 
 // act is the effect of the handler.
 func (r *request) act() error {
+	again := r.key.finished && r.key.record.isOf(r.token)
+	r.world.promise(!again, "%s does a step again whose result is stored", r.name)
 	r.effects++
 	r.lease().effects++
 	r.world.promise(r.ctx.Err() != nil || r.token == r.key.record.token || r.world.unawares(r.lease()),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	idemstep "github.com/idempotency-go/idempotency/step"
 )
 
 // process serves requests with a Middleware, or does operations with a Runner. It is also the Store of that.
@@ -62,7 +63,8 @@ func (p *process) useRunner(opts idempotency.RunnerOptions) {
 		k := idempotency.Key{User: "user", Endpoint: "POST /", ID: r.key.name}
 		resp, _, err := runner.Do(r.context(), k, nil, func(ctx context.Context) (idempotency.Response, error) {
 			defer r.leave()
-			return idempotency.Response{Status: 200, Body: []byte(r.name)}, r.work(ctx)
+			answer, err := r.work(ctx)
+			return idempotency.Response{Status: 200, Body: []byte(answer)}, err
 		})
 		r.end(string(resp.Body), err)
 	}
@@ -105,11 +107,12 @@ var errHandler = errors.New("the handler fails")
 func (p *process) handle(w http.ResponseWriter, req *http.Request) {
 	r := requestIn(req.Context())
 	defer r.leave()
-	if r.work(req.Context()) != nil {
+	answer, err := r.work(req.Context())
+	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_, _ = w.Write([]byte(r.name))
+	_, _ = w.Write([]byte(answer))
 	if p.world.Outgrows {
 		_, _ = w.Write(make([]byte, mostKept))
 		_, _ = r.do(context.Background(), rest, func() error { return nil })
@@ -259,9 +262,31 @@ func (r *request) do(ctx context.Context, c call, effect func() error) (sent boo
 	return pt.sent, pt.err
 }
 
-// work is what the handler does. It takes no notice of a lost claim.
-func (r *request) work(ctx context.Context) error {
+// work is what the handler does. It returns the answer, which names the request that had the effect. It takes no notice of
+// a lost claim.
+func (r *request) work(ctx context.Context) (answer string, err error) {
 	r.enter(ctx)
-	_, err := r.do(context.Background(), effect, r.act)
-	return err
+	act := func(context.Context) (string, error) {
+		_, err := r.do(context.Background(), effect, r.act)
+		return r.name, err
+	}
+	if !r.world.Steps {
+		return act(ctx)
+	}
+	answer, err = idemstep.Do(ctx, "effect", act)
+	if err != nil && r.interruptStep() {
+		idempotency.Decide(ctx, idempotency.Unknown)
+	}
+	return answer, err
+}
+
+// interruptStep reports whether the step has had its effect, although its result is not stored: the next attempt may have it
+// again.
+func (r *request) interruptStep() bool {
+	r.world.mu.Lock()
+	defer r.world.mu.Unlock()
+	if r.effects > 0 {
+		r.lease().interrupted = true
+	}
+	return r.effects > 0
 }

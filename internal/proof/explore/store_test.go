@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -13,9 +14,10 @@ type key struct {
 	record record
 	leases []granted // by token, as the contract of the store promises them
 
-	stored  bool // an answer
-	entered idempotency.Operation
-	answers []string // that clients got, and that must stay as they are
+	stored   bool // an answer
+	finished bool // the step has a result
+	entered  idempotency.Operation
+	answers  []string // that clients got, and that must stay as they are
 }
 
 // granted is a lease, and what has become of its owner. It holds until its claim is settled.
@@ -37,6 +39,7 @@ type record struct {
 	attempt  int
 	released bool
 	response *idempotency.Response
+	steps    map[string][]byte
 }
 
 func (s *record) runs(now time.Duration) bool {
@@ -132,7 +135,52 @@ func (p *process) Begin(
 	case c.token == 0:
 		return rec, nil, nil
 	}
+	if p.world.Steps {
+		return rec, stepClaim{c}, nil
+	}
 	return rec, c, nil
+}
+
+// stepClaim implements idempotency.Checkpointer.
+type stepClaim struct{ *claim }
+
+func (c stepClaim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	_, err = c.request.do(ctx, keep, func() error {
+		stored, err = c.key.record.keep(c.token, name, data)
+		c.key.finished = c.key.finished || err == nil
+		return err
+	})
+	return stored, err
+}
+
+func (c stepClaim) Checkpoints(ctx context.Context) (found map[string][]byte, err error) {
+	_, err = c.request.do(ctx, read, func() error {
+		if !c.key.record.isOf(c.token) {
+			return idempotency.ErrClaimLost
+		}
+		found = maps.Clone(c.key.record.steps)
+		return nil
+	})
+	return found, err
+}
+
+// isOf reports whether an attempt that has not ended has the claim with that token.
+func (s *record) isOf(token int) bool { return token == s.token && !s.released && s.response == nil }
+
+func (s *record) keep(token int, name string, data []byte) (stored []byte, err error) {
+	if !s.isOf(token) && s.bug != "any claim stores a step" {
+		return nil, idempotency.ErrClaimLost
+	}
+	if first, ok := s.steps[name]; ok {
+		return first, nil
+	}
+	if s.steps == nil {
+		s.steps = make(map[string][]byte)
+	}
+	if s.bug != "step is forgotten" {
+		s.steps[name] = data
+	}
+	return data, nil
 }
 
 func (c *claim) grant(d time.Duration) {
