@@ -77,7 +77,7 @@ type claim struct {
 
 	mu    sync.Mutex
 	steps idempotency.Checkpointer // nil: no step has asked yet
-	again bool                     // an attempt before this one had steps
+	empty bool                     // neither this attempt has had steps, nor one before it
 	ended bool
 }
 
@@ -121,7 +121,7 @@ func (c *claim) begin(ctx context.Context) (left time.Duration, err error) {
 	if !ok {
 		return 0, fmt.Errorf("step: the claims of a %T keep no checkpoints: %w", c.leased, errors.ErrUnsupported)
 	}
-	c.steps, c.again = steps, record.Attempt > 1
+	c.steps, c.empty = steps, record.Attempt == 1
 	return 0, nil
 }
 
@@ -131,6 +131,9 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 	if err != nil {
 		return nil, err
 	}
+	c.mu.Lock()
+	c.empty = false
+	c.mu.Unlock()
 	stored, err = steps.Checkpoint(ctx, name, data)
 	if errors.Is(err, idempotency.ErrRestored) {
 		return stored, nil // the transaction is still there
@@ -141,10 +144,16 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 // Checkpoints implements [idempotency.Checkpointer].
 func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	steps, err := c.keeper(ctx)
-	if err != nil || !c.again {
+	if err != nil || c.isEmpty() {
 		return nil, err
 	}
 	return steps.Checkpoints(ctx)
+}
+
+func (c *claim) isEmpty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.empty
 }
 
 // Complete implements [idempotency.Claim].
