@@ -18,9 +18,10 @@ import (
 
 // Provider acts once for each key. A request without a key it carries out each time.
 type Provider struct {
-	lock sync.Mutex
-	acts []act
-	lose bool // the answer to the next request
+	lock  sync.Mutex
+	acts  []act
+	calls int
+	lose  bool // the answer to the next request
 }
 
 // act is an entry of the journal.
@@ -48,6 +49,7 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *Provider) carryOut(a act) (number int) {
 	p.lock.Lock()
 	defer p.lock.Unlock()
+	p.calls++
 	for i, earlier := range p.acts {
 		if a.key != "" && a.key == earlier.key {
 			return i + 1
@@ -76,6 +78,13 @@ func (p *Provider) Acts() int {
 	p.lock.Lock()
 	defer p.lock.Unlock()
 	return len(p.acts)
+}
+
+// Calls returns how often the provider was called.
+func (p *Provider) Calls() int {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	return p.calls
 }
 
 // ActsFor returns how often it has acted with a reference.
