@@ -118,6 +118,29 @@ func TestRedisServerBefore70(t *testing.T) {
 	})
 }
 
+// The steps of a record that Redis has lost are not those of the next operation with the key.
+func TestRedisStepsOfALostRecord(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store, key, request := idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
+		old := testservice.MustClaim(t, store, key, request).(idempotency.Checkpointer)
+		record := testservice.RedisKeys(t, client, "")[0]
+		_, err := old.Checkpoint(t.Context(), "charge", []byte("old"))
+		require.NoError(t, err)
+		require.NoError(t, client.Del(t.Context(), record).Err())
+		require.Len(t, testservice.RedisKeys(t, client, ""), 1, "the steps")
+
+		request.Fingerprint[0]++
+		own := testservice.MustClaim(t, store, key, request).(idempotency.Checkpointer)
+		found, err := own.Checkpoints(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, found)
+		require.Empty(t, testservice.MustInspect(t, store, key).Steps)
+		stored, err := own.Checkpoint(t.Context(), "charge", []byte("new"))
+		require.NoError(t, err)
+		require.Equal(t, "new", string(stored))
+	})
+}
+
 // The expiry of a running record tells the age of its lease.
 func TestRedisLeaseIsToldByTheExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
