@@ -134,9 +134,13 @@ func (a *app) show(e idempotency.Entry) {
 	if e.State == idempotency.StateCompleted {
 		row("status", statusOf(e))
 	}
-	for i, line := range headerOf(e) {
-		row([]string{"header", ""}[min(i, 1)], visible(line))
+	rows := func(name string, values []string) {
+		for i, value := range values {
+			row([]string{name, ""}[min(i, 1)], visible(value))
+		}
 	}
+	rows("header", headerOf(e))
+	rows("steps", stepsOf(e))
 	row("note", visible(e.Note))
 	t.flush()
 }

@@ -34,8 +34,15 @@ type jsonEntry struct {
 	Size        int64             `json:"size,omitempty"`
 	Status      int               `json:"status,omitempty"`
 	Note        string            `json:"note,omitempty"`
+	Steps       []jsonStep        `json:"steps,omitempty"`
 	Damage      string            `json:"damage,omitempty"`
 	Response    *jsonResponse     `json:"response,omitempty"`
+}
+
+// jsonStep is a checkpoint, never with what is in it.
+type jsonStep struct {
+	Name string `json:"name"`
+	Size int    `json:"size"`
 }
 
 // jsonResponse is the stored answer.
@@ -56,6 +63,9 @@ func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
 		Note: e.Note,
+	}
+	for _, step := range e.Steps {
+		j.Steps = append(j.Steps, jsonStep{step.Name, step.Bytes})
 	}
 	if damage != nil {
 		j.Damage = damage.Error()

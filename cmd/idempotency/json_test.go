@@ -22,9 +22,14 @@ func TestJSON(t *testing.T) {
 		complete(t, store, keyOfAlice, idempotency.Response{
 			Status: 201, Header: "Content-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"), Note: "payment pay_1",
 		})
-		claim(t, store, idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}, attempt)
+		bob := idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}
+		if own, ok := claim(t, store, bob, attempt).(idempotency.Checkpointer); ok {
+			_, err := own.Checkpoint(t.Context(), "charge", nil)
+			require.NoError(t, err)
+		}
 		for _, args := range [][]string{
 			with("inspect", "--body"), {"list"}, {"stats"}, {"check"}, with("forget", "--yes"), with("inspect"),
+			append([]string{"inspect"}, asking(bob)...),
 		} {
 			got := try(t, b.env, append(args, "--json")...)
 			require.Empty(t, got.stderr)
@@ -32,7 +37,7 @@ func TestJSON(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &document), got.stdout)
 			require.Contains(t, document, "store")
 			requireNames(t, string(readme), document)
-			if args[0] != "inspect" || got.status != 0 {
+			if args[0] != "inspect" || args[2] != keyOfAlice.User || got.status != 0 {
 				continue
 			}
 			entry := document["entry"].(map[string]any)

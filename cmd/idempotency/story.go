@@ -31,16 +31,24 @@ func tell(e idempotency.Entry, damage error) string {
 		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
 			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
 			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
-			e.Attempt, e.Attempt+1)
+			e.Attempt, e.Attempt+1) + tellSteps(e)
 	case idempotency.StateReleased:
 		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
 			"request may be tried again. The next request like it makes attempt %d at the same operation.",
-			e.Attempt, e.Attempt+1)
+			e.Attempt, e.Attempt+1) + tellSteps(e)
 	case idempotency.StateCompleted:
 		return tellCompleted(e)
 	default:
 		return "The store tells a state that this program does not know."
 	}
+}
+
+// tellSteps says what the next attempt does about steps.
+func tellSteps(e idempotency.Entry) string {
+	if len(e.Steps) == 0 {
+		return ""
+	}
+	return " Steps that are done are not repeated."
 }
 
 func tellRunning(e idempotency.Entry) string {
@@ -76,6 +84,8 @@ func warn(e idempotency.Entry, damage error) string {
 	switch {
 	case damage != nil:
 		return again + "The record cannot be read. If the operation was executed, its effects happen a second time." + same
+	case len(e.Steps) > 0:
+		return again + "The results of its steps are forgotten, too: what they have done happens A SECOND TIME." + same
 	case e.State == idempotency.StateCompleted:
 		return again + "This operation was completed: its effects, such as a charge, happen A SECOND TIME." + same
 	case e.State == idempotency.StateAbandoned:
@@ -166,6 +176,22 @@ func headerOf(e idempotency.Entry) (lines []string) {
 		}
 	}
 	slices.Sort(lines)
+	return lines
+}
+
+// stepsOf returns a line for each step: how large its result is, or that it was begun. With AtMostOnce, that has an entry of
+// its own, whose name ends in a question mark.
+func stepsOf(e idempotency.Entry) (lines []string) {
+	for i, step := range e.Steps {
+		name, begun := strings.CutSuffix(step.Name, "?")
+		done := func(s idempotency.StepSize) bool { return s.Name == name }
+		switch {
+		case !begun:
+			lines = append(lines, fmt.Sprintf("%s: done, %s", name, bytesOf(int64(step.Bytes))))
+		case !slices.ContainsFunc(e.Steps[:i], done):
+			lines = append(lines, name+": begun, its outcome is not known")
+		}
+	}
 	return lines
 }
 
