@@ -121,7 +121,8 @@ func TestRedisServerBefore70(t *testing.T) {
 // The steps of a record that Redis has lost are not those of the next operation with the key.
 func TestRedisStepsOfALostRecord(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
-		store, key, request := idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		key, request := testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
 		old := testservice.MustClaim(t, store, key, request).(idempotency.Checkpointer)
 		record := testservice.RedisKeys(t, client, "")[0]
 		_, err := old.Checkpoint(t.Context(), "charge", []byte("old"))

@@ -86,7 +86,8 @@ func TestCachedStepsConform(t *testing.T) {
 			idempotencytest.RunSteps(t, newStore)
 		})
 	}
-	claim := testservice.MustClaim(t, newCache(testservice.WithoutSteps{Store: memory()}), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	without := newCache(testservice.WithoutSteps{Store: memory()})
+	claim := testservice.MustClaim(t, without, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	_, ok := claim.(idempotency.Checkpointer)
 	require.False(t, ok, "the inner claim is none")
 }

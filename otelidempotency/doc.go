@@ -25,8 +25,8 @@
 // values of [idempotency.Outcome]. Requests also have idempotency.from_cache=true if a cache answered a replay, and
 // idempotency.omitted=true if an answer was stored without its content, so that it cannot be replayed.
 //
-// The counters have all their series from the beginning, at zero. So the increase in Prometheus sees the first event of a
-// kind, too. Errors are told apart by error.type, see [ErrorType].
+// The counters have all their series from the beginning, at zero. So the increase in Prometheus sees the first event of
+// a kind, too. Errors are told apart by error.type, see [ErrorType].
 //
 // # Traces
 //
@@ -51,15 +51,17 @@
 //
 // # Steps
 //
-// Each step of package step is a span, "step charge" for example, within that of the handler. So no name of a step should
-// have the ID of something in it. The span has the attributes idempotency.operation.id, idempotency.attempt and these:
+// Each step of package step is a span, "step charge" for example, within that of the handler. So no name of a step
+// should have the ID of something in it. The span has the attributes idempotency.operation.id, idempotency.attempt and
+// these:
 //
 //	idempotency.step.name   string
 //	idempotency.step.found  bool, whether an earlier attempt has run the step
 //	error.type              string, if the step has returned an error
 //
 // The status of the span is then an error. Besides the values of [ErrorType], error.type may be outcome_unknown
-// (step.ErrUnknown), result_unusable (step.ErrResult), claim_lost or user_quota. An error of the service's own is _OTHER.
+// (step.ErrUnknown), result_unusable (step.ErrResult), claim_lost or user_quota. An error of the service's own is
+// _OTHER.
 //
 // # The trace of the first execution
 //

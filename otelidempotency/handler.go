@@ -10,10 +10,10 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Handler wraps a handler that is guarded: idem.Handler(t.Handler(next)). While next runs, the operation counts as active.
-// The current span gets the ID of the operation and the number of the attempt, and its traceparent is stored with the
-// answer, so that replays can have a link to it. Each step of next has a span, see [Telemetry.Step]. If otelhttp is inside
-// of idem.Handler, put Handler inside of otelhttp.
+// Handler wraps a handler that is guarded: idem.Handler(t.Handler(next)). While next runs, the operation counts as
+// active. The current span gets the ID of the operation and the number of the attempt, and its traceparent is stored
+// with the answer, so that replays can have a link to it. Each step of next has a span, see [Telemetry.Step]. If
+// otelhttp is inside of idem.Handler, put Handler inside of otelhttp.
 //
 // Requests that belong to no operation reach next untouched: those without a key, and those that run unprotected.
 func (t *Telemetry) Handler(next http.Handler) http.Handler {
@@ -37,8 +37,8 @@ func (t *Telemetry) serve(next http.Handler, w http.ResponseWriter, r *http.Requ
 	next.ServeHTTP(w, traced)
 }
 
-// Start does what [Telemetry.Handler] does, for the work of an [idempotency.Runner], and for handlers of frameworks. For
-// spans of steps, see [Telemetry.Step]. Call end when the work has ended, also if it panics:
+// Start does what [Telemetry.Handler] does, for the work of an [idempotency.Runner], and for handlers of frameworks.
+// For spans of steps, see [Telemetry.Step]. Call end when the work has ended, also if it panics:
 //
 //	defer telemetry.Start(ctx)()
 //

@@ -12,8 +12,8 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// Step is a [step.Tracer]: it makes a span for each step. [Telemetry.Handler] puts it into the context of its handler. The
-// work of an [idempotency.Runner], and a handler of a framework, does that itself:
+// Step is a [step.Tracer]: it makes a span for each step. [Telemetry.Handler] puts it into the context of its handler.
+// The work of an [idempotency.Runner], and a handler of a framework, does that itself:
 //
 //	ctx = step.WithTracer(ctx, telemetry.Step)
 func (t *Telemetry) Step(ctx context.Context, name string) (_ context.Context, end func(found bool, err error)) {

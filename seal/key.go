@@ -19,8 +19,8 @@ import (
 )
 
 // Key is a key of a [Store]. It can be read from JSON, with its Secret in base64. When fmt, log/slog, encoding/json or
-// another encoder of text writes it, they write its ID only. There are two exceptions, in which fmt does not ask the Key
-// and shows the Secret: the verbs %p and %w, which are not meant for a Key, and a Key in an unexported field of a
+// another encoder of text writes it, they write its ID only. There are two exceptions, in which fmt does not ask the
+// Key and shows the Secret: the verbs %p and %w, which are not meant for a Key, and a Key in an unexported field of a
 // struct.
 type Key struct {
 	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
@@ -30,8 +30,8 @@ type Key struct {
 	// AES-256 key (HKDF with SHA-256).
 	Secret []byte
 
-	// Cipher encrypts the answers and the results of steps. Nil means AES-256-GCM, each with a random nonce of 96 bits. One
-	// such key may seal 2^32 of them (NIST SP 800-38D, section 8.3). Change the key before that. Each call of
+	// Cipher encrypts the answers and the results of steps. Nil means AES-256-GCM, each with a random nonce of 96 bits.
+	// One such key may seal 2^32 of them (NIST SP 800-38D, section 8.3). Change the key before that. Each call of
 	// [idempotency.Claim].Complete and of [idempotency.Checkpointer].Checkpoint counts, repetitions included.
 	Cipher Cipher
 }
@@ -50,8 +50,8 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // both together.
 //
 // If a service limits the size of what it encrypts, put envelope encryption in front of it. An answer may have
-// Options.MaxResponse bytes, and its header besides. A result of a step may have 64 KiB. A retry decrypts all results of
-// its operation one after another, within one step of the store.
+// Options.MaxResponse bytes, and its header besides. A result of a step may have 64 KiB. A retry decrypts all results
+// of its operation one after another, within one step of the store.
 type Cipher interface {
 	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It modifies neither of them.
 	Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error)

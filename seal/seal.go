@@ -1,18 +1,19 @@
-// Package seal encrypts and authenticates the answers and the results of steps that an [idempotency.Store] keeps, whatever
-// store that is:
+// Package seal encrypts and authenticates the answers and the results of steps that an [idempotency.Store] keeps,
+// whatever store that is:
 //
 //	sealed, err := seal.New(store, seal.Options{Keys: []seal.Key{{ID: "2026", Secret: secret}}})
 //
-// Header, trailer and body of an answer are secret, and so is the result of a step. The fingerprint of a request is stored
-// as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have equal bodies.
-// These stay in the clear: status, attempt, times, the name of a step, the sizes of answers and results, the ID of the
-// sealing key, and the digest of the [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it,
-// as PostgreSQL does.
+// Header, trailer and body of an answer are secret, and so is the result of a step. The fingerprint of a request is
+// stored as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have
+// equal bodies. These stay in the clear: status, attempt, times, the name of a step, the sizes of answers and results,
+// the ID of the sealing key, and the digest of the [idempotency.Key]. The inner store gets the idempotency.Key itself,
+// and may keep it, as PostgreSQL does.
 //
 // Each answer is bound to its key, attempt, status and fingerprint, and each result of a step to key, fingerprint and
-// name. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer that
-// cannot be opened as [idempotency.ErrRecordInvalid], and the handler does not run then, whatever the options. So do all
-// steps of an operation if one of its results cannot be opened, and no step runs then. The same person can still
+// name. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer
+// that cannot be opened as [idempotency.ErrRecordInvalid], and the handler does not run then, whatever the options. If a
+// result of a step cannot be opened, no step of its operation runs, and each returns that error. The same person can
+// still
 //
 //   - delete a record or mark it as released, so that the operation runs again;
 //   - delete the result of a step, so that the step runs again if the operation does;
@@ -39,9 +40,9 @@ type Options struct {
 	//
 	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put the new
 	// key first. Remove the old key a TTL after the last process has changed: nothing is sealed with it any more. What was
-	// sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun under a missing
-	// key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. What a key may seal
-	// (see [Key]) counts for all processes together.
+	// sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun under a
+	// missing key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. What a key
+	// may seal (see [Key]) counts for all processes together.
 	Keys []Key
 
 	// AllowClear also replays answers, and returns results of steps, that were stored before the store was sealed. By
@@ -49,9 +50,9 @@ type Options struct {
 	// inner store can forge them. So unset it a TTL after the last process has begun to seal.
 	AllowClear bool
 
-	// OpenOnly opens what is sealed, and goes on to store what is new in the clear. It includes AllowClear. It is the first
-	// of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and then
-	// AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
+	// OpenOnly opens what is sealed, and goes on to store what is new in the clear. It includes AllowClear. It is the
+	// first of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and
+	// then AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
 	// request, and refuses it with [idempotency.ErrKeyReused].
 	OpenOnly bool
 }
@@ -62,8 +63,8 @@ type Options struct {
 // The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
 // [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
 // that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. But a claim
-// without a lease is rolled back, and the error is [idempotency.ErrRolledBack]. The errors of a checkpoint are the same,
-// and roll nothing back.
+// without a lease is rolled back, and the error is [idempotency.ErrRolledBack]. The errors of a checkpoint are the
+// same, and roll nothing back.
 //
 // A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
 // methods, such as Check, on the inner store. A Store is safe for concurrent use.
@@ -128,9 +129,10 @@ func (s *Store) Begin(
 		record, err = s.reveal(ctx, digest, fp, record)
 		return record, nil, err
 	}
-	own := &sealedSteps{sealedClaim{Claim: claim, store: s, key: s.keys[0], noLease: record.NoLease, request: fp, to: binding{
-		digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint,
-	}}}
+	own := &sealedSteps{sealedClaim{
+		Claim: claim, store: s, key: s.keys[0], noLease: record.NoLease, request: fp,
+		to: binding{digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint},
+	}}
 	record.Fingerprint = fp
 	if _, ok := claim.(idempotency.Checkpointer); !ok {
 		return record, &own.sealedClaim, nil

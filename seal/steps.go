@@ -12,8 +12,8 @@ import (
 
 // sealedSteps is a sealedClaim whose inner claim keeps checkpoints. It implements [idempotency.Checkpointer].
 //
-// What is stored of a checkpoint begins with the mark of its key, as the header of a sealed answer does. No checkpoint in
-// the clear begins like this: package step stores JSON, nothing, or the eight bytes that say that a step has begun.
+// What is stored of a checkpoint begins with the mark of its key, as the header of a sealed answer does. No checkpoint
+// in the clear begins like this: package step stores JSON, nothing, or the eight bytes that say that a step has begun.
 type sealedSteps struct{ sealedClaim }
 
 func (c *sealedSteps) inner() idempotency.Checkpointer { return c.Claim.(idempotency.Checkpointer) }
@@ -81,8 +81,8 @@ func (s *Store) openStep(ctx context.Context, stored []byte, of *binding, name s
 	return nil, fmt.Errorf("%w: step %q is not sealed, or its key is unknown", idempotency.ErrRecordInvalid, name)
 }
 
-// bindStep returns what a sealed checkpoint belongs to as associated data. It belongs to every attempt at the operation.
-// The fingerprint in the inner store is the same for all of them. No ID of a key has a newline.
+// bindStep returns what a sealed checkpoint belongs to as associated data. It belongs to every attempt at the
+// operation. The fingerprint in the inner store is the same for all of them. No ID of a key has a newline.
 func (k *sealer) bindStep(of *binding, name string) []byte {
 	b := make([]byte, 0, 256)
 	b = append(b, "idempotency/seal/1 step\n"...)

@@ -23,7 +23,8 @@ func TestSealedStepsConform(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]seal.Options{
 		"sealing": testservice.Sealing("1"), "older keys": allowingClear(testservice.Sealing("2", "1")),
-		"cipher": testservice.SealingWith(testservice.KeyService{}), "opening only": testservice.OnlyOpening(testservice.Sealing("1")),
+		"cipher":       testservice.SealingWith(testservice.KeyService{}),
+		"opening only": testservice.OnlyOpening(testservice.Sealing("1")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -42,7 +43,8 @@ func TestClaimIsACheckpointerAsTheInnerOne(t *testing.T) {
 	} {
 		memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 		for inner, want := range map[idempotency.Store]bool{memory: true, testservice.WithoutSteps{Store: memory}: false} {
-			claim := testservice.MustClaim(t, testservice.MustSeal(t, inner, opts), idempotency.Key{ID: name}, testservice.AttemptFor(time.Hour))
+			store, request := testservice.MustSeal(t, inner, opts), testservice.AttemptFor(time.Hour)
+			claim := testservice.MustClaim(t, store, idempotency.Key{ID: name}, request)
 			_, got := claim.(idempotency.Checkpointer)
 			require.Equal(t, want, got, name)
 			require.NoError(t, claim.Release(t.Context(), time.Nanosecond))
@@ -173,8 +175,8 @@ func (c forgedSteps) Checkpoint(ctx context.Context, name string, data []byte) (
 	return stored[name], err
 }
 
-// Nobody can alter the result of a step, or put anything else in its place. Whoever tries stops the operation: none of its
-// steps runs.
+// Nobody can alter the result of a step, or put anything else in its place. Whoever tries stops the operation: none of
+// its steps runs.
 func TestForgedSteps(t *testing.T) {
 	t.Parallel()
 	opts := testservice.Sealing("1", "2", "alias")
@@ -202,7 +204,8 @@ func TestForgedSteps(t *testing.T) {
 	secondKey := steps(testservice.MustSeal(t, inner, testservice.Sealing("2")), testservice.NumberedKey(3), 1)
 	genuine := steps(store, key, 1)
 
-	testservice.MustComplete(t, store, testservice.NumberedKey(4), idempotency.Response{Status: 201, Body: []byte(`"done"`)})
+	completed := idempotency.Response{Status: 201, Body: []byte(`"done"`)}
+	testservice.MustComplete(t, store, testservice.NumberedKey(4), completed)
 	answer := testservice.MustInspect(t, inner, testservice.NumberedKey(4)).Response
 	renamed := func(id string) []byte {
 		return bytes.Replace(genuine["charge"], []byte(" 1\n"), []byte(" "+id+"\n"), 1)
@@ -350,7 +353,8 @@ func TestStepThatCannotBeEncrypted(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	key := testservice.NumberedKey(1)
-	own := stepsOf(t, testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{OnEncrypt: unavailable})), key)
+	opts := testservice.SealingWith(testservice.KeyService{OnEncrypt: unavailable})
+	own := stepsOf(t, testservice.MustSeal(t, inner, opts), key)
 	_, err := own.Checkpoint(t.Context(), "charge", []byte("1"))
 	require.ErrorIs(t, err, errKeyService)
 	require.False(t, errors.Is(err, idempotency.ErrRecordInvalid))
@@ -360,7 +364,8 @@ func TestStepThatCannotBeEncrypted(t *testing.T) {
 // The result that a step is given back is not overwritten by its encryption.
 func TestSealedStepsKeepTheirMemory(t *testing.T) {
 	t.Parallel()
-	own := stepsOf(t, testservice.MustSeal(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), testservice.Sealing("1")), testservice.NumberedKey(1))
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	own := stepsOf(t, testservice.MustSeal(t, inner, testservice.Sealing("1")), testservice.NumberedKey(1))
 	data := append(make([]byte, 0, 1000), "result"...)
 	stored, err := own.Checkpoint(t.Context(), "charge", data)
 	require.NoError(t, err)

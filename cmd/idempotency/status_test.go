@@ -180,8 +180,8 @@ func TestSteps(t *testing.T) {
 
 	text := try(t, b.env, with("inspect", "--body")...)
 	require.Zero(t, text.status, text.stderr)
-	require.Regexp(t, `(?m)^  steps +charge: begun, its outcome is not known\n +reserve: done, 18 bytes\n +ship: done, 8 bytes$`,
-		text.stdout)
+	require.Regexp(t, `(?m)^  steps +charge: begun, its outcome is not known\n`+
+		` +reserve: done, 18 bytes\n +ship: done, 8 bytes$`, text.stdout)
 	require.Contains(t, strings.Join(strings.Fields(text.stdout), " "), "Steps that are done are not repeated.")
 	document := try(t, b.env, with("inspect", "--body", "--json")...)
 	var got struct {
@@ -189,7 +189,8 @@ func TestSteps(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(document.stdout), &got))
 	require.Equal(t, []map[string]any{
-		{"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0}, {"name": "ship", "size": 8.0}, {"name": "ship?", "size": 6.0},
+		{"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0}, {"name": "ship", "size": 8.0},
+		{"name": "ship?", "size": 6.0},
 	}, got.Entry.Steps)
 	listed := try(t, b.env, "list", "--json")
 	require.NotContains(t, listed.stdout, "steps")

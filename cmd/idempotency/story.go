@@ -179,8 +179,8 @@ func headerOf(e idempotency.Entry) (lines []string) {
 	return lines
 }
 
-// stepsOf returns a line for each step: how large its result is, or that it was begun. With AtMostOnce, that has an entry of
-// its own, whose name ends in a question mark.
+// stepsOf returns a line for each step: how large its result is, or that it was begun. With AtMostOnce, that has an
+// entry of its own, whose name ends in a question mark.
 func stepsOf(e idempotency.Entry) (lines []string) {
 	for i, step := range e.Steps {
 		name, begun := strings.CutSuffix(step.Name, "?")

@@ -28,8 +28,8 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// A handler of each framework charges in a step. Its first attempt fails after that. The retry does not charge again, and a
-// third request gets the answer.
+// A handler of each framework charges in a step. Its first attempt fails after that. The retry does not charge again,
+// and a third request gets the answer.
 func TestStepsInFrameworks(t *testing.T) {
 	t.Parallel()
 	for name, serve := range map[string]func(*testing.T, stepped) http.Handler{

@@ -3,7 +3,9 @@ package main
 import "slices"
 
 // all are the mutants, in the order of the page.
-var all = slices.Concat(ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps)
+var all = slices.Concat(
+	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps,
+)
 
 var ofMemory = []mutant{{
 	name: "memory-get-then-set", broken: "Begin looks the key up, unlocks, and then claims: two requests may both find nothing.",
