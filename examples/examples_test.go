@@ -26,8 +26,12 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			t.Parallel()
 			promised := lastLine.FindStringSubmatch(documentation(t, name))
 			require.NotNil(t, promised)
-			printed := lines(run(t, name))
+			output := run(t, name)
+			printed := lines(output)
 			require.Equal(t, promised[1], printed[len(printed)-1])
+			if name == "order" {
+				require.True(t, strings.HasPrefix(output, shownInSteps(t)), "docs/steps.md shows the beginning of %s", output)
+			}
 		})
 	}
 }
@@ -44,6 +48,18 @@ func TestReadmeShowsTheQuickstart(t *testing.T) {
 	shown, _, found = strings.Cut(shown, "```")
 	require.True(t, found)
 	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
+}
+
+// shownInSteps returns what docs/steps.md shows of the output of its program.
+func shownInSteps(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/steps.md")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(page), "$ go run ./examples/order\n")
+	require.True(t, found)
+	shown, _, found = strings.Cut(shown, "```")
+	require.True(t, found)
+	return shown
 }
 
 // README.md lists every program.

@@ -72,8 +72,6 @@ func order(ctx context.Context) (sent *orders.Orders, bank *provider.Provider, r
 	if calls := bank.Calls(); calls != 3 {
 		log.Fatalf("this is broken: three steps of one order made %d calls", calls)
 	}
-	demo.Check(os.Setenv("QUIET", "yes"))
-	defer os.Unsetenv("QUIET")
 	sent.DieAtRandom(ctx, 4)
 	return sent, bank, sent.Replayed(ctx)
 }
@@ -108,12 +106,8 @@ func open(ctx context.Context) (idempotency.Store, error) {
 }
 
 func handle(w http.ResponseWriter, r *http.Request) {
-	ctx := r.Context()
-	if os.Getenv("QUIET") == "" {
-		ctx = step.WithTracer(ctx, tell)
-	}
 	process.HaltAt("claimed")
-	answer, err := carryOut(ctx)
+	answer, err := carryOut(step.WithTracer(r.Context(), tell))
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry finds the steps that are done
 		return
@@ -157,11 +151,11 @@ func tell(ctx context.Context, name string) (context.Context, func(found bool, e
 	return ctx, func(found bool, err error) {
 		switch {
 		case err != nil:
-			fmt.Fprintf(os.Stderr, "  %s: %v\n", name, err)
+			process.Tell(name + " has failed: " + err.Error())
 		case found:
-			fmt.Fprintf(os.Stderr, "  %s is done already\n", name)
+			process.Tell(name + " is done already")
 		default:
-			fmt.Fprintf(os.Stderr, "  %s is done now\n", name)
+			process.Tell(name + " is done now")
 		}
 	}
 }

@@ -18,6 +18,11 @@ func TestIntegratingShowsTheCode(t *testing.T) {
 	requireShown(t, "docs/integrating.md", "go")
 }
 
+func TestStepsShowsTheCode(t *testing.T) {
+	t.Parallel()
+	requireShown(t, "docs/steps.md", "go")
+}
+
 // The client of a stream leaves in the middle. What the handler has written by then is its answer, unless it decides or panics.
 func TestHalfAStream(t *testing.T) {
 	t.Parallel()

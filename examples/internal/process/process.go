@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
@@ -56,10 +57,25 @@ func (s *Service) Start(ctx context.Context, env ...string) {
 	demo.Check(s.cmd.Start())
 }
 
-// AwaitHalt waits until the process has come to the place that it was started with as HALT.
+// AwaitHalt waits until the process has come to the place that it was started with as HALT. It shows what the process
+// prints by [Tell] before.
 func (s *Service) AwaitHalt() {
-	if !s.output.Scan() {
-		log.Fatal("this is broken: the service has ended without a halt")
+	for s.output.Scan() {
+		if !strings.HasPrefix(s.output.Text(), told) {
+			return
+		}
+		fmt.Println(s.output.Text())
+	}
+	log.Fatal("this is broken: the service has ended without a halt")
+}
+
+// told begins each line of Tell.
+const told = "  "
+
+// Tell prints a line if the process is to halt somewhere: only then does somebody read it.
+func Tell(line string) {
+	if os.Getenv("HALT") != "" {
+		fmt.Println(told + line)
 	}
 }
 

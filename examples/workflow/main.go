@@ -1,0 +1,109 @@
+// Workflow is a service that hands an order to a workflow engine, DBOS, and answers with the result. The ID of the operation is
+// the ID of the workflow. So however often an order is attempted, there is one workflow of it, and the engine brings it to
+// its end, also if no client comes back. Records and workflows are in the PostgreSQL at DATABASE_URL or else in a private one.
+// The service is killed between any two steps of the workflow. It ends with the line
+//
+//	1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/dbos-inc/dbos-transact-golang/dbos"
+	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/examples/internal/database"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/orders"
+	"github.com/idempotency-go/idempotency/examples/internal/process"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+	"github.com/idempotency-go/idempotency/pgxstore"
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if process.IsService() {
+		serve(ctx)
+		return
+	}
+	pool, drop := database.Create(ctx)
+	defer drop()
+	demo.Check(pgxstore.Migrate(ctx, pool, pgxstore.Options{}))
+	bank, stop := provider.Start()
+	defer stop()
+
+	sent := orders.New()
+	sent.DieAt(ctx, "claimed", "charged", "shipped", process.Stored)
+	defer sent.Stop()
+	replayed := sent.Replayed(ctx)
+	var workflows int
+	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'").Scan(&workflows))
+	verdict := fmt.Sprintf("%v: %d workflows, %d acts, %d answers replayed", sent, workflows, bank.Acts(), replayed)
+	fmt.Println(verdict)
+	if verdict != "1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed" {
+		log.Fatal("this is broken")
+	}
+}
+
+func serve(ctx context.Context) {
+	pool := database.Connect(ctx)
+	engine, err := dbos.NewContext(ctx, dbos.Config{
+		AppName: "orders", SystemDBPool: pool, Logger: slog.New(slog.DiscardHandler),
+	})
+	demo.Check(err)
+	dbos.RegisterWorkflow(engine, fulfil)
+	demo.Check(dbos.Launch(engine)) // goes on with the workflows of the process that has died
+
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{
+		Required: true,
+		Lease:    time.Second,      // how long an order is blocked if its process dies; the default is more patient
+		Wait:     10 * time.Second, // for the lease of a process that has died
+	})
+	demo.Check(err)
+	process.Serve(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		order(engine, w, r)
+	})))
+}
+
+// order starts the workflow of the operation, or finds it, and waits for its result.
+func order(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
+	process.HaltAt("claimed")
+	op, _ := idempotency.FromContext(r.Context())
+	workflow, err := dbos.RunWorkflow(engine, fulfil, op.ID, dbos.WithWorkflowID(op.ID.String()))
+	if err != nil {
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
+	}
+	answer, err := workflow.GetResult()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprint(w, answer)
+}
+
+// fulfil is the workflow. The engine keeps the results of its steps.
+func fulfil(ctx dbos.Context, id uuid.UUID) (answer string, err error) {
+	charge, err := call(ctx, id, "charge")
+	if err != nil {
+		return "", err
+	}
+	process.HaltAt("charged")
+	parcel, err := call(ctx, id, "ship")
+	process.HaltAt("shipped")
+	return fmt.Sprintf("charge %s, parcel %s", charge, parcel), err
+}
+
+func call(ctx dbos.Context, id uuid.UUID, name string) (string, error) {
+	return dbos.RunAsStep(ctx, func(ctx context.Context) (string, error) {
+		return provider.Call(ctx, provider.Request{Key: idempotency.Operation{ID: id}.DownstreamKey(name)})
+	}, dbos.WithStepName(name))
+}
