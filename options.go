@@ -136,7 +136,8 @@ type RunnerOptions struct {
 	//
 	// The record of an operation that failed is kept for TTL too, so that a changed request is refused. But if no
 	// attempt has done anything, the record is kept only for two leases. An attempt has done nothing if its handler decided
-	// [Release], or if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499.
+	// [Release], or if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499. An attempt
+	// that has stored the result of a step has done something in any case.
 	TTL time.Duration
 
 	// Lease is how long a key stays blocked after its process dies. The owner renews the lease for as long as the handler

@@ -120,12 +120,16 @@ func (x *execution) execute(ctx context.Context) (data []byte, err error) {
 	if err != nil || x.steps.Keeper == nil {
 		return data, err
 	}
-	if unfit == nil && !x.steps.Take(len(x.name)+len(data)) {
+	size := len(x.name) + len(data)
+	if unfit == nil && !x.steps.Take(size) {
 		data, unfit = nil, fmt.Errorf("all results together have more than %d bytes", MaxTotal)
 	}
 	stored, err := x.store(ctx, x.name, data)
 	switch {
 	case err != nil:
+		if unfit == nil {
+			x.steps.GiveBack(size)
+		}
 		return nil, x.failed(err)
 	case errors.Is(context.Cause(ctx), idempotency.ErrClaimLost):
 		return nil, x.failed(idempotency.ErrClaimLost)

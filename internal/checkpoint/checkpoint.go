@@ -168,6 +168,13 @@ func (s *Steps) Take(n int) bool {
 	return true
 }
 
+// GiveBack ends what Take has counted, because nothing was stored.
+func (s *Steps) GiveBack(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.size -= n
+}
+
 // Store asks the Keeper once to store a checkpoint, and returns the one that is stored: the first one counts.
 func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	s.mu.Lock()

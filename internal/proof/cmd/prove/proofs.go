@@ -60,6 +60,10 @@ var all = []proof{
 		what: "servers killed by SIGKILL, at named points and at random",
 	},
 	{
+		name: "steps", notInCI: true, command: goTest("./internal/proof/steps", "-timeout=1h"),
+		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
+	},
+	{
 		name: "network", command: goTest("./internal/proof/network"),
 		what: "every message between a store and its server lost, held or delayed; owners cut off",
 	},
