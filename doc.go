@@ -65,6 +65,9 @@
 // twice if the store forgets records that it has acknowledged; [RedisStore.Check] reports settings that allow this. A
 // lease does not stop a late owner either: its token keeps it from the record, but not from other systems.
 //
+// A handler that has several effects can have each of them as a step, see package step: the next attempt goes on where this
+// one has stopped.
+//
 // A handler can do better, because it knows its effects. Operation.ID follows from user, endpoint and key, so every
 // attempt has the same one, even if the store was down or has lost the record. It can be stored with the effect under a
 // unique constraint. [Operation.DownstreamKey] derives an idempotency key for other systems from it.
