@@ -191,7 +191,7 @@ var buildAll = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	args := []string{"build", "-o", programs}
+	args := []string{"build", "-ldflags=-s -w", "-o", programs} // nobody debugs them, and there are many to link
 	for _, source := range sources {
 		args = append(args, "./"+filepath.Dir(source))
 	}
