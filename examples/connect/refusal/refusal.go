@@ -71,7 +71,7 @@ func code(e *idempotency.Error) connect.Code {
 		return connect.CodeResourceExhausted
 	case http.StatusServiceUnavailable: // overloaded, rolled-back, store-unavailable
 		return connect.CodeUnavailable
-	default: // body-consumed
+	default: // body-consumed, and rolled-back if a retry would fail, too
 		return connect.CodeInternal
 	}
 }
