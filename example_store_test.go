@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -324,4 +325,17 @@ func ExampleInspector_list() {
 	// largest: 2
 	// completed: 2
 	// released: 1
+}
+
+// A program that is given a store tells whether handlers have a transaction, and whether they may have steps.
+func ExampleCheckpointer() {
+	var store idempotency.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	_, claim, err := store.Begin(context.Background(), idempotency.Key{User: "alice", ID: "1"},
+		idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, steps := claim.(idempotency.Checkpointer)
+	fmt.Println("transactions:", idempotency.IsTransactional(store), "steps:", steps)
+	// Output: transactions: false steps: true
 }

@@ -54,6 +54,15 @@ func ExampleRunInspector() {
 	})
 }
 
+// One more call tests a store whose claims keep the results of steps.
+func ExampleRunSteps() {
+	var t *testing.T // of func TestSteps(t *testing.T)
+
+	idempotencytest.RunSteps(t, func(t *testing.T) idempotency.Store {
+		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
+}
+
 // A service tests that none of its routes was forgotten. Here the test names the routes. Routers list theirs: chi by
 // chi.Walk, gorilla/mux by Router.Walk, gin by Engine.Routes, echo by Router().Routes.
 func ExampleGuarded() {
