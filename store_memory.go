@@ -364,8 +364,7 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	if err != nil && err != ErrRestored {
 		return err
 	}
-	e.shard.store.usage.Subtract(e.key.User, e.shard.steps[e].size)
-	delete(e.shard.steps, e)
+	e.shard.dropSteps(e)
 	e.respond(resp, now)
 	e.lease = now
 	e.shard.expireAfter(e, now, ttl)
@@ -473,6 +472,13 @@ func (sh *shard) passSteps(from, to *entry) {
 	if steps, ok := sh.steps[from]; ok {
 		delete(sh.steps, from)
 		sh.steps[to] = steps
+	}
+}
+
+func (sh *shard) dropSteps(e *entry) {
+	if steps, ok := sh.steps[e]; ok {
+		sh.store.usage.Subtract(e.key.User, steps.size)
+		delete(sh.steps, e)
 	}
 }
 
