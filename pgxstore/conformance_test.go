@@ -36,6 +36,7 @@ func TestStoreConformance(t *testing.T) {
 			})
 			store := pgxstore.New(pool, newTable(t, pool, test.opts))
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+			idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 		})
 	}
 }
@@ -118,6 +119,9 @@ func TestSealedAndCachedStoresConform(t *testing.T) {
 			t.Parallel()
 			cached := cache.New(mustSeal(t, store, nil), cache.Options{})
 			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cached })
+			if name == "leased" {
+				idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return cached })
+			}
 		})
 	}
 }

@@ -50,6 +50,9 @@ func newDigested(pool *pgxpool.Pool, opts pgxstore.Options) idempotency.Store {
 	return pgxstore.New(pool, withDigests(opts, true))
 }
 
+// goldenSteps are names and results.
+var goldenSteps = []string{"reserve", "'\\\x00", "charge?", "8 bytes"}
+
 // goldenRows are in the order of their IDs.
 func goldenRows() (rows []goldenRow) {
 	header := strings.Repeat("X-Large: "+strings.Repeat("v", 90)+"\n", 40)
@@ -74,10 +77,20 @@ func goldenRows() (rows []goldenRow) {
 				goldenRow{id: "done-third", store: newLease, steps: complete, response: resp, attempts: 2})
 		}
 	}
+	keep := func(t *testing.T, claim idempotency.Claim) {
+		for i := 0; i < len(goldenSteps); i += 2 {
+			requireStep(t, claim.(idempotency.Checkpointer), goldenSteps[i], goldenSteps[i+1])
+		}
+	}
 	return append(rows,
 		goldenRow{id: "running", store: newLease, steps: func(*testing.T, idempotency.Claim) {}, leaseLeft: time.Minute},
 		goldenRow{id: "running-extended", store: newLease, leaseLeft: 2 * time.Hour, steps: func(t *testing.T, claim idempotency.Claim) {
 			require.NoError(t, claim.Extend(t.Context(), 2*time.Hour))
+		}},
+		goldenRow{id: "running-steps", store: newLease, steps: keep, leaseLeft: time.Minute},
+		goldenRow{id: "released-steps", store: newLease, steps: func(t *testing.T, claim idempotency.Claim) {
+			keep(t, claim)
+			require.NoError(t, claim.Release(t.Context(), time.Hour))
 		}},
 		goldenRow{id: "released", store: newLease, steps: func(t *testing.T, claim idempotency.Claim) {
 			require.NoError(t, claim.Release(t.Context(), time.Hour))
@@ -103,7 +116,7 @@ func made(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
 }
 
 var goldenColumns = "digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, " +
-	"expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays"
+	"expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results"
 
 // dumped returns the rows of a table as SQL.
 func dumped(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) string {
@@ -178,7 +191,7 @@ func TestGoldenRowsAreRead(t *testing.T) {
 func requireGolden(t *testing.T, store idempotency.Store) {
 	t.Helper()
 	for _, row := range goldenRows() {
-		if row.id == "released" {
+		if strings.HasPrefix(row.id, "released") {
 			continue
 		}
 		want := idempotency.Record{
@@ -202,10 +215,14 @@ func requireAttempts(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 	request := attempt
 	request.TakeOver = true
 	execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = $1::text::timestamptz WHERE lease_until IS NOT NULL", goldenTime)
-	for _, id := range []string{"released", "running", "running-extended"} {
+	for id, steps := range map[string][]string{
+		"released": nil, "running": nil, "running-extended": nil,
+		"released-steps": goldenSteps, "running-steps": goldenSteps,
+	} {
 		record, claim, err := pgxstore.New(pool, opts).Begin(t.Context(), keyOf(id), request)
 		require.NoError(t, err)
 		require.NotNil(t, claim, id)
 		require.Equal(t, 2, record.Attempt)
+		requireSteps(t, claim.(idempotency.Checkpointer), steps...)
 	}
 }

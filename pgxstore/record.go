@@ -38,7 +38,7 @@ func (r *row) columns(asked *sqlstore.Names, more ...any) []any {
 	for i := range asked {
 		r.names[i].asked = asked[i]
 	}
-	return append(append(make([]any, 0, 19), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
+	return append(append(make([]any, 0, 23), &r.names[0], &r.names[1], &r.names[2], &r.attempt, &r.fingerprint,
 		&r.token, &r.created, &r.leaseUntil, &r.expires, &r.now, &r.completed, &r.status, &r.header,
 		&r.trailer, &r.body, &r.note, &r.awaited), more...)
 }

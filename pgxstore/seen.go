@@ -25,6 +25,8 @@ type seen struct {
 	size        int64
 	state       string
 	locked      bool // a session has the advisory lock of the key
+	stepNames   []string
+	stepSizes   []int // in the order of the names
 }
 
 func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
@@ -38,7 +40,7 @@ func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
 // scan reads what inspect.sql returns.
 func (s *seen) scan(from pgx.Row) error {
 	var stored [3]pgtype.Text
-	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked)
+	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked, &s.stepNames, &s.stepSizes)
 	for i := range stored {
 		columns[i] = &stored[i]
 	}
@@ -72,6 +74,9 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	e := s.bare()
 	e.Key = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
+	for i, name := range s.stepNames {
+		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: s.stepSizes[i]})
+	}
 	if err == nil && record.Response != nil {
 		e.Response, e.Note = record.Response, record.Response.Note
 	}

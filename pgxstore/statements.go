@@ -30,7 +30,7 @@ func (o Options) statements() statements {
 	all := make(statements)
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "restore", "confirm", "count", "lock", "read", "replace",
-		"inspect", "list", "totals", "users", "forget",
+		"inspect", "list", "totals", "users", "forget", "checkpoint", "checkpoints",
 	} {
 		all[file] = o.statement(file)
 	}
@@ -161,13 +161,18 @@ const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' A
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
 
-// restoredColumns are all columns of the table.
+// restoredColumns are those that a claim knows enough to make its record again.
 const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays`
 
+// columns are all columns of the table.
 func columns() []string {
-	return strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
+	restored := strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
+	return append(restored, "step_names", "step_results")
 }
+
+// restorable says that the record is that of a claim, which holds it, or holds it again when it has made it again.
+const restorable = `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`
 
 // The parameters are those of claim.sql or, for what a claim holds, the first two of all its steps.
 var common = strings.NewReplacer(
@@ -188,11 +193,17 @@ var common = strings.NewReplacer(
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
-            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL, note = NULL`,
+            completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL, note = NULL,
+            step_names = CASE WHEN r.expires_at > {now} THEN r.step_names END,
+            step_results = CASE WHEN r.expires_at > {now} THEN r.step_results END`,
 	"{restored_columns}", restoredColumns,
-	"{restorable}", `(r.token = $6::uuid AND (r.expires_at <= {now} OR r.status IS NULL AND r.lease_until IS NOT NULL))`,
+	"{restorable}", restorable,
+	"{own}", strings.ReplaceAll(restorable, "$6", "$2"),
+	"{keeps_steps}", `$9::bigint IS NOT NULL AND r.expires_at > {now}`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint`,
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
+            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
 	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,

@@ -20,12 +20,15 @@ import (
 // use.
 //
 // The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
+//
+// The results of steps, see package step, are columns of the record. Each step writes all of them once more.
 type Store struct{ *Table }
 
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool. The caller closes the pool. While others hold all connections of the pool, leases are
-// renewed on one more connection. It is made as the pool makes them, and closed at once. [Migrate] makes the table.
+// renewed, and results of steps are stored, on one more connection. It is made as the pool makes them, and closed at
+// once. [Migrate] makes the table.
 func New(pool *pgxpool.Pool, opts Options) *Store { return &Store{NewTable(pool, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
@@ -149,13 +152,18 @@ func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
 	if done || err != nil {
 		return err
 	}
+	return c.revive(ctx, "extend", lease, max(c.request.TTL, lease))
+}
+
+// revive makes the record of a claim that goes on again, for the step of that name.
+func (c *claim) revive(ctx context.Context, name string, lease, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, spare, "extend", append(c.restoreArgs(), lease.Microseconds(),
-		max(c.request.TTL, lease).Microseconds(), nil, nil, nil, nil, nil))
+	return c.restore(ctx, spare, name,
+		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil))
 }
 
 // Complete implements [idempotency.Claim].
@@ -227,7 +235,11 @@ func (c *claim) step(ctx context.Context, from source, name string, d time.Durat
 	if err := c.store.mayKeep(d); err != nil {
 		return false, err
 	}
-	args := append(append(make([]any, 0, 8), c.digest[:], c.token, d.Microseconds()), more...)
+	return c.change(ctx, from, name, append(append(make([]any, 0, 8), c.digest[:], c.token, d.Microseconds()), more...))
+}
+
+// change is step with all arguments of the statement.
+func (c *claim) change(ctx context.Context, from source, name string, args []any) (done bool, err error) {
 	claimed := true
 	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, c.sql[name], args...)

@@ -28,7 +28,8 @@ import (
 //
 // An attempt that was rolled back leaves nothing, so the next one has the number 1 again. It has the same ID, and so the same
 // [idempotency.Operation.DownstreamKey]. So a handler that also calls another system calls it first, with that key, and
-// writes the rows afterwards.
+// writes the rows afterwards. The results of steps, see package step, would be rolled back, too, so a claim keeps none:
+// Beside of that package keeps them in a [Store].
 //
 // A claim has no lease. It ends with its session: at once if the process dies, and after [Options].IdleTimeout if the
 // session falls silent.

@@ -20,7 +20,9 @@ CREATE TABLE IF NOT EXISTS {records} (
     trailer      text,
     body         bytea,                -- null: not kept
     note         text,                 -- for operators; null: none
-    replays      bigint      NOT NULL DEFAULT 0
+    replays      bigint      NOT NULL DEFAULT 0,
+    step_names   text[],               -- steps that are done, until the operation is completed; null: none
+    step_results bytea[]               -- in the order of step_names
 ) PARTITION BY RANGE (expires_at);
 
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';

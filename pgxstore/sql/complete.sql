@@ -3,5 +3,6 @@
 UPDATE {records} r SET
     status = $4::integer, header = $5::text, trailer = $6::text, body = $7::bytea, note = $8::text,
     completed_at = {now}, lease_until = NULL,
-    expires_at = {after $3}, expires_minute = date_bin('1 minute', {after $3}, 'epoch')
+    expires_at = {after $3}, expires_minute = date_bin('1 minute', {after $3}, 'epoch'),
+    step_names = NULL, step_results = NULL
 WHERE {held}

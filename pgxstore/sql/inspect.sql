@@ -4,5 +4,8 @@
 -- because a request that comes meanwhile would find it taken.
 --
 --   $1 digest, $2 number of the key
-SELECT {columns}, r.completed_at, coalesce({size}, 0), {state}, {locked $2}
+SELECT {columns}, r.completed_at, coalesce({size}, 0), {state}, {locked $2},
+    ARRAY(SELECT coalesce(name, '') FROM unnest(r.step_names, r.step_results) AS step (name, result) ORDER BY name COLLATE "C"),
+    ARRAY(SELECT coalesce(octet_length(result), 0) FROM unnest(r.step_names, r.step_results) AS step (name, result)
+        ORDER BY name COLLATE "C")
 FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}

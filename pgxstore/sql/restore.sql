@@ -4,7 +4,7 @@
 -- is to be run again); and whether the claim has its response already.
 --
 -- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
--- claim has made again before is renewed or completed.
+-- claim has made again before is renewed or completed. Renewed, it keeps the steps that were stored since.
 --
 --   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
 --   $9 lease, null with a response; $10 time to live (both in microseconds)
@@ -14,7 +14,9 @@ WITH record ({restored_columns}) AS (
         {after $9}, {after $10}, date_bin('1 minute', {after $10}, 'epoch'),
         CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0
 ), again AS (
-    UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record)
+    UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record),
+        step_names = CASE WHEN {keeps_steps} THEN r.step_names END,
+        step_results = CASE WHEN {keeps_steps} THEN r.step_results END
     WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true
 ), made AS (
     INSERT INTO {records} ({restored_columns}) SELECT * FROM record

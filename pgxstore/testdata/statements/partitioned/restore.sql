@@ -4,7 +4,7 @@
 -- is to be run again); and whether the claim has its response already.
 --
 -- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
--- claim has made again before is renewed or completed.
+-- claim has made again before is renewed or completed. Renewed, it keeps the steps that were stored since.
 --
 --   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
 --   $9 lease, null with a response; $10 time to live (both in microseconds)
@@ -16,7 +16,9 @@ WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, create
         CASE WHEN $11::integer IS NOT NULL THEN statement_timestamp() END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0
 ), again AS (
     UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
-        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) = (SELECT * FROM record)
+        lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) = (SELECT * FROM record),
+        step_names = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_names END,
+        step_results = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_results END
     WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
         AND r.expires_at = (SELECT max(expires_at) FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')

@@ -8,7 +8,9 @@ SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_
 FROM (
     SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
         statement_timestamp() AS now, r.completed_at, r.status, (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
+            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END AS state, r.note
     FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[])) AND (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
@@ -16,6 +18,8 @@ FROM (
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) AND (cardinality($1::text[]) = 0 OR CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = ANY ($1::text[]))
     ORDER BY CASE WHEN $3::boolean THEN (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
-        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0))::bigint END DESC, r.created_at, r.digest LIMIT $4::bigint
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
+            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint END DESC, r.created_at, r.digest LIMIT $4::bigint
 ) l
 ORDER BY CASE WHEN $3::boolean THEN l.size END DESC, l.created_at, l.digest
