@@ -197,12 +197,7 @@ func BenchmarkTxCost(b *testing.B) {
 		round(theirs)
 		round(ours)
 	}
-	sessions := column[int](b, pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
-	took := func(step func(int)) cost {
-		began := costOf(b, sessions)
-		round(step)
-		return costOf(b, sessions).since(began)
-	}
+	took := costs(b, pool)
 	var ratios []float64
 	var hand, store cost
 	for b.Loop() {
@@ -218,6 +213,53 @@ func BenchmarkTxCost(b *testing.B) {
 		b.ReportMetric(float64(sum.Nanoseconds())/1000/perRound/float64(b.N), name+"-us/request")
 	}
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// BenchmarkStepCost compares the processor time that a step adds to an operation to that of an INSERT by hand, which keeps the
+// same bytes under the same name.
+func BenchmarkStepCost(b *testing.B) {
+	for name, size := range map[string]int{"200B": 200, "64KiB": 64 << 10} {
+		b.Run(name, func(b *testing.B) {
+			pool := benchPool(b)
+			store := pgxstore.New(pool, newTable(b, pool, pgxstore.Options{}))
+			execute(b, pool, "DROP TABLE IF EXISTS results")
+			execute(b, pool, "CREATE TABLE results (key text, name text, result bytea, PRIMARY KEY (key, name))")
+			result := []byte(strings.Repeat(`{"id":"ch_1","paid":true}`, size)[:size])
+			kinds := []func(int){
+				executed(store),
+				executed(store, func(key idempotency.Key, _ idempotency.Claim) {
+					writeOne(pool, "INSERT INTO results VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", key.ID, "charge", result)
+				}),
+				executed(store, func(_ idempotency.Key, claim idempotency.Claim) {
+					if _, err := claim.(idempotency.Checkpointer).Checkpoint(context.Background(), "charge", result); err != nil {
+						panic(err)
+					}
+				}),
+			}
+			for _, kind := range kinds {
+				round(kind)
+			}
+			took := costs(b, pool)
+			var ratios []float64
+			for b.Loop() {
+				none, hand, step := took(kinds[0]), took(kinds[1]), took(kinds[2])
+				ratios = append(ratios, step.since(none).all()/hand.since(none).all())
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[len(ratios)/2], "of-by-hand")
+			b.ReportMetric(0, "ns/op") // of three rounds: of no interest
+		})
+	}
+}
+
+// costs returns a function that runs a round and returns its processor time.
+func costs(b *testing.B, pool *pgxpool.Pool) func(step func(int)) cost {
+	sessions := column[int](b, pool, "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'")
+	return func(step func(int)) cost {
+		began := costOf(b, sessions)
+		round(step)
+		return costOf(b, sessions).since(began)
+	}
 }
 
 // cost is processor time.
@@ -242,6 +284,8 @@ func costOf(b *testing.B, sessions []int) cost {
 }
 
 func (c cost) since(began cost) cost { return cost{c.service - began.service, c.server - began.server} }
+
+func (c cost) all() float64 { return float64(c.service + c.server) } // nanoseconds
 
 func (c cost) plus(d cost) cost { return cost{c.service + d.service, c.server + d.server} }
 
@@ -392,11 +436,15 @@ func transacted(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(in
 	return executed(pgxstore.NewTx(pool, newTable(b, pool, opts)))
 }
 
-func executed(store idempotency.Store) func(int) {
+func executed(store idempotency.Store, works ...func(idempotency.Key, idempotency.Claim)) func(int) {
 	ctx := context.Background()
 	return func(int) {
-		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
+		key := keyOf(uuid.NewString())
+		_, claim, err := store.Begin(ctx, key, attempt)
 		if err == nil {
+			for _, work := range works {
+				work(key, claim)
+			}
 			err = claim.Complete(ctx, answer, time.Hour)
 		}
 		if err != nil {
