@@ -56,8 +56,8 @@ func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	return steps, failure("checkpoints", err)
 }
 
-// steps returns the steps of the operation, and whether there is its record. If somebody else may have claimed the key, or
-// the claim has ended, the error is [idempotency.ErrClaimLost].
+// steps returns the steps of the operation, and whether there is its record. The error is [idempotency.ErrClaimLost] if
+// somebody else has claimed the key, or the record says that the claim has ended.
 func (c *claim) steps(ctx context.Context) (steps map[string][]byte, found bool, err error) {
 	var names []string
 	var results [][]byte

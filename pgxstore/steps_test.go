@@ -84,8 +84,8 @@ func (o *order) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, charge)
 }
 
-// The transaction is rolled back, by the handler or by a commit that fails, and the retry goes on behind the steps. The rows
-// are there once.
+// The transaction is rolled back, by the handler or by a commit that fails, and the retry goes on behind the steps. The
+// rows are there once.
 func TestStepsOutliveARollback(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
@@ -168,7 +168,7 @@ func TestStepsOnAnEmptyPool(t *testing.T) {
 		ended := make(chan error, handlers)
 		for i := range handlers {
 			go func() {
-				_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, func(ctx context.Context) (idempotency.Response, error) {
+				handler := func(ctx context.Context) (idempotency.Response, error) {
 					begun <- struct{}{}
 					for len(begun) < handlers {
 						time.Sleep(time.Millisecond)
@@ -177,7 +177,8 @@ func TestStepsOnAnEmptyPool(t *testing.T) {
 						_, err := step.Do(ctx, "charge", func(context.Context) (int, error) { return i, nil })
 						return err
 					})
-				})
+				}
+				_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, handler)
 				ended <- err
 			}()
 		}
