@@ -484,43 +484,6 @@ func TestClaimThatAStoreGrantsAfterAStallIsReleased(t *testing.T) {
 	})
 }
 
-// What was settled makes room.
-func TestBacklogHasRoomAgain(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct{ answers, size int }{"number": {1024, 1}, "bytes": {4, 8 << 20}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store, began := testservice.NewSpyStore(), time.Now()
-				store.OnComplete = func(_ context.Context, _ int64, step func() error) error {
-					if time.Since(began)%time.Minute < 5*time.Second { // at the beginning of each round
-						return testservice.ErrDown
-					}
-					return step()
-				}
-				b := newBench(t, store, idempotency.RunnerOptions{Lease: time.Hour, StoreTimeout: time.Millisecond})
-				body := make([]byte, test.size)
-				for round := range 2 {
-					for i := range test.answers {
-						_, _, err := b.Do(t.Context(), keyOfMany(round*test.answers+i), nil, func(context.Context) (idempotency.Response, error) {
-							return idempotency.Response{Body: body}, nil
-						})
-						require.NoError(t, err)
-					}
-					time.Sleep(time.Minute)
-				}
-				recorded := 0
-				for _, outcome := range b.journal.Outcomes() {
-					if outcome == idempotency.OutcomeRecorded {
-						recorded++
-					}
-				}
-				require.Equal(t, 2*test.answers, recorded)
-			})
-		})
-	}
-}
-
 // Who waits for the operation is told at once that its answer is stored at last.
 func TestWaiterHearsOfALateAnswer(t *testing.T) {
 	t.Parallel()
