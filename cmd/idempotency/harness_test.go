@@ -25,6 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 // patience bounds what is waited for. Nothing waits that long unless it is broken.
@@ -294,6 +295,10 @@ func serve(kind string) {
 	fmt.Printf("http://%s\n", listener.Addr())
 	must(http.Serve(listener, guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Hang") != "" {
+			if kind != "transactions" { // which have no place for steps
+				_, err := step.Do(r.Context(), "reserve", func(context.Context) (string, error) { return "stock 7", nil })
+				must(err)
+			}
 			fmt.Println("charging")
 			select {}
 		}

@@ -23,10 +23,8 @@ func TestJSON(t *testing.T) {
 			Status: 201, Header: "Content-Type: text/plain\n", Trailer: "X-Sum: 1\n", Body: []byte("\xff"), Note: "payment pay_1",
 		})
 		bob := idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}
-		if own, ok := claim(t, store, bob, attempt).(idempotency.Checkpointer); ok {
-			_, err := own.Checkpoint(t.Context(), "charge", nil)
-			require.NoError(t, err)
-		}
+		_, err := claim(t, store, bob, attempt).(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", nil)
+		require.NoError(t, err)
 		for _, args := range [][]string{
 			with("inspect", "--body"), {"list"}, {"stats"}, {"check"}, with("forget", "--yes"), with("inspect"),
 			append([]string{"inspect"}, asking(bob)...),

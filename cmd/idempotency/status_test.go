@@ -167,38 +167,39 @@ func TestSealed(t *testing.T) {
 // Steps are shown by name and size, and nobody sees their results. To forget them is to run them again.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	b := newRedis(t)
-	own := claim(t, b.open(t), keyOfAlice, attempt).(idempotency.Checkpointer)
-	for name, data := range map[string]string{
-		"reserve": `{"stock":"hidden"}`, "charge?": "hidden", "ship?": "hidden", "ship": `"hidden"`,
-	} {
-		_, err := own.Checkpoint(t.Context(), name, []byte(data))
-		require.NoError(t, err)
-	}
-	require.NotContains(t, try(t, b.env, with("inspect")...).stdout, "not repeated", "the attempt is running")
-	require.NoError(t, own.Release(t.Context(), time.Hour))
+	forEachBackend(t, func(t *testing.T, b backend) {
+		own := claim(t, b.open(t), keyOfAlice, attempt).(idempotency.Checkpointer)
+		for name, data := range map[string]string{
+			"reserve": `{"stock":"hidden"}`, "charge?": "hidden", "ship?": "hidden", "ship": `"hidden"`,
+		} {
+			_, err := own.Checkpoint(t.Context(), name, []byte(data))
+			require.NoError(t, err)
+		}
+		require.NotContains(t, try(t, b.env, with("inspect")...).stdout, "not repeated", "the attempt is running")
+		require.NoError(t, own.Release(t.Context(), time.Hour))
 
-	text := try(t, b.env, with("inspect", "--body")...)
-	require.Zero(t, text.status, text.stderr)
-	require.Regexp(t, `(?m)^  steps +charge: begun, its outcome is not known\n`+
-		` +reserve: done, 18 bytes\n +ship: done, 8 bytes$`, text.stdout)
-	require.Contains(t, strings.Join(strings.Fields(text.stdout), " "), "Steps that are done are not repeated.")
-	document := try(t, b.env, with("inspect", "--body", "--json")...)
-	var got struct {
-		Entry struct{ Steps []map[string]any }
-	}
-	require.NoError(t, json.Unmarshal([]byte(document.stdout), &got))
-	require.Equal(t, []map[string]any{
-		{"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0}, {"name": "ship", "size": 8.0},
-		{"name": "ship?", "size": 6.0},
-	}, got.Entry.Steps)
-	listed := try(t, b.env, "list", "--json")
-	require.NotContains(t, listed.stdout, "steps")
-	for _, said := range []result{text, document, listed} {
-		require.NotContains(t, said.stdout+said.stderr, "hidden")
-	}
-	forgotten := try(t, b.env, with("forget", "--yes")...)
-	require.Contains(t, strings.Join(strings.Fields(forgotten.stdout), " "), "what they have done happens A SECOND TIME")
+		text := try(t, b.env, with("inspect", "--body")...)
+		require.Zero(t, text.status, text.stderr)
+		require.Regexp(t, `(?m)^  steps +charge: begun, its outcome is not known\n`+
+			` +reserve: done, 18 bytes\n +ship: done, 8 bytes$`, text.stdout)
+		require.Contains(t, strings.Join(strings.Fields(text.stdout), " "), "Steps that are done are not repeated.")
+		document := try(t, b.env, with("inspect", "--body", "--json")...)
+		var got struct {
+			Entry struct{ Steps []map[string]any }
+		}
+		require.NoError(t, json.Unmarshal([]byte(document.stdout), &got))
+		require.Equal(t, []map[string]any{
+			{"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0}, {"name": "ship", "size": 8.0},
+			{"name": "ship?", "size": 6.0},
+		}, got.Entry.Steps)
+		listed := try(t, b.env, "list", "--json")
+		require.NotContains(t, listed.stdout, "steps")
+		for _, said := range []result{text, document, listed} {
+			require.NotContains(t, said.stdout+said.stderr, "hidden")
+		}
+		forgotten := try(t, b.env, with("forget", "--yes")...)
+		require.Contains(t, strings.Join(strings.Fields(forgotten.stdout), " "), "what they have done happens A SECOND TIME")
+	})
 }
 
 // What cannot be read is neither absent nor refused: it is shown as far as it is known, and can be forgotten.

@@ -16,14 +16,14 @@ import (
 
 var update = flag.Bool("update", false, "write the stories to testdata and to docs/operating.md")
 
-// step is one command of a story, and what it has printed.
-type step struct{ name, command, output string }
+// chapter is one command of a story, and what it has printed.
+type chapter struct{ name, command, output string }
 
 // story collects what the program prints.
 type story struct {
-	t     testing.TB
-	env   []string
-	steps []step
+	t        testing.TB
+	env      []string
+	chapters []chapter
 }
 
 // ask runs the program, which must end with a status, and adds what it says to the story.
@@ -32,7 +32,7 @@ func (s *story) ask(name string, status int, args ...string) string {
 	got := try(s.t, s.env, args...)
 	require.Equal(s.t, status, got.status, "%s: %s%s", name, got.stdout, got.stderr)
 	output := got.stdout + got.stderr
-	s.steps = append(s.steps, step{name, shell(args), steady(output)})
+	s.chapters = append(s.chapters, chapter{name, shell(args), steady(output)})
 	return output
 }
 
@@ -64,8 +64,8 @@ func steady(output string) string {
 
 func (s *story) text() string {
 	var b strings.Builder
-	for _, step := range s.steps {
-		fmt.Fprintf(&b, "## %s\n\n$ %s\n%s\n", step.name, step.command, step.output)
+	for _, c := range s.chapters {
+		fmt.Fprintf(&b, "## %s\n\n$ %s\n%s\n", c.name, c.command, c.output)
 	}
 	return b.String()
 }
@@ -108,7 +108,7 @@ func TestStory(t *testing.T) {
 
 		golden(t, filepath.Join("testdata", "story-"+b.kind+".txt"), s.text())
 		if b.kind == "postgres" {
-			document(t, s.steps)
+			document(t, s.chapters)
 		}
 	})
 }
@@ -128,7 +128,7 @@ func golden(t testing.TB, file, got string) {
 var docBlock = regexp.MustCompile("(?s)<!-- output: ([^>]*) -->\n```\n.*?```\n")
 
 // document requires that the outputs in docs/operating.md are those of the story.
-func document(t testing.TB, steps []step) {
+func document(t testing.TB, chapters []chapter) {
 	t.Helper()
 	const file = "../../docs/operating.md"
 	have, err := os.ReadFile(file)
@@ -136,10 +136,10 @@ func document(t testing.TB, steps []step) {
 	blocks := 0
 	want := docBlock.ReplaceAllStringFunc(string(have), func(block string) string {
 		name := docBlock.FindStringSubmatch(block)[1]
-		for _, step := range steps {
-			if step.name == name {
+		for _, c := range chapters {
+			if c.name == name {
 				blocks++
-				return fmt.Sprintf("<!-- output: %s -->\n```\n$ %s\n%s```\n", name, step.command, step.output)
+				return fmt.Sprintf("<!-- output: %s -->\n```\n$ %s\n%s```\n", name, c.command, c.output)
 			}
 		}
 		t.Fatalf("%s: there is no output %q", file, name)
