@@ -14,6 +14,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/seal"
 	"github.com/idempotency-go/idempotency/step"
@@ -33,6 +34,14 @@ func TestSealedStepsConform(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestSealedStepsInRedisConform(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	idempotencytest.RunSteps(t, func(t *testing.T) idempotency.Store {
+		return testservice.MustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.Sealing("1"))
+	})
 }
 
 // A claim keeps checkpoints if the inner one does, and only then.

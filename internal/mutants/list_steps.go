@@ -67,6 +67,24 @@ var ofSteps = []mutant{{
 	to:   "if origin then",
 	test: "TestRedisStepsOfALostRecord/server",
 }, {
+	name: "postgres-step-overwritten", broken: "The last result of a step counts, and not the first one.",
+	file: "pgxstore/sql/checkpoint.sql", needs: postgres,
+	from: "WHERE {held} AND ($3::text = ANY (r.step_names)) IS NOT TRUE",
+	to:   "WHERE {held}",
+	test: "TestStoreConformance/prepared/steps/first result",
+}, {
+	name: "postgres-step-without-owner", broken: "An owner that was overtaken stores results of steps.",
+	file: "pgxstore/sql/checkpoint.sql", needs: postgres,
+	from: "WHERE {held} AND",
+	to:   "WHERE r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
+	test: "TestStoreConformance/prepared/steps/takeover",
+}, {
+	name: "steps-rolled-back", broken: "With a transaction, what its steps have left is rolled back.",
+	file: "step/beside.go", in: "./seal",
+	from: "	c.end()\n	return c.Claim.Release(",
+	to:   "	if steps := c.end(); steps != nil {\n		_ = steps.Release(ctx, 1)\n	}\n	return c.Claim.Release(",
+	test: "TestSealedStepsBesideATransaction",
+}, {
 	name: "seal-step-without-its-name", broken: "The sealed result of one step can be put in the place of another one.",
 	file: "seal/steps.go",
 	from: "	b = append(b, name...)\n",
