@@ -34,35 +34,46 @@ type execution struct {
 	work  work
 	ask   work // nil: nobody can be asked
 	found bool // an earlier attempt has run the step
+
+	decode func(data []byte) error // takes the result
 }
 
-// run returns the result of the step, as JSON.
-func (x *execution) run(ctx context.Context) (data []byte, err error) {
+// run runs the step, or finds its result.
+func (x *execution) run(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	x.steps = checkpoint.From(ctx)
 	if err := x.check(ctx); err != nil {
-		return nil, err
-	}
-	data, x.found, err = x.steps.Begin(ctx, x.name)
-	if err != nil {
-		return nil, x.refused(err)
+		return err
 	}
 	ctx, end := traced(ctx, x.name)
 	err = errInterrupted
+	defer func() { end(x.found, err) }()
+	err = x.begin(ctx)
+	return err
+}
+
+// begin begins the step, unless it is begun already.
+func (x *execution) begin(ctx context.Context) error {
+	data, found, err := x.steps.Begin(ctx, x.name)
+	if err != nil {
+		return x.refused(err)
+	}
+	x.found = found
+	ended := false
 	defer func() {
-		if err != nil && !errors.Is(err, ErrResult) {
+		if !ended { // or it has failed
 			x.steps.Undo(x.name)
 		}
-		end(x.found, err)
 	}()
-	if !x.found {
-		data, err = x.execute(ctx)
-		return data, err
+	if found {
+		err = x.take(data, errNotKept)
+	} else {
+		err = x.execute(ctx)
 	}
-	data, err = x.readable(data, errNotKept)
-	return data, err
+	ended = err == nil || errors.Is(err, ErrResult)
+	return err
 }
 
 // check refuses a step that must not begin.
@@ -103,22 +114,25 @@ func (x *execution) failed(err error) error {
 }
 
 // execute does the work of a step that has no result yet.
-func (x *execution) execute(ctx context.Context) (data []byte, err error) {
+func (x *execution) execute(ctx context.Context) error {
 	work := x.work
 	if x.once {
-		begun, err := x.begin(ctx)
+		begun, err := x.mark(ctx)
 		switch {
 		case err != nil:
-			return nil, x.failed(err)
+			return x.failed(err)
 		case begun && x.ask == nil:
-			return nil, fmt.Errorf("%w: %q", ErrUnknown, x.name)
+			return fmt.Errorf("%w: %q", ErrUnknown, x.name)
 		case begun:
 			work = x.ask
 		}
 	}
 	data, unfit, err := work(context.WithValue(ctx, within{}, x.steps))
-	if err != nil || x.steps.Keeper == nil {
-		return data, err
+	switch {
+	case err != nil:
+		return err
+	case x.steps.Keeper == nil:
+		return x.take(data, cmp.Or(unfit, errNotKept))
 	}
 	size := len(x.name) + len(data)
 	if unfit == nil && !x.steps.Take(size) {
@@ -130,15 +144,15 @@ func (x *execution) execute(ctx context.Context) (data []byte, err error) {
 		if unfit == nil {
 			x.steps.GiveBack(size)
 		}
-		return nil, x.failed(err)
+		return x.failed(err)
 	case errors.Is(context.Cause(ctx), idempotency.ErrClaimLost):
-		return nil, x.failed(idempotency.ErrClaimLost)
+		return x.failed(idempotency.ErrClaimLost)
 	}
-	return x.readable(stored, cmp.Or(unfit, errNotKept))
+	return x.take(stored, cmp.Or(unfit, errNotKept))
 }
 
-// begin stores that the step has begun. It reports whether an earlier attempt has begun it.
-func (x *execution) begin(ctx context.Context) (before bool, err error) {
+// mark stores that the step has begun. It reports whether an earlier attempt has begun it.
+func (x *execution) mark(ctx context.Context) (before bool, err error) {
 	mark := x.name + begunMark
 	if x.steps.Has(mark) {
 		return true, nil
@@ -174,10 +188,13 @@ func isFinal(err error) bool {
 		errors.Is(err, errors.ErrUnsupported)
 }
 
-// readable returns what is stored of a step, unless nothing is: its result could not be kept, and why says why.
-func (x *execution) readable(stored []byte, why error) ([]byte, error) {
-	if len(stored) == 0 {
-		return nil, fmt.Errorf("%w: step %q: %w", ErrResult, x.name, why)
+// take takes what is stored of a step as its result. If nothing is, the result could not be kept, and why says why.
+func (x *execution) take(stored []byte, why error) error {
+	if len(stored) > 0 {
+		why = x.decode(stored)
 	}
-	return stored, nil
+	if why != nil {
+		return fmt.Errorf("%w: step %q: %w", ErrResult, x.name, why)
+	}
+	return nil
 }

@@ -99,7 +99,7 @@ func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Co
 	return result[T](ctx, x)
 }
 
-// work is a step. It returns its result as JSON, or nothing if the result cannot be encoded; unfit says why.
+// work is what a step does. It returns its result as JSON, or nothing if the result cannot be encoded; unfit says why.
 type work func(context.Context) (data []byte, unfit, err error)
 
 func encoded[T any](fn func(context.Context) (T, error)) work {
@@ -116,14 +116,11 @@ func encoded[T any](fn func(context.Context) (T, error)) work {
 	}
 }
 
-func result[T any](ctx context.Context, x *execution) (value T, err error) {
-	data, err := x.run(ctx)
-	if err != nil {
-		return value, err
+func result[T any](ctx context.Context, x *execution) (T, error) {
+	var value, none T
+	x.decode = func(data []byte) error { return json.Unmarshal(data, &value) }
+	if err := x.run(ctx); err != nil {
+		return none, err
 	}
-	var decoded T
-	if err := json.Unmarshal(data, &decoded); err != nil {
-		return value, fmt.Errorf("%w: step %q: %w", ErrResult, x.name, err)
-	}
-	return decoded, nil
+	return value, nil
 }

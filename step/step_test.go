@@ -473,6 +473,25 @@ func TestTracer(t *testing.T) {
 		"charge false <nil>", "ship false provider is down", "mail false idempotency: step panicked or exited",
 		"charge true <nil>", "ship false provider is down", "mail false idempotency: step panicked or exited",
 	}, told)
+
+	told = nil
+	h.attempt(func(ctx context.Context) {
+		_, _ = step.Do(step.WithTracer(ctx, tracer), "charge", func(context.Context) (string, error) { return "", nil })
+	})
+	require.Len(t, told, 1)
+	require.Contains(t, told[0], "charge true idempotency: the step has run", "it does not fit into a string")
+}
+
+// If the attempt has stored another result under the name before, that one counts.
+func TestFirstResultCounts(t *testing.T) {
+	t.Parallel()
+	store := &stepStore{Store: newMemory(), before: []byte("41")}
+	h := newHarness(t, store)
+	h.attempt(func(ctx context.Context) {
+		n, err := step.Do(ctx, "charge", h.charge)
+		assert.NoError(h, err)
+		assert.EqualValues(h, 41, n)
+	})
 }
 
 // The result is decoded from what is stored, also the first time: a mistake in a type shows at once.
@@ -497,6 +516,7 @@ type stepStore struct {
 	idempotency.Store
 	bare     bool         // its claims keep no checkpoints
 	down     bool         // it grants no claims
+	before   []byte       // what another writer has stored before each checkpoint
 	failures atomic.Int32 // so many questions fail
 	fails    atomic.Pointer[error]
 }
@@ -535,6 +555,9 @@ func (c stepClaim) fail() error {
 func (c stepClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	if err := c.fail(); err != nil {
 		return nil, err
+	}
+	if c.store.before != nil {
+		_, _ = c.Checkpointer.Checkpoint(ctx, name, c.store.before)
 	}
 	return c.Checkpointer.Checkpoint(ctx, name, data)
 }

@@ -3,15 +3,21 @@ package main
 var ofSteps = []mutant{{
 	name: "step-runs-although-it-was-found", broken: "A step runs in each attempt, whatever an earlier one has stored.",
 	file: "step/run.go",
-	from: "	if !x.found {\n		data, err = x.execute(ctx)\n",
-	to:   "	if true {\n		data, err = x.execute(ctx)\n",
+	from: "	if found {\n",
+	to:   "	if false {\n",
 	test: "TestStepRunsOnce/Do",
 }, {
 	name: "step-stores-an-error", broken: "A step that fails leaves an empty result, so that it never runs again.",
 	file: "step/run.go",
-	from: "	if err != nil || x.steps.Keeper == nil {\n",
-	to:   "	if x.steps.Keeper == nil {\n",
+	from: "	case err != nil:\n		return err\n	case x.steps.Keeper == nil:\n",
+	to:   "	case x.steps.Keeper == nil:\n",
 	test: "TestFailedStepStoresNothing",
+}, {
+	name: "step-has-its-own-result", broken: "A step returns its own result, although another one is stored.",
+	file: "step/run.go",
+	from: "	return x.take(stored, cmp.Or(unfit, errNotKept))\n",
+	to:   "	_ = stored\n	return x.take(data, cmp.Or(unfit, errNotKept))\n",
+	test: "TestFirstResultCounts",
 }, {
 	name: "step-without-its-mark", broken: "AtMostOnce does not write that the step has begun.",
 	file: "step/run.go",
