@@ -48,7 +48,7 @@ var all = []proof{
 		},
 	},
 	{
-		name: "servers", command: goTest("./internal/proof/servers"),
+		name: "servers", command: fewerInCI(goTest("./internal/proof/servers")),
 		what: "Redis, PostgreSQL and PgBouncer killed, emptied, replaced",
 	},
 	{
@@ -64,15 +64,15 @@ var all = []proof{
 		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
 	},
 	{
-		name: "network", command: goTest("./internal/proof/network"),
+		name: "network", command: fewerInCI(goTest("./internal/proof/network")),
 		what: "every message between a store and its server lost, held or delayed; owners cut off",
 	},
 	{
-		name: "clocks", command: goTest("./internal/proof/clocks"),
+		name: "clocks", command: fewerInCI(goTest("./internal/proof/clocks")),
 		what: "clocks that jump or differ, and processes that stand still beyond their lease",
 	},
 	{
-		name: "linearizable", command: goTest("./internal/proof", "-limit=1h"),
+		name: "linearizable", command: fewerInCI(goTest("./internal/proof", "-limit=1h")),
 		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
 	},
 	{
