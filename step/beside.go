@@ -81,9 +81,10 @@ type claim struct {
 	ended bool
 }
 
-// besideLease is that of the record with the steps. It is as short as can be: who has the transaction may take over at
-// once what an attempt that is over has left. The token of the later claim fences the earlier one off.
-const besideLease = time.Millisecond
+// besideLease is that of the record with the steps. It is short: who has the transaction may take over what an attempt that
+// is over has left. The token of the later claim fences the earlier one off. Some stores renew a lease of which granting it
+// has taken a large part. This one is long enough for them to save that.
+const besideLease = 20 * time.Millisecond
 
 // keeper returns the claim in the leased store.
 func (c *claim) keeper(ctx context.Context) (idempotency.Checkpointer, error) {
