@@ -14,6 +14,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	store, _ := newStore(t, pool(t, server(t).DSN()))
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 }
 
 // The store is the same whatever the settings of the driver and of the session, and sealed, too.
@@ -28,4 +29,5 @@ func TestConformanceWithAllSettings(t *testing.T) {
 	})
 	require.NoError(t, err)
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return sealed })
 }

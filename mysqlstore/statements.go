@@ -23,8 +23,11 @@ func (o Options) statement(file string) string {
 
 // digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes
 // again. The server takes a parameter for text in the character set of the session, and may convert it. Nil is null.
-func digits(b []byte) sql.NullString {
-	return sql.NullString{String: hex.EncodeToString(b), Valid: b != nil}
+func digits(b []byte) []byte {
+	if b == nil {
+		return nil
+	}
+	return hex.AppendEncode(make([]byte, 0, hex.EncodedLen(len(b))), b)
 }
 
 // prepared are statements that were prepared. A statement that is not takes two round trips, unless the driver

@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -86,8 +87,9 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Dura
 	args := []any{digits([]byte(names[0])), digits([]byte(names[1])), digits([]byte(names[2])), own.Attempt,
 		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V)}
 	if seen.Found {
+		keeps := seen.Counts() && !own.Response.Valid
 		return s.change("replace",
-			append(args, digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
+			append(args, keeps, digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
 	}
 	began := time.Now()
 	put, err := s.change("insert", append([]any{digits(digest)}, args...)...)
@@ -115,6 +117,27 @@ func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (boo
 // Release implements [sqlstore.Steps].
 func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
 	return s.change("release", sqlstore.Micros(ttl), digits(digest), digits(token))
+}
+
+// Checkpoint implements [sqlstore.Steps]. The server would make null of more than a packet.
+func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
+	if !s.HasRoom(len(entries)) {
+		return false, idempotency.ErrStoreFull
+	}
+	return s.change("checkpoint", digits(entries[before:]), digits(digest), digits(token), before)
+}
+
+// Checkpoints implements [sqlstore.Steps].
+func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
+	stmt, err := s.statements.get(s.ctx, "checkpoints")
+	if err != nil {
+		return nil, false, err
+	}
+	err = stmt.QueryRowContext(s.ctx, digits(digest), digits(token)).Scan(&entries)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, false, nil
+	}
+	return entries, err == nil, err
 }
 
 // IsFull implements [sqlstore.Steps]. The server says so itself.

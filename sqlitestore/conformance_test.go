@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	store := open(t, newPath(t), sqlitestore.Options{})
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
 }
 
 // The store conforms with all options set and sealed, too.
@@ -28,6 +29,7 @@ func TestSealedStoreConforms(t *testing.T) {
 	})
 	require.NoError(t, err)
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return sealed })
 }
 
 // Stores with the same file exclude each other as processes do: each has connections and a writer of its own.
@@ -38,6 +40,7 @@ func TestStoresShareOneFile(t *testing.T) {
 		open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}), open(t, path, sqlitestore.Options{}),
 	}}
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return &stores })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return &stores })
 }
 
 // spread asks one store after the other.

@@ -195,11 +195,19 @@ func TestStuckDisk(t *testing.T) {
 	requireFree(t, store, "waiting")
 }
 
-// A full disk refuses new operations. Those that run end, if need be without their answer.
+// A full disk refuses new operations. Those that run end, if need be without their answer. The page with the record has
+// room for that: another record in it has expired.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	store := open(t, newPath(t), sqlitestore.Options{})
+	clock := newClock()
+	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
 	_, claim := begun(t, store, "claimed")
+	_, brief := begun(t, store, "brief")
+	require.NoError(t, brief.Release(t.Context(), time.Millisecond))
+	for i := range 100 { // in other pages
+		begun(t, store, "other "+strconv.Itoa(i))
+	}
+	clock.step(time.Second)
 	require.NoError(t, store.Execute("PRAGMA max_page_count = 1")) // no more than there are
 	var err error
 	for i := 0; err == nil; i++ {

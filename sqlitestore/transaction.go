@@ -45,12 +45,13 @@ func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // Put implements [sqlstore.Steps]. Nobody else writes in the meantime.
-func (tx *transaction) Put(digest []byte, _, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
 	tx.used += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + overhead
 	now := tx.micros()
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
 	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
-		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response)
+		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
+		seen.Counts() && !own.Response.Valid)
 	if err == nil && !put {
 		err = errNotPut // the effects of a handler must not be committed without it
 	}
@@ -77,6 +78,20 @@ func (tx *transaction) Release(digest, token []byte, ttl time.Duration) (bool, e
 	return change(tx.sql.release, digest, token, now, now+sqlstore.Micros(ttl))
 }
 
+// Checkpoint implements [sqlstore.Steps].
+func (tx *transaction) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
+	return change(tx.sql.checkpoint, digest, token, tx.micros(), entries, before)
+}
+
+// Checkpoints implements [sqlstore.Steps].
+func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held bool, err error) {
+	err = tx.sql.checkpoints.QueryRowContext(untouched, digest, token, tx.micros()).Scan(&entries)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, false, nil
+	}
+	return entries, err == nil, err
+}
+
 // overhead estimates what a record takes beyond its names and its response.
 const overhead = 300
 
@@ -93,7 +108,7 @@ func change(stmt *sql.Stmt, args ...any) (bool, error) {
 // IsFull implements [sqlstore.Steps].
 func (tx *transaction) IsFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
 
-// HasRoom implements [sqlstore.Steps]. It counts the answer if there is room.
+// HasRoom implements [sqlstore.Steps]. It counts the bytes if there is room.
 func (tx *transaction) HasRoom(n int) bool {
 	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
 		return false

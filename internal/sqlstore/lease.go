@@ -22,28 +22,35 @@ type Leases interface {
 }
 
 // Steps read and change records, each by one statement. Those that change a record report whether they have changed it.
-// Extend, Complete and Release change a record only if it has the token, a lease and no response, and has not expired.
+// Extend, Complete, Release and Checkpoint change a record only if it has the token, a lease and no response, and has
+// not expired.
 type Steps interface {
 	// Read returns the record with a digest. If there is none, Found of the row is false.
 	Read(digest []byte) (*Row, error)
 
 	// Put makes a record of own, or replaces what Read has seen. It returns false if there is another record by now. A
-	// lease of zero is none.
+	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response.
 	Put(digest []byte, seen, own *Row, lease, ttl time.Duration) (bool, error)
 
 	// Extend lets the lease run for lease from now, and the record live at least as long.
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
 
-	// Complete stores a response for ttl from now, and ends the lease.
+	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease.
 	Complete(digest, token, response []byte, ttl time.Duration) (bool, error)
 
 	// Release ends the lease, and keeps the record for ttl from now.
 	Release(digest, token []byte, ttl time.Duration) (bool, error)
 
+	// Checkpoint stores checkpoints if there are as many bytes of them as before. These are the first of entries.
+	Checkpoint(digest, token, entries []byte, before int) (bool, error)
+
+	// Checkpoints returns what is stored in a record that Checkpoint could change. Otherwise held is false.
+	Checkpoints(digest, token []byte) (entries []byte, held bool, err error)
+
 	// IsFull reports whether there is no room for a new operation.
 	IsFull() bool
 
-	// HasRoom reports whether there is room for a response of n bytes.
+	// HasRoom reports whether there is room for a response or a checkpoint of n bytes.
 	HasRoom(n int) bool
 }
 
@@ -54,6 +61,9 @@ type lease struct {
 	names  Names
 	token  []byte
 	record idempotency.Record // as it was granted
+	ttl    time.Duration      // that the claim was granted with
+
+	checkpoints checkpoints
 
 	mu    sync.Mutex // held while the record is settled or made again
 	ended ending
@@ -74,7 +84,9 @@ func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	digest := key.Digest()
-	l := &lease{store: store, digest: digest[:], names: NamesOf(key), token: NewToken()}
+	l := &lease{
+		store: store, digest: digest[:], names: NamesOf(key), token: NewToken(), ttl: max(request.TTL, request.Lease),
+	}
 	var g granted
 	begun, err := store.Do(ctx, true, func(steps Steps) (err error) {
 		g, err = l.claim(steps, request)
@@ -118,7 +130,7 @@ func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, 
 		}
 		record := seen.Next(request)
 		record.LeaseLeft = request.Lease
-		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), request.Lease, max(request.TTL, request.Lease))
+		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), request.Lease, l.ttl)
 		if put || err != nil {
 			return granted{record: record, claimed: put}, err
 		}
@@ -130,24 +142,31 @@ func (l *lease) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim].
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
-	var renewed bool
+	return l.proceed(ctx, "extend", d, d, func(steps Steps) (bool, error) { return steps.Extend(l.digest, l.token, d) })
+}
+
+// proceed changes the record of a claim that goes on, by do. If nobody has the key, it makes the record again instead.
+func (l *lease) proceed(
+	ctx context.Context, name string, lease, ttl time.Duration, do func(steps Steps) (bool, error),
+) error {
+	var done bool
 	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
-		renewed, err = steps.Extend(l.digest, l.token, d)
+		done, err = do(steps)
 		return err
 	})
-	if err != nil || renewed { // after an error the step may still be under way, and write
-		return l.store.Failure("extend", err)
+	if err != nil || done { // after an error the step may still be under way, and write
+		return l.store.Failure(name, err)
 	}
 	l.mu.Lock() // Complete or Release may be under way
 	defer l.mu.Unlock()
 	if l.ended != open { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return l.settle(ctx, "extend", holds, func(steps Steps) (standing, error) {
+	return l.settle(ctx, name, holds, func(steps Steps) (standing, error) {
 		return l.change(steps,
-			func() (bool, error) { return steps.Extend(l.digest, l.token, d) },
+			func() (bool, error) { return do(steps) },
 			func(seen *Row) (bool, error) {
-				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), d, d)
+				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), lease, ttl)
 			})
 	})
 }

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     lease       BIGINT              COMMENT 'when it lapses; null: nobody is running the operation',
     expires     BIGINT     NOT NULL,
     response    LONGBLOB            COMMENT 'null: not completed',
+    steps       MEDIUMBLOB          COMMENT 'the checkpoints, one behind the other; null: none',
     PRIMARY KEY (digest),
     KEY expires (expires)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin COMMENT = 'idempotency records, version 1'

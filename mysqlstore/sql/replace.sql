@@ -1,9 +1,10 @@
--- Replaces a record, unless it was changed since it was read. A token that is new changes the row in any case, so the
--- count of the rows tells it.
+-- Replaces a record, unless it was changed since it was read. It may keep the checkpoints. A token that is new changes
+-- the row in any case, so the count of the rows tells it.
 --
 --   user, endpoint, key, attempt, fingerprint, token, created, how long the lease is or null, how long the record is
---   kept, response; what was read: digest, token, lease, expires, whether there is no response
+--   kept, response, whether to keep checkpoints; what was read: digest, token, lease, expires, whether there is no
+--   response
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     user_id = UNHEX(?), endpoint = UNHEX(?), `key` = UNHEX(?), attempt = ?, fingerprint = UNHEX(?), token = UNHEX(?),
-    created = ?, lease = {now} + ?, expires = {now} + ?, response = UNHEX(?)
+    created = ?, lease = {now} + ?, expires = {now} + ?, response = UNHEX(?), steps = IF(?, steps, NULL)
 WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?

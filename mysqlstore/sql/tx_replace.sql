@@ -2,6 +2,7 @@
 -- new changes the row in any case, so the count of the rows tells it.
 UPDATE {records} SET
     user_id = {user}, endpoint = {endpoint}, `key` = {key}, attempt = {attempt}, fingerprint = {fingerprint},
-    token = {token}, created = {created}, lease = NULL, expires = {now} + {ttl}, response = {response}
+    token = {token}, created = {created}, lease = NULL, expires = {now} + {ttl}, response = {response},
+    steps = NULL
 WHERE digest = {digest} AND token = {seen_token} AND lease <=> {seen_lease} AND expires = {seen_expires}
     AND (response IS NULL) = {seen_open} AND {locked}

@@ -10,5 +10,6 @@ CREATE TABLE IF NOT EXISTS idempotency_records ( /* idempotency records, version
     created     INTEGER NOT NULL,
     lease       INTEGER,                      -- when it lapses; null: nobody is running the operation
     expires     INTEGER NOT NULL,
-    response    BLOB                          -- null: not completed
+    response    BLOB,                         -- null: not completed
+    steps       BLOB                          -- the checkpoints, one behind the other; null: none
 ) STRICT

@@ -1,0 +1,195 @@
+package sqlstore
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+var _ idempotency.Checkpointer = (*lease)(nil)
+
+// checkpoints are what a claim knows to be stored. Nobody else stores any as long as it holds its record.
+type checkpoints struct {
+	mu     sync.Mutex
+	turn   chan struct{} // full while one is stored
+	stored []byte        // entries, one behind the other
+}
+
+// enter waits until no other checkpoint of the claim is being stored: each would take a connection to wait for the row.
+func (c *checkpoints) enter(ctx context.Context) error {
+	c.mu.Lock()
+	if c.turn == nil {
+		c.turn = make(chan struct{}, 1)
+	}
+	c.mu.Unlock()
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *checkpoints) leave() { <-c.turn }
+
+func (c *checkpoints) known() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stored
+}
+
+func (c *checkpoints) learn(stored []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stored = stored
+}
+
+// encode returns entries with another one behind them: name and data, and before each its length.
+func encode(entries []byte, name string, data []byte) []byte {
+	b := make([]byte, 0, len(entries)+len(name)+len(data)+2*binary.MaxVarintLen32)
+	b = append(b, entries...)
+	b = append(binary.AppendUvarint(b, uint64(len(name))), name...)
+	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
+}
+
+// decode returns the checkpoints of entries. The first one of a name counts.
+func decode(entries []byte) (map[string][]byte, error) {
+	found := make(map[string][]byte)
+	for len(entries) > 0 {
+		name, rest, isName := cut(entries)
+		data, rest, isData := cut(rest)
+		if !isName || !isData {
+			return nil, Invalid("no checkpoints")
+		}
+		if _, twice := found[string(name)]; !twice {
+			found[string(name)] = data
+		}
+		entries = rest
+	}
+	return found, nil
+}
+
+func has(entries []byte, asked string) bool {
+	for len(entries) > 0 {
+		name, rest, _ := cut(entries)
+		if string(name) == asked {
+			return true
+		}
+		_, entries, _ = cut(rest)
+	}
+	return false
+}
+
+// cut cuts off what stands behind its length.
+func cut(b []byte) (front, rest []byte, ok bool) {
+	length, n := binary.Uvarint(b)
+	if n <= 0 || length > uint64(len(b)-n) {
+		return nil, nil, false
+	}
+	end := n + int(length)
+	return b[n:end:end], b[end:], true
+}
+
+// adding is one call of Checkpoint.
+type adding struct {
+	name         string
+	data, stored []byte
+	isFull       bool
+}
+
+// Checkpoint implements [idempotency.Checkpointer].
+func (l *lease) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
+	const step = "checkpoint"
+	if err := l.checkpoints.enter(ctx); err != nil {
+		return nil, l.store.Failure(step, err)
+	}
+	defer l.checkpoints.leave()
+	a := &adding{name: name, data: data}
+	add := func(steps Steps) (bool, error) { return l.add(steps, a) }
+	err := l.proceed(ctx, step, l.record.LeaseLeft, l.ttl, add)
+	restored := err
+	for errors.Is(err, idempotency.ErrRestored) { // without the checkpoint
+		err = l.proceed(ctx, step, l.record.LeaseLeft, l.ttl, add)
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case a.isFull:
+		return nil, l.store.Failure(step, idempotency.ErrStoreFull)
+	}
+	return a.stored, restored
+}
+
+// add stores a checkpoint, unless there is one of that name. It returns false if the claim does not hold its record.
+func (l *lease) add(steps Steps, a *adding) (bool, error) {
+	for {
+		known := l.checkpoints.known()
+		if !has(known, a.name) {
+			if a.isFull = !steps.HasRoom(len(a.name) + len(a.data)); a.isFull {
+				return true, nil
+			}
+			all := encode(known, a.name, a.data)
+			added, err := steps.Checkpoint(l.digest, l.token, all, len(known))
+			if err != nil {
+				return false, err
+			}
+			if added {
+				l.checkpoints.learn(all)
+				a.stored = a.data
+				return true, nil
+			}
+		}
+		found, held, err := l.found(steps)
+		if err != nil || !held {
+			return false, err
+		}
+		if stored, ok := found[a.name]; ok {
+			a.stored = stored
+			return true, nil
+		}
+	}
+}
+
+// found returns the checkpoints that are stored. Held says that the claim holds its record.
+func (l *lease) found(steps Steps) (found map[string][]byte, held bool, err error) {
+	entries, held, err := steps.Checkpoints(l.digest, l.token)
+	if err != nil || !held {
+		return nil, false, err
+	}
+	if found, err = decode(entries); err == nil {
+		l.checkpoints.learn(entries)
+	}
+	return found, true, err
+}
+
+// Checkpoints implements [idempotency.Checkpointer].
+func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	var found map[string][]byte
+	var at standing
+	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
+		at, err = l.change(steps, func() (held bool, err error) {
+			found, held, err = l.found(steps)
+			return held, err
+		}, nil)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nil, l.store.Failure("checkpoints", err)
+	case at == holds:
+		return found, nil
+	case at == gone && l.isOpen():
+		return nil, nil
+	}
+	return nil, idempotency.ErrClaimLost
+}
+
+// isOpen reports whether the claim has not been settled.
+func (l *lease) isOpen() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended == open
+}

@@ -1,0 +1,273 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/mysqlstore"
+	"github.com/idempotency-go/idempotency/step"
+)
+
+// beside returns the store of a world, with its steps in the same table, by a pool of their own.
+func beside(t *testing.T, w *world) idempotency.Store {
+	t.Helper()
+	store, err := step.Beside(w.store, mysqlstore.New(pool(t, w.dsn), mysqlstore.Options{Table: w.table}))
+	require.NoError(t, err)
+	return store
+}
+
+func TestStepsBesideTransactionsConform(t *testing.T) {
+	t.Parallel()
+	store := beside(t, newWorld(t))
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
+}
+
+// A transaction that is rolled back undoes what the handler has written, and none of its steps.
+func TestStepsOutliveARollback(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	user := func(*http.Request) (string, error) { return "alice", nil }
+	idem, err := idempotency.New(beside(t, w), user, idempotency.Options{})
+	require.NoError(t, err)
+	ran := map[string]int{}
+	server := httptest.NewServer(idem.Handler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		for _, name := range []string{"charge", "ship"} {
+			done, err := step.Do(r.Context(), name, func(context.Context) (string, error) {
+				ran[name]++
+				return name + " done", nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if err := w.act(r.Context(), done); err != nil {
+				t.Error(err)
+			}
+		}
+		ran["handler"]++
+		if ran["handler"] == 1 {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})))
+	defer server.Close()
+	for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
+		require.NoError(t, err)
+		r.Header.Set("Idempotency-Key", "order-1")
+		resp, err := server.Client().Do(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, resp.StatusCode)
+	}
+	require.Equal(t, map[string]int{"handler": 2, "charge": 1, "ship": 1}, ran)
+	w.requireEffects(t, 2, "charge done", "ship done")
+	require.Equal(t, 2, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.effects))
+}
+
+// checkpointed claims a key, and stores a step.
+func checkpointed(t testing.TB, store idempotency.Store, key string) idempotency.Checkpointer {
+	t.Helper()
+	_, claim := begun(t, store, key)
+	steps := claim.(idempotency.Checkpointer)
+	stored, err := steps.Checkpoint(context.Background(), "charge", []byte("1"))
+	require.NoError(t, err)
+	require.Equal(t, "1", string(stored))
+	return steps
+}
+
+// A step takes one round trip, and so does the question for those of earlier attempts.
+func TestRoundTripsOfSteps(t *testing.T) {
+	t.Parallel()
+	for _, settings := range [][]string{nil, {"interpolateParams=true"}, {"clientFoundRows=true"}} {
+		t.Run(fmt.Sprint(settings), func(t *testing.T) {
+			t.Parallel()
+			m := servertest.MariaDB(t)
+			db := pool(t, m.DSN(), settings...)
+			db.SetMaxOpenConns(1)
+			store, _ := newStore(t, db)
+			counter := pool(t, m.DSN())
+			counter.SetMaxOpenConns(1)
+			trips := func(do func()) int {
+				before := commands(t, counter)
+				do()
+				return commands(t, counter) - before - 1 // which is that of the counter
+			}
+			adds := func(claim idempotency.Checkpointer, name string) {
+				_, err := claim.Checkpoint(t.Context(), name, []byte("2"))
+				require.NoError(t, err)
+			}
+			// Prepares the statements.
+			require.NoError(t, checkpointed(t, store, "warm").Release(t.Context(), time.Hour))
+			claim := checkpointed(t, store, "warm")
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+
+			require.Equal(t, 2+3, trips(func() {
+				claim = checkpointed(t, store, "key")
+				adds(claim, "reserve")
+				adds(claim, "ship")
+			}))
+			require.Equal(t, 1, trips(func() { require.NoError(t, claim.Release(t.Context(), time.Hour)) }))
+			require.Equal(t, 2+1+1+1, trips(func() {
+				_, next := begun(t, store, "key")
+				claim = next.(idempotency.Checkpointer)
+				found, err := claim.Checkpoints(t.Context())
+				require.NoError(t, err)
+				require.Len(t, found, 3)
+				adds(claim, "mail")
+				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			}))
+		})
+	}
+}
+
+// Beside a transaction, the first step takes two round trips more, and so does the end of the operation one.
+func TestRoundTripsOfStepsBesideATransaction(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	w := newWorldAt(t, m.DSN(), newOptions())
+	store := beside(t, w)
+	counter := pool(t, m.DSN())
+	counter.SetMaxOpenConns(1)
+	require.NoError(t, checkpointed(t, store, "warm").Complete(t.Context(), answer, time.Hour))
+	least := 100 // more if a statement has taken long
+	for i := range 20 {
+		before := commands(t, counter)
+		claim := checkpointed(t, store, fmt.Sprint(i))
+		_, err := claim.Checkpoint(t.Context(), "ship", nil)
+		require.NoError(t, err)
+		require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+		least = min(least, commands(t, counter)-before-1)
+	}
+	require.Equal(t, 5+2+2+1, least)
+}
+
+// An operation that is completed keeps no steps, whichever store completes it.
+func TestStepsGoWithTheAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	store := mysqlstore.New(w.db, mysqlstore.Options{Table: w.table})
+	require.NoError(t, checkpointed(t, store, "leased").Complete(t.Context(), answer, time.Hour))
+	require.NoError(t, checkpointed(t, store, "released").Release(t.Context(), time.Hour))
+	kept := "SELECT COUNT(steps) FROM " + w.table
+	require.Equal(t, 1, one[int](t, w.db, kept))
+	_, claim := begun(t, w.store, "released")
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.Equal(t, 1, one[int](t, w.db, kept))
+	completed(t, w.store, "released")
+	require.Equal(t, 0, one[int](t, w.db, kept))
+	require.Equal(t, 2, one[int](t, w.db, "SELECT COUNT(response) FROM "+w.table))
+}
+
+// Steps that no store has written are neither found nor added to. The operation can be completed.
+func TestTamperedSteps(t *testing.T) {
+	t.Parallel()
+	store, table := newStore(t, pool(t, server(t).DSN()))
+	for _, set := range []string{"x'05'", "x'0161'", "x'016105'", "x'ffffffffffffffffffff01'", "REPEAT(x'00', 7)"} {
+		t.Run(set, func(t *testing.T) {
+			t.Parallel()
+			db := pool(t, server(t).DSN())
+			claim := checkpointed(t, store, set)
+			execute(t, db, "UPDATE "+table+" SET steps = "+set+" WHERE `key` = ?", set)
+			_, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			_, err = claim.Checkpoints(t.Context())
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			requireReplay(t, store, set)
+		})
+	}
+}
+
+// Steps that the server does not take in one piece are refused. Those that are stored stay.
+func TestStepsAboveThePacket(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t, "max_allowed_packet=256K", "sql_mode=")
+	store, _ := newStore(t, pool(t, m.DSN()))
+	claim := checkpointed(t, store, "key")
+	want := []string{"charge"}
+	for _, name := range []string{"a", "b", "c"} { // of which two fit
+		_, err := claim.Checkpoint(t.Context(), name, make([]byte, 50<<10))
+		if len(want) < 3 {
+			require.NoError(t, err)
+			want = append(want, name)
+		} else {
+			require.ErrorIs(t, err, idempotency.ErrStoreFull)
+		}
+	}
+	found, err := claim.Checkpoints(t.Context())
+	require.NoError(t, err)
+	require.Len(t, found, len(want))
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+}
+
+// Whatever becomes of the connection in the middle of a step, its result is stored once.
+func TestConnectionBreaksAtAStep(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []servertest.Fault{
+		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply,
+	} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			proxy := servertest.NewProxy(t, server(t).Addr())
+			db := pool(t, server(t).DSNAt(proxy.Addr()))
+			store, table := newStore(t, db)
+			checkpointed(t, store, "warm")
+
+			proxy.Inject(strikesStep(fault))
+			claim := checkpointed(t, store, "key")
+			require.Equal(t, 1, proxy.Strikes())
+			found, err := claim.Checkpoints(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, map[string][]byte{"charge": []byte("1")}, found)
+			require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE LENGTH(steps) = 9"))
+		})
+	}
+}
+
+// strikesStep strikes the step of checkpointed, behind what it claims the key by.
+func strikesStep(fault servertest.Fault) servertest.Rule {
+	digest := keyOf("key").Digest()
+	return servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: 2}
+}
+
+// A step whose fate is not known when its context ends is stored at most once: the first that reaches the server counts.
+func TestStepInDoubt(t *testing.T) {
+	t.Parallel()
+	for fault, want := range map[servertest.Fault]string{servertest.HoldReply: "1", servertest.HoldRequest: "2"} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			proxy := servertest.NewProxy(t, server(t).Addr())
+			store, _ := newStore(t, pool(t, server(t).DSNAt(proxy.Addr())))
+			checkpointed(t, store, "warm")
+
+			proxy.Inject(strikesStep(fault))
+			_, own := begun(t, store, "key")
+			claim := own.(idempotency.Checkpointer)
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			_, err := claim.Checkpoint(ctx, "charge", []byte("1"))
+			require.Error(t, err)
+			require.Equal(t, 1, proxy.Strikes())
+
+			stored, err := claim.Checkpoint(t.Context(), "charge", []byte("2"))
+			require.NoError(t, err)
+			require.Equal(t, want, string(stored))
+			proxy.Release()
+			_, err = claim.Checkpoint(t.Context(), "ship", []byte("3"))
+			require.NoError(t, err)
+			found, err := claim.Checkpoints(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, map[string][]byte{"charge": []byte(want), "ship": []byte("3")}, found)
+		})
+	}
+}
