@@ -23,6 +23,17 @@
 // clientFoundRows, parseTime and loc. A pool that keeps fewer connections idle than it uses makes connections, and
 // prepares statements, again and again. So give SetMaxIdleConns the same number as SetMaxOpenConns.
 //
+// # Steps
+//
+// A Store keeps the results of steps (see package step) in the record of the operation. Each step takes one round trip
+// and one commit. A later attempt takes one round trip more, to read what is there. The server writes all results of an
+// operation anew each time, so let a step return an ID rather than a document. A result is refused with
+// [idempotency.ErrStoreFull] if all of them take more than half of max_allowed_packet.
+//
+// A TxStore keeps no results: they would be rolled back with the rows of the handler. Package step puts a Store beside
+// it. Both may use the same table. Give the Store a pool of its own: a handler holds a connection of the other one while
+// it asks for one. The first step of an attempt then takes two more round trips, and the end of the operation one.
+//
 // # Transactions
 //
 // With a TxStore, a first execution takes five round trips beside those of the handler, and one commit. A handler that

@@ -57,6 +57,15 @@
 // the other system compares the DownstreamKey, which both have. Where it does not, use a Store, or one TxStore in one
 // process. It is the same if a Store gets a key that a TxStore runs: the lease counts, unless the transaction has begun.
 //
+// # Steps
+//
+// A Store keeps the results of steps (see package step) in the record of the operation. A step waits for the disk once,
+// together with others that come at the time. It writes all results of its operation anew, so let a step return an ID
+// rather than a document.
+//
+// A TxStore keeps no results: they would be rolled back with the rows of the handler. Package step puts a Store beside
+// it. That must have another file, or a step would wait for the transaction of its own handler.
+//
 // # Several processes
 //
 // Several processes of one machine may have the file open, as during a deployment. They take turns to write, without an

@@ -38,10 +38,10 @@ type Options struct {
 	Synchronous Synchronous
 
 	// MaxBytes bounds how many bytes of the file are in use, those of other tables included. Above seven eighths of it,
-	// answers are stored with Omitted set. Above fifteen sixteenths, new operations are refused with
-	// [idempotency.ErrStoreFull]. The rest is for operations that are running by then. The log beside the file takes a few
-	// MiB more, and the file does not become smaller by itself. All processes should have the same value. It must be at
-	// least 1 MiB. Zero means no limit but the disk.
+	// answers are stored with Omitted set, and results of steps are refused with [idempotency.ErrStoreFull]. Above fifteen
+	// sixteenths, new operations are refused with it. The rest is for operations that are running by then. The log beside
+	// the file takes a few MiB more, and the file does not become smaller by itself. All processes should have the same
+	// value. It must be at least 1 MiB. Zero means no limit but the disk.
 	MaxBytes int64
 
 	// Parameters are those of the driver for the connection that handlers use ([Tx]), written as behind the question mark
