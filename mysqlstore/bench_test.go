@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -71,6 +72,60 @@ func BenchmarkReplay(b *testing.B) {
 			})
 		})
 	}
+}
+
+// BenchmarkStepCost compares the processor time of steps, in the service and in the server, to that of an INSERT by hand
+// for each, which keeps the same bytes under the same name. Each operation has one step.
+func BenchmarkStepCost(b *testing.B) {
+	m := servertest.MariaDB(b, "innodb_buffer_pool_size=128M", "innodb_log_file_size=96M")
+	for _, size := range []int{200, 64 << 10} {
+		b.Run(fmt.Sprint("bytes=", size), func(b *testing.B) { compareSteps(b, m, size) })
+	}
+}
+
+func compareSteps(b *testing.B, m *servertest.Maria, size int) {
+	db := crowdedPool(b, m, 1)
+	store, table := newStore(b, db)
+	execute(b, db, "CREATE TABLE "+table+"_hand ("+
+		"id CHAR(36), name VARCHAR(100), result MEDIUMBLOB, PRIMARY KEY (id, name))")
+	insert, err := db.PrepareContext(b.Context(), "INSERT INTO "+table+"_hand VALUES (?, ?, ?)")
+	require.NoError(b, err)
+	const steps = 100
+	result := make([]byte, size)
+	var ratios []float64
+	for b.Loop() {
+		claims := make([]idempotency.Claim, steps)
+		for i := range claims {
+			_, claims[i] = begun(b, store, uuid.NewString())
+		}
+		began := spent(b, m)
+		for _, claim := range claims {
+			_, err := claim.(idempotency.Checkpointer).Checkpoint(b.Context(), "charge", result)
+			require.NoError(b, err)
+		}
+		stepped := spent(b, m)
+		for range claims {
+			_, err := insert.ExecContext(b.Context(), uuid.NewString(), "charge", result)
+			require.NoError(b, err)
+		}
+		ratios = append(ratios, (stepped-began).Seconds()/(spent(b, m)-stepped).Seconds())
+		for _, claim := range claims {
+			require.NoError(b, claim.Release(b.Context(), time.Hour))
+		}
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "of-by-hand")
+	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// spent returns the processor time that the process and the server have taken so far.
+func spent(b *testing.B, m *servertest.Maria) time.Duration {
+	b.Helper()
+	server, err := m.ProcessorTime()
+	require.NoError(b, err)
+	var own syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	return server + time.Duration(own.Utime.Nano()+own.Stime.Nano())
 }
 
 // crowdedPool has a connection for each worker.

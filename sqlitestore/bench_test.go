@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -152,6 +153,68 @@ func syncDelay(b *testing.B) time.Duration {
 	}
 	slices.Sort(all)
 	return all[len(all)/2]
+}
+
+// BenchmarkStepCost compares the processor time of steps to that of an INSERT by hand for each, which keeps the same bytes
+// under the same name in a file of its own. Each operation has one step.
+func BenchmarkStepCost(b *testing.B) {
+	for _, size := range []int{200, 64 << 10} {
+		for _, workers := range []int{1, 16} {
+			name := fmt.Sprintf("bytes=%d/workers=%d", size, workers)
+			b.Run(name, func(b *testing.B) { compareSteps(b, size, workers) })
+		}
+	}
+}
+
+func compareSteps(b *testing.B, size, workers int) {
+	store := open(b, newPath(b), sqlitestore.Options{})
+	db, err := sql.Open("sqlite", "file:"+newPath(b)+"?_pragma=journal_mode(wal)")
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	_, err = db.ExecContext(b.Context(), "CREATE TABLE steps (key TEXT, name TEXT, result BLOB, PRIMARY KEY (key, name))")
+	require.NoError(b, err)
+	insert, err := db.PrepareContext(b.Context(), "INSERT INTO steps VALUES (?, ?, ?)")
+	require.NoError(b, err)
+	const steps = 100
+	result := make([]byte, size)
+	var ratios []float64
+	for b.Loop() {
+		claims := make([]idempotency.Claim, steps)
+		for i := range claims {
+			_, claims[i] = begun(b, store, uuid.NewString())
+		}
+		ours := spent(func() {
+			round(workers, steps, func(i int) {
+				if _, err := claims[i].(idempotency.Checkpointer).Checkpoint(b.Context(), "charge", result); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+		theirs := spent(func() {
+			round(workers, steps, func(int) {
+				if _, err := insert.ExecContext(b.Context(), uuid.NewString(), "charge", result); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+		ratios = append(ratios, ours.Seconds()/theirs.Seconds())
+		for _, claim := range claims {
+			require.NoError(b, claim.Release(b.Context(), time.Microsecond))
+		}
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[len(ratios)/2], "of-by-hand")
+	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// spent returns the processor time of the process for something.
+func spent(do func()) time.Duration {
+	var before, after syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &before) // fails only if it is called wrongly
+	do()
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
+	return time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())
 }
 
 // BenchmarkReplay compares replays to a bare SELECT of an answer by primary key, on as many connections of the same
