@@ -126,9 +126,12 @@ func newFile(t *testing.T) string { return filepath.Join(t.TempDir(), "records.d
 // Wherever a process dies, a finished step is not done again, and its result is not lost.
 func TestStepsOfKilledProcesses(t *testing.T) {
 	t.Parallel()
+	turns := make(chan struct{}, 2)
 	for kind, newPlace := range places {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
+			turns <- struct{}{}
+			defer func() { <-turns }()
 			place, deaths := newPlace(t), effort.Of(2000)
 			provider := killtest.NewErrands(t)
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
