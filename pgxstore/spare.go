@@ -29,8 +29,8 @@ type loan struct {
 // lend lets a lease be renewed although handlers hold all connections of the pool, for longer than the lease. One connection
 // at a time is made beyond those of the pool, and closed after the step.
 func (t *Table) lend(ctx context.Context, from source) (loan, error) {
-	brief := ctx
-	if from == spare {
+	brief, mayMake := ctx, from == spare && t.isExhausted()
+	if mayMake {
 		var cancel context.CancelFunc
 		brief, cancel = context.WithTimeout(ctx, sqlstore.TimeLeft(ctx)/4)
 		defer cancel()
@@ -39,7 +39,7 @@ func (t *Table) lend(ctx context.Context, from source) (loan, error) {
 	switch {
 	case err == nil:
 		return loan{conn.Conn(), conn}, nil
-	case from == pooled || ctx.Err() != nil || brief.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy):
+	case !mayMake || ctx.Err() != nil || brief.Err() == nil || !errors.Is(err, idempotency.ErrStoreBusy):
 		return loan{}, err
 	}
 	select {
@@ -56,6 +56,13 @@ func (t *Table) lend(ctx context.Context, from source) (loan, error) {
 		return loan{}, err
 	}
 	return loan{Conn: made}, nil
+}
+
+// isExhausted reports whether the pool has no connection free, nor room for one. To ask costs less than a timer. If a handler
+// takes the last connection in the next moment, and keeps it, the step waits for the pool alone.
+func (t *Table) isExhausted() bool {
+	s := t.pool.Stat()
+	return s.AcquiredConns()+s.ConstructingConns() >= s.MaxConns()
 }
 
 // connect makes a connection as the pool does.
