@@ -85,6 +85,18 @@ var ofSteps = []mutant{{
 	to:   "WHERE r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
 	test: "TestStoreConformance/prepared/steps/takeover",
 }, {
+	name: "postgres-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
+	file: "pgxstore/statements.go", needs: postgres,
+	from: "step_names = CASE WHEN r.expires_at > {now} THEN r.step_names END",
+	to:   "step_names = CASE WHEN r.expires_at <= {now} THEN r.step_names END",
+	test: "TestStoreConformance/prepared/steps/next attempt",
+}, {
+	name: "postgres-restoration-drops-steps", broken: "Who renews a lease that was lost drops the steps stored since.",
+	file: "pgxstore/statements.go", needs: postgres,
+	from: "`$9::bigint IS NOT NULL AND r.expires_at > {now}`",
+	to:   "`$9::bigint IS NULL`",
+	test: "TestRestorationKeepsSteps",
+}, {
 	name: "steps-rolled-back", broken: "With a transaction, what its steps have left is rolled back.",
 	file: "step/beside.go", in: "./seal",
 	from: "	c.end()\n	return c.Claim.Release(",
