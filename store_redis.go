@@ -332,8 +332,11 @@ func (c *redisClaim) Checkpoint(ctx context.Context, name string, data []byte) (
 		}
 		reply, _, err = c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.name, append(args, "again")...)
 	}
-	verdict, text, _ := strings.Cut(reply, "\n")
-	return []byte(text), outcome(verdict, err)
+	verdict, text, before := strings.Cut(reply, "\n")
+	if before {
+		data = []byte(text)
+	}
+	return data, outcome(verdict, err)
 }
 
 // Checkpoints implements [Checkpointer].

@@ -1,6 +1,6 @@
 -- Stores the checkpoint ARGV[3] under the name ARGV[2], unless there is one, if the running record ARGV[1] is under KEYS[1].
--- A record that is missing is made again for ARGV[4] milliseconds if ARGV[5] is given. Returns a verdict, and on the next
--- line what is stored.
+-- A record that is missing is made again for ARGV[4] milliseconds if ARGV[5] is given. Returns a verdict and, if there was
+-- one, on the next line what is stored.
 --
 -- The checkpoints are a hash, KEYS[2]. Its field without a name says of which operation they are, by all that its records
 -- have in common. The hash expires with the record. But a record can be lost, or replaced by that of a new operation, while
@@ -18,12 +18,18 @@ elseif line ~= running then
   return string.find(line, HEAD) and 'lost' or 'invalid'
 end
 
-local _, _, _, _, _, origin = string.match(running, HEAD)
-if redis.call('HGET', steps, '') ~= origin then
-  redis.call('UNLINK', steps)
-  redis.call('HSET', steps, '', origin)
+local origin = string.sub(running, string.find(running, ' key=', 1, true), -2)
+local of = redis.call('HGET', steps, '')
+if of == origin then
+  if redis.call('HSETNX', steps, name, data) == 0 then
+    return verdict .. '\n' .. redis.call('HGET', steps, name)
+  end
+  return verdict
 end
-redis.call('HSETNX', steps, name, data)
+if of then
+  redis.call('UNLINK', steps)
+end
+redis.call('HSET', steps, '', origin, name, data)
 local left = redis.call('PTTL', key)
 redis.call('PEXPIRE', steps, left < 1 and ttl or left)
-return verdict .. '\n' .. redis.call('HGET', steps, name)
+return verdict

@@ -10,7 +10,7 @@ elseif line ~= running then
 end
 
 local all = { 'OK\n' }
-local _, _, _, _, _, origin = string.match(running, HEAD)
+local origin = string.sub(running, string.find(running, ' key=', 1, true), -2)
 if redis.call('HGET', steps, '') == origin then
   local fields = redis.call('HGETALL', steps)
   for i = 1, #fields, 2 do
