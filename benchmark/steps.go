@@ -23,15 +23,22 @@ import (
 // stepResult is the result of a step: 200 bytes of JSON.
 var stepResult = []byte(`"` + string(Small.answer()[:198]) + `"`)
 
-// Stepping compares a step on one store with a write of the same size by hand.
+// stepNames are the steps of an operation.
+var stepNames = []string{"reserve", "charge", "ship"}
+
+// Stepping compares steps on one store with writes of the same size by hand.
 type Stepping struct {
 	Name, By string // the store, and the write
 	Servers  *Backends
 	Store    idempotency.Store
-	Write    func(ctx context.Context, id string) error
+
+	// Claim stores the token of an operation, by hand. Write stores the result of a step, unless there is one, if the
+	// operation has the token.
+	Claim func(ctx context.Context, id, token string) error
+	Write func(ctx context.Context, id, token, name string) error
 }
 
-// Batches returns how n steps of n operations are measured, and how n writes are.
+// Batches returns how the steps of n operations are measured, and how the writes are.
 func (s Stepping) Batches(n int) []Contender {
 	return []Contender{
 		{s.Name, func() (Cost, error) { return s.steps(n) }},
@@ -51,8 +58,8 @@ func (s Stepping) steps(n int) (cost Cost, err error) {
 		}
 		claims[id] = claim.(idempotency.Checkpointer)
 	}
-	cost, err = costOf(s.Servers, n, each(keys, func(id string) error {
-		stored, err := claims[id].Checkpoint(ctx, "charge", stepResult)
+	cost, err = costOf(s.Servers, n*len(stepNames), eachStep(keys, func(id, name string) error {
+		stored, err := claims[id].Checkpoint(ctx, name, stepResult)
 		if err == nil && len(stored) != len(stepResult) {
 			err = errors.New("benchmark: another result is stored")
 		}
@@ -64,9 +71,29 @@ func (s Stepping) steps(n int) (cost Cost, err error) {
 	return cost, each(keys, func(id string) error { return claims[id].Release(ctx, ttl) })()
 }
 
+// eachStep returns a function that calls write for every step of every key.
+func eachStep(keys []string, write func(id, name string) error) func() error {
+	return each(keys, func(id string) error {
+		for _, name := range stepNames {
+			if err := write(id, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// stepToken is that of every operation by hand.
+const stepToken = "0123456789abcdef0123456789abcdef"
+
 func (s Stepping) writes(n int) (Cost, error) {
-	ctx := context.Background()
-	return costOf(s.Servers, n, each(NewKeys(n), func(id string) error { return s.Write(ctx, id) }))
+	ctx, keys := context.Background(), NewKeys(n)
+	if err := each(keys, func(id string) error { return s.Claim(ctx, id, stepToken) })(); err != nil {
+		return Cost{}, err
+	}
+	return costOf(s.Servers, n*len(stepNames), eachStep(keys, func(id, name string) error {
+		return s.Write(ctx, id, stepToken, name)
+	}))
 }
 
 // OpenSteppings starts the servers. The caller calls close. The error wraps [exec.ErrNotFound] if one is not installed.
@@ -94,20 +121,50 @@ func OpenSteppings() (all []Stepping, close func(), err error) {
 	return all, close, nil
 }
 
+// byHand is an operation in memory, by hand.
+type byHand struct {
+	token   string
+	results map[string][]byte
+}
+
 func steppingInMemory() Stepping {
 	var mu sync.Mutex
-	written := make(map[string][]byte)
+	all := make(map[string]*byHand)
 	return Stepping{
-		Name: "memory", By: "an entry of a map, under a mutex",
+		Name: "memory", By: "an entry of a map of maps, under a mutex",
 		Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 8 << 30}),
-		Write: func(_ context.Context, id string) error {
+		Claim: func(_ context.Context, id, token string) error {
 			mu.Lock()
 			defer mu.Unlock()
-			written[id] = stepResult
+			all[id] = &byHand{token, make(map[string][]byte)}
+			return nil
+		},
+		Write: func(_ context.Context, id, token, name string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			operation := all[id]
+			if operation == nil || operation.token != token {
+				return errFenced
+			}
+			if _, there := operation.results[name]; !there {
+				operation.results[name] = stepResult
+			}
 			return nil
 		},
 	}
 }
+
+var errFenced = errors.New("benchmark: another attempt has the operation")
+
+// leastStep is a step in Redis, by hand.
+var leastStep = redis.NewScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+if redis.call('HSETNX', KEYS[2], ARGV[2], ARGV[3]) == 1 then
+  redis.call('PEXPIRE', KEYS[2], ARGV[4])
+end
+return 1`)
 
 func steppingInRedis() (Stepping, func(), error) {
 	b, err := OpenRedis()
@@ -115,18 +172,29 @@ func steppingInRedis() (Stepping, func(), error) {
 		return Stepping{}, nil, err
 	}
 	return Stepping{
-		Name: "Redis", By: "SET NX GET", Servers: b, Store: redisStore(b),
-		Write: func(ctx context.Context, id string) error {
-			err := b.Redis.SetArgs(ctx, id, stepResult, redis.SetArgs{Mode: "NX", Get: true, TTL: ttl}).Err()
-			if errors.Is(err, redis.Nil) {
-				return nil
-			}
-			return err
+		Name: "Redis", By: "a script: GET, HSETNX, PEXPIRE", Servers: b, Store: redisStore(b),
+		Claim: func(ctx context.Context, id, token string) error { return b.Redis.Set(ctx, id, token, ttl).Err() },
+		Write: func(ctx context.Context, id, token, name string) error {
+			keys := []string{id, id + ":steps"}
+			stored, err := leastStep.Run(ctx, b.Redis, keys, token, name, stepResult, ttl.Milliseconds()).Int()
+			return fenced(stored, err)
 		},
 	}, b.Close, nil
 }
 
-const createSteps = "CREATE TABLE steps (key varchar(100), name varchar(100), result %s, PRIMARY KEY (key, name))"
+func fenced[N int | int64](changed N, err error) error {
+	if err == nil && changed == 0 {
+		err = errFenced
+	}
+	return err
+}
+
+// What is done by hand in a database.
+const (
+	createClaims = "CREATE TABLE claims (id varchar(100) PRIMARY KEY, token varchar(32) NOT NULL)"
+	createSteps  = "CREATE TABLE steps (id varchar(100), name varchar(100), result %s, PRIMARY KEY (id, name))"
+	insertStep   = "%s INTO steps SELECT id, %s, %s FROM claims WHERE id = %s AND token = %s%s"
+)
 
 func steppingInPostgres() (Stepping, func(), error) {
 	b := &Backends{}
@@ -134,13 +202,18 @@ func steppingInPostgres() (Stepping, func(), error) {
 		return Stepping{}, nil, err
 	}
 	ctx := context.Background()
-	_, err := b.Postgres.Exec(ctx, fmt.Sprintf(createSteps, "bytea"))
+	_, err := b.Postgres.Exec(ctx, createClaims+";"+fmt.Sprintf(createSteps, "bytea"))
+	insert := fmt.Sprintf(insertStep, "INSERT", "$2::text", "$3::bytea", "$1", "$4", " ON CONFLICT DO NOTHING")
 	return Stepping{
-		Name: "PostgreSQL", By: "INSERT ... ON CONFLICT DO NOTHING", Servers: b, Store: pgxstore.New(b.Postgres, pgxstore.Options{}),
-		Write: func(ctx context.Context, id string) error {
-			const insert = "INSERT INTO steps VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
-			_, err := b.Postgres.Exec(ctx, insert, id, "charge", stepResult)
+		Name: "PostgreSQL", By: "INSERT ... SELECT ... ON CONFLICT DO NOTHING", Servers: b,
+		Store: pgxstore.New(b.Postgres, pgxstore.Options{}),
+		Claim: func(ctx context.Context, id, token string) error {
+			_, err := b.Postgres.Exec(ctx, "INSERT INTO claims VALUES ($1, $2)", id, token)
 			return err
+		},
+		Write: func(ctx context.Context, id, token, name string) error {
+			tag, err := b.Postgres.Exec(ctx, insert, id, name, stepResult, token)
+			return fenced(tag.RowsAffected(), err)
 		},
 	}, b.Close, err
 }
@@ -152,19 +225,20 @@ func steppingInMariaDB() (Stepping, func(), error) {
 		return Stepping{}, nil, err
 	}
 	b.add(server.Server)
+	ctx := context.Background()
 	db, err := sql.Open("mysql", server.DSN())
 	if err != nil {
 		return Stepping{}, b.Close, err
 	}
 	b.closers = append(b.closers, func() { _ = db.Close() })
-	_, err = db.Exec("CREATE TABLE steps (`key` varchar(100), name varchar(100), result blob, PRIMARY KEY (`key`, name))")
-	err = errors.Join(err, mysqlstore.Migrate(context.Background(), db, mysqlstore.Options{}))
+	for _, create := range []string{createClaims, fmt.Sprintf(createSteps, "blob")} {
+		_, failed := db.ExecContext(ctx, create)
+		err = errors.Join(err, failed)
+	}
+	err = errors.Join(err, mysqlstore.Migrate(ctx, db, mysqlstore.Options{}))
 	return Stepping{
-		Name: "MariaDB", By: "INSERT IGNORE", Servers: b, Store: mysqlstore.New(db, mysqlstore.Options{}),
-		Write: func(ctx context.Context, id string) error {
-			_, err := db.ExecContext(ctx, "INSERT IGNORE INTO steps VALUES (?, ?, ?)", id, "charge", stepResult)
-			return err
-		},
+		Name: "MariaDB", By: "INSERT IGNORE ... SELECT", Servers: b, Store: mysqlstore.New(db, mysqlstore.Options{}),
+		Claim: claimIn(db), Write: writeIn(db, "INSERT IGNORE"),
 	}, b.Close, err
 }
 
@@ -181,13 +255,28 @@ func steppingInSQLite() (Stepping, func(), error) {
 	}
 	db, err := sql.Open("sqlite", filepath.Join(dir, "steps")+"?_pragma=journal_mode(wal)&_pragma=synchronous(normal)")
 	if err == nil {
-		_, err = db.ExecContext(ctx, fmt.Sprintf(createSteps, "blob"))
+		_, err = db.ExecContext(ctx, createClaims+";"+fmt.Sprintf(createSteps, "blob"))
 	}
 	return Stepping{
-		Name: "SQLite", By: "INSERT OR IGNORE", Store: store,
-		Write: func(ctx context.Context, id string) error {
-			_, err := db.ExecContext(ctx, "INSERT OR IGNORE INTO steps VALUES (?, ?, ?)", id, "charge", stepResult)
-			return err
-		},
+		Name: "SQLite", By: "INSERT OR IGNORE ... SELECT", Store: store,
+		Claim: claimIn(db), Write: writeIn(db, "INSERT OR IGNORE"),
 	}, func() { _, _ = store.Close(), db.Close(); end() }, err
+}
+
+func claimIn(db *sql.DB) func(ctx context.Context, id, token string) error {
+	return func(ctx context.Context, id, token string) error {
+		_, err := db.ExecContext(ctx, "INSERT INTO claims VALUES (?, ?)", id, token)
+		return err
+	}
+}
+
+func writeIn(db *sql.DB, insertion string) func(ctx context.Context, id, token, name string) error {
+	insert := fmt.Sprintf(insertStep, insertion, "?", "?", "?", "?", "")
+	return func(ctx context.Context, id, token, name string) error {
+		result, err := db.ExecContext(ctx, insert, name, stepResult, id, token)
+		if err != nil {
+			return err
+		}
+		return fenced(result.RowsAffected())
+	}
 }

@@ -1,4 +1,4 @@
-// Command steps compares what a step costs with a write of the same size by hand, on each store, and writes a table.
+// Command steps compares what a step costs with a write by hand that promises as much, on each store, and writes a table.
 //
 //	go run ./benchmark/cmd/steps [-rounds n] [-out file]
 //
@@ -31,13 +31,14 @@ func main() {
 	}
 }
 
-// batch is how many steps are measured at a time, one after the other.
-const batch = 1000
+// batch is of how many operations the steps are measured at a time, one after the other.
+const batch = 400
 
 const head = `# A step, beside a write by hand
 
-The results of a step have 200 bytes. A write by hand stores as many, and keeps what is there already. Processor time of
-client and server together: the median of the ratios, with their quartiles, of %d rounds of %d. The table is written by
+Operations have three steps, whose results have 200 bytes each. A write by hand stores as many bytes, in one statement or
+script, if the operation has the token of the attempt, and keeps a result that is there already. Processor time of client and
+server together: the median of the ratios, with their quartiles, of %d rounds of %d operations. The table is written by
 ` + "`go run ./benchmark/cmd/steps`" + `.
 
 | store | write by hand | a write | a step | ratio |
