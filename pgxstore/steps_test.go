@@ -133,6 +133,23 @@ func TestStepsOutliveARollback(t *testing.T) {
 	}
 }
 
+// Steps whose transaction was rolled back can be forgotten at once, although their record has a lease.
+func TestForgetStepsOfARollback(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	store := mustBeside(t, pool, newPool(t, serverURL(t)), newTable(t, pool, pgxstore.Options{}))
+	for range 5 { // the first time prepares the statements
+		key, own := begun(t, store)
+		requireStep(t, own.(idempotency.Checkpointer), "charge", "1")
+		require.NoError(t, own.Release(t.Context(), time.Hour))
+		entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.NoError(t, store.(idempotency.Inspector).Forget(t.Context(), entry))
+		_, err = store.(idempotency.Inspector).Inspect(t.Context(), key)
+		require.ErrorIs(t, err, idempotency.ErrNoRecord)
+	}
+}
+
 // A step beside a transaction does not wait for ever for a connection that the transactions have.
 func TestStepsOnThePoolOfTransactions(t *testing.T) {
 	t.Parallel()

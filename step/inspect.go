@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
 var _ idempotency.Inspector = (*store)(nil)
@@ -62,7 +64,7 @@ func (s *store) Forget(ctx context.Context, asked idempotency.Entry) error {
 	if err != nil && !errors.Is(err, idempotency.ErrNoRecord) {
 		return err
 	}
-	steps, none := leased.Inspect(ctx, keyOfSteps(asked.Key))
+	steps, none := lapsed(ctx, leased, keyOfSteps(asked.Key))
 	switch {
 	case errors.Is(none, idempotency.ErrNoRecord):
 		return err
@@ -72,6 +74,19 @@ func (s *store) Forget(ctx context.Context, asked idempotency.Entry) error {
 		return idempotency.ErrEntryChanged
 	}
 	return leased.Forget(ctx, steps)
+}
+
+// lapsed returns the entry of the record with the steps when its lease has lapsed. It is short, and nobody renews it.
+func lapsed(ctx context.Context, leased idempotency.Inspector, key idempotency.Key) (idempotency.Entry, error) {
+	for {
+		steps, err := leased.Inspect(ctx, key)
+		if err != nil || steps.State != idempotency.StateRunning {
+			return steps, err
+		}
+		if !polling.Sleep(ctx, max(steps.LeaseLeft, time.Millisecond), nil) {
+			return steps, context.Cause(ctx)
+		}
+	}
 }
 
 // List implements [idempotency.Inspector]. It lists the records of the transactional store. If the leased one has the same
