@@ -66,6 +66,10 @@ type RedisOptions struct {
 //   - The server has reached its maxclients and closes connections: it counts as down. So give it more than all
 //     processes together have.
 //
+// The results of steps, see package step, are in a hash beside the record. While a Cluster moves a slot, a script gets at both
+// only if both are there, and on the same server. Until the slot has moved, a step of any other operation may fail, and its
+// result is not stored.
+//
 // If a client does not tell the size of its pool, the store assumes ten connections for each processor.
 //
 // Nothing else may change the expiry of a record: EXPIRE on the record of a running operation ends its lease, or

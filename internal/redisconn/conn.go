@@ -107,15 +107,27 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 
 // Script is what EVAL and EVALSHA take.
 type Script struct {
-	source, hash any // strings
-	keys         int // so many of its arguments are keys, the first ones; besides the key that it runs on
+	source, hash any  // strings
+	keys         int  // so many of its arguments are keys, the first ones; besides the key that it runs on
+	needs        bool // it can do nothing without them
 }
 
 // NewScript returns the script of that source.
-func NewScript(source string) Script { return Script{source, redis.NewScript(source).Hash(), 0} }
+func NewScript(source string) Script {
+	return Script{source: source, hash: redis.NewScript(source).Hash()}
+}
 
-// With returns the script with so many keys among its arguments.
-func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys} }
+// With returns the script with so many keys among its arguments. While the slot is on its way to another server, a script
+// gets at no two keys of it, unless both are on the same server: it runs without them then.
+func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys, false} }
+
+// Needs is With for keys that the script cannot do without.
+func (s Script) Needs(keys int) Script { return Script{s.source, s.hash, keys, true} }
+
+// command returns the arguments of EVALSHA that run the script on key.
+func (s Script) command(key any, args []any) []any {
+	return append(append(make([]any, 0, 8), "evalsha", s.hash, 1+s.keys, key), args...)
+}
 
 // uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
 func (s Script) uncached(args []any) []any { return slices.Concat([]any{"eval", s.source}, args[2:]) }
@@ -138,15 +150,24 @@ type sender func(ctx context.Context, key any, args []any) (reply string, err er
 func (c *Conn) run(
 	ctx context.Context, send sender, script Script, key any, args []any,
 ) (reply string, lost bool, err error) {
-	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 1+script.keys, key), args...)
+	command := script.command(key, args)
 	lost, err = c.again(ctx, func() (err error) {
-		reply, err = send(ctx, key, command)
-		if isNoScript(err) {
-			reply, err = send(ctx, key, script.uncached(command))
+		reply, err = script.sent(ctx, send, key, command)
+		if IsSlotMoving(err) && script.keys > 0 && !script.needs {
+			reply, err = script.sent(ctx, send, key, script.With(0).command(key, args[script.keys:]))
 		}
 		return err
 	})
 	return reply, lost, err
+}
+
+// sent sends a command that runs the script.
+func (s Script) sent(ctx context.Context, send sender, key any, command []any) (reply string, err error) {
+	reply, err = send(ctx, key, command)
+	if isNoScript(err) {
+		reply, err = send(ctx, key, s.uncached(command))
+	}
+	return reply, err
 }
 
 // RunStaged is RunCopied for a script that moves a text which is too large to pass through it. The text is put under the

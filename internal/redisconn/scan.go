@@ -27,22 +27,37 @@ const (
 )
 
 // Look reads all that is under a key, and a hash, at one moment: a transaction does it, because a script would copy a large
-// value. If there is nothing under the key, the expiry is Missing.
+// value. While a slot moves, it reads the hash a moment earlier. If there is nothing under the key, the expiry is Missing.
 func (c *Conn) Look(ctx context.Context, key, hash string) (seen Seen, err error) {
 	_, err = c.again(ctx, func() error {
 		pipe := c.client.TxPipeline()
-		value, expiry, fields := pipe.Get(ctx, key), pipe.PTTL(ctx, key), pipe.HGetAll(ctx, hash)
-		if err := c.exec(ctx, key, pipe); err != nil {
-			return err
+		fields := pipe.HGetAll(ctx, hash)
+		seen, err = c.look(ctx, key, pipe)
+		if IsSlotMoving(err) {
+			apart := c.client.Pipeline()
+			fields = apart.HGetAll(ctx, hash)
+			if err := c.exec(ctx, key, apart); err != nil {
+				return err
+			}
+			seen, err = c.look(ctx, key, c.client.TxPipeline())
 		}
-		start, err := value.Bytes()
-		seen = Seen{start, int64(len(start)), expiry.Val(), fields.Val()}
+		seen.Hash = fields.Val()
 		return err
 	})
 	if errors.Is(err, redis.Nil) {
 		return Seen{Expiry: Missing}, nil
 	}
 	return seen, err
+}
+
+// look ends a transaction by what reads a key.
+func (c *Conn) look(ctx context.Context, key string, pipe redis.Pipeliner) (Seen, error) {
+	value, expiry := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
+	if err := c.exec(ctx, key, pipe); err != nil {
+		return Seen{}, err
+	}
+	start, err := value.Bytes()
+	return Seen{Start: start, Size: int64(len(start)), Expiry: expiry.Val()}, err
 }
 
 // Literal returns a pattern that matches text, and nothing else.

@@ -42,7 +42,9 @@ if (state == 'released' or lapsed) and own == asked and content == fingerprint t
   then
     local claimed = string.match(claim, '^.- attempt=') .. string.format('%d', attempt + 1) .. origin .. '\n'
     put(key, claimed, 'PX', ttl)
-    redis.call('PEXPIRE', steps, ttl)
+    if steps then
+      redis.call('PEXPIRE', steps, ttl)
+    end
     return claimed .. string.format('%d', math.max(0, remaining))
   end
 end

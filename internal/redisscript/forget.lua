@@ -29,5 +29,11 @@ if state ~= asked or tonumber(tried) ~= tonumber(attempt)
 then
   return 'changed'
 end
-redis.call('UNLINK', key, steps)
+if steps then
+  redis.call('UNLINK', key, steps)
+elseif state == 'completed' then -- there are no steps
+  redis.call('UNLINK', key)
+else
+  return redis.error_reply('TRYAGAIN the steps may be on another server')
+end
 return 'OK'

@@ -39,7 +39,7 @@ var checkpoint string
 var checkpoints string
 
 // The scripts of the store. Each says in its source what its arguments are. KEYS[1] is the record. The last of the others
-// is that of the steps; without it, there are none.
+// is that of the steps; without it, there are none, or they are out of reach for a while.
 var (
 	Claim    = redisconn.NewScript(record + claim).With(1)
 	Extend   = redisconn.NewScript(record + extend)
@@ -49,6 +49,6 @@ var (
 
 	Remaining = redisconn.NewScript(remaining)
 
-	Checkpoint  = redisconn.NewScript(record + checkpoint).With(1)
-	Checkpoints = redisconn.NewScript(record + checkpoints).With(1)
+	Checkpoint  = redisconn.NewScript(record + checkpoint).Needs(1)
+	Checkpoints = redisconn.NewScript(record + checkpoints).Needs(1)
 )

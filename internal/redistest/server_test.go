@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -193,4 +194,49 @@ func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *re
 		}
 	}
 	return owner, other
+}
+
+// While a slot moves, further attempts are claimed, renewed and settled, whether or not they have steps.
+func TestRedisFurtherAttemptsOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := testservice.NewClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	steps := map[string]func(idempotency.Claim) error{
+		"extension":  func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
+		"release":    func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
+		"completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
+		"large completion": func(c idempotency.Claim) error {
+			return c.Complete(t.Context(), testservice.Large(), time.Hour)
+		},
+	}
+	again := func(name string) idempotency.Key { return idempotency.Key{ID: "again " + name} }
+	before := map[string]idempotency.Claim{}
+	for name := range steps {
+		first := testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
+		require.NoError(t, first.Release(t.Context(), time.Hour))
+		if name != "release" {
+			before[name] = testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
+		}
+	}
+	testservice.MustClaim(t, store, idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
+
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	from, to := ownerAndOther(t, masters)
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+
+	_, claim, err := store.Begin(t.Context(), idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
+	assert.NoError(t, err)
+	assert.Nil(t, claim)
+	_, claim, err = store.Begin(t.Context(), again("release"), testservice.AttemptFor(time.Hour))
+	if assert.NoError(t, err) {
+		before["release"] = claim
+	}
+	for name, step := range steps {
+		if before[name] != nil {
+			assert.NoError(t, step(before[name]), name)
+		}
+	}
 }
