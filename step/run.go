@@ -15,9 +15,6 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// begunMark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
-const begunMark = "?"
-
 // within is the key under which the context of a step has the Steps that it is one of.
 type within struct{}
 
@@ -34,6 +31,7 @@ type execution struct {
 	work  work
 	ask   work // nil: nobody can be asked
 	found bool // an earlier attempt has run the step
+	ended bool // it has run, and must not run again
 
 	decode func(data []byte) error // takes the result
 }
@@ -56,24 +54,20 @@ func (x *execution) run(ctx context.Context) (err error) {
 
 // begin begins the step, unless it is begun already.
 func (x *execution) begin(ctx context.Context) error {
-	data, found, err := x.steps.Begin(ctx, x.name)
+	data, found, err := x.steps.Begin(ctx, x.name, x.once)
 	if err != nil {
 		return x.refused(err)
 	}
 	x.found = found
-	ended := false
 	defer func() {
-		if !ended { // or it has failed
+		if !x.ended { // or it has failed
 			x.steps.Undo(x.name)
 		}
 	}()
 	if found {
-		err = x.take(data, errNotKept)
-	} else {
-		err = x.execute(ctx)
+		return x.take(data, errNotKept)
 	}
-	ended = err == nil || errors.Is(err, ErrResult)
-	return err
+	return x.execute(ctx)
 }
 
 // check refuses a step that must not begin.
@@ -85,6 +79,8 @@ func (x *execution) check(ctx context.Context) error {
 		return x.misuse("its name is invalid")
 	case ctx.Value(within{}) == x.steps:
 		return x.misuse("it is within another step")
+	case x.steps.HasEnded():
+		return x.misuse(checkpoint.ErrEnded.Error())
 	case x.steps.Keeper == nil && (x.steps.Claimed || x.once):
 		return fmt.Errorf("idempotency: step %q: nothing keeps its result: %w", x.name, errors.ErrUnsupported)
 	}
@@ -92,7 +88,7 @@ func (x *execution) check(ctx context.Context) error {
 }
 
 func isName(name string) bool {
-	return name != "" && len(name) <= MaxName && !strings.Contains(name, begunMark) &&
+	return name != "" && len(name) <= MaxName && !strings.Contains(name, checkpoint.Mark) &&
 		!strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
@@ -117,7 +113,7 @@ func (x *execution) failed(err error) error {
 func (x *execution) execute(ctx context.Context) error {
 	work := x.work
 	if x.once {
-		begun, err := x.mark(ctx)
+		begun, err := x.isBegun(ctx)
 		switch {
 		case err != nil:
 			return x.failed(err)
@@ -151,9 +147,9 @@ func (x *execution) execute(ctx context.Context) error {
 	return x.take(stored, cmp.Or(unfit, errNotKept))
 }
 
-// mark stores that the step has begun. It reports whether an earlier attempt has begun it.
-func (x *execution) mark(ctx context.Context) (before bool, err error) {
-	mark := x.name + begunMark
+// isBegun reports whether the step was begun before, and stores that it has begun now.
+func (x *execution) isBegun(ctx context.Context) (before bool, err error) {
+	mark := x.name + checkpoint.Mark
 	if x.steps.Has(mark) {
 		return true, nil
 	}
@@ -193,6 +189,7 @@ func (x *execution) take(stored []byte, why error) error {
 	if len(stored) > 0 {
 		why = x.decode(stored)
 	}
+	x.ended = true
 	if why != nil {
 		return fmt.Errorf("%w: step %q: %w", ErrResult, x.name, why)
 	}

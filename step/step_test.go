@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/step"
 )
@@ -568,4 +569,102 @@ func (c stepClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	}
 	found, err := c.Checkpointer.Checkpoints(ctx)
 	return maps.Clone(found), err
+}
+
+// An attempt without steps that has ended is told from a store that keeps none.
+func TestAtMostOnceAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, newMemory())
+	var left context.Context
+	h.attempt(func(ctx context.Context) { left = context.WithoutCancel(ctx) })
+	_, err := step.AtMostOnce(left, "charge", h.charge, nil)
+	require.ErrorIs(t, err, step.ErrMisuse)
+	require.ErrorContains(t, err, "attempt has ended")
+}
+
+// A step of AtMostOnce does not begin if there is no room for its result.
+func TestMarkAtTheBound(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, newMemory())
+	h.attempt(func(ctx context.Context) {
+		for i := 1; i < step.MaxSteps; i++ {
+			_, err := step.Do(ctx, fmt.Sprint("n", i), func(context.Context) (int, error) { return i, nil })
+			assert.NoError(h, err)
+		}
+		_, err := step.AtMostOnce(ctx, "charge", h.charge, h.charge)
+		assert.ErrorIs(h, err, step.ErrMisuse)
+		assert.ErrorContains(h, err, "too many steps")
+	})
+	require.Zero(t, h.effect.Load())
+}
+
+// Whatever has begun can be asked about.
+func TestManyMarks(t *testing.T) {
+	t.Parallel()
+	store := newMemory()
+	h := newHarness(t, store)
+	h.attempt(func(ctx context.Context) {
+		var all sync.WaitGroup
+		for i := range step.MaxSteps {
+			all.Go(func() { _, _ = step.AtMostOnce(ctx, fmt.Sprint("n", i), h.down, nil) })
+		}
+		all.Wait()
+	})
+	entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(entry.Steps), step.MaxSteps/2)
+	h.attempt(func(ctx context.Context) { // each one that was begun may be asked about
+		for _, s := range entry.Steps {
+			_, err := step.AtMostOnce(ctx, s.Name[:len(s.Name)-1], h.down, h.charge)
+			assert.NoError(h, err)
+		}
+	})
+}
+
+// An error of fn is one of fn, whatever it wraps.
+func TestErrorLikeThatOfAStep(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, newMemory())
+	h.attempt(func(ctx context.Context) {
+		inner := fmt.Errorf("another operation: %w", step.ErrResult)
+		_, err := step.Do(ctx, "charge", func(context.Context) (int, error) { return 0, inner })
+		assert.Equal(h, inner, err)
+		_, err = step.Do(ctx, "charge", func(context.Context) (int, error) { return 1, nil })
+		assert.NoError(h, err)
+	})
+}
+
+// hanging is a Keeper that does not answer.
+type hanging struct{}
+
+func (hanging) Checkpoint(ctx context.Context, _ string, _ []byte) ([]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (hanging) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// fixed is an attempt.
+type fixed struct{ steps *checkpoint.Steps }
+
+func (f fixed) Steps() *checkpoint.Steps { return f.steps }
+
+// Steps that run together wait together for a store that does not answer, and not one after the other.
+func TestHangingStore(t *testing.T) {
+	t.Parallel()
+	steps := &checkpoint.Steps{Keeper: hanging{}, Claimed: true, Again: true, Timeout: 300 * time.Millisecond}
+	ctx := context.WithValue(t.Context(), checkpoint.Key{}, fixed{steps})
+	began := time.Now()
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			_, err := step.Do(ctx, fmt.Sprint("n", i), func(context.Context) (int, error) { return 1, nil })
+			assert.Error(t, err)
+		})
+	}
+	all.Wait()
+	require.Less(t, time.Since(began), time.Second)
 }

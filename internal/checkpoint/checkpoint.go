@@ -5,6 +5,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 )
@@ -39,13 +40,16 @@ type Steps struct {
 	mu    sync.Mutex
 	ended bool
 	kept  bool              // this attempt may have stored a checkpoint
-	begun map[string]bool   // steps that run, or have ended without an error
+	begun map[string]bool   // steps that run, or have ended without an error; true: it has a mark
 	known map[string][]byte // checkpoints of this attempt and of earlier ones
 	size  int               // of those that are known or about to be stored: bytes of names and data
 }
 
 // Ended is for an attempt that has had no step.
 var Ended = &Steps{ended: true}
+
+// Mark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
+const Mark = "?"
 
 // The bounds of the checkpoints of one operation.
 const (
@@ -74,9 +78,10 @@ func (s *Steps) Kept() bool {
 	return s.kept
 }
 
-// Begin begins a step, and returns its checkpoint if there is one. If the step ends with an error, Undo is called.
-func (s *Steps) Begin(ctx context.Context, name string) (data []byte, found bool, err error) {
-	if err := s.enter(name); err != nil {
+// Begin begins a step, and returns its checkpoint if there is one. Marked says that the step stores its mark before. If the
+// step ends with an error, Undo is called.
+func (s *Steps) Begin(ctx context.Context, name string, marked bool) (data []byte, found bool, err error) {
+	if err := s.enter(name, marked); err != nil {
 		return nil, false, err
 	}
 	if err := s.read(ctx); err != nil {
@@ -86,36 +91,38 @@ func (s *Steps) Begin(ctx context.Context, name string) (data []byte, found bool
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, found = s.known[name]
-	if !found && s.count() > MaxCount {
+	if few := 2*(len(s.known)+len(s.begun)) <= MaxCount; !found && !few && s.count() > MaxCount {
 		delete(s.begun, name)
 		return nil, false, ErrMany
 	}
 	return data, found, nil
 }
 
-func (s *Steps) enter(name string) error {
+func (s *Steps) enter(name string, marked bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	_, twice := s.begun[name]
 	switch {
 	case s.ended:
 		return ErrEnded
-	case s.begun[name]:
+	case twice:
 		return ErrTwice
 	case s.begun == nil:
 		s.begun, s.known = make(map[string]bool), make(map[string][]byte)
 	}
-	s.begun[name] = true
+	s.begun[name] = marked
 	return nil
 }
 
 // read asks the Keeper for the checkpoints of earlier attempts, unless it has answered before.
 func (s *Steps) read(ctx context.Context) error {
+	until := time.Now().Add(s.Timeout) // which includes what others ask before
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	if s.Keeper == nil || !s.Again {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	found, err := s.Keeper.Checkpoints(ctx)
 	if err != nil {
@@ -131,15 +138,19 @@ func (s *Steps) read(ctx context.Context) error {
 	return nil
 }
 
-// count returns how many checkpoints there will be when all steps have ended.
+// count returns how many checkpoints there will be when all steps have ended, and all that have a mark.
 func (s *Steps) count() int {
-	n := len(s.known)
-	for name := range s.begun {
-		if _, known := s.known[name]; !known {
-			n++
+	all := make(map[string]bool, MaxCount)
+	for name := range s.known {
+		all[name], all[strings.TrimSuffix(name, Mark)] = true, true
+	}
+	for name, marked := range s.begun {
+		all[name] = true
+		if marked {
+			all[name+Mark] = true
 		}
 	}
-	return n
+	return len(all)
 }
 
 // Undo lets a step begin again.
@@ -147,6 +158,13 @@ func (s *Steps) Undo(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.begun, name)
+}
+
+// HasEnded reports whether the attempt has ended.
+func (s *Steps) HasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // Has reports whether there is a checkpoint of that name.
