@@ -106,12 +106,17 @@ func (a *attempt) confirm(tx *transaction) error {
 	if err != nil {
 		return err
 	}
-	isHeld, _, _ := now.Held(a.names, a.request)
-	isNew := now.Counts() && string(now.Token) != string(a.seen.Token)
-	if isHeld || isNew {
+	if a.isLost(now) {
 		return idempotency.ErrClaimLost
 	}
 	return nil
+}
+
+// isLost reports whether somebody else has, or has had, the key by that record since it was claimed.
+func (a *attempt) isLost(now *sqlstore.Row) bool {
+	isHeld, _, _ := now.Held(a.names, a.request)
+	isNew := now.Counts() && string(now.Token) != string(a.seen.Token)
+	return isHeld || isNew
 }
 
 // Undo implements [sqlstore.Attempt]. The connection is free for others again.
@@ -159,8 +164,18 @@ func (a *attempt) leave() {
 }
 
 // Alive implements [sqlstore.Attempt]. The key stays claimed even if SQLite has rolled back: an answer of 400 or more can
-// be stored then.
-func (a *attempt) Alive(context.Context) bool { return true }
+// be stored then. As long as no transaction has begun, another process may have had the key.
+func (a *attempt) Alive(ctx context.Context) bool {
+	if !a.mu.TryLock() {
+		return true // it begins, and looks by itself
+	}
+	defer a.mu.Unlock()
+	if a.loan != nil || a.ended {
+		return true
+	}
+	now, err := a.store.file.look(ctx, a.digest)
+	return err != nil || !a.isLost(now)
+}
 
 // Commit implements [sqlstore.Attempt]. The record of a handler that has no transaction waits for the disk together
 // with other steps. If ctx ends while a transaction is committed, the key stays claimed until it is known what has come

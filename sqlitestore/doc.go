@@ -51,8 +51,8 @@
 // process, as drivers with cgo have, would end the locks of this one.
 //
 // A TxStore knows only its own operations that run. If two processes, or two stores of one process, get the same key at
-// the same time, as during a deployment, both run the handler. One commits. The other one is told with its first
-// statement, or at the latest when it is to commit, that its claim is lost. Its effects in the file are undone, and its
+// the same time, as during a deployment, both run the handler. One commits. The other one is told within about a second, or
+// with its first statement, that its claim is lost. Its effects in the file are undone, and its
 // client is told to try again, which replays the answer of the first. What it has done elsewhere is done twice, unless
 // the other system compares the DownstreamKey, which both have. Where it does not, use a Store, or one TxStore in one
 // process. It is the same if a Store gets a key that a TxStore runs: the lease counts, unless the transaction has begun.

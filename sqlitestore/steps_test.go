@@ -173,3 +173,27 @@ func TestStepsNeedRoom(t *testing.T) {
 	}
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
 }
+
+// Two processes may run the same operation. The one that comes later has the steps of the other, also if the other has
+// completed the operation in the meantime: it does not do them again.
+func TestTwoProcessesShareSteps(t *testing.T) {
+	t.Parallel()
+	tx, steps := newPath(t), newPath(t)
+	var claims []idempotency.Checkpointer
+	for range 2 {
+		store, err := step.Beside(openTx(t, tx, sqlitestore.Options{}), open(t, steps, sqlitestore.Options{}))
+		require.NoError(t, err)
+		_, claim := begun(t, store, "key")
+		claims = append(claims, claim.(idempotency.Checkpointer))
+	}
+	first, second := claims[0], claims[1]
+	_, err := first.Checkpoint(t.Context(), "charge", []byte("1"))
+	require.NoError(t, err)
+	require.NoError(t, first.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
+	time.Sleep(5 * time.Millisecond) // the later the other one asks, the less may be left
+
+	found, err := second.Checkpoints(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]byte{"charge": []byte("1")}, found)
+	require.ErrorIs(t, second.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour), idempotency.ErrClaimLost)
+}

@@ -24,6 +24,10 @@ func TestTwoProcessesRunOneKey(t *testing.T) {
 			return h.answers(201)
 		},
 		"without a transaction": func(_ *testing.T, h *handler) error { return h.answers(404) },
+		"within a second": func(t *testing.T, h *handler) error {
+			require.ErrorIs(t, h.Extend(t.Context(), time.Minute), idempotency.ErrClaimLost)
+			return h.answers(201)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -27,7 +27,8 @@ import (
 //
 // The leased store has a record for each operation with steps that is not completed. The Endpoint of its key is that of the
 // operation behind "steps of ". A request whose content differs from that of an earlier attempt with steps gets
-// [idempotency.ErrKeyReused] from its first step. The record is removed when the operation is completed. If a process
+// [idempotency.ErrKeyReused] from its first step. When the operation is completed, the record stays for a minute: where two
+// processes may run one operation, as with one file of SQLite, the slower one finds that its steps are done. If a process
 // dies in between, the record stays until it expires.
 //
 // The error says that tx is not transactional, or that leased is.
@@ -85,6 +86,9 @@ type claim struct {
 // is over has left. The token of the later claim fences the earlier one off. Some stores renew a lease of which granting it
 // has taken a large part. This one is long enough for them to save that.
 const besideLease = 20 * time.Millisecond
+
+// besideKept is how long the steps of a completed operation are kept for an attempt that does not know of that yet.
+const besideKept = time.Minute
 
 // keeper returns the claim in the leased store.
 func (c *claim) keeper(ctx context.Context) (idempotency.Checkpointer, error) {
@@ -162,7 +166,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	err := c.Claim.Complete(ctx, resp, ttl)
 	steps := c.end()
 	if err == nil && steps != nil {
-		_ = steps.Release(ctx, time.Millisecond) // if it fails, the record expires later
+		_ = steps.Release(ctx, min(ttl/2, besideKept)) // if it fails, the record expires later; but before that of the answer
 	}
 	return err
 }
