@@ -67,8 +67,7 @@ func (a *attempt) Steps() *checkpoint.Steps {
 	}
 	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
 	if _, ok := a.lease.claim.(Checkpointer); ok {
-		steps.Keeper, steps.Timeout = a, a.lease.timeout
-		steps.Again = a.operation.attempt > 1 || a.lease.transactional
+		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.timeout, a.operation.attempt > 1 || a.lease.transactional
 	}
 	a.steps.CompareAndSwap(nil, steps)
 	return a.steps.Load()

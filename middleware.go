@@ -485,5 +485,6 @@ func (e *exchange) outgrown(resp Response) error {
 		x.conclude(0, fateUnknown, Response{}, errInterrupted) // until it is known how the handler ends
 		return nil
 	}
+	defer x.endSteps() // although the handler goes on
 	return x.complete()
 }

@@ -668,3 +668,17 @@ func TestHangingStore(t *testing.T) {
 	all.Wait()
 	require.Less(t, time.Since(began), time.Second)
 }
+
+// Once an answer that is too large has completed the operation, no step begins.
+func TestStepBehindALargeAnswer(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t, newMemory())
+	service := testservice.Setup{Store: newMemory(), Opts: idempotency.Options{MaxResponse: 100}}.Serve(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(strings.Repeat("x", 1000)))
+			_, err := step.Do(r.Context(), "charge", h.charge)
+			assert.ErrorIs(t, err, step.ErrMisuse)
+		})
+	require.Equal(t, 200, service.Post("k", "body").Status)
+	require.Zero(t, h.effect.Load())
+}
