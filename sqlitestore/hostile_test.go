@@ -123,3 +123,17 @@ func TestForeignTypes(t *testing.T) {
 		})
 	}
 }
+
+// Steps of another type than a store writes are refused. No writer goes on for ever because of them.
+func TestForeignSteps(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
+		digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps)`)
+	store := open(t, path, sqlitestore.Options{})
+	claim := checkpointed(t, store, "key")
+	execute(t, foreign(t, path), "UPDATE idempotency_records SET steps = CAST(x'02c3a900' AS TEXT)")
+	_, err := claim.Checkpoint(t.Context(), "ship", []byte("2"))
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+}

@@ -123,9 +123,13 @@ func (l *lease) Checkpoint(ctx context.Context, name string, data []byte) ([]byt
 	return a.stored, restored
 }
 
+// races is how often the record may be made again while a checkpoint is added to it. More often, no store has written what
+// is there: its length is not that of what is read.
+const races = 8
+
 // add stores a checkpoint, unless there is one of that name. It returns false if the claim does not hold its record.
 func (l *lease) add(steps Steps, a *adding) (bool, error) {
-	for {
+	for range races {
 		known := l.checkpoints.known()
 		if !has(known, a.name) {
 			if a.isFull = !steps.HasRoom(len(a.name) + len(a.data)); a.isFull {
@@ -151,6 +155,7 @@ func (l *lease) add(steps Steps, a *adding) (bool, error) {
 			return true, nil
 		}
 	}
+	return false, Invalid("checkpoints of another length")
 }
 
 // found returns the checkpoints that are stored. Held says that the claim holds its record.
