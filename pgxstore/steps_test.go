@@ -440,3 +440,39 @@ func TestStepWaitsForStandby(t *testing.T) {
 	c.standby.Resume()
 	requireStep(t, claim, "charge", "1")
 }
+
+// An attempt whose session has died stores no step, and takes none away from its successor.
+func TestStepsOfADeadSession(t *testing.T) {
+	t.Parallel()
+	pool, direct := newPool(t, serverURL(t)), newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	store := mustBeside(t, pool, newPool(t, serverURL(t)), opts)
+	var attempts, effects atomic.Int64
+	died, inStep, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	charge := func(context.Context) (int64, error) { return effects.Add(1), nil }
+	h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if attempts.Add(1) == 1 {
+			tx, _ := pgxstore.Tx(r.Context())
+			execute(t, direct, "SELECT pg_terminate_backend($1, 10000)", pidOf(t, r.Context(), tx))
+			close(died)
+			<-inStep
+			_, err := step.Do(context.WithoutCancel(r.Context()), "charge", charge)
+			assert.ErrorIs(t, err, idempotency.ErrClaimLost)
+			close(over)
+			return
+		}
+		n, err := step.Do(r.Context(), "charge", func(ctx context.Context) (int64, error) {
+			close(inStep)
+			<-over
+			return charge(ctx)
+		})
+		assert.NoError(t, err)
+		assert.EqualValues(t, 1, n)
+		w.WriteHeader(http.StatusCreated)
+	})
+	first := make(chan int)
+	go func() { first <- post(h, "1").Code }()
+	<-died
+	require.Equal(t, http.StatusCreated, post(h, "1").Code)
+	require.NotEqual(t, http.StatusCreated, <-first)
+}

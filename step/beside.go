@@ -109,8 +109,12 @@ func (c *claim) keeper(ctx context.Context) (idempotency.Checkpointer, error) {
 	return c.steps, nil
 }
 
-// begin claims the record with the steps, unless the lease of an earlier attempt has not lapsed yet.
+// begin claims the record with the steps, unless the lease of an earlier attempt has not lapsed yet. An attempt that has lost
+// its transaction must not take over from the next one.
 func (c *claim) begin(ctx context.Context) (left time.Duration, err error) {
+	if err := c.stillHolds(ctx); err != nil {
+		return 0, err
+	}
 	request := c.request
 	request.Lease, request.TakeOver = besideLease, true
 	record, own, err := c.leased.Begin(ctx, c.key, request)
@@ -128,6 +132,18 @@ func (c *claim) begin(ctx context.Context) (left time.Duration, err error) {
 	}
 	c.steps, c.empty = steps, record.Attempt == 1
 	return 0, nil
+}
+
+// stillHolds asks whether the transaction is still there. A client that hangs up does not end the question: some drivers
+// would close the connection.
+func (c *claim) stillHolds(ctx context.Context) error {
+	asked := context.WithoutCancel(ctx)
+	if until, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		asked, cancel = context.WithDeadline(asked, until)
+		defer cancel()
+	}
+	return c.Claim.Extend(asked, besideLease)
 }
 
 // Checkpoint implements [idempotency.Checkpointer].
