@@ -82,9 +82,9 @@ type claim struct {
 	ended bool
 }
 
-// besideLease is that of the record with the steps. It is short: who has the transaction may take over what an attempt that
-// is over has left. The token of the later claim fences the earlier one off. Some stores renew a lease of which granting it
-// has taken a large part. This one is long enough for them to save that.
+// besideLease is the lease of the record with the steps. It is short, so that the next attempt takes the record over soon. The
+// token of the next claim fences this one off. It is long enough to be granted: a store may renew a lease of which most has
+// passed when its transaction begins.
 const besideLease = 20 * time.Millisecond
 
 // besideKept is how long the steps of a completed operation are kept for an attempt that does not know of that yet.

@@ -10,12 +10,11 @@
 // A process can die between a step and the writing of its result. Then nobody knows that the step has run. This table says
 // what happens next:
 //
-//	the process dies         the next attempt, with Do   with AtMostOnce
-//	before the step          runs it                     runs it
-//	within the step          runs it again               ErrUnknown, or asks
-//	before the result is     runs it again               ErrUnknown, or asks
-//	stored
-//	after that               gets the result             gets the result
+//	the process dies             the next attempt, with Do   with AtMostOnce
+//	before the step              runs it                     runs it
+//	within the step, or before   runs it again               ErrUnknown, or asks
+//	its result is stored
+//	after that                   gets the result             gets the result
 //
 // So a step of Do has its effect at least once. If the system that it calls gets a key of the operation, see
 // [idempotency.Operation.DownstreamKey], the effect happens once. [AtMostOnce] is for systems that know no such key. It
@@ -69,9 +68,9 @@ var (
 // JSON, also the first time.
 //
 // If fn returns an error, Do returns that error as it is, and stores nothing: the step may be run again, in this attempt
-// or in a later one. The same holds if fn panics. All other errors wrap one of these:
+// or in a later one. The same holds if fn panics. The other errors are these:
 //
-//   - [idempotency.ErrClaimLost]: another attempt has taken over. If fn has run, the result of the other attempt counts.
+//   - [idempotency.ErrClaimLost]: another attempt has taken over. If fn has run, its result is not stored.
 //   - [ErrResult] and [ErrMisuse], as they say.
 //   - [errors.ErrUnsupported]: the store keeps no results of steps. The step was not run.
 //   - Any other error is that of the store. The result of fn, if it has run, is not stored: a later attempt runs the step
