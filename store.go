@@ -65,8 +65,9 @@ type Store interface {
 }
 
 // Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token
-// by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: Extend may run at
-// the same time as Complete or Release. Once Complete or Release has settled the claim, Extend changes nothing.
+// by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: several may call
+// Extend, also at the same time as Complete or Release. Once Complete or Release has settled the claim, Extend changes
+// nothing.
 //
 // A call may be repeated with the same arguments if its outcome is unknown. If the first call has taken effect, the
 // repetition succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.
