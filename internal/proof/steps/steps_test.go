@@ -17,6 +17,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/mysqlstore"
 	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/sqlitestore"
@@ -133,6 +134,9 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 			place, deaths := newPlace(t), effort.Of(2000)
+			if testservice.UnderRace() {
+				deaths = max(10, deaths/4) // there, a process takes a second to start
+			}
 			provider := killtest.NewErrands(t)
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
 			store, err := open(kind, place)
