@@ -138,6 +138,7 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 				deaths = max(10, deaths/4) // there, a process takes a second to start
 			}
 			provider := killtest.NewErrands(t)
+			provider.Overlaps = kind == "sqlite transactions"
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
 			store, err := open(kind, place)
 			require.NoError(t, err)
