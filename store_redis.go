@@ -280,11 +280,11 @@ const (
 // knows more.
 func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict string, lost bool, err error) {
 	conn := c.store.conn
-	var steps []any
+	steps := make([]any, 0, 4) // of a size that needs no allocation
 	if c.stepped.Load() {
-		steps = []any{stepsName(c.name)}
+		steps = append(steps, stepsName(c.name))
 	}
-	if !c.tried && steps == nil {
+	if !c.tried && len(steps) == 0 {
 		c.tried = true // a repetition will hardly find what it is to replace
 		swapped, again, err := conn.Swap(ctx, c.name, &c.own, done, ttl)
 		if swapped || err != nil {
