@@ -175,26 +175,28 @@ func ExecuteSteps(store idempotency.Store) (Work, error) {
 	}
 	numbered := !idempotency.IsTransactional(store)
 	return func(key idempotency.Key) error {
-		_, err := executeSteps(runner, os.Getenv(providerVariable), numbered, key)
+		answer, err := executeSteps(context.Background(), runner, os.Getenv(providerVariable), numbered, key)
+		if answer != nil {
+			SayAnswered(key, answer)
+		}
 		return err
 	}, nil
 }
 
-// executeSteps reports whether the operation has an answer.
+// executeSteps returns the answer of the operation, if it has one now.
 func executeSteps(
-	runner *idempotency.Runner, provider string, numbered bool, key idempotency.Key,
-) (answered bool, err error) {
-	resp, _, err := runner.Do(context.Background(), key, nil, func(ctx context.Context) (idempotency.Response, error) {
+	ctx context.Context, runner *idempotency.Runner, provider string, numbered bool, key idempotency.Key,
+) (answer []byte, err error) {
+	resp, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
 		return runSteps(ctx, provider, numbered)
 	})
 	switch {
 	case err == nil:
-		SayAnswered(key, resp.Body)
-		return true, nil
+		return resp.Body, nil
 	case isOrdinary(err):
-		return false, nil
+		return nil, nil // the answer of an attempt that has lost its claim is none
 	default:
-		return false, err
+		return nil, err
 	}
 }
 
@@ -283,7 +285,7 @@ func (e errandsOf) ask(ctx context.Context, path, name, result string) (string, 
 func (e *Errands) Explain(ctx context.Context, store idempotency.Store) error {
 	faults := []error{e.answers.requireSome()}
 	for _, operation := range e.operations() {
-		if _, err := e.complete(ctx, store, operation); err != nil {
+		if err := e.complete(ctx, store, operation); err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", operation, err))
 		}
 	}
@@ -312,23 +314,22 @@ func (e *Errands) operations() []string {
 }
 
 // complete repeats an operation until it has its answer.
-func (e *Errands) complete(ctx context.Context, store idempotency.Store, operation string) (answer string, err error) {
+func (e *Errands) complete(ctx context.Context, store idempotency.Store, operation string) error {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return "", err
+		return err
 	}
+	numbered := !idempotency.IsTransactional(store)
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
-		resp, _, err := runner.Do(ctx, keyOf(operation), nil, func(ctx context.Context) (idempotency.Response, error) {
-			return runSteps(ctx, e.url, !idempotency.IsTransactional(store))
-		})
+		answer, err := executeSteps(ctx, runner, e.url, numbered, keyOf(operation))
 		switch {
-		case err == nil:
-			return string(resp.Body), e.answers.hears(operation, string(resp.Body))
-		case !isOrdinary(err):
-			return "", err
+		case err != nil:
+			return err
+		case answer != nil:
+			return e.answers.hears(operation, string(answer))
 		}
 	}
-	return "", errors.New("it does not complete")
+	return errors.New("it does not complete")
 }
 
 // Count writes the counts to the output of a test, as attributes.
