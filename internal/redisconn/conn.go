@@ -153,7 +153,7 @@ func (c *Conn) run(
 	command := script.command(key, args)
 	lost, err = c.again(ctx, func() (err error) {
 		reply, err = script.sent(ctx, send, key, command)
-		if IsSlotMoving(err) && script.keys > 0 && !script.needs {
+		if script.keys > 0 && !script.needs && IsSlotMoving(err) {
 			reply, err = script.sent(ctx, send, key, script.With(0).command(key, args[script.keys:]))
 		}
 		return err
