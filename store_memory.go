@@ -24,8 +24,8 @@ type MemoryOptions struct {
 
 	// MaxUserBytes bounds the records of one [Key.User] in the same way. At the limit, new claims of this user are refused
 	// with [ErrUserQuota]. The last eighth is reserved for claims here too: so a step whose result does not fit into the
-	// rest fails with the same error. Zero means half of MaxBytes. A value of
-	// MaxBytes or more means no limit, which suits a service with one user.
+	// rest fails with the same error. Zero means half of MaxBytes. A value of MaxBytes or more means no limit, which suits
+	// a service with one user.
 	//
 	// The half keeps one user from filling the store, by mistake or on purpose, and leaves room to a user who has most of
 	// the work, as is usual in a service that is one process. But two users together can fill the store. If somebody can
