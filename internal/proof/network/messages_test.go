@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -138,15 +139,18 @@ func everyMessage(t *testing.T, b *backend) {
 	require.GreaterOrEqual(t, 4*struck.Load(), 3*ran.Load(), "the faults did not strike")
 }
 
-// casesOf runs every scenario without a fault to see how many flights it has.
+// casesOf runs every scenario without a fault to see how many flights it always has. A run may have more: it loads a script,
+// or its client asks a Cluster once more where the slots are, as on a busy machine. A fault at such a flight would not strike.
 func casesOf(t *testing.T, b *backend) (cases []oneCase) {
 	var mu sync.Mutex
 	subjects := subjectsOf(b)
 	inParallel(len(subjects), func(i int) {
 		s := subjects[i]
-		first, _ := newTrial(t, b, s).run(servertest.Rule{}) // may load a script
-		second, _ := newTrial(t, b, s).run(servertest.Rule{})
-		flights := min(first, second)
+		flights := math.MaxInt
+		for range 4 {
+			has, _ := newTrial(t, b, s).run(servertest.Rule{})
+			flights = min(flights, has)
+		}
 		t.Logf("%s: %d flights", s, flights)
 		mu.Lock()
 		defer mu.Unlock()
