@@ -71,11 +71,12 @@ type Entry struct {
 	// It is shared: nobody modifies it.
 	Response *Response
 
-	// Note is that of the Response. It may be empty in a [Listing], because a sealed note is not opened for it.
+	// Note is that of the Response. Without a Response, it is that of the last [Resolution] which said that the operation
+	// had not happened. It may be empty in a [Listing], because a sealed note is not opened for it.
 	Note string
 
-	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names. There are none in a
-	// [Listing], and none once the operation is completed.
+	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names, without that of a
+	// Resolution. There are none in a [Listing], and none once the operation is completed.
 	Steps []StepSize
 }
 
@@ -88,8 +89,12 @@ type StepSize struct {
 // addSteps adds what is told of checkpoints, and returns how many bytes they have with their names.
 func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
-		e.Steps = append(e.Steps, StepSize{name, len(data[name])})
 		size += int64(len(name) + len(data[name]))
+		if name == ResolutionNote {
+			e.Note = string(data[name])
+			continue
+		}
+		e.Steps = append(e.Steps, StepSize{name, len(data[name])})
 	}
 	return size
 }
@@ -126,6 +131,69 @@ type Inspector interface {
 	List(ctx context.Context, request ListRequest) (Listing, error)
 }
 
+// Resolver is an [Inspector] by which an operator ends operations of which nobody knows what they have done: those that
+// were abandoned. Package resolve is its user.
+type Resolver interface {
+	Inspector
+
+	// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing]. It cannot tell whether the
+	// record was made for that key.
+	InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error)
+
+	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. Attempt,
+	// fingerprint and creation of the record stay. Its owner, should it still live, has lost the claim.
+	//
+	// The store finds the record by the Digest of the entry. With each of these errors nothing is changed:
+	//
+	//   - [ErrInProgress]: the operation is running by now.
+	//   - [ErrNoRecord]: there is no record any more.
+	//   - [ErrEntryChanged]: the record was created at another time than the entry says, has another attempt, or is not
+	//     abandoned: it was completed, released or resolved in the meantime.
+	//   - [ErrRecordInvalid]: too little of the record can be read to compare it with the entry.
+	//   - [ErrStoreFull], [ErrUserQuota]: there is no room for the resolution.
+	Resolve(ctx context.Context, entry Entry, resolution Resolution) error
+}
+
+// ResolutionNote is the name of the checkpoint that keeps the note of a [Resolution]. No step has this name.
+const ResolutionNote = "?"
+
+// Resolution says how an abandoned operation ends.
+type Resolution struct {
+	// Response says that the operation has happened. It is completed with this response, which every further request with
+	// the key gets. Its checkpoints are removed. If the response is Omitted, retries get not-replayable with its status.
+	//
+	// Nil says that the operation has not happened. It is released: the next request with the key runs it, if it is the
+	// same request. Its checkpoints are kept.
+	Response *Response
+
+	// Note says who has resolved the operation, and why, if there is no Response. It becomes the checkpoint
+	// [ResolutionNote], in the place of an earlier one. A Response has a Note of its own.
+	Note string
+
+	// TTL is how long the record is kept from now. It is positive.
+	TTL time.Duration
+}
+
+// Validate returns every fault of a resolution: what an answer of a handler, or a note of [Annotate], must not have either.
+// A store does not ask for it: what package seal stores is no answer as a handler gives it.
+func (r Resolution) Validate() error {
+	var faults faults
+	note := r.Note
+	if resp := r.Response; resp != nil {
+		note = resp.Note
+		sent := *resp
+		sent.Status = cmp.Or(resp.Status, 200) // work of a Runner may have none
+		if err := sent.check(""); err != nil {
+			faults = append(faults, err)
+		}
+		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
+		faults.check(!resp.Omitted || len(resp.Body)+len(resp.Header)+len(resp.Trailer) == 0, "an omitted response has a body or a header")
+	}
+	faults.check(isNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
+	faults.check(r.TTL > 0 && r.TTL <= longestTTL, "TTL %v is not between 0 and %v", r.TTL, longestTTL)
+	return errors.Join(faults...)
+}
+
 // ListRequest says which records [Inspector.List] returns. The zero value of each field is its default.
 type ListRequest struct {
 	// States are the states of the records to list. None means all.
@@ -141,6 +209,9 @@ type ListRequest struct {
 	// Limit is the maximum number of records to return. Zero means 100.
 	Limit int
 
+	// After is the last entry of the page before. If it is set, the listing begins behind it.
+	After *Entry
+
 	// Scan is the maximum number of records to look at. It applies to stores that must fetch each of them, as Redis must.
 	// Zero means 100,000.
 	Scan int
@@ -151,7 +222,7 @@ type Listing struct {
 	// Entries have no Response.
 	Entries []Entry
 
-	// Totals counts all records that were looked at and that match States and User, also those beyond Limit.
+	// Totals counts all records that were looked at and that match States and User, also those on other pages.
 	Totals map[State]Total
 
 	// Partial says that the store has more records than Scan.
@@ -167,8 +238,8 @@ type Total struct {
 	Bytes   int64 // of Entry.Size
 }
 
-// mayForget returns why the record that e describes is not forgotten when somebody asks to forget an entry.
-func (e Entry) mayForget(asked Entry) error {
+// mayChange returns why the record that e describes is left alone when somebody asks to forget or resolve an entry.
+func (e Entry) mayChange(asked Entry) error {
 	switch {
 	case e.State == StateRunning:
 		return ErrInProgress
@@ -222,6 +293,9 @@ func (c *collector) add(e Entry) {
 	}
 	total := c.listing.Totals[e.State]
 	c.listing.Totals[e.State] = Total{total.Records + 1, total.Bytes + e.Size}
+	if after := c.request.After; after != nil && c.request.order()(*after, e) >= 0 {
+		return
+	}
 	c.listing.Entries = append(c.listing.Entries, e)
 	const slack = 1000 // so that sorting is rare
 	if len(c.listing.Entries)-slack > c.request.Limit {

@@ -39,6 +39,7 @@ const (
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
+	OutcomeResolved      Outcome = "resolved"          // no request: an operator, or Reconcile, has ended an abandoned operation
 )
 
 // Event is what an [Observer] is told about a request.
@@ -117,7 +118,7 @@ func (e *Event) logged() (slog.Level, bool) {
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
 		return slog.LevelWarn, true
-	case OutcomeRecorded:
+	case OutcomeRecorded, OutcomeResolved:
 		return slog.LevelInfo, true
 	default:
 		return 0, false

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"hash/maphash"
 	"maps"
@@ -199,10 +200,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	} else {
 		e.created, e.attempt = held.created, held.attempt+1
 		remaining = held.expires - now
-		sh.forget(held)
-		sh.drop(hash, held)
-		sh.put(hash, e) // of the same size
-		sh.passSteps(held, e)
+		sh.replace(hash, held, e) // which is of the same size
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
 	record := e.record(now)
@@ -467,11 +465,14 @@ func (sh *shard) addStep(e *entry, name string, data []byte, size int64) {
 	sh.steps[e] = steps
 }
 
-// passSteps gives the checkpoints of an attempt to the next one.
-func (sh *shard) passSteps(from, to *entry) {
-	if steps, ok := sh.steps[from]; ok {
-		delete(sh.steps, from)
-		sh.steps[to] = steps
+// replace puts an entry in the place of another one, with the checkpoints of that one. The caller lets it expire.
+func (sh *shard) replace(hash uint64, held, next *entry) {
+	sh.forget(held)
+	sh.drop(hash, held)
+	sh.put(hash, next)
+	if steps, ok := sh.steps[held]; ok {
+		delete(sh.steps, held)
+		sh.steps[next] = steps
 	}
 }
 
@@ -494,7 +495,7 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	return maps.Clone(sh.steps[e].data), nil
 }
 
-var _ Inspector = (*MemoryStore)(nil)
+var _ Resolver = (*MemoryStore)(nil)
 
 // Inspect implements [Inspector]. It fills every field of an [Entry].
 func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
@@ -516,6 +517,27 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 		shown.Response = &e.response
 	}
 	return shown, nil
+}
+
+// InspectDigest implements [Resolver]. It looks at all records.
+func (s *MemoryStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
+	for i := range s.shards {
+		if key, ok := s.shards[i].keyWith(digest); ok {
+			return s.Inspect(ctx, key)
+		}
+	}
+	return Entry{}, cmp.Or(s.faults, ErrNoRecord)
+}
+
+func (sh *shard) keyWith(digest [sha256.Size]byte) (Key, bool) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for _, e := range sh.expiring {
+		if e.key.Digest() == digest {
+			return e.key, true
+		}
+	}
+	return Key{}, false
 }
 
 // shown returns what people are told of the record, but for the digest and the response. The caller holds the shard.
@@ -554,6 +576,27 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 	if s.faults != nil {
 		return s.faults
 	}
+	return s.change(asked, func(sh *shard, hash uint64, e *entry, _ time.Duration) error {
+		s.remove(sh, hash, e)
+		return nil
+	})
+}
+
+// Resolve implements [Resolver].
+func (s *MemoryStore) Resolve(_ context.Context, asked Entry, resolution Resolution) error {
+	if s.faults != nil {
+		return s.faults
+	}
+	return s.change(asked, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
+		if e.state(now) != StateAbandoned {
+			return ErrEntryChanged
+		}
+		return s.resolve(sh, hash, e, resolution, now)
+	})
+}
+
+// change does what an operator asks for to the record of an entry, if it has not changed.
+func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
 	hash := s.hash(asked.Key)
 	sh := s.lock(hash)
 	defer sh.mu.Unlock()
@@ -562,10 +605,37 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 	if e == nil {
 		return ErrNoRecord
 	}
-	if err := e.shown(now).mayForget(asked); err != nil {
+	if err := e.shown(now).mayChange(asked); err != nil {
 		return err
 	}
-	s.remove(sh, hash, e)
+	return do(sh, hash, e, now)
+}
+
+// resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it.
+func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, r Resolution, now time.Duration) error {
+	next := &entry{shard: sh, key: held.key, fingerprint: held.fingerprint, attempt: held.attempt, created: held.created,
+		lease: now, released: true}
+	note := []byte(r.Note)
+	grows := int64(len(note))
+	if before, ok := sh.steps[held].data[ResolutionNote]; ok {
+		grows -= int64(len(before))
+	} else {
+		grows += checkpointOverhead + int64(len(ResolutionNote))
+	}
+	if r.Response != nil {
+		next.released, next.completed, next.response = false, true, r.Response.Clone()
+		grows = next.size() - held.size()
+	}
+	if err := s.take(sh, held.key.User, grows, s.answers, now); err != nil {
+		return err
+	}
+	sh.replace(hash, held, next)
+	if next.completed {
+		delete(sh.steps, next)
+	} else {
+		sh.addStep(next, ResolutionNote, note, grows)
+	}
+	sh.expireAfter(next, now, r.TTL)
 	return nil
 }
 
