@@ -25,15 +25,6 @@ type Fingerprint [sha256.Size]byte
 // String returns f in hexadecimal.
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:]) }
 
-// parse sets f to what s is the String of, and reports whether it is one.
-func (f *Fingerprint) parse(s []byte) bool {
-	if len(s) != hex.EncodedLen(len(f)) {
-		return false
-	}
-	_, err := hex.Decode(f[:], s)
-	return err == nil
-}
-
 // FingerprintFunc computes the fingerprint of a request. Body is the whole body. The function must neither keep nor
 // change it. An error refuses the request with 400 body-invalid. Many goroutines call the function at once.
 //

@@ -8,6 +8,8 @@ import (
 	"hash/crc32"
 	"strconv"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/recordline"
 )
 
 // Record is the state of one operation.
@@ -189,40 +191,19 @@ type responseLine struct {
 // parseResponseLine returns the first line of data, and what follows it.
 func parseResponseLine(data []byte) (r responseLine, rest []byte) {
 	first, rest, whole := bytes.Cut(data, []byte("\n"))
-	line := lineReader{rest: first, ok: whole && bytes.HasPrefix(data, []byte(responseMagic))}
-	line.ok = line.ok && !bytes.HasSuffix(first, []byte(" "))
-	line.next("")
-	r.crc = line.next("crc=")
-	r.status, r.header, r.trailer = line.number(""), line.number("header="), line.number("trailer=")
-	size := line.next("body=")
+	line := recordline.Reader{Rest: first, OK: whole && bytes.HasPrefix(data, []byte(responseMagic))}
+	line.OK = line.OK && !bytes.HasSuffix(first, []byte(" "))
+	line.Next("")
+	r.crc = line.Next("crc=")
+	r.status, r.header, r.trailer = line.Number(""), line.Number("header="), line.Number("trailer=")
+	size := line.Next("body=")
 	if r.omitted = string(size) == responseOmitted; !r.omitted {
 		var digits [20]byte
-		r.body = line.parse(size)
-		line.ok = line.ok && string(size) == string(strconv.AppendInt(digits[:0], r.body, 10))
+		r.body = line.Parse(size)
+		line.OK = line.OK && string(size) == string(strconv.AppendInt(digits[:0], r.body, 10))
 	}
-	note, noted := bytes.CutPrefix(line.rest, []byte("note="))
+	note, noted := bytes.CutPrefix(line.Rest, []byte("note="))
 	r.note = string(note)
-	r.ok = line.ok && noted == (r.note != "") && isNote(r.note)
+	r.ok = line.OK && noted == (r.note != "") && isNote(r.note)
 	return r, rest
-}
-
-// lineReader reads a line of words separated by single spaces. Once a word is not as expected, ok stays false.
-type lineReader struct {
-	rest []byte
-	ok   bool
-}
-
-func (l *lineReader) next(prefix string) []byte {
-	word, rest, _ := bytes.Cut(l.rest, []byte(" "))
-	value := word[min(len(prefix), len(word)):]
-	l.rest, l.ok = rest, l.ok && len(value) > 0 && string(word[:len(prefix)]) == prefix
-	return value
-}
-
-func (l *lineReader) number(prefix string) int64 { return l.parse(l.next(prefix)) }
-
-func (l *lineReader) parse(digits []byte) int64 {
-	n, err := strconv.ParseInt(string(digits), 10, 64) // a time does not fit into an int everywhere
-	l.ok = l.ok && err == nil && n >= 0
-	return n
 }

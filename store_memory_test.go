@@ -45,6 +45,13 @@ func TestMemoryStoreKeepsSteps(t *testing.T) {
 	})
 }
 
+func TestMemoryStoreIsResolved(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
+	require.Equal(t, store.Held(), store.Counted())
+}
+
 // oneUserStore returns a store of which one user may take everything.
 func oneUserStore(limit int64) *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: limit, MaxUserBytes: limit})

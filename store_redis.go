@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
+	"github.com/idempotency-go/idempotency/internal/recordline"
 	"github.com/idempotency-go/idempotency/internal/redisconn"
 	"github.com/idempotency-go/idempotency/internal/redisscript"
 )
@@ -126,7 +126,7 @@ func (s *RedisStore) name(digest [sha256.Size]byte) string {
 // half returns the part of a name that the record has as its key.
 func (s *RedisStore) half(name string) string {
 	start := len(s.prefix) + len("{")
-	return name[start : start+redisKeySize]
+	return name[start : start+recordline.KeySize]
 }
 
 // Begin implements [Store].
@@ -146,16 +146,16 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 		record := Record{Attempt: 1, Fingerprint: request.Fingerprint, Created: time.UnixMilli(now), LeaseLeft: request.Lease}
 		return record, claim, nil
 	}
-	found, err := parseRecord(held, s.half(name))
+	found, err := s.parse(held, name)
 	if err != nil {
 		return Record{}, nil, err
 	}
-	if found.state == stateRunning && bytes.Equal(found.token, claim.token()) {
-		return found.claimed(request.Lease), claim.next(found.head), nil
+	if found.State == recordline.Running && bytes.Equal(found.Token, recordline.TokenOf(claim.own.Text)) {
+		return claimedBy(found, request.Lease), claim.next(found.Line), nil
 	}
-	record, err := found.decode()
-	if err == nil && request.Remaining && found.state == stateDone {
-		record.Remaining = s.remaining(ctx, name, found.head)
+	record, err := heldBy(found)
+	if err == nil && request.Remaining && found.State == recordline.Done {
+		record.Remaining = s.remaining(ctx, name, found.Line)
 	}
 	return record, nil, err
 }
@@ -193,7 +193,7 @@ type redisClaim struct {
 func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) *redisClaim {
 	ttl := milliseconds(max(request.TTL, request.Lease))
 	c := &redisClaim{store: s, name: name, lease: milliseconds(request.Lease), ttl: ttl}
-	c.own.Text = appendRunning(c.space[:0], s.half(name), request.Fingerprint, c.lease, ttl, now)
+	c.own.Text = recordline.AppendRunning(c.space[:0], s.half(name), request.Fingerprint, c.lease, ttl, now)
 	return c
 }
 
@@ -204,14 +204,11 @@ func (c *redisClaim) next(head []byte) *redisClaim {
 	return next
 }
 
-// token returns the part of the record by which the store knows the claim.
-func (c *redisClaim) token() []byte { return c.own.Text[len(runningHead):][:redisTokenSize] }
-
 // take puts the record under its name. It returns nothing if there was none, and else the record that is there then, which
 // may be that of the claim.
 func (c *redisClaim) take(ctx context.Context, takeOver bool) (held []byte, lost bool, err error) {
 	set, held, lost, err := c.store.conn.SetNX(ctx, c.name, &c.own, c.ttl)
-	if err != nil || set || held != nil && !isOpen(held) {
+	if err != nil || set || held != nil && !recordline.IsOpen(held) {
 		return held, lost, err
 	}
 	reply, again, err := c.store.conn.Run(ctx, redisscript.Claim, c.name, stepsName(c.name), &c.own, c.ttl, takeOver)
@@ -259,7 +256,7 @@ func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Durat
 
 func (c *redisClaim) complete(ctx context.Context, resp Response, ttl int64) (verdict string, err error) {
 	b := bounds.NewBuffer(len(c.own.Text) + resp.encodedSize())
-	b.B = appendDone(b.B, c.own.Text, resp)
+	b.B, _ = resp.AppendBinary(recordline.AppendDone(b.B, c.own.Text)) // never fails
 	verdict, lost, err := c.put(ctx, b.B, ttl)
 	if err == nil && !lost { // else the client may still be about to send it
 		b.Free()
@@ -293,7 +290,7 @@ func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict s
 		lost = again
 	}
 	if len(done) > inlineSize {
-		staged := c.name.(string) + string(c.token())
+		staged := c.name.(string) + string(recordline.TokenOf(c.own.Text))
 		verdict, again, err := conn.RunStaged(ctx, redisscript.Complete.With(len(steps)), c.name, staged, done, append(steps, &c.own, "", ttl)...)
 		lost = lost || again
 		full := errors.Is(err, ErrStoreFull) && len(done) <= spareSize
@@ -353,23 +350,11 @@ func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error)
 	if err := outcome(verdict, err); err != nil {
 		return nil, err
 	}
-	return parseSteps(list)
-}
-
-// parseSteps reads what checkpoints.lua returns.
-func parseSteps(list string) (map[string][]byte, error) {
-	all := make(map[string][]byte)
-	for list != "" {
-		line, rest, _ := strings.Cut(list, "\n")
-		sizes := lineReader{rest: []byte(line), ok: true}
-		name, data := sizes.number(""), sizes.number("")
-		if !sizes.ok || name > int64(len(rest)) || data > int64(len(rest))-name {
-			return nil, fmt.Errorf("%w: steps in Redis", ErrRecordInvalid)
-		}
-		all[rest[:name]] = []byte(rest[name : name+data])
-		list = rest[name+data:]
+	steps, ok := recordline.ParseSteps(list)
+	if !ok {
+		return nil, fmt.Errorf("%w: steps in Redis", ErrRecordInvalid)
 	}
-	return all, nil
+	return steps, nil
 }
 
 // outcome translates the reply of a script, or of SET.
@@ -389,148 +374,38 @@ func outcome(verdict string, err error) error {
 	}
 }
 
-// The states of a record, as the scripts write them.
-const (
-	stateRunning  = "running"
-	stateReleased = "released"
-	stateDone     = "done"
-)
-
-// redisRecord is a record as Redis holds it; record.lua shows the form.
-type redisRecord struct {
-	state    string
-	token    []byte
-	head     []byte
-	lease    int64 // in milliseconds, when it was given
-	given    int64 // the TTL that the record was given with the lease
-	told     int64 // the number that the claim script has added, or zero
-	record   Record
-	response []byte // the stored form
-}
-
-const (
-	redisMagic  = "idempotency/1"
-	runningHead = redisMagic + " " + stateRunning + " token="
-	upper       = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // which nothing in a head has
-)
-
-// How many characters the words of a head have: numbers at most, all others exactly. The claim script has the same
-// limits. A time of 13 digits is before the year 2286, and a duration of so many milliseconds does not overflow.
-const (
-	redisTokenSize   = 32
-	redisKeySize     = 32 // record.lua says why
-	redisAttemptSize = 10
-	redisTimeSize    = 13
-)
-
-var (
-	errRedisHead = fmt.Errorf("%w: head of the record in Redis", ErrRecordInvalid)
-	errRedisKey  = fmt.Errorf("%w: record of another key in Redis", ErrRecordInvalid)
-)
-
-// appendRunning appends the record of the first attempt at a new operation to b.
-func appendRunning(b []byte, key string, fingerprint Fingerprint, lease, ttl, now int64) []byte {
-	var token [redisTokenSize / 2]byte
-	rand.Read(token[:]) // never fails
-	b = hex.AppendEncode(append(b, runningHead...), token[:])
-	b = strconv.AppendInt(append(b, " lease="...), lease, 10)
-	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
-	b = append(append(b, " attempt=1 key="...), key...)
-	b = hex.AppendEncode(append(b, " fingerprint="...), fingerprint[:])
-	b = strconv.AppendInt(append(b, " created="...), now, 10)
-	return append(b, '\n')
-}
-
-// appendDone appends the running record of a claim, completed with its response, to b.
-func appendDone(b, running []byte, resp Response) []byte {
-	b = append(b, redisMagic+" "+stateDone...)
-	b = append(b, running[len(redisMagic+" "+stateRunning):]...)
-	b, _ = resp.AppendBinary(b) // never fails
-	return b
-}
-
-// isOpen reports whether a record is running or released, so that its expiry tells more of it.
-func isOpen(record []byte) bool {
-	return bytes.HasPrefix(record, []byte(redisMagic+" "+stateRunning+" ")) ||
-		bytes.HasPrefix(record, []byte(redisMagic+" "+stateReleased+" "))
-}
-
-// parseRecord reads the record of key. It shares the memory of value.
-func parseRecord(value []byte, key string) (redisRecord, error) {
-	line, rest, whole := bytes.Cut(value, []byte("\n"))
-	words := lineReader{rest: line, ok: whole && !bytes.ContainsAny(line, upper) && !bytes.HasSuffix(line, []byte(" "))}
-	magic := words.next("")
-	r := redisRecord{state: stateOf(words.next("")), token: words.sized("token=", redisTokenSize)}
-	lease, given := words.digits("lease=", redisTimeSize), words.digits("ttl=", redisTimeSize)
-	attempt := words.digits("attempt=", redisAttemptSize)
-	own := words.next("key=")
-	fingerprint := r.record.Fingerprint.parse(words.next("fingerprint="))
-	created := words.digits("created=", redisTimeSize)
-	if string(magic) != redisMagic || !words.ok || len(words.rest) > 0 || !fingerprint {
-		return redisRecord{}, errRedisHead
+// parse reads the record with that name.
+func (s *RedisStore) parse(value []byte, name string) (recordline.Head, error) {
+	head, err := recordline.Parse(value, s.half(name))
+	if err != nil {
+		return head, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
-	if attempt < 1 || attempt > math.MaxInt32 {
-		return redisRecord{}, errRedisHead
-	}
-	if string(own) != key {
-		return redisRecord{}, errRedisKey
-	}
-	r.head, r.lease, r.given = value[:len(line)+1], lease, given
-	r.record.Attempt, r.record.Created = int(attempt), time.UnixMilli(created)
-	switch {
-	case r.state == stateDone:
-		r.response = rest
-	case len(rest) > 0:
-		var err error
-		if r.told, err = strconv.ParseInt(string(rest), 10, 64); err != nil {
-			return redisRecord{}, errRedisHead
-		}
-	}
-	return r, nil
+	return head, nil
 }
 
-// stateOf returns the state of that name, or nothing.
-func stateOf(name []byte) string {
-	for _, state := range []string{stateDone, stateRunning, stateReleased} {
-		if string(name) == state {
-			return state
-		}
-	}
-	return ""
+// recordOf returns what a head says of a record that nobody has claimed now.
+func recordOf(h recordline.Head) Record {
+	return Record{Attempt: h.Attempt, Fingerprint: h.Fingerprint, Created: time.UnixMilli(h.Created)}
 }
 
-// digits reads a number of at most so many digits.
-func (l *lineReader) digits(prefix string, most int) int64 {
-	word := l.next(prefix)
-	n, err := strconv.ParseUint(string(word), 10, 63) // which takes no sign
-	l.ok = l.ok && err == nil && len(word) <= most
-	return int64(n)
+// claimedBy returns the record of a claim with that lease.
+func claimedBy(h recordline.Head, lease time.Duration) Record {
+	record := recordOf(h)
+	record.LeaseLeft, record.Remaining = lease, fromMilliseconds(h.Told)
+	return record
 }
 
-// sized reads a word of exactly so many characters.
-func (l *lineReader) sized(prefix string, size int) []byte {
-	word := l.next(prefix)
-	l.ok = l.ok && len(word) == size
-	return word
-}
-
-// claimed returns the record of a claim with that lease.
-func (r redisRecord) claimed(lease time.Duration) Record {
-	r.record.LeaseLeft = lease
-	r.record.Remaining = fromMilliseconds(r.told)
-	return r.record
-}
-
-// decode returns the record that somebody else holds, with its response.
-func (r redisRecord) decode() (Record, error) {
-	switch r.state {
-	case stateRunning, stateReleased:
-		r.record.LeaseLeft = fromMilliseconds(r.told)
-		return r.record, nil
-	case stateDone:
-		r.record.Response = new(Response)
-		err := r.record.Response.UnmarshalBinary(r.response)
-		return r.record, err
+// heldBy returns the record that somebody else holds, with its response.
+func heldBy(h recordline.Head) (Record, error) {
+	record := recordOf(h)
+	switch h.State {
+	case recordline.Running, recordline.Released:
+		record.LeaseLeft = fromMilliseconds(h.Told)
+		return record, nil
+	case recordline.Done:
+		record.Response = new(Response)
+		err := record.Response.UnmarshalBinary(h.Response)
+		return record, err
 	default:
 		return Record{}, fmt.Errorf("%w: state of the record in Redis", ErrRecordInvalid)
 	}

@@ -1,7 +1,6 @@
 package idempotency
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,11 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/idempotency-go/idempotency/internal/recordline"
 	"github.com/idempotency-go/idempotency/internal/redisconn"
 	"github.com/idempotency-go/idempotency/internal/redisscript"
 )
 
-var _ Inspector = (*RedisStore)(nil)
+var _ Resolver = (*RedisStore)(nil)
 
 // UnsafeSetting is a setting of a store, or of its server, that weakens what the store promises.
 type UnsafeSetting struct {
@@ -87,18 +87,18 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 		return entry, err
 	}
 	entry.Size, entry.Remaining = held.Size, max(0, held.Expiry)
-	found, err := parseRecord(held.Start, s.half(name))
+	found, err := s.parse(held.Start, name)
 	if err == nil {
-		err = found.show(&entry, held)
+		err = entry.showHead(found, held)
 	}
 	if err != nil {
 		return entry, err
 	}
-	if found.state != stateDone {
-		entry.Size += entry.addSteps(found.steps(held.Hash))
+	if found.State != recordline.Done {
+		entry.Size += entry.addSteps(stepsOf(found, held.Hash))
 		return entry, nil
 	}
-	record, err := found.decode()
+	record, err := heldBy(found)
 	if err != nil {
 		return entry, err
 	}
@@ -106,28 +106,33 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	return entry, nil
 }
 
-// show adds what the head of a record says to an entry, if the record as a whole has the form that its head asks for.
-func (r redisRecord) show(entry *Entry, held redisconn.Seen) error {
-	open := r.state == stateRunning || r.state == stateReleased
-	switch {
-	case open && held.Size > int64(len(r.head)), open && !isHex(r.token): // which no script takes for a record
-		return errRedisHead
-	case !open && r.state != stateDone:
-		return errRedisHead
+// showHead adds what the head of a record says, if the record as a whole has the form that its head asks for.
+func (e *Entry) showHead(h recordline.Head, held redisconn.Seen) error {
+	if !h.Whole(held.Size) {
+		return fmt.Errorf("%w: %w", ErrRecordInvalid, recordline.ErrHead)
 	}
-	entry.State = r.stateNow(held)
-	entry.Attempt, entry.Created = r.record.Attempt, r.record.Created
-	entry.Fingerprint = r.record.Fingerprint
-	if entry.State == StateRunning {
-		entry.LeaseLeft = r.leaseLeft(held)
+	expiry := held.Expiry.Milliseconds()
+	if held.Expiry == redisconn.Eternal {
+		expiry = h.TTL // nothing of it is gone
+	}
+	left := fromMilliseconds(h.LeaseLeft(expiry))
+	e.Attempt, e.Created, e.Fingerprint = h.Attempt, time.UnixMilli(h.Created), h.Fingerprint
+	switch {
+	case h.State == recordline.Done:
+		e.State = StateCompleted
+	case h.State == recordline.Released:
+		e.State = StateReleased
+	case left > 0:
+		e.State, e.LeaseLeft = StateRunning, left
+	default:
+		e.State = StateAbandoned
 	}
 	return nil
 }
 
-// steps returns the checkpoints in a hash, if they are those of the record: checkpoint.lua says how that is known.
-func (r redisRecord) steps(hash map[string]string) map[string][]byte {
-	origin := bytes.TrimSuffix(r.head[bytes.Index(r.head, []byte(" key=")):], []byte("\n"))
-	if hash[""] != string(origin) {
+// stepsOf returns the checkpoints in a hash, if they are those of the record: checkpoint.lua says how that is known.
+func stepsOf(h recordline.Head, hash map[string]string) map[string][]byte {
+	if hash[""] != h.Origin() {
 		return nil
 	}
 	all := make(map[string][]byte)
@@ -137,35 +142,6 @@ func (r redisRecord) steps(hash map[string]string) map[string][]byte {
 		}
 	}
 	return all
-}
-
-// isHex reports whether a token is one that the scripts know.
-func isHex(token []byte) bool {
-	var raw [redisTokenSize / 2]byte
-	_, err := hex.Decode(raw[:], token)
-	return err == nil
-}
-
-func (r redisRecord) stateNow(held redisconn.Seen) State {
-	switch {
-	case r.state == stateDone:
-		return StateCompleted
-	case r.state == stateReleased:
-		return StateReleased
-	case r.leaseLeft(held) > 0:
-		return StateRunning
-	default:
-		return StateAbandoned
-	}
-}
-
-// leaseLeft returns the rest of a lease: what is gone of the expiry is gone of the lease, see record.lua.
-func (r redisRecord) leaseLeft(held redisconn.Seen) time.Duration {
-	gone := r.given - held.Expiry.Milliseconds()
-	if held.Expiry == redisconn.Eternal {
-		gone = 0
-	}
-	return fromMilliseconds(max(0, r.lease-gone))
 }
 
 // Forget implements [Inspector]. One script compares and removes the record, by the clock of Redis. A forgotten answer
@@ -182,11 +158,34 @@ func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
 	name := s.name(asked.Digest)
 	verdict, lost, err := s.conn.Run(ctx, redisscript.Forget, name,
 		stepsName(name), s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
+	if err == nil && verdict == "missing" && lost { // an earlier try has removed it
+		return nil
+	}
+	return changed(verdict, err)
+}
+
+// Resolve implements [Resolver]. One script does it, by the clock of Redis. An operation whose record has lost its expiry
+// counts as running. With too few replicas for RedisOptions.Replicas, the error is that of Complete, and the operation may be
+// resolved.
+func (s *RedisStore) Resolve(ctx context.Context, asked Entry, r Resolution) error {
+	if s.fault != nil {
+		return s.fault
+	}
+	var response []byte
+	if r.Response != nil {
+		response, _ = r.Response.MarshalBinary() // never fails
+	}
+	name := s.name(asked.Digest)
+	verdict, _, err := s.conn.RunCopied(ctx, redisscript.Resolve, name, stepsName(name), s.half(name), asked.Attempt,
+		asked.Created.UnixMilli(), recordline.AppendToken(nil), milliseconds(r.TTL), response, ResolutionNote, r.Note)
+	return changed(verdict, err)
+}
+
+// changed translates the reply of a script that does what an operator asks for.
+func changed(verdict string, err error) error {
 	switch {
 	case err != nil:
 		return err
-	case verdict == "OK", verdict == "missing" && lost: // an earlier try has removed it
-		return nil
 	case verdict == "missing":
 		return ErrNoRecord
 	case verdict == "running":
@@ -270,12 +269,12 @@ func (v *redisSurvey) show(name string, held redisconn.Seen) {
 	}
 	digest, _ := v.store.digestIn(name)
 	entry := Entry{Digest: digest, Size: held.Size, Remaining: max(0, held.Expiry)}
-	found, err := parseRecord(held.Start, v.store.half(name)) // what is no string has no start
+	found, err := v.store.parse(held.Start, name) // what is no string has no start
 	if err == nil {
-		err = found.show(&entry, held)
+		err = entry.showHead(found, held)
 	}
-	if err == nil && found.state == stateDone {
-		err = found.glance(&entry, held)
+	if err == nil && found.State == recordline.Done {
+		err = entry.glance(found, held.Size)
 	}
 	if err != nil {
 		v.found.listing.Unreadable++
@@ -284,15 +283,15 @@ func (v *redisSurvey) show(name string, held redisconn.Seen) {
 	v.found.add(entry)
 }
 
-// glance adds to an entry what the start of a completed record says of its response: the status and the note. The error says
-// that the record is not as long as its start says.
-func (r redisRecord) glance(entry *Entry, held redisconn.Seen) error {
-	line, rest := parseResponseLine(r.response)
-	fits := max(line.header, line.trailer, line.body) <= held.Size // so that the sum is one
-	before := len(r.head) + len(r.response) - len(rest)
-	if size := int64(before+len("\n")) + line.header + line.trailer + line.body; !line.ok || !fits || size != held.Size {
+// glance adds what the start of a completed record says of its response: the status and the note. The error says that the
+// record is not as long as its start says.
+func (e *Entry) glance(h recordline.Head, size int64) error {
+	line, rest := parseResponseLine(h.Response)
+	fits := max(line.header, line.trailer, line.body) <= size // so that the sum is one
+	before := len(h.Line) + len(h.Response) - len(rest)
+	if whole := int64(before+len("\n")) + line.header + line.trailer + line.body; !line.ok || !fits || whole != size {
 		return fmt.Errorf("%w: response in Redis", ErrRecordInvalid)
 	}
-	entry.Status, entry.Note = int(line.status), line.note
+	e.Status, e.Note = int(line.status), line.note
 	return nil
 }

@@ -852,7 +852,9 @@ func TestRedisInspectorConforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := newClient(t)
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return newScope(client) })
+			newStore := func(*testing.T) idempotency.Store { return newScope(client) }
+			idempotencytest.RunInspector(t, newStore)
+			idempotencytest.RunResolver(t, newStore)
 		})
 	}
 	conforms("miniredis", func(t *testing.T) redis.Cmdable {

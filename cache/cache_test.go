@@ -84,6 +84,9 @@ func TestCachedStepsConform(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			idempotencytest.RunSteps(t, newStore)
+			if _, ok := newStore(t).(idempotency.Resolver); ok {
+				idempotencytest.RunResolver(t, newStore)
+			}
 		})
 	}
 	without := newCache(testservice.WithoutSteps{Store: memory()})

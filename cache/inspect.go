@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-var _ idempotency.Inspector = (*Store)(nil)
+var _ idempotency.Resolver = (*Store)(nil)
 
 func (s *Store) inspector() (idempotency.Inspector, error) {
 	if s.faults != nil {
@@ -50,6 +51,34 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 		return idempotency.Listing{}, err
 	}
 	return inner.List(ctx, request)
+}
+
+func (s *Store) resolver() (idempotency.Resolver, error) {
+	if s.faults != nil {
+		return nil, s.faults
+	}
+	if inner, ok := s.inner.(idempotency.Resolver); ok {
+		return inner, nil
+	}
+	return nil, fmt.Errorf("cache: a %T is no Resolver: %w", s.inner, errors.ErrUnsupported)
+}
+
+// InspectDigest implements [idempotency.Resolver]. It always asks the other store.
+func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
+	inner, err := s.resolver()
+	if err != nil {
+		return idempotency.Entry{}, err
+	}
+	return inner.InspectDigest(ctx, digest)
+}
+
+// Resolve implements [idempotency.Resolver]. No cache has a record that was abandoned, so there is none to forget.
+func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
+	inner, err := s.resolver()
+	if err != nil {
+		return err
+	}
+	return inner.Resolve(ctx, entry, resolution)
 }
 
 // forget removes the copy of a record, and keeps out what the other store was asked for before now. Most entries have no

@@ -54,6 +54,7 @@ var inspectorBugs = map[string][]string{
 	"list/oldest":        {"newest first"},
 	"list/largest":       {"smallest first", "size is no order"},
 	"list/limit":         {"limit is ignored", "totals of what is listed", "limited, then sorted", "limit is one less"},
+	"list/pages":         {"pages are ignored", "pages overlap", "totals of what follows"},
 	"list/default limit": {"no default limit", "scan is 100"},
 	"list/scan":          {"scan is silent", "scan is exceeded"},
 	"list/users":         {"all users are listed", "users by their beginning"},

@@ -53,6 +53,14 @@ var listCases = []testCase{{
 		}
 	},
 }, {
+	name: "list/pages",
+	rule: "A listing that begins behind an entry has what follows it in the order. The totals stay.",
+	check: func(t *trial) {
+		all := t.completedOf(100, 4000, 2000)
+		t.pages(idempotency.ListRequest{Limit: 1}, all...)
+		t.pages(idempotency.ListRequest{Limit: 1, Largest: true}, all[1], all[2], all[0])
+	},
+}, {
 	name: "list/default limit",
 	rule: "Without a Limit, a listing has up to 100 entries.",
 	check: func(t *trial) {
@@ -203,6 +211,21 @@ func (t *trial) lists(request idempotency.ListRequest, want ...listed) {
 // listsFirst checks that List returns the first ones of these records, and counts all.
 func (t *trial) listsFirst(most int, request idempotency.ListRequest, want ...listed) {
 	t.isListed(t.list(request), most, want)
+}
+
+// pages checks that the listings behind each other, of one entry each, have these records.
+func (t *trial) pages(request idempotency.ListRequest, want ...listed) {
+	for _, next := range want {
+		got := t.list(request)
+		if len(got.Entries) != 1 || got.Totals[idempotency.StateCompleted].Records != len(want) {
+			t.failf("a page has %d entries of %v in total", len(got.Entries), got.Totals)
+		}
+		next.isEntry(got.Entries[0], next.state, next.own)
+		request.After = &got.Entries[0]
+	}
+	if got := t.list(request); len(got.Entries) != 0 {
+		t.failf("there are %d entries behind the last one", len(got.Entries))
+	}
 }
 
 // isListed checks that a listing has the first ones of these records, and counts all.

@@ -104,6 +104,9 @@ func (r *reference) entry(key idempotency.Key, e *entry, now time.Time) idempote
 	case e.lease.After(now):
 		shown.State, shown.LeaseLeft = idempotency.StateRunning, e.lease.Sub(now)
 	}
+	if e.Response == nil {
+		shown.Note = e.note
+	}
 	r.distort(&shown, e)
 	return shown
 }
@@ -326,6 +329,16 @@ func list(s lister, found []idempotency.Entry, request idempotency.ListRequest) 
 		got.Totals[state] = total
 	}
 	slices.SortFunc(found, order(s, request.Largest))
+	if last := request.After; last != nil && !s.has("pages are ignored") {
+		behind := slices.IndexFunc(found, func(e idempotency.Entry) bool { return e.Digest == last.Digest }) + 1
+		if s.has("pages overlap") {
+			behind--
+		}
+		found = found[behind:]
+	}
+	if s.has("totals of what follows") {
+		got.Totals = totals(found)
+	}
 	got.Entries = found[:min(len(found), limit)]
 	if s.has("totals of what is listed") {
 		got.Totals = totals(got.Entries)

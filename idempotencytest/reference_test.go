@@ -31,6 +31,7 @@ type entry struct {
 	released   bool
 	lease, ttl time.Time // their ends
 	retention  time.Duration
+	note       string // of the last resolution
 }
 
 func (r *reference) record(e *entry, now time.Time) idempotency.Record {

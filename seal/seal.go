@@ -158,8 +158,9 @@ func (s *Store) reveal(
 	switch {
 	case resp == nil:
 	case isSealed(resp):
-		err := s.open(ctx, digest, &record)
-		return record, err
+		if err := s.open(ctx, digest, &record); err != nil {
+			return record, err
+		}
 	case s.clear:
 	case resp.Omitted:
 		record.Response = &idempotency.Response{Omitted: true} // the rest may be forged
@@ -178,7 +179,7 @@ func isSealed(resp *idempotency.Response) bool {
 }
 
 // open replaces the sealed response of a record by what is in it, and the fingerprint by that of the request that was
-// answered.
+// answered, if that is known.
 func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
 	sealed := record.Response
 	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.mark == sealed.Header })
@@ -195,7 +196,10 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 	if err != nil {
 		return fmt.Errorf("sealed answer of %d bytes: %w", len(plain), err)
 	}
-	record.Fingerprint, record.Response = fp, &resp
+	record.Response = &resp
+	if fp != (idempotency.Fingerprint{}) { // else an operator has answered, who did not know it
+		record.Fingerprint = fp
+	}
 	return nil
 }
 
@@ -212,17 +216,25 @@ type sealedClaim struct {
 
 // Complete implements [idempotency.Claim].
 func (c *sealedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	if c.key == nil {
-		return c.Claim.Complete(ctx, resp, ttl)
-	}
-	to := c.to
-	to.status = resp.Status
-	body, err := c.key.seal(ctx, secret(c.request, resp), c.key.bind(&to))
+	sealed, err := c.key.sealAnswer(ctx, c.request, resp, c.to)
 	if err != nil {
 		return c.fail(ctx, err)
 	}
 	c.given = true
-	return c.Claim.Complete(ctx, idempotency.Response{Status: resp.Status, Header: c.key.mark, Body: body}, ttl)
+	return c.Claim.Complete(ctx, sealed, ttl)
+}
+
+// sealAnswer returns what the inner store gets of an answer to the request with fingerprint fp. A nil key leaves it in the
+// clear.
+func (k *sealer) sealAnswer(
+	ctx context.Context, fp idempotency.Fingerprint, resp idempotency.Response, to binding,
+) (idempotency.Response, error) {
+	if k == nil {
+		return resp, nil
+	}
+	to.status = resp.Status
+	body, err := k.seal(ctx, secret(fp, resp), k.bind(&to))
+	return idempotency.Response{Status: resp.Status, Header: k.mark, Body: body}, err
 }
 
 // rollbackTimeout bounds a rollback that takes place after the time for Complete may have passed.

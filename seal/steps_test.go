@@ -29,9 +29,11 @@ func TestSealedStepsConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			idempotencytest.RunSteps(t, func(t *testing.T) idempotency.Store {
+			newStore := func(t *testing.T) idempotency.Store {
 				return testservice.MustSeal(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}), opts)
-			})
+			}
+			idempotencytest.RunSteps(t, newStore)
+			idempotencytest.RunResolver(t, newStore)
 		})
 	}
 }
@@ -39,9 +41,11 @@ func TestSealedStepsConform(t *testing.T) {
 func TestSealedStepsInRedisConform(t *testing.T) {
 	t.Parallel()
 	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
-	idempotencytest.RunSteps(t, func(t *testing.T) idempotency.Store {
+	newStore := func(t *testing.T) idempotency.Store {
 		return testservice.MustSeal(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}), testservice.Sealing("1"))
-	})
+	}
+	idempotencytest.RunSteps(t, newStore)
+	idempotencytest.RunResolver(t, newStore)
 }
 
 // A claim keeps checkpoints if the inner one does, and only then.

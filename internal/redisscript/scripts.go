@@ -26,8 +26,14 @@ var complete string
 //go:embed release.lua
 var release string
 
+//go:embed inspected.lua
+var inspected string
+
 //go:embed forget.lua
 var forget string
+
+//go:embed resolve.lua
+var resolve string
 
 //go:embed remaining.lua
 var remaining string
@@ -45,7 +51,8 @@ var (
 	Extend   = redisconn.NewScript(record + extend)
 	Complete = redisconn.NewScript(swap + record + complete)
 	Release  = redisconn.NewScript(record + release)
-	Forget   = redisconn.NewScript(record + forget).With(1)
+	Forget   = redisconn.NewScript(record + inspected + forget).With(1)
+	Resolve  = redisconn.NewScript(record + inspected + resolve).Needs(1)
 
 	Remaining = redisconn.NewScript(remaining)
 

@@ -1,0 +1,31 @@
+-- Common to the scripts of operators, between record.lua and the rest of each.
+
+-- verdict says why the record with that first line is not one to change, or nothing if it is still the one that was seen: its
+-- key is own, and it is in the state that was asked for, of that attempt, and was created then.
+local function verdict(key, line, own, asked, attempt, created)
+  if line == '' then
+    return 'missing'
+  end
+  local state, _, lease, given, tried, origin, of = string.match(line, HEAD)
+  if not state or of ~= own or #lease > 13 or #given > 13 or #tried > 10
+    or (state ~= 'done' and string.find(line, '\n', 1, true) < #line)
+    or (state ~= 'done' and state ~= 'running' and state ~= 'released')
+  then
+    return 'invalid'
+  end
+
+  if state == 'running' then
+    local remaining = redis.call('PTTL', key)
+    if remaining < 0 or lease - (given - remaining) > 0 then -- without an expiry, nothing tells the age of the lease
+      return 'running'
+    end
+    state = 'abandoned'
+  elseif state == 'done' then
+    state = 'completed'
+  end
+  if state ~= asked or tonumber(tried) ~= tonumber(attempt)
+    or tonumber(string.match(origin, ' created=(%d+)$')) ~= tonumber(created)
+  then
+    return 'changed'
+  end
+end
