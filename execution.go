@@ -46,6 +46,8 @@ type execution struct {
 	claim  Claim     // nil: the attempt holds none, or none any more
 	since  time.Time // the lease did not begin before
 
+	uncertain bool // the attempt before was abandoned, and Reconcile is to be asked
+
 	*attempt // nil: no work runs, or has run
 	fate     fate
 	kept     Response // what is stored, if that is the fate

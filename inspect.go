@@ -6,12 +6,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/idempotency-go/idempotency/internal/firsts"
 )
 
 // Errors of an [Inspector].
@@ -187,7 +188,6 @@ func (r Resolution) Validate() error {
 			faults = append(faults, err)
 		}
 		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
-		faults.check(!resp.Omitted || len(resp.Body)+len(resp.Header)+len(resp.Trailer) == 0, "an omitted response has a body or a header")
 	}
 	faults.check(isNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
 	faults.check(r.TTL > 0 && r.TTL <= longestTTL, "TTL %v is not between 0 and %v", r.TTL, longestTTL)
@@ -255,13 +255,6 @@ func (r ListRequest) withDefaults() ListRequest {
 	return r
 }
 
-func (r ListRequest) validate() error {
-	var faults faults
-	faults.check(r.Limit >= 0, "Limit %d is negative", r.Limit)
-	faults.check(r.Scan >= 0, "Scan %d is negative", r.Scan)
-	return errors.Join(faults...)
-}
-
 // order returns the order in which entries are listed. The last words make it the same each time.
 func (r ListRequest) order() func(a, b Entry) int {
 	return func(a, b Entry) int {
@@ -273,17 +266,22 @@ func (r ListRequest) order() func(a, b Entry) int {
 	}
 }
 
-// collector makes a [Listing] of entries that come one by one. It holds hardly more of them than are asked for.
+// collector makes a [Listing] of entries that come one by one.
 type collector struct {
 	request ListRequest
 	listing Listing
+	entries *firsts.List[Entry]
 }
 
 func newCollector(request ListRequest) (*collector, error) {
-	if err := request.validate(); err != nil {
-		return nil, fmt.Errorf("idempotency: list: %w", err)
+	var faults faults
+	faults.check(request.Limit >= 0, "list: Limit %d is negative", request.Limit)
+	faults.check(request.Scan >= 0, "list: Scan %d is negative", request.Scan)
+	if faults != nil {
+		return nil, errors.Join(faults...)
 	}
-	return &collector{request.withDefaults(), Listing{Totals: make(map[State]Total)}}, nil
+	request = request.withDefaults()
+	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.order())}, nil
 }
 
 // add counts an entry if it is asked for, and keeps it if it is among the first ones.
@@ -293,26 +291,12 @@ func (c *collector) add(e Entry) {
 	}
 	total := c.listing.Totals[e.State]
 	c.listing.Totals[e.State] = Total{total.Records + 1, total.Bytes + e.Size}
-	if after := c.request.After; after != nil && c.request.order()(*after, e) >= 0 {
-		return
-	}
-	c.listing.Entries = append(c.listing.Entries, e)
-	const slack = 1000 // so that sorting is rare
-	if len(c.listing.Entries)-slack > c.request.Limit {
-		c.cut()
-	}
-}
-
-// cut keeps the first entries.
-func (c *collector) cut() {
-	slices.SortFunc(c.listing.Entries, c.request.order())
-	if most := c.request.Limit; len(c.listing.Entries) > most {
-		clear(c.listing.Entries[most:])
-		c.listing.Entries = c.listing.Entries[:most]
+	if after := c.request.After; after == nil || c.request.order()(*after, e) < 0 {
+		c.entries.Add(e)
 	}
 }
 
 func (c *collector) result() Listing {
-	c.cut()
+	c.listing.Entries = c.entries.Values()
 	return c.listing
 }

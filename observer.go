@@ -14,8 +14,10 @@ import (
 // Outcome says what became of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with two exceptions:
+// The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with three exceptions:
 //
+//   - Resolved comes in addition, before the outcome of the request, if Reconcile has ended the operation. If an operator
+//     has ended it, by package resolve, there is no request.
 //   - Unrecorded may be followed by one of recorded, restored and claim-lost.
 //   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
 //     [UserFunc], for instance, Options.Replay, and a Cipher of package seal. The panic goes on unchanged.
@@ -39,7 +41,7 @@ const (
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
-	OutcomeResolved      Outcome = "resolved"          // no request: an operator, or Reconcile, has ended an abandoned operation
+	OutcomeResolved      Outcome = "resolved"          // an operator, or Reconcile, has ended an abandoned operation: Status 0 says not happened
 )
 
 // Event is what an [Observer] is told about a request.

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,7 +23,8 @@ const (
 	// Effects happen at least once.
 	ReExecute Abandoned = iota
 
-	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires. Effects happen at
+	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires, or until Reconcile or
+	// an operator says what has happened (see [Resolver]). Effects happen at
 	// most once.
 	Refuse
 )
@@ -123,6 +125,7 @@ type Options struct {
 	Lease        time.Duration
 	Wait         time.Duration
 	Abandoned    Abandoned
+	Reconcile    func(context.Context, Operation) (*Response, error)
 	StoreTimeout time.Duration
 	FailOpen     bool
 	Observer     Observer
@@ -152,6 +155,19 @@ type RunnerOptions struct {
 	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute]. [Refuse] is not
 	// allowed with a transactional store: what is abandoned there is undone, so a retry always runs.
 	Abandoned Abandoned
+
+	// Reconcile finds out what has become of an operation whose owner disappeared, with [Refuse]. It asks the world, such
+	// as a payment provider for the charge of [Operation.DownstreamKey]. The next request with the key calls it, holding
+	// the claim to the operation, so no two calls for one operation run at a time. Nil asks nobody.
+	//
+	//   - A response: the operation has happened. The response is stored, with its Note, and replayed.
+	//   - Nil: the operation has not happened. The handler runs.
+	//   - An error: nobody knows. The request is refused with outcome-unknown. So it is if the response is invalid, see
+	//     [Resolution.Validate]. Reconcile is asked again by a request that comes a lease after the call.
+	//
+	// Its context ends after half a lease, and not with the client. What it returns after that is an error. It must heed its
+	// context: the claim lapses after a lease, and another call may begin. After a panic, Reconcile is asked again as well.
+	Reconcile func(context.Context, Operation) (*Response, error)
 
 	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, or a third of Lease if that is
 	// less. StoreTimeout must not be longer than Lease. A renewal of a lease never takes longer than a third of Lease.
@@ -263,8 +279,8 @@ func outsideOfHeader(name string) bool {
 
 func (o Options) runner() RunnerOptions {
 	return RunnerOptions{
-		TTL: o.TTL, Lease: o.Lease, Wait: o.Wait, Abandoned: o.Abandoned, StoreTimeout: o.StoreTimeout,
-		FailOpen: o.FailOpen, Observer: o.Observer, Logger: o.Logger,
+		TTL: o.TTL, Lease: o.Lease, Wait: o.Wait, Abandoned: o.Abandoned, Reconcile: o.Reconcile,
+		StoreTimeout: o.StoreTimeout, FailOpen: o.FailOpen, Observer: o.Observer, Logger: o.Logger,
 	}
 }
 
@@ -284,6 +300,7 @@ func (o RunnerOptions) validate() error {
 	faults.check(o.StoreTimeout > 0, "StoreTimeout %v is negative", o.StoreTimeout)
 	faults.check(o.StoreTimeout <= o.Lease, "StoreTimeout %v is longer than Lease %v", o.StoreTimeout, o.Lease)
 	faults.check(o.Abandoned == ReExecute || o.Abandoned == Refuse, "Abandoned %d is unknown", o.Abandoned)
+	faults.check(o.Reconcile == nil || o.Abandoned == Refuse, "Reconcile without Abandoned: Refuse: nothing would ask it")
 	return errors.Join(faults...)
 }
 

@@ -155,12 +155,13 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 		x.event.Outcome, x.event.Err = OutcomeUnprotected, err
 		return nil, nil
 	case err != nil:
-		x.event.Outcome, x.event.Err = outcomeOf(err), err
-		x.report(x.request)
+		refusal = x.refuse(outcomeOf(err), err)
 		if x.claim != nil {
 			x.releaseLater()
 		}
-		return nil, refusalFor(err)
+		return nil, refusal
+	case x.claim != nil && x.uncertain:
+		return x.reconcile()
 	case x.claim != nil && !x.bound() && time.Since(x.since) >= x.runner.leases.span():
 		return nil, x.giveUp()
 	case x.claim != nil:
@@ -175,10 +176,14 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 // giveUp releases a claim that was so long on its way that its lease may have lapsed.
 func (x *execution) giveUp() (refusal error) {
 	err := x.release(x.untouched()) // with Refuse too, it may be tried again
-	refusal = refusalFor(cmp.Or(err, ErrClaimLost))
-	x.event.Outcome, x.event.Err = OutcomeClaimLost, refusal
+	return x.refuse(OutcomeClaimLost, cmp.Or(err, ErrClaimLost))
+}
+
+// refuse reports that the request is refused because of err.
+func (x *execution) refuse(o Outcome, err error) (refusal error) {
+	x.event.Outcome, x.event.Err = o, err
 	x.report(x.request)
-	return refusal
+	return refusalFor(err)
 }
 
 // replay returns the stored response, if the request may get it.
@@ -188,9 +193,7 @@ func (x *execution) replay() (replay *Response, refusal error) {
 	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {
-			x.event.Outcome, x.event.Err = outcomeOf(err), err
-			x.report(x.request)
-			return nil, refusalFor(err)
+			return nil, x.refuse(outcomeOf(err), err)
 		}
 	}
 	x.report(x.request)
@@ -212,6 +215,8 @@ func outcomeOf(err error) Outcome {
 		return OutcomeQuotaExceeded
 	case errors.Is(err, ErrReplayRefused):
 		return OutcomeReplayRefused
+	case errors.Is(err, ErrClaimLost):
+		return OutcomeClaimLost
 	default:
 		return OutcomeUnavailable
 	}
@@ -229,14 +234,67 @@ func (x *execution) begin(fp Fingerprint) (err error) {
 	}
 	ctx, cancel := x.step(r.opts.StoreTimeout)
 	defer cancel()
+	request := ClaimRequest{Fingerprint: fp, Lease: r.opts.Lease, TTL: r.opts.TTL, TakeOver: r.opts.Abandoned == ReExecute}
 	x.since = time.Now()
-	x.record, x.claim, err = r.store.Begin(ctx, x.key, ClaimRequest{
-		Fingerprint: fp,
-		Lease:       r.opts.Lease,
-		TTL:         r.opts.TTL,
-		TakeOver:    r.opts.Abandoned == ReExecute,
-	})
+	x.record, x.claim, err = r.store.Begin(ctx, x.key, request)
+	if r.opts.Reconcile != nil && err == nil && x.claim == nil && judge(&x.record, fp) == ErrOutcomeUnknown {
+		x.takeOver(ctx, request)
+	}
 	return err
+}
+
+// takeOver claims an operation that was abandoned, to ask what has become of it. If the store fails, it stays abandoned: a
+// claim that was granted all the same lapses, since its release would let the handler run again.
+func (x *execution) takeOver(ctx context.Context, request ClaimRequest) {
+	request.TakeOver, x.since = true, time.Now()
+	record, claim, err := x.runner.store.Begin(ctx, x.key, request)
+	if err == nil {
+		x.record, x.claim = record, claim
+		x.uncertain = claim != nil && record.Attempt > 1
+	}
+}
+
+// reconcile ends an operation whose owner died by what Reconcile says of it. Its claim is not renewed, so it lapses if
+// nobody knows, or if Reconcile panics. Whoever comes after that asks again.
+func (x *execution) reconcile() (replay *Response, refusal error) {
+	resp, err := x.ask()
+	switch {
+	case err != nil:
+		x.letGo()
+		return nil, x.refuse(OutcomeUnknown, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err))
+	case resp == nil:
+		x.reportResolved(0, "")
+		return nil, nil
+	}
+	x.kept = resp.Clone()
+	err = x.persist(x.runner.opts.StoreTimeout)
+	x.letGo()
+	if err != nil && !errors.Is(err, ErrRestored) {
+		return nil, x.refuse(outcomeOf(err), err)
+	}
+	x.runner.wake(x.key)
+	x.reportResolved(resp.Status, resp.Note)
+	x.record.Response = &x.kept
+	return x.replay()
+}
+
+// ask asks Reconcile, for half a lease at most: the rest is for what follows.
+func (x *execution) ask() (*Response, error) {
+	ctx, cancel := context.WithDeadline(x.detached(), x.since.Add(x.runner.opts.Lease/2))
+	defer cancel()
+	resp, err := x.runner.opts.Reconcile(ctx, Operation{Key: x.key, ID: x.key.OperationID(), Attempt: x.record.Attempt})
+	err = cmp.Or(err, ctx.Err())
+	if err == nil && resp != nil {
+		err = Resolution{Response: resp, TTL: x.runner.opts.TTL}.Validate()
+	}
+	return resp, err
+}
+
+// reportResolved reports that Reconcile has ended the operation. What becomes of the request is another event.
+func (x *execution) reportResolved(status int, note string) {
+	of := *x
+	of.event.Outcome, of.event.Status, of.event.Note = OutcomeResolved, status, note
+	of.report(x.request)
 }
 
 // acquire begins an attempt. If another one is running, it waits for that to end.

@@ -1073,3 +1073,232 @@ func (s secretiveStore) Begin(
 	}
 	return record, claim, err
 }
+
+// reconciled is a service with an operation whose owner has died.
+func reconciled(
+	t *testing.T, setup testservice.Setup, reconcile func(context.Context, idempotency.Operation) (*idempotency.Response, error),
+) *testservice.Service {
+	t.Helper()
+	setup.Opts.Abandoned, setup.Opts.Reconcile = idempotency.Refuse, reconcile
+	svc := setup.Guard(t, testservice.AttemptNumber)
+	testservice.Crash(t, svc, "k", "b", time.Minute)
+	testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+	time.Sleep(time.Minute)
+	return svc
+}
+
+func TestReconcileSaysWhatHasHappened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked []idempotency.Operation
+		svc := reconciled(t, testservice.Setup{}, func(_ context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+			asked = append(asked, op)
+			header := idempotency.NewFields(http.Header{"Content-Type": {"text/plain"}})
+			return &idempotency.Response{Status: 201, Header: header, Body: []byte("charged"), Note: "ch_17"}, nil
+		})
+		testservice.RequireProblem(t, svc.Call("k", "changed"), http.StatusConflict, "key-reused")
+		require.Empty(t, asked)
+		for range 3 {
+			got := svc.Call("k", "b")
+			require.Equal(t, 201, got.Status)
+			require.Equal(t, "charged", got.Body)
+			require.True(t, got.Replayed())
+		}
+		testservice.RequireProblem(t, svc.Call("k", "changed"), http.StatusConflict, "key-reused")
+		require.Zero(t, svc.Runs.Load())
+		key := idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "k"}
+		require.Equal(t, []idempotency.Operation{{Key: key, ID: key.OperationID(), Attempt: 2}}, asked)
+		require.Equal(t, "ch_17", testservice.MustInspect(t, svc.Store.Store, key).Note)
+		require.Equal(t, []idempotency.Outcome{
+			idempotency.OutcomeInProgress, idempotency.OutcomeKeyReused, idempotency.OutcomeResolved, idempotency.OutcomeReplayed,
+			idempotency.OutcomeReplayed, idempotency.OutcomeReplayed, idempotency.OutcomeKeyReused,
+		}, svc.Journal.Outcomes())
+		event := svc.Journal.All()[2]
+		require.Equal(t, 201, event.Status)
+		require.Equal(t, "ch_17", event.Note)
+		require.NoError(t, event.Err)
+	})
+}
+
+func TestReconcileSaysThatNothingHasHappened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		svc := reconciled(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			calls++
+			return nil, nil
+		})
+		require.Equal(t, "attempt 2", svc.Call("k", "b").Body)
+		require.True(t, svc.Call("k", "b").Replayed())
+		require.Equal(t, 1, calls)
+		require.Equal(t, []idempotency.Outcome{
+			idempotency.OutcomeInProgress, idempotency.OutcomeResolved, idempotency.OutcomeExecuted, idempotency.OutcomeReplayed,
+		}, svc.Journal.Outcomes())
+	})
+}
+
+// While nobody knows, the handler does not run, and the world is asked once a lease.
+func TestReconcileDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	down := errors.New("the provider is down")
+	type hook = func(context.Context, idempotency.Operation) (*idempotency.Response, error)
+	for name, c := range map[string]struct {
+		reconcile hook
+		cause     error
+	}{
+		"error": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) { return nil, down }, down},
+		"error and a response": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			return &idempotency.Response{Status: 200}, down
+		}, down},
+		"hangs": {func(ctx context.Context, _ idempotency.Operation) (*idempotency.Response, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, context.DeadlineExceeded},
+		"says it too late": {func(ctx context.Context, _ idempotency.Operation) (*idempotency.Response, error) {
+			<-ctx.Done()
+			return nil, nil
+		}, context.DeadlineExceeded},
+		"impossible status": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			return &idempotency.Response{Status: 103}, nil
+		}, idempotency.ErrRecordInvalid},
+		"field of the connection": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			return &idempotency.Response{Status: 200, Header: "Transfer-Encoding: chunked\n"}, nil
+		}, idempotency.ErrRecordInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				known := false
+				svc := reconciled(t, testservice.Setup{}, func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+					if known {
+						return &idempotency.Response{Status: 204}, nil
+					}
+					return c.reconcile(ctx, op)
+				})
+				asked := time.Now()
+				testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
+				require.LessOrEqual(t, time.Since(asked), 15*time.Second, "half a lease")
+				require.ErrorIs(t, svc.Journal.Last(t).Err, c.cause)
+				require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrOutcomeUnknown)
+				testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+				known = true
+				testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+				time.Sleep(30 * time.Second)
+				require.Equal(t, 204, svc.Call("k", "b").Status)
+				require.Zero(t, svc.Runs.Load())
+			})
+		})
+	}
+}
+
+func TestReconcilePanics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		panics := true
+		svc := reconciled(t, testservice.Setup{}, func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			if panics {
+				panic("cannot be asked")
+			}
+			return nil, nil
+		})
+		require.PanicsWithValue(t, "cannot be asked", func() { svc.Call("k", "b") })
+		panics = false
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "in-progress")
+		time.Sleep(30 * time.Second)
+		require.Equal(t, "attempt 3", svc.Call("k", "b").Body)
+	})
+}
+
+// What the store does not take is not answered, and an operation whose claim the store may have granted is not released.
+func TestReconcileWhileTheStoreFails(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := testservice.NewSpyStore()
+		svc := reconciled(t, testservice.Setup{Store: store, Opts: idempotency.Options{FailOpen: true}},
+			func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+				return &idempotency.Response{Status: 201, Body: []byte("charged")}, nil
+			})
+		begins := store.Begins.Load()
+		store.OnBegin = func(_ context.Context, n int64, step func() error) error {
+			if n == begins+2 { // the takeover, whose reply is lost
+				return errors.Join(step(), testservice.ErrDown)
+			}
+			return step()
+		}
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusConflict, "outcome-unknown")
+		time.Sleep(30 * time.Second)
+		store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
+		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
+		store.OnComplete = nil
+		time.Sleep(30 * time.Second)
+		require.Equal(t, "charged", svc.Call("k", "b").Body)
+		require.Zero(t, svc.Runs.Load())
+		require.Zero(t, store.Releases.Load())
+	})
+}
+
+// Many requests come at once when the lease has lapsed. One of them asks; all that wait get the answer.
+func TestReconcileIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var running, calls atomic.Int64
+		svc := reconciled(t, testservice.Setup{Opts: idempotency.Options{Wait: time.Minute}},
+			func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+				assert.EqualValues(t, 1, running.Add(1))
+				defer running.Add(-1)
+				time.Sleep(5 * time.Second)
+				calls.Add(1)
+				return &idempotency.Response{Status: 201, Body: []byte("charged")}, nil
+			})
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { assert.Equal(t, "charged", svc.Call("k", "b").Body) })
+		}
+		all.Wait()
+		require.EqualValues(t, 1, calls.Load())
+		require.Zero(t, svc.Runs.Load())
+	})
+}
+
+func TestReconcileNeedsRefuse(t *testing.T) {
+	t.Parallel()
+	reconcile := func(context.Context, idempotency.Operation) (*idempotency.Response, error) { return nil, nil }
+	_, err := idempotency.NewRunner(testservice.NewSpyStore(), idempotency.RunnerOptions{Reconcile: reconcile})
+	require.ErrorContains(t, err, "Reconcile without Abandoned: Refuse")
+}
+
+// An operation that was released has failed, as is known: nobody is asked.
+func TestReconcileIsNotAskedAboutWhatFailed(t *testing.T) {
+	t.Parallel()
+	svc := testservice.Setup{Opts: idempotency.Options{
+		Abandoned: idempotency.Refuse,
+		Reconcile: func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+			t.Error("asked")
+			return nil, nil
+		},
+	}}.Guard(t, testservice.EchoOrFail)
+	for range 3 {
+		svc.Call("k", "fail")
+	}
+	require.EqualValues(t, 3, svc.Runs.Load())
+}
+
+func TestRunnerReconciles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{
+			Abandoned: idempotency.Refuse,
+			Reconcile: func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
+				return &idempotency.Response{Body: []byte("done before")}, nil // work without HTTP has no status
+			},
+		})
+		require.Panics(t, func() {
+			_, _, _ = b.do(func(context.Context) (idempotency.Response, error) { panic("crash") })
+		})
+		time.Sleep(30 * time.Second)
+		got, replayed, err := b.do(mustNotWork(t))
+		require.NoError(t, err)
+		require.True(t, replayed)
+		require.Equal(t, "done before", string(got.Body))
+	})
+}

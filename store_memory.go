@@ -573,9 +573,6 @@ func (e *entry) state(now time.Duration) State {
 
 // Forget implements [Inspector].
 func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
-	if s.faults != nil {
-		return s.faults
-	}
 	return s.change(asked, func(sh *shard, hash uint64, e *entry, _ time.Duration) error {
 		s.remove(sh, hash, e)
 		return nil
@@ -583,20 +580,17 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 }
 
 // Resolve implements [Resolver].
-func (s *MemoryStore) Resolve(_ context.Context, asked Entry, resolution Resolution) error {
-	if s.faults != nil {
-		return s.faults
-	}
+func (s *MemoryStore) Resolve(_ context.Context, asked Entry, r Resolution) error {
 	return s.change(asked, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
-		if e.state(now) != StateAbandoned {
-			return ErrEntryChanged
-		}
-		return s.resolve(sh, hash, e, resolution, now)
+		return s.resolve(sh, hash, e, r, now)
 	})
 }
 
 // change does what an operator asks for to the record of an entry, if it has not changed.
 func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
+	if s.faults != nil {
+		return s.faults
+	}
 	hash := s.hash(asked.Key)
 	sh := s.lock(hash)
 	defer sh.mu.Unlock()
@@ -613,14 +607,14 @@ func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *ent
 
 // resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it.
 func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, r Resolution, now time.Duration) error {
-	next := &entry{shard: sh, key: held.key, fingerprint: held.fingerprint, attempt: held.attempt, created: held.created,
-		lease: now, released: true}
-	note := []byte(r.Note)
-	grows := int64(len(note))
+	if held.state(now) != StateAbandoned {
+		return ErrEntryChanged
+	}
+	next := *held
+	next.chain, next.place, next.lease, next.released = nil, 0, now, true
+	grows := checkpointOverhead + int64(len(ResolutionNote)+len(r.Note))
 	if before, ok := sh.steps[held].data[ResolutionNote]; ok {
-		grows -= int64(len(before))
-	} else {
-		grows += checkpointOverhead + int64(len(ResolutionNote))
+		grows = int64(len(r.Note) - len(before))
 	}
 	if r.Response != nil {
 		next.released, next.completed, next.response = false, true, r.Response.Clone()
@@ -629,13 +623,13 @@ func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, r Resolution,
 	if err := s.take(sh, held.key.User, grows, s.answers, now); err != nil {
 		return err
 	}
-	sh.replace(hash, held, next)
+	sh.replace(hash, held, &next)
 	if next.completed {
-		delete(sh.steps, next)
+		delete(sh.steps, &next)
 	} else {
-		sh.addStep(next, ResolutionNote, note, grows)
+		sh.addStep(&next, ResolutionNote, []byte(r.Note), grows)
 	}
-	sh.expireAfter(next, now, r.TTL)
+	sh.expireAfter(&next, now, r.TTL)
 	return nil
 }
 

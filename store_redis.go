@@ -151,7 +151,9 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 		return Record{}, nil, err
 	}
 	if found.State == recordline.Running && bytes.Equal(found.Token, recordline.TokenOf(claim.own.Text)) {
-		return claimedBy(found, request.Lease), claim.next(found.Line), nil
+		record := recordOf(found)
+		record.LeaseLeft, record.Remaining = request.Lease, fromMilliseconds(found.Told)
+		return record, claim.next(found.Line), nil
 	}
 	record, err := heldBy(found)
 	if err == nil && request.Remaining && found.State == recordline.Done {
@@ -386,13 +388,6 @@ func (s *RedisStore) parse(value []byte, name string) (recordline.Head, error) {
 // recordOf returns what a head says of a record that nobody has claimed now.
 func recordOf(h recordline.Head) Record {
 	return Record{Attempt: h.Attempt, Fingerprint: h.Fingerprint, Created: time.UnixMilli(h.Created)}
-}
-
-// claimedBy returns the record of a claim with that lease.
-func claimedBy(h recordline.Head, lease time.Duration) Record {
-	record := recordOf(h)
-	record.LeaseLeft, record.Remaining = lease, fromMilliseconds(h.Told)
-	return record
 }
 
 // heldBy returns the record that somebody else holds, with its response.
