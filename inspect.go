@@ -183,10 +183,8 @@ func (r Resolution) Validate() error {
 	if resp := r.Response; resp != nil {
 		note = resp.Note
 		sent := *resp
-		sent.Status = cmp.Or(resp.Status, 200) // work of a Runner may have none
-		if err := sent.check(""); err != nil {
-			faults = append(faults, err)
-		}
+		sent.Status = cmp.Or(resp.Status, 200)  // work of a Runner may have none
+		faults = append(faults, sent.check("")) // or nil, which Join leaves out
 		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
 	}
 	faults.check(isNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))

@@ -16,8 +16,8 @@ type Outcome string
 
 // The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with three exceptions:
 //
-//   - Resolved comes in addition, before the outcome of the request, if Reconcile has ended the operation. If an operator
-//     has ended it, by package resolve, there is no request.
+//   - Happened and not-happened come in addition, before the outcome of the request, if Reconcile has ended the operation.
+//     If an operator has ended it, by package resolve, there is no request.
 //   - Unrecorded may be followed by one of recorded, restored and claim-lost.
 //   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
 //     [UserFunc], for instance, Options.Replay, and a Cipher of package seal. The panic goes on unchanged.
@@ -41,7 +41,8 @@ const (
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
 	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
-	OutcomeResolved      Outcome = "resolved"          // an operator, or Reconcile, has ended an abandoned operation: Status 0 says not happened
+	OutcomeHappened      Outcome = "happened"          // an abandoned operation was ended: it has happened, and its answer is stored
+	OutcomeNotHappened   Outcome = "not-happened"      // an abandoned operation was ended: it has not happened, and may be tried again
 )
 
 // Event is what an [Observer] is told about a request.
@@ -120,7 +121,7 @@ func (e *Event) logged() (slog.Level, bool) {
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
 		return slog.LevelWarn, true
-	case OutcomeRecorded, OutcomeResolved:
+	case OutcomeRecorded, OutcomeHappened, OutcomeNotHappened:
 		return slog.LevelInfo, true
 	default:
 		return 0, false

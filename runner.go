@@ -263,7 +263,7 @@ func (x *execution) reconcile() (replay *Response, refusal error) {
 		x.letGo()
 		return nil, x.refuse(OutcomeUnknown, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err))
 	case resp == nil:
-		x.reportResolved(0, "")
+		x.reportAlso(OutcomeNotHappened, &Response{})
 		return nil, nil
 	}
 	x.kept = resp.Clone()
@@ -273,7 +273,7 @@ func (x *execution) reconcile() (replay *Response, refusal error) {
 		return nil, x.refuse(outcomeOf(err), err)
 	}
 	x.runner.wake(x.key)
-	x.reportResolved(resp.Status, resp.Note)
+	x.reportAlso(OutcomeHappened, &x.kept)
 	x.record.Response = &x.kept
 	return x.replay()
 }
@@ -290,10 +290,10 @@ func (x *execution) ask() (*Response, error) {
 	return resp, err
 }
 
-// reportResolved reports that Reconcile has ended the operation. What becomes of the request is another event.
-func (x *execution) reportResolved(status int, note string) {
+// reportAlso reports that Reconcile has ended the operation. What becomes of the request is another event.
+func (x *execution) reportAlso(o Outcome, resp *Response) {
 	of := *x
-	of.event.Outcome, of.event.Status, of.event.Note = OutcomeResolved, status, note
+	of.event.Outcome, of.event.Status, of.event.Note = o, resp.Status, resp.Note
 	of.report(x.request)
 }
 

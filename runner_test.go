@@ -1110,7 +1110,7 @@ func TestReconcileSaysWhatHasHappened(t *testing.T) {
 		require.Equal(t, []idempotency.Operation{{Key: key, ID: key.OperationID(), Attempt: 2}}, asked)
 		require.Equal(t, "ch_17", testservice.MustInspect(t, svc.Store.Store, key).Note)
 		require.Equal(t, []idempotency.Outcome{
-			idempotency.OutcomeInProgress, idempotency.OutcomeKeyReused, idempotency.OutcomeResolved, idempotency.OutcomeReplayed,
+			idempotency.OutcomeInProgress, idempotency.OutcomeKeyReused, idempotency.OutcomeHappened, idempotency.OutcomeReplayed,
 			idempotency.OutcomeReplayed, idempotency.OutcomeReplayed, idempotency.OutcomeKeyReused,
 		}, svc.Journal.Outcomes())
 		event := svc.Journal.All()[2]
@@ -1132,7 +1132,7 @@ func TestReconcileSaysThatNothingHasHappened(t *testing.T) {
 		require.True(t, svc.Call("k", "b").Replayed())
 		require.Equal(t, 1, calls)
 		require.Equal(t, []idempotency.Outcome{
-			idempotency.OutcomeInProgress, idempotency.OutcomeResolved, idempotency.OutcomeExecuted, idempotency.OutcomeReplayed,
+			idempotency.OutcomeInProgress, idempotency.OutcomeNotHappened, idempotency.OutcomeExecuted, idempotency.OutcomeReplayed,
 		}, svc.Journal.Outcomes())
 	})
 }

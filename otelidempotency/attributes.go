@@ -32,6 +32,7 @@ var outcomes = []idempotency.Outcome{
 	idempotency.OutcomeUnknown, idempotency.OutcomeRejected, idempotency.OutcomeUnavailable,
 	idempotency.OutcomeUnprotected, idempotency.OutcomeUnrecorded, idempotency.OutcomeRecorded,
 	idempotency.OutcomeRestored, idempotency.OutcomeClaimLost, idempotency.OutcomeRolledBack,
+	idempotency.OutcomeHappened, idempotency.OutcomeNotHappened,
 }
 
 // lateOutcomes may follow unrecorded.
@@ -54,6 +55,11 @@ func seriesOf(e *idempotency.Event) series {
 		s.omitted = e.Omitted
 	}
 	return s
+}
+
+// resolves reports whether an abandoned operation was ended, which is not the outcome of a request.
+func (s series) resolves() bool {
+	return s.outcome == idempotency.OutcomeHappened || s.outcome == idempotency.OutcomeNotHappened
 }
 
 // allSeries lists the series that there may be.

@@ -12,6 +12,7 @@
 //
 //	idempotency.requests             counter        {request}    requests with a key, each once, by outcome
 //	idempotency.recoveries           counter        {answer}     unrecorded answers that were settled later, by outcome
+//	idempotency.resolutions          counter        {operation}  abandoned operations that were ended, by outcome
 //	idempotency.errors               counter        {error}      rejected requests and failures of the store, by error.type
 //	idempotency.leases.lost          counter        {lease}      attempts that lost their claim while they ran
 //	idempotency.operations.active    updowncounter  {operation}  attempts that run now; needs Handler or Start
@@ -43,7 +44,8 @@
 //
 // The span also gets four span events: idempotency.waiting when a wait began, idempotency.claimed when the claim was
 // granted, idempotency.handled when the handler had returned, and idempotency.outcome when all was settled. The last
-// one has error.type if something went wrong.
+// one has error.type if something went wrong. If Reconcile has ended the operation before, idempotency.resolved comes
+// first, with idempotency.outcome.
 //
 // If the context has no span, or a span that has ended, Observe makes a span, "idempotency replayed" for example. It
 // lasts from when the store was first asked to the event, and has the same attributes and events. If the span of the

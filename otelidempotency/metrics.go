@@ -22,6 +22,7 @@ var (
 
 type instruments struct {
 	requests, recoveries, errors, lost metric.Int64Counter
+	resolutions                        metric.Int64Counter
 	active                             metric.Int64UpDownCounter
 	claim, wait, handler, completion   metric.Float64Histogram
 	stored                             metric.Int64Histogram
@@ -32,17 +33,18 @@ type instruments struct {
 func newInstruments(meter metric.Meter) (*instruments, error) {
 	m := maker{meter: meter}
 	i := &instruments{
-		requests:   m.counter("requests", "{request}", "Requests with a key, by what became of them."),
-		recoveries: m.counter("recoveries", "{answer}", "Unrecorded answers that were settled in the background."),
-		errors:     m.counter("errors", "{error}", "Rejected requests, and failures of the store."),
-		lost:       m.counter("leases.lost", "{lease}", "Attempts that lost their claim while they ran."),
-		active:     m.upDownCounter("operations.active", "{operation}", "Attempts that run now."),
-		claim:      m.duration("claim", "Duration of the first question to the store.", storeBounds),
-		wait:       m.duration("wait", "Duration of waiting for another attempt.", workBounds),
-		handler:    m.duration("handler", "Duration of the handler.", workBounds),
-		completion: m.duration("completion", "Duration of settling the claim, with repetitions.", storeBounds),
-		stored:     m.size("stored.size", "Size of the answers that were stored."),
-		labels:     make(map[series]*labels),
+		requests:    m.counter("requests", "{request}", "Requests with a key, by what became of them."),
+		recoveries:  m.counter("recoveries", "{answer}", "Unrecorded answers that were settled in the background."),
+		errors:      m.counter("errors", "{error}", "Rejected requests, and failures of the store."),
+		lost:        m.counter("leases.lost", "{lease}", "Attempts that lost their claim while they ran."),
+		resolutions: m.counter("resolutions", "{operation}", "Abandoned operations that an operator or Reconcile has ended."),
+		active:      m.upDownCounter("operations.active", "{operation}", "Attempts that run now."),
+		claim:       m.duration("claim", "Duration of the first question to the store.", storeBounds),
+		wait:        m.duration("wait", "Duration of waiting for another attempt.", workBounds),
+		handler:     m.duration("handler", "Duration of the handler.", workBounds),
+		completion:  m.duration("completion", "Duration of settling the claim, with repetitions.", storeBounds),
+		stored:      m.size("stored.size", "Size of the answers that were stored."),
+		labels:      make(map[series]*labels),
 	}
 	for _, s := range allSeries() {
 		i.labels[s] = newLabels(s)
@@ -58,7 +60,10 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 func (i *instruments) begin() {
 	ctx := context.Background()
 	for s, l := range i.labels {
-		if s.outcome != idempotency.OutcomeRecorded {
+		switch {
+		case s.resolves():
+			i.resolutions.Add(ctx, 0, l.count...)
+		case s.outcome != idempotency.OutcomeRecorded:
 			i.requests.Add(ctx, 0, l.count...)
 		}
 		if slices.Contains(lateOutcomes, s.outcome) {
@@ -89,6 +94,10 @@ func (l *labels) with(s series, more []attribute.KeyValue) *labels {
 }
 
 func (i *instruments) record(ctx context.Context, o *observation, l *labels) {
+	if seriesOf(&o.Event).resolves() {
+		i.resolutions.Add(ctx, 1, l.count...)
+		return
+	}
 	if kind := ErrorType(o.Event); kind != "" {
 		i.errors.Add(ctx, 1, l.errors[kind]...)
 	}

@@ -193,7 +193,11 @@ func TestSeriesBeginAtZero(t *testing.T) {
 		}
 	}
 	for _, outcome := range want {
-		if outcome != "recorded" { // which no request has
+		switch outcome {
+		case "recorded": // which no request has
+		case "happened", "not-happened":
+			assert.Contains(t, begun["idempotency.resolutions"], outcome)
+		default:
 			assert.Contains(t, begun["idempotency.requests"], outcome)
 		}
 	}
@@ -216,7 +220,7 @@ func TestDocumentationNamesEveryMetric(t *testing.T) {
 	e.Waited = time.Second
 	s.telemetry(t, otelidempotency.Options{}).Observe(t.Context(), e)
 	metrics := s.metrics(t)
-	require.Len(t, metrics, 10)
+	require.Len(t, metrics, 11)
 	for _, m := range metrics {
 		kind := "histogram"
 		if sum, ok := m.Data.(metricdata.Sum[int64]); ok {
@@ -305,4 +309,18 @@ func TestGlobalProviders(t *testing.T) {
 	require.NoError(t, err)
 	telemetry.Observe(t.Context(), idempotency.Event{Outcome: idempotency.OutcomeReplayed})
 	telemetry.Start(t.Context())()
+}
+
+// An operation that was ended is no request.
+func TestMetricsOfResolutions(t *testing.T) {
+	t.Parallel()
+	s := newService(t, plain, charge, idempotency.Options{})
+	for _, outcome := range []idempotency.Outcome{
+		idempotency.OutcomeHappened, idempotency.OutcomeNotHappened, idempotency.OutcomeNotHappened,
+	} {
+		s.telemetry.Observe(t.Context(), idempotency.Event{Outcome: outcome, Note: "alice: asked the bank"})
+	}
+	require.Equal(t, map[string]int64{"happened": 1, "not-happened": 2}, s.counts(t, "idempotency.resolutions"))
+	require.Empty(t, s.counts(t, "idempotency.requests"))
+	require.Empty(t, s.counts(t, "idempotency.errors"))
 }

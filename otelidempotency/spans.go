@@ -67,6 +67,10 @@ func (o *observation) end() time.Time {
 
 // describe sets attributes, events and the link on a span. The current one is that of the request.
 func (o *observation) describe(span trace.Span, current trace.SpanContext, end time.Time) {
+	if seriesOf(&o.Event).resolves() {
+		span.AddEvent("idempotency.resolved", trace.WithTimestamp(end), trace.WithAttributes(outcomeKey.String(string(o.Outcome))))
+		return
+	}
 	span.SetAttributes(o.attributes()...)
 	if first, ok := o.first(current); ok {
 		span.AddLink(trace.Link{SpanContext: first})

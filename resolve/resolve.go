@@ -34,9 +34,9 @@ type Options struct {
 	// MaxResponse is the largest body of an answer, in bytes. A larger one is an error. Zero means 1 MiB.
 	MaxResponse int64
 
-	// Observer is told of each resolution by an event with [idempotency.OutcomeResolved]. Status is that of the answer, or
-	// zero if the operation has not happened. Note has the operator and the reason. Nil means no observer. Give it that
-	// of the service, so that it is counted with the others.
+	// Observer is told of each resolution by an event with [idempotency.OutcomeHappened] or
+	// [idempotency.OutcomeNotHappened]. Its Note has the operator and the reason. Nil means no observer. Give it that of the
+	// service, so that it is counted with the others.
 	Observer idempotency.Observer
 
 	// Logger is told of each resolution. Nil means [slog.Default] at the time of the event.
@@ -152,11 +152,11 @@ func (r *Resolver) resolve(ctx context.Context, entry idempotency.Entry, resolut
 		return err
 	}
 	event := idempotency.Event{
-		Outcome: idempotency.OutcomeResolved, Key: entry.Key, Operation: entry.OperationID(), Attempt: entry.Attempt,
+		Outcome: idempotency.OutcomeNotHappened, Key: entry.Key, Operation: entry.OperationID(), Attempt: entry.Attempt,
 		Began: began, Total: time.Since(began), Note: note,
 	}
 	if resp := resolution.Response; resp != nil {
-		event.Status, event.Omitted = resp.Status, resp.Omitted
+		event.Outcome, event.Status, event.Omitted = idempotency.OutcomeHappened, resp.Status, resp.Omitted
 		event.Stored = len(resp.Header) + len(resp.Trailer) + len(resp.Body)
 	}
 	r.report(ctx, event)
@@ -176,5 +176,5 @@ func (r *Resolver) report(ctx context.Context, event idempotency.Event) {
 		attributes = append(attributes, slog.Int("status", event.Status))
 	}
 	attributes = append(attributes, slog.String("note", event.Note))
-	log.LogAttrs(ctx, slog.LevelInfo, "idempotency: resolved", attributes...)
+	log.LogAttrs(ctx, slog.LevelInfo, "idempotency: "+string(event.Outcome), attributes...)
 }
