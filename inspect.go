@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency/internal/firsts"
+	"github.com/idempotency-go/idempotency/internal/recordline"
 )
 
 // Errors of an [Inspector].
@@ -187,7 +188,7 @@ func (r Resolution) Validate() error {
 		faults = append(faults, sent.check("")) // or nil, which Join leaves out
 		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
 	}
-	faults.check(isNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
+	faults.check(recordline.IsNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
 	faults.check(r.TTL > 0 && r.TTL <= longestTTL, "TTL %v is not between 0 and %v", r.TTL, longestTTL)
 	return errors.Join(faults...)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/internal/checkpoint"
 	"github.com/idempotency-go/idempotency/internal/grpcstatus"
+	"github.com/idempotency-go/idempotency/internal/recordline"
 )
 
 // Operation is what a handler knows about the operation that it carries out.
@@ -227,7 +228,7 @@ var errNoOperation = errors.New("idempotency: the context belongs to no operatio
 // end. Annotate returns an error if a note has anything else, or if ctx belongs to no operation. It is safe for
 // concurrent use.
 func Annotate(ctx context.Context, note string) error {
-	if !isNote(note) {
+	if !recordline.IsNote(note) {
 		return fmt.Errorf("idempotency: note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them",
 			note, len(note))
 	}
@@ -237,10 +238,4 @@ func Annotate(ctx context.Context, note string) error {
 	}
 	op.note.Store(&note)
 	return nil
-}
-
-// isNote reports whether a note is one that [Annotate] takes.
-func isNote(note string) bool {
-	return len(note) <= 255 && strings.TrimSpace(note) == note &&
-		!strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' })
 }

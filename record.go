@@ -87,16 +87,12 @@ func (r Response) Clone() Response {
 // Header and trailer are as in [Fields]; the first line says how many bytes each part has. The checksum (CRC-32C) covers
 // all that follows it. A body that was not kept is written as body=omitted. If there is a note, it ends the first line:
 // body=8 note=payment 17.
-const (
-	responseMagic   = "response/1 "
-	responseOmitted = "omitted"
-)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendBinary appends the stored form of r to b. It never fails; it implements [encoding.BinaryAppender].
 func (r Response) AppendBinary(b []byte) ([]byte, error) {
-	b = append(b, responseMagic+"crc="...)
+	b = append(b, recordline.ResponseMagic+"crc="...)
 	sum := len(b)
 	b = append(b, "00000000"...)
 	start := len(b)
@@ -105,7 +101,7 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 	b = appendNumber(b, " trailer=", len(r.Trailer))
 	body := r.Body
 	if r.Omitted {
-		b, body = append(b, " body="+responseOmitted...), nil
+		b, body = append(b, " body="+recordline.ResponseOmitted...), nil
 	} else {
 		b = appendNumber(b, " body=", len(body))
 	}
@@ -141,69 +137,40 @@ func (r Response) MarshalBinary() ([]byte, error) {
 
 // encodedSize returns no less than how many bytes the stored form of r has, and hardly more.
 func (r Response) encodedSize() int {
-	return len(responseMagic) + 96 + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body)
+	return len(recordline.ResponseMagic) + 96 + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body)
 }
 
 // UnmarshalBinary sets r to the response whose stored form is data. The body of r is a part of data, which must not be
 // modified afterwards. The error wraps [ErrRecordInvalid] if data is damaged, or was written by a version of this
 // package that this one does not know.
 func (r *Response) UnmarshalBinary(data []byte) error {
-	if !bytes.HasPrefix(data, []byte(responseMagic)) {
+	if !bytes.HasPrefix(data, []byte(recordline.ResponseMagic)) {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
-	line, rest := parseResponseLine(data)
-	sum := checksum(data[min(len(data), len(responseMagic)+len("crc=")+len(line.crc)):])
-	if string(line.crc) != string(sum[:]) {
+	line, rest := recordline.ParseResponse(data)
+	sum := checksum(data[min(len(data), len(recordline.ResponseMagic)+len("crc=")+len(line.CRC)):])
+	if string(line.CRC) != string(sum[:]) {
 		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}
-	fields := line.header + line.trailer
-	if !line.ok || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
+	fields := line.Header + line.Trailer
+	if !line.OK || fields < 0 || fields >= int64(len(rest)) || rest[fields] != '\n' {
 		return fmt.Errorf("%w: first line of the response", ErrRecordInvalid)
 	}
 	text, body := string(rest[:fields]), rest[fields+1:]
-	resp := Response{Status: int(line.status), Omitted: line.omitted, Note: line.note}
+	resp := Response{Status: int(line.Status), Omitted: line.Omitted, Note: line.Note}
 	if !resp.Omitted {
-		if line.body != int64(len(body)) {
+		if line.Body != int64(len(body)) {
 			return fmt.Errorf("%w: length of the response", ErrRecordInvalid)
 		}
 		resp.Body = body
 	}
 	var err error
-	if resp.Header, err = ParseFields(text[:line.header]); err != nil {
+	if resp.Header, err = ParseFields(text[:line.Header]); err != nil {
 		return err
 	}
-	if resp.Trailer, err = ParseFields(text[line.header:]); err != nil {
+	if resp.Trailer, err = ParseFields(text[line.Header:]); err != nil {
 		return err
 	}
 	*r = resp
 	return nil
-}
-
-// responseLine is the first line of a stored response.
-type responseLine struct {
-	ok                            bool
-	crc                           []byte
-	status, header, trailer, body int64
-	omitted                       bool
-	note                          string
-}
-
-// parseResponseLine returns the first line of data, and what follows it.
-func parseResponseLine(data []byte) (r responseLine, rest []byte) {
-	first, rest, whole := bytes.Cut(data, []byte("\n"))
-	line := recordline.Reader{Rest: first, OK: whole && bytes.HasPrefix(data, []byte(responseMagic))}
-	line.OK = line.OK && !bytes.HasSuffix(first, []byte(" "))
-	line.Next("")
-	r.crc = line.Next("crc=")
-	r.status, r.header, r.trailer = line.Number(""), line.Number("header="), line.Number("trailer=")
-	size := line.Next("body=")
-	if r.omitted = string(size) == responseOmitted; !r.omitted {
-		var digits [20]byte
-		r.body = line.Parse(size)
-		line.OK = line.OK && string(size) == string(strconv.AppendInt(digits[:0], r.body, 10))
-	}
-	note, noted := bytes.CutPrefix(line.Rest, []byte("note="))
-	r.note = string(note)
-	r.ok = line.OK && noted == (r.note != "") && isNote(r.note)
-	return r, rest
 }

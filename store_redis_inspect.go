@@ -286,12 +286,12 @@ func (v *redisSurvey) show(name string, held redisconn.Seen) {
 // glance adds what the start of a completed record says of its response: the status and the note. The error says that the
 // record is not as long as its start says.
 func (e *Entry) glance(h recordline.Head, size int64) error {
-	line, rest := parseResponseLine(h.Response)
-	fits := max(line.header, line.trailer, line.body) <= size // so that the sum is one
+	line, rest := recordline.ParseResponse(h.Response)
+	fits := max(line.Header, line.Trailer, line.Body) <= size // so that the sum is one
 	before := len(h.Line) + len(h.Response) - len(rest)
-	if whole := int64(before+len("\n")) + line.header + line.trailer + line.body; !line.ok || !fits || whole != size {
+	if whole := int64(before+len("\n")) + line.Header + line.Trailer + line.Body; !line.OK || !fits || whole != size {
 		return fmt.Errorf("%w: response in Redis", ErrRecordInvalid)
 	}
-	e.Status, e.Note = int(line.status), line.note
+	e.Status, e.Note = int(line.Status), line.Note
 	return nil
 }

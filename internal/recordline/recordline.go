@@ -1,5 +1,5 @@
-// Package recordline reads and writes the lines that records begin with: the head of a record in Redis, and words as they
-// also stand on the first line of a stored response.
+// Package recordline reads and writes the lines that records begin with: the head of a record in Redis, and the first line
+// of a stored response.
 package recordline
 
 import (
