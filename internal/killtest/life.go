@@ -62,9 +62,10 @@ func fail(err error) {
 	}
 }
 
-func keyOfNow() idempotency.Key {
-	return keyOf(strconv.FormatInt(time.Now().Add(-rand.N(time.Second)).UnixMilli()/5, 10))
-}
+func keyOfNow() idempotency.Key { return keyAt(time.Now().Add(-rand.N(time.Second))) }
+
+// keyAt returns the key of a time. It changes every five milliseconds.
+func keyAt(at time.Time) idempotency.Key { return keyOf(strconv.FormatInt(at.UnixMilli()/5, 10)) }
 
 func keyOf(id string) idempotency.Key {
 	return idempotency.Key{User: "user 42", Endpoint: "POST /payments", ID: id}

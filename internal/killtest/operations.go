@@ -19,12 +19,21 @@ import (
 // takes place: one write at the end of the file effects, which all processes share. An operation may be executed again
 // after a death.
 func Execute(store idempotency.Store, effects string) (Work, error) {
+	return executing(store, effects, idempotency.ReExecute)
+}
+
+// ExecuteOnce is Execute, but what was abandoned is refused until an [Operator] resolves it.
+func ExecuteOnce(store idempotency.Store, effects string) (Work, error) {
+	return executing(store, effects, idempotency.Refuse)
+}
+
+func executing(store idempotency.Store, effects string, abandoned idempotency.Abandoned) (Work, error) {
 	file, err := os.OpenFile(effects, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	runner, err := idempotency.NewRunner(strict{store}, idempotency.RunnerOptions{
-		Lease: Request.Lease, TTL: Request.TTL, Logger: slog.New(slog.DiscardHandler),
+		Lease: Request.Lease, TTL: Request.TTL, Abandoned: abandoned, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, err
@@ -44,7 +53,7 @@ func execute(runner *idempotency.Runner, effects io.Writer, key idempotency.Key)
 		return idempotency.Response{Status: 201, Body: []byte(rand.Text())}, err
 	})
 	switch {
-	case errors.Is(err, idempotency.ErrInProgress):
+	case errors.Is(err, idempotency.ErrInProgress), errors.Is(err, idempotency.ErrOutcomeUnknown): // so not with ReExecute
 	case errors.Is(err, idempotency.ErrClaimLost):
 		if attempt != "" {
 			fmt.Println("lost", attempt)
@@ -98,13 +107,14 @@ type Operations struct {
 	ended   map[string]bool // attempts that were acknowledged
 	lost    map[string]bool // attempts that have lost their claim, because they took longer than their lease
 	killed  map[string]bool // processes
+	unseen  map[string]bool // keys that an operator has answered, who did not look
 }
 
 // NewOperations returns one that has heard nothing.
 func NewOperations() *Operations {
 	return &Operations{
 		answers: make(answers),
-		ended:   make(map[string]bool), lost: make(map[string]bool), killed: make(map[string]bool),
+		ended:   make(map[string]bool), lost: make(map[string]bool), killed: make(map[string]bool), unseen: make(map[string]bool),
 	}
 }
 
@@ -139,7 +149,7 @@ func (o *Operations) Explain(ctx context.Context, store idempotency.Store, effec
 	faults := []error{err, o.answers.requireSome()}
 	for key, answer := range o.answers {
 		faults = append(faults, requireReplay(ctx, store, key, answer))
-		if len(attempts[key]) == 0 {
+		if len(attempts[key]) == 0 && !o.unseen[key] {
 			faults = append(faults, fmt.Errorf("%s was answered and not executed", key))
 		}
 	}

@@ -2,6 +2,7 @@ package proof_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -184,4 +185,59 @@ func (c *flawedClaim) step(name string, do func(*row, time.Time) error) error {
 		return err
 	}
 	return idempotency.ErrRestored
+}
+
+// Inspect implements [idempotency.Inspector].
+func (f *flawed) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	r := f.find(key, now)
+	if r == nil {
+		return idempotency.Entry{}, idempotency.ErrNoRecord
+	}
+	entry := idempotency.Entry{Key: key, State: idempotency.StateAbandoned, Attempt: r.Attempt, Created: r.Created}
+	if r.Response != nil || r.released || r.lease.After(now) {
+		entry.State = idempotency.StateRunning // or whatever is not abandoned
+	}
+	return entry, nil
+}
+
+// Resolve implements [idempotency.Resolver].
+func (f *flawed) Resolve(_ context.Context, asked idempotency.Entry, resolution idempotency.Resolution) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := time.Now()
+	r := f.find(asked.Key, now)
+	switch {
+	case r == nil:
+		return idempotency.ErrNoRecord
+	case f.has("what is completed is resolved") && r.Response != nil, f.has("what runs is resolved") && r.lease.After(now):
+	case r.Response != nil, r.released:
+		return idempotency.ErrEntryChanged
+	case r.lease.After(now):
+		return idempotency.ErrInProgress
+	case (r.Attempt != asked.Attempt || !r.Created.Equal(asked.Created)) && !f.has("Resolve ignores the attempt"):
+		return idempotency.ErrEntryChanged
+	}
+	if f.has("Resolve checks, then acts") {
+		f.pause()
+	}
+	if !f.has("Resolve leaves the claim") {
+		r.owner = nil
+	}
+	r.Response, r.released, r.lease, r.ttl = resolution.Response, resolution.Response == nil, now, now.Add(resolution.TTL)
+	return nil
+}
+
+// The model asks for nothing else of a resolver.
+
+func (f *flawed) InspectDigest(context.Context, [32]byte) (idempotency.Entry, error) {
+	return idempotency.Entry{}, errors.ErrUnsupported
+}
+
+func (f *flawed) Forget(context.Context, idempotency.Entry) error { return errors.ErrUnsupported }
+
+func (f *flawed) List(context.Context, idempotency.ListRequest) (idempotency.Listing, error) {
+	return idempotency.Listing{}, errors.ErrUnsupported
 }

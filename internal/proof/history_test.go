@@ -136,6 +136,10 @@ func (c *client) run() {
 		if c.chance(25) {
 			time.Sleep(time.Duration(c.random.Int64N(int64(2 * c.unit))))
 		}
+		if resolver, ok := c.store.(idempotency.Resolver); ok && c.chance(10) {
+			c.resolve(resolver)
+			continue
+		}
 		if len(c.owned) == 0 || c.chance(40) {
 			c.begin()
 			continue
@@ -182,6 +186,46 @@ func show(record idempotency.Record) shown {
 		s.body, _ = strconv.Atoi(strings.TrimSpace(string(record.Response.Body)))
 	}
 	return s
+}
+
+// resolve ends what is abandoned, as an operator does. In between, anything may happen.
+func (c *client) resolve(store idempotency.Resolver) {
+	asked := call{
+		kind: resolve, key: c.random.IntN(c.keys), claim: int(c.claims.Add(1)), ttl: c.oneOf(c.unit, 3*c.unit, long),
+	}
+	entry, err := c.inspect(store, c.key(asked.key))
+	if err != nil || entry.State != idempotency.StateAbandoned {
+		return
+	}
+	if c.chance(20) {
+		time.Sleep(c.unit)
+	}
+	asked.origin = origin{created: entry.Created.UnixNano(), attempt: entry.Attempt}
+	resolution := idempotency.Resolution{Note: "by an operator", TTL: asked.ttl}
+	if c.chance(50) {
+		asked.body = asked.claim
+		resp := response(asked.body)
+		resolution.Response = &resp
+	}
+	c.do(asked, c.fate(), func(ctx context.Context) reply {
+		err := store.Resolve(ctx, entry, resolution)
+		for _, known := range []error{idempotency.ErrInProgress, idempotency.ErrNoRecord, idempotency.ErrEntryChanged, idempotency.ErrRecordInvalid} {
+			if errors.Is(err, known) {
+				return reply{err: known}
+			}
+		}
+		return reply{unknown: err != nil}
+	})
+}
+
+func (c *client) inspect(store idempotency.Resolver, key idempotency.Key) (idempotency.Entry, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if c.calls != nil {
+		c.calls.Lock()
+		defer c.calls.Unlock()
+	}
+	return store.Inspect(ctx, key)
 }
 
 // step does something with a claim.

@@ -302,6 +302,8 @@ func TestLinearizableHistoriesFindBugs(t *testing.T) {
 		"Extend restores what was settled", "what was released is completed",
 		"a repeated Complete changes the response", "Release undoes Complete",
 		"a restored record overwrites another", "restoring is not reported",
+		"what runs is resolved", "what is completed is resolved", "Resolve ignores the attempt", "Resolve leaves the claim",
+		"Resolve checks, then acts",
 	} {
 		t.Run(strings.TrimSpace("store "+bug), func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ const (
 	extend   kind = "Extend"
 	complete kind = "Complete"
 	release  kind = "Release"
+	resolve  kind = "Resolve"
 )
 
 // call is one call of a client.
@@ -26,12 +27,12 @@ type call struct {
 	kind       kind
 	client     int
 	key        int
-	claim      int // which Begin makes, or that the step is a step of
+	claim      int // which Begin makes, or that the step is a step of; or which stands for the operator
 	request    int // stands for a fingerprint
 	takeOver   bool
 	lease, ttl time.Duration
-	body       int
-	origin     origin // of the claim
+	body       int    // zero, of a Resolve: the operation has not happened
+	origin     origin // of the claim, or of what the operator has seen
 	past       past
 	span       // in which the store has looked at its clock
 }
@@ -60,7 +61,7 @@ func (s span) and(other span) span { return span{max(s.from, other.from), min(s.
 type reply struct {
 	unknown bool // the call failed, and may have taken effect
 	claimed bool
-	err     error // ErrClaimLost, ErrRestored, or what the contract does not allow
+	err     error // what the contract allows, or ErrRecordInvalid, which it does not
 	record  shown
 }
 
@@ -128,6 +129,8 @@ func (s state) after(c call, r reply) []state {
 		return r.of(s.extend(c))
 	case complete:
 		return r.of(s.complete(c))
+	case resolve:
+		return r.of(s.resolve(c))
 	default:
 		return r.of(s.release(c))
 	}
@@ -148,7 +151,7 @@ func (s state) during(c call) (seen []state) {
 		return seen
 	}
 	s.expiry.from = max(s.expiry.from, c.from)
-	if c.kind != begin || s.phase != running {
+	if c.kind != begin && c.kind != resolve || s.phase != running {
 		return append(seen, s)
 	}
 	if c.to >= s.lease.from {
@@ -287,9 +290,36 @@ func (s state) release(c call) []option {
 	}
 }
 
+// resolve ends what is abandoned, and nobody owns it any more.
+func (s state) resolve(c call) []option {
+	switch s.phase {
+	case gone:
+		return []option{{idempotency.ErrNoRecord, s}}
+	case running:
+		return []option{{idempotency.ErrInProgress, s}}
+	case lapsed:
+	default:
+		return []option{{idempotency.ErrEntryChanged, s}}
+	}
+	seen := s
+	if s.created == 0 { // of a claim whose reply was lost
+		seen.created = c.origin.created
+	}
+	if seen.created != c.origin.created || seen.attempt != c.origin.attempt {
+		return []option{{idempotency.ErrEntryChanged, s}}
+	}
+	seen.phase, seen.owner, seen.body, seen.lease, seen.expiry = released, c.claim, c.body, span{}, c.plus(c.ttl)
+	if c.body != 0 {
+		seen.phase = done
+	}
+	return append(may(s.created == 0, option{idempotency.ErrEntryChanged, s}), option{nil, seen})
+}
+
 func (c call) String() string {
 	who := fmt.Sprintf("client %d  claim %-3d %-8s", c.client, c.claim, c.kind)
 	switch {
+	case c.kind == resolve:
+		return fmt.Sprintf("%s attempt %d created %d, response %d, TTL %v", who, c.origin.attempt, c.origin.created, c.body, c.ttl)
 	case c.kind == begin && c.takeOver:
 		return fmt.Sprintf("%s request %d, lease %v, TTL %v, TakeOver", who, c.request, c.lease, c.ttl)
 	case c.kind == begin:

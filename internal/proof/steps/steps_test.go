@@ -25,8 +25,9 @@ import (
 
 // The environment variables of a process that is to be killed.
 const (
-	kindVariable  = "STEPS_STORE"
-	placeVariable = "STEPS_PLACE"
+	kindVariable    = "STEPS_STORE"
+	placeVariable   = "STEPS_PLACE"
+	effectsVariable = "STEPS_EFFECTS" // of what an operator resolves
 )
 
 func TestMain(m *testing.M) {
@@ -35,6 +36,9 @@ func TestMain(m *testing.M) {
 			store, err := open(kind, os.Getenv(placeVariable))
 			if err != nil {
 				return nil, err
+			}
+			if effects := os.Getenv(effectsVariable); effects != "" {
+				return killtest.ExecuteOnce(store, effects)
 			}
 			return killtest.ExecuteSteps(store)
 		})
