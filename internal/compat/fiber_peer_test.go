@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// docs/comparison.md says what fiber's own middleware does, by default and with a shared Storage. This is what it says.
+// docs/migrating.md says what fiber's own middleware does, by default and with a shared Storage. This is what it says.
 func TestFiberMiddlewareDoesWhatTheComparisonSays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

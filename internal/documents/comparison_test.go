@@ -11,7 +11,7 @@ import (
 // Each table has a cell for each library in each row, and figures of time stand in the page of the benchmark.
 func TestComparisonIsComplete(t *testing.T) {
 	t.Parallel()
-	page := read(t, "docs/comparison.md")
+	page := read(t, "docs/migrating.md")
 	_, libraries, found := strings.Cut(page, "\n| library |")
 	require.True(t, found)
 	libraries, _, _ = strings.Cut(libraries, "\n\n")

@@ -22,7 +22,7 @@ func TestMigratingShowsTheCode(t *testing.T) {
 // What is called a test on the pages is one.
 func TestMigratingAndDesignNameTests(t *testing.T) {
 	t.Parallel()
-	tests := read(t, "internal/compat/migrate_fiber_test.go")
+	tests := read(t, "internal/compat/migrate_fiber_test.go") + read(t, "internal/compat/fiber_peer_test.go")
 	for _, page := range []string{"docs/migrating.md", "docs/design.md"} {
 		for _, name := range regexp.MustCompile("`(Test[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1) {
 			require.Contains(t, tests, "\nfunc "+name[1]+"(")
