@@ -4,7 +4,7 @@ import "slices"
 
 // all are the mutants, in the order of the page.
 var all = slices.Concat(
-	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps,
+	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps, ofResolutions,
 )
 
 var ofMemory = []mutant{{
@@ -96,7 +96,7 @@ var ofRedis = []mutant{{
 	test: "TestRedisStoreConforms/server/leased/other request",
 }, {
 	name: "redis-record-of-another-key", broken: "A record that was copied from another key counts.",
-	file: "store_redis.go", needs: redis,
+	file: "internal/recordline/recordline.go", needs: redis,
 	from: "	if string(own) != key {",
 	to:   "	if len(own) != len(key) {",
 	test: "TestRedisRecordOfAnotherKey/server",
@@ -149,8 +149,8 @@ var ofPostgres = []mutant{{
 var ofRecords = []mutant{{
 	name: "checksum-not-checked", broken: "A stored answer is replayed although it is damaged.",
 	file: "record.go",
-	from: "	if string(line.crc) != string(sum[:]) {",
-	to:   "	if len(line.crc) != len(sum) {",
+	from: "	if string(line.CRC) != string(sum[:]) {",
+	to:   "	if len(line.CRC) != len(sum) {",
 	test: "TestDamageIsDetected",
 }, {
 	name: "tombstone-replayed-empty", broken: "An answer that was not kept is replayed as an empty one.",

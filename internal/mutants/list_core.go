@@ -9,8 +9,8 @@ var ofRunner = []mutant{{
 }, {
 	name: "refuse-takes-over", broken: "An abandoned operation is executed again although the policy is Refuse.",
 	file: "runner.go",
-	from: "TakeOver:    r.opts.Abandoned == ReExecute,",
-	to:   "TakeOver:    true,",
+	from: "TakeOver: r.opts.Abandoned == ReExecute}",
+	to:   "TakeOver: true}",
 	test: "TestCrashedAttemptIsNeverRepeatedIfAbandonedIsRefuse",
 }, {
 	name: "context-not-detached", broken: "When the client hangs up, the handler and the steps of the store are cancelled.",

@@ -51,8 +51,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
 	file: "store_memory.go",
-	from: "	if steps, ok := sh.steps[from]; ok {\n		delete(sh.steps, from)\n		sh.steps[to] = steps\n",
-	to:   "	if _, ok := sh.steps[from]; ok {\n		delete(sh.steps, from)\n",
+	from: "	if steps, ok := sh.steps[held]; ok {\n		delete(sh.steps, held)\n		sh.steps[next] = steps\n",
+	to:   "	if _, ok := sh.steps[held]; ok {\n		delete(sh.steps, held)\n",
 	test: "TestMemoryStoreKeepsSteps/steps/next attempt",
 }, {
 	name: "redis-step-overwritten", broken: "The last result of a step counts, and not the first one.",
