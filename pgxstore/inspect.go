@@ -6,13 +6,12 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-var _ idempotency.Inspector = (*Table)(nil)
+var _ idempotency.Resolver = (*Table)(nil)
 
 // inspecting returns the statements of an [idempotency.Inspector].
 func (t *Table) inspecting(ctx context.Context) (statements, error) {
@@ -31,8 +30,7 @@ func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 	return t.inspect(ctx, key.Digest(), &key)
 }
 
-// InspectDigest is Inspect for a key of which only the digest is known, as in a log or a [idempotency.Listing]. It cannot
-// tell whether the record was made for that key.
+// InspectDigest implements [idempotency.Resolver].
 func (t *Table) InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error) {
 	return t.inspect(ctx, digest, nil)
 }
@@ -50,46 +48,6 @@ func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.K
 		entry, err = found.entry()
 	}
 	return entry, failure("inspect", err)
-}
-
-// Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
-//
-// A completed operation cannot run. For any other operation, Forget takes the advisory lock of the key, so that no
-// transaction takes it over meanwhile. If the lock or the row cannot be had within a second, somebody is running the
-// operation, or is about to.
-func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
-	sql, err := t.inspecting(ctx)
-	if err != nil {
-		return failure("forget", err)
-	}
-	var deleted int64
-	left := t.newSeen(entry.Digest, nil)
-	tries := 0
-	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
-		tries++
-		*left = *t.newSeen(entry.Digest, nil)
-		var batch pgx.Batch
-		batch.Queue(beginReadCommitted)
-		batch.Queue("set local lock_timeout = '1s'")
-		if entry.State != idempotency.StateCompleted {
-			batch.Queue("select pg_advisory_xact_lock($1::bigint)", t.lockNumber(entry.Digest))
-		}
-		batch.Queue(sql["forget"], entry.Digest[:], entry.Created, int32(entry.Attempt), string(entry.State)).Exec(func(tag pgconn.CommandTag) error {
-			deleted = tag.RowsAffected()
-			return nil
-		})
-		batch.Queue(sql["inspect"], entry.Digest[:], t.lockNumber(entry.Digest)).QueryRow(left.scan)
-		batch.Queue("commit")
-		return conn.SendBatch(ctx, &batch).Close()
-	})
-	if err == nil && deleted == 0 {
-		left.locked = left.locked && entry.State == idempotency.StateCompleted // by another session
-		err = left.reason(tries > 1)
-	}
-	if isLockTimeout(err) {
-		err = fmt.Errorf("%w: %w", idempotency.ErrInProgress, err)
-	}
-	return failure("forget", err)
 }
 
 // List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
@@ -111,11 +69,16 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		user := sqlstore.Printable(request.User)
 		users = append(users, user, digested(user))
 	}
+	after := []any{nil, nil, nil}
+	if last := request.After; last != nil {
+		after = []any{last.Created, last.Digest[:], last.Size}
+	}
 	var listing idempotency.Listing
 	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
 		listing = idempotency.Listing{Totals: make(map[idempotency.State]idempotency.Total)}
 		var batch pgx.Batch
-		batch.Queue(sql["list"], states, users, request.Largest, int64(cmp.Or(request.Limit, 100))).Query(scanEntries(&listing))
+		batch.Queue(sql["list"], append([]any{states, users, request.Largest, int64(cmp.Or(request.Limit, 100))}, after...)...).
+			Query(scanEntries(&listing))
 		batch.Queue(sql["totals"], states, users).Query(scanTotals(&listing))
 		return conn.SendBatch(ctx, &batch).Close()
 	})

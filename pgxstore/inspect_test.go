@@ -33,6 +33,7 @@ func TestInspectorConformance(t *testing.T) {
 			for kind, store := range stores(direct, newTable(t, direct, opts)) {
 				t.Run(kind, func(t *testing.T) {
 					idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
+					idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
 				})
 			}
 		})
@@ -42,11 +43,13 @@ func TestInspectorConformance(t *testing.T) {
 			t.Parallel()
 			sealed := mustSeal(t, store, nil)
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return sealed })
+			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return sealed })
 		})
 		t.Run("cached "+kind, func(t *testing.T) {
 			t.Parallel()
 			cached := cache.New(store, cache.Options{})
 			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return cached })
+			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return cached })
 		})
 	}
 	t.Run("pgbouncer", func(t *testing.T) {
@@ -54,6 +57,7 @@ func TestInspectorConformance(t *testing.T) {
 		for kind, store := range stores(bouncer, newTable(t, direct, pgxstore.Options{})) {
 			t.Run(kind, func(t *testing.T) {
 				idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
+				idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
 			})
 		}
 	})
@@ -341,7 +345,36 @@ func TestListReadsNoAnswers(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A role that may only read can look, and no more. Forget needs DELETE besides.
+// The pages of a listing have each record once, in its order, also where several were created at one time, or have one size.
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
+		for i := range 12 {
+			complete(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
+		}
+		execute(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
+		for _, largest := range []bool{false, true} {
+			all, err := store.(idempotency.Inspector).List(ctx, idempotency.ListRequest{Largest: largest})
+			require.NoError(t, err)
+			require.Len(t, all.Entries, 12)
+			request := idempotency.ListRequest{Largest: largest, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
+			for _, want := range all.Entries {
+				page, err := store.(idempotency.Inspector).List(ctx, request)
+				require.NoError(t, err)
+				require.Len(t, page.Entries, 1)
+				require.Equal(t, want.Digest, page.Entries[0].Digest)
+				require.Equal(t, all.Totals, page.Totals)
+				request.After = &page.Entries[0]
+			}
+			rest, err := store.(idempotency.Inspector).List(ctx, request)
+			require.NoError(t, err)
+			require.Empty(t, rest.Entries)
+		}
+	})
+}
+
+// A role that may only read can look, and no more. Forget needs DELETE besides, and Resolve UPDATE.
 func TestInspectAsAReader(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -365,6 +398,14 @@ func TestInspectAsAReader(t *testing.T) {
 		require.ErrorContains(t, reader.Forget(ctx, entry), "permission denied")
 		execute(t, pool, "GRANT DELETE ON "+tableName(opts)+" TO "+role)
 		require.NoError(t, reader.Forget(ctx, entry))
+
+		key, entry = abandoned(t, pool, opts)
+		require.ErrorContains(t, reader.Resolve(ctx, entry, happened), "permission denied")
+		execute(t, pool, "REVOKE DELETE ON "+tableName(opts)+" FROM "+role+"; GRANT UPDATE ON "+tableName(opts)+" TO "+role)
+		later := happened
+		later.TTL = 25 * time.Hour // in another partition
+		require.NoError(t, reader.Resolve(ctx, entry, later))
+		requireReplay(t, store, key)
 	})
 }
 
@@ -408,6 +449,15 @@ func TestInspectInEveryMode(t *testing.T) {
 			require.NoError(t, store.Forget(ctx, entry))
 			_, err = store.Inspect(ctx, key)
 			require.ErrorIs(t, err, idempotency.ErrNoRecord)
+
+			_, entry = abandoned(t, pool, opts)
+			require.NoError(t, store.Resolve(ctx, entry, notHappened))
+			_, entry = abandoned(t, pool, opts)
+			require.NoError(t, store.Resolve(ctx, entry, happened))
+			after := entry
+			listing, err = store.List(ctx, idempotency.ListRequest{Limit: 1, After: &after})
+			require.NoError(t, err)
+			require.Empty(t, listing.Entries)
 		})
 	}
 }
@@ -434,6 +484,7 @@ func TestInspectWithFaultyOptions(t *testing.T) {
 	_, err := table.Inspect(t.Context(), keyOf("1"))
 	require.ErrorContains(t, err, "FillFactor")
 	require.ErrorContains(t, table.Forget(t.Context(), idempotency.Entry{}), "FillFactor")
+	require.ErrorContains(t, table.Resolve(t.Context(), idempotency.Entry{}, happened), "FillFactor")
 	_, err = table.List(t.Context(), idempotency.ListRequest{})
 	require.ErrorContains(t, err, "FillFactor")
 	_, err = table.LargestUsers(t.Context(), 1)

@@ -27,6 +27,7 @@ type seen struct {
 	locked      bool // a session has the advisory lock of the key
 	stepNames   []string
 	stepSizes   []int // in the order of the names
+	stepNote    []byte
 }
 
 func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
@@ -40,7 +41,8 @@ func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
 // scan reads what inspect.sql returns.
 func (s *seen) scan(from pgx.Row) error {
 	var stored [3]pgtype.Text
-	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked, &s.stepNames, &s.stepSizes)
+	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked, &s.stepNames, &s.stepSizes,
+		&s.stepNote)
 	for i := range stored {
 		columns[i] = &stored[i]
 	}
@@ -72,7 +74,7 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	}
 	record, err := r.held(idempotency.Fingerprint{})
 	e := s.bare()
-	e.Key = s.storedKey()
+	e.Key, e.Note = s.storedKey(), string(s.stepNote)
 	copy(e.Fingerprint[:], r.fingerprint)
 	for i, name := range s.stepNames {
 		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: s.stepSizes[i]})
@@ -93,12 +95,10 @@ func (s *seen) bare() idempotency.Entry {
 	}
 }
 
-// reason returns why nothing was deleted. If a try before may have deleted the record, it is not missed.
-func (s *seen) reason(tried bool) error {
+// reason returns why the record was left alone.
+func (s *seen) reason() error {
 	entry, err := s.entry()
 	switch {
-	case errors.Is(err, idempotency.ErrNoRecord) && tried:
-		return nil
 	case errors.Is(err, idempotency.ErrNoRecord):
 		return err
 	case entry.State == idempotency.StateRunning:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
@@ -30,7 +31,7 @@ func (o Options) statements() statements {
 	all := make(statements)
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "restore", "confirm", "count", "lock", "read", "replace",
-		"inspect", "list", "totals", "users", "forget", "checkpoint", "checkpoints",
+		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 	} {
 		all[file] = o.statement(file)
 	}
@@ -208,6 +209,8 @@ var common = strings.NewReplacer(
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
 	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
 	"{readable}", readable,
+	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
+	"{resolution_note}", literal(idempotency.ResolutionNote),
 	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

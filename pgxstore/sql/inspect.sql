@@ -5,7 +5,8 @@
 --
 --   $1 digest, $2 number of the key
 SELECT {columns}, r.completed_at, coalesce({size}, 0), {state}, {locked $2},
-    ARRAY(SELECT coalesce(name, '') FROM unnest(r.step_names, r.step_results) AS step (name, result) ORDER BY name COLLATE "C"),
-    ARRAY(SELECT coalesce(octet_length(result), 0) FROM unnest(r.step_names, r.step_results) AS step (name, result)
-        ORDER BY name COLLATE "C")
+    ARRAY(SELECT coalesce(name, '') FROM {steps} WHERE name IS DISTINCT FROM {resolution_note} ORDER BY name COLLATE "C"),
+    ARRAY(SELECT coalesce(octet_length(result), 0) FROM {steps} WHERE name IS DISTINCT FROM {resolution_note}
+        ORDER BY name COLLATE "C"),
+    (SELECT result FROM {steps} WHERE name = {resolution_note} LIMIT 1)
 FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}

@@ -1,6 +1,7 @@
 /* idempotency: list */
 -- Returns records for people to look at, the largest or the oldest first, without what was answered.
 --   $1 states, or none for all; $2 user and its digest, or none for all; $3 whether the largest come first; $4 how many
+--   $5 creation, $6 digest and $7 size of the last record on the page before; null for the first page
 --
 -- How long a value is stands in the row, also of a value that is stored out of line. So no answer is fetched.
 SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
@@ -9,6 +10,8 @@ FROM (
     SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
         {now} AS now, r.completed_at, r.status, {size} AS size, {state} AS state, r.note
     FROM {records} r WHERE {asked_for} AND {readable} AND (cardinality($1::text[]) = 0 OR {state} = ANY ($1::text[]))
+        AND ($5::timestamptz IS NULL OR (CASE WHEN $3::boolean THEN -{size} ELSE 0 END, r.created_at, r.digest)
+            > (CASE WHEN $3::boolean THEN -$7::bigint ELSE 0 END, $5::timestamptz, $6::bytea))
     ORDER BY CASE WHEN $3::boolean THEN {size} END DESC, r.created_at, r.digest LIMIT $4::bigint
 ) l
 ORDER BY CASE WHEN $3::boolean THEN l.size END DESC, l.created_at, l.digest

@@ -14,7 +14,8 @@ SELECT r.user_id, r.endpoint, r.key, r.attempt, r.fingerprint, r.token, r.create
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END, EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND l.classid = ($2::bigint >> 32 & 4294967295)::oid AND l.objid = ($2::bigint & 4294967295)::oid),
-    ARRAY(SELECT coalesce(name, '') FROM unnest(r.step_names, r.step_results) AS step (name, result) ORDER BY name COLLATE "C"),
-    ARRAY(SELECT coalesce(octet_length(result), 0) FROM unnest(r.step_names, r.step_results) AS step (name, result)
-        ORDER BY name COLLATE "C")
+    ARRAY(SELECT coalesce(name, '') FROM unnest(r.step_names, r.step_results) AS step (name, result) WHERE name IS DISTINCT FROM '?' ORDER BY name COLLATE "C"),
+    ARRAY(SELECT coalesce(octet_length(result), 0) FROM unnest(r.step_names, r.step_results) AS step (name, result) WHERE name IS DISTINCT FROM '?'
+        ORDER BY name COLLATE "C"),
+    (SELECT result FROM unnest(r.step_names, r.step_results) AS step (name, result) WHERE name = '?' LIMIT 1)
 FROM (SELECT) AS question LEFT JOIN "idempotency_records" r ON r.digest = $1::bytea

@@ -1,6 +1,7 @@
 /* idempotency: list */
 -- Returns records for people to look at, the largest or the oldest first, without what was answered.
 --   $1 states, or none for all; $2 user and its digest, or none for all; $3 whether the largest come first; $4 how many
+--   $5 creation, $6 digest and $7 size of the last record on the page before; null for the first page
 --
 -- How long a value is stands in the row, also of a value that is stored out of line. So no answer is fetched.
 SELECT l.digest, l.user_id, l.endpoint, l.key, l.attempt, l.created_at, l.lease_until, l.expires_at,
@@ -17,6 +18,11 @@ FROM (
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) AND (cardinality($1::text[]) = 0 OR CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = ANY ($1::text[]))
+        AND ($5::timestamptz IS NULL OR (CASE WHEN $3::boolean THEN -(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
+        + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
+            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint ELSE 0 END, r.created_at, r.digest)
+            > (CASE WHEN $3::boolean THEN -$7::bigint ELSE 0 END, $5::timestamptz, $6::bytea))
     ORDER BY CASE WHEN $3::boolean THEN (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
