@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
@@ -545,4 +546,53 @@ func ExampleAnnotate() {
 	// Output:
 	// executed pay_4711
 	// replayed pay_4711
+}
+
+// charges is a payment provider that can be asked for a charge by its key.
+type charges map[string]string
+
+// Nobody knows what an attempt has done whose process died. With Refuse it does not run again, and Reconcile asks the
+// provider, by the key that each attempt at the operation sends there.
+func ExampleOptions_reconcile() {
+	provider, dies := charges{}, true
+	opts := idempotency.Options{
+		Abandoned: idempotency.Refuse,
+		Lease:     100 * time.Millisecond,
+		Reconcile: func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+			charge, ok := provider[op.DownstreamKey("charge")]
+			if !ok {
+				return nil, nil // it has not happened, so the handler runs
+			}
+			return &idempotency.Response{Status: http.StatusCreated, Body: []byte(charge), Note: charge}, nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		provider[op.DownstreamKey("charge")] = "ch_17"
+		if dies {
+			panic(http.ErrAbortHandler) // as if the process died: the charge is made, and nobody says so
+		}
+	}))
+	pay := func() (answer string) {
+		defer func() { _ = recover() }()
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "order-1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return fmt.Sprint(w.Code, " ", w.Body)
+	}
+	pay()
+	for answer := pay(); ; answer = pay() {
+		if !strings.HasPrefix(answer, "409") { // in-progress, as long as the lease of the first attempt runs
+			fmt.Println(answer)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// Output: 201 ch_17
 }

@@ -339,3 +339,11 @@ func ExampleCheckpointer() {
 	fmt.Println("transactions:", idempotency.IsTransactional(store), "steps:", steps)
 	// Output: transactions: false steps: true
 }
+
+// A tool says whether its store lets operators end what was abandoned. Package resolve does it.
+func ExampleResolver() {
+	var store idempotency.Inspector = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	_, ok := store.(idempotency.Resolver)
+	fmt.Println(ok)
+	// Output: true
+}

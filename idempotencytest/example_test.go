@@ -54,6 +54,15 @@ func ExampleRunInspector() {
 	})
 }
 
+// One more call tests a store whose operations can be resolved.
+func ExampleRunResolver() {
+	var t *testing.T // of func TestResolver(t *testing.T)
+
+	idempotencytest.RunResolver(t, func(t *testing.T) idempotency.Store {
+		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
+}
+
 // One more call tests a store whose claims keep the results of steps.
 func ExampleRunSteps() {
 	var t *testing.T // of func TestSteps(t *testing.T)
