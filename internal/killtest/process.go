@@ -26,10 +26,13 @@ type Witness interface {
 const nameVariable = "KILLTEST_PROCESS"
 
 // KillAll starts n processes with env, two at a time, and kills each at a random time within 0.6 seconds, now and then
-// before it has begun to work. It returns what should not have happened.
+// before it has begun to work. On a machine that is too busy for that, the next one gets twice the time of one that has
+// said nothing. It returns what should not have happened.
 func KillAll(n int, by Witness, env ...string) error {
 	return killAll(n, 600*time.Millisecond, by, env)
 }
+
+const longestLife = 10 * time.Second
 
 func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var mu sync.Mutex
@@ -37,11 +40,15 @@ func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var seats sync.WaitGroup
 	for seat := range 2 {
 		seats.Go(func() {
+			patience := within
 			for life := seat; life < n; life += 2 {
 				name := strconv.Itoa(life)
-				err := liveAndDie(within, slices.Concat(env, []string{nameVariable + "=" + name}), func(line string) {
+				span := patience
+				patience = min(2*patience, max(within, longestLife))
+				err := liveAndDie(span, slices.Concat(env, []string{nameVariable + "=" + name}), func(line string) {
 					mu.Lock()
 					defer mu.Unlock()
+					patience = within
 					faults = append(faults, by.Hears(line))
 				})
 				mu.Lock()
