@@ -23,10 +23,11 @@ import (
 
 // Shop is a running service.
 type Shop struct {
-	Addr   string
-	idem   *idempotency.Middleware
-	server *http.Server
-	meters *metric.MeterProvider
+	Addr    string
+	Observe idempotency.Observer // makes the metrics and traces
+	idem    *idempotency.Middleware
+	server  *http.Server
+	meters  *metric.MeterProvider
 }
 
 // Open starts a service that guards POST /payments. Its traces go to the provider. The Observer of opts is the shop's.
@@ -61,7 +62,7 @@ func Open(
 	if err != nil {
 		return nil, err
 	}
-	s := &Shop{Addr: listener.Addr().String(), idem: idem, server: &http.Server{Handler: mux}, meters: meters}
+	s := &Shop{Addr: listener.Addr().String(), Observe: telemetry.Observe, idem: idem, server: &http.Server{Handler: mux}, meters: meters}
 	go func() { _ = s.server.Serve(listener) }()
 	return s, nil
 }

@@ -18,6 +18,8 @@ type Ledger struct {
 	Runs       int // of the handler
 	Waits      int
 	Stored     int // bytes
+
+	Resolutions int // by an operator: the operation has happened
 }
 
 // Sum returns the number of all requests.

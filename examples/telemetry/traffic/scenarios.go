@@ -3,9 +3,12 @@ package traffic
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/resolve"
 )
 
 // Scenario is something that happens to a shop. It can be played more than once.
@@ -188,7 +191,7 @@ func recordsLost(ctx context.Context, r *Run) error {
 	return err
 }
 
-// outcomeUnknown has an attempt that was interrupted, and a client that insists.
+// outcomeUnknown has an attempt that was interrupted, a client that insists, and an operator who resolves it.
 func outcomeUnknown(ctx context.Context, r *Run) error {
 	key := NewKey()
 	err := errors.Join(
@@ -197,6 +200,22 @@ func outcomeUnknown(ctx context.Context, r *Run) error {
 	)
 	for range 14 {
 		err = errors.Join(err, r.Send(ctx, key, unclear, idempotency.OutcomeUnknown))
+	}
+	return errors.Join(err, r.resolve(ctx), r.Send(ctx, key, unclear, idempotency.OutcomeReplayed))
+}
+
+// resolve is what an operator does who has asked the bank: the operations that were abandoned have happened.
+func (r *Run) resolve(ctx context.Context) error {
+	store := r.Store.Store.(idempotency.Inspector)
+	resolver, err := resolve.New(store, resolve.Options{Observer: r.Shop.Observe, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	listing, err := store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateAbandoned}})
+	for _, entry := range listing.Entries {
+		by := resolve.By{Operator: "alice", Reason: "the bank has the charge"}
+		err = errors.Join(err, resolver.Happened(ctx, entry, idempotency.Response{Status: http.StatusCreated}, by))
+		r.book.write(func(l *Ledger) { l.Resolutions++ })
 	}
 	return err
 }
