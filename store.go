@@ -132,7 +132,8 @@ type Checkpointer interface {
 	// characters; data may be empty. The caller does not use data again.
 	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
 
-	// Checkpoints returns all checkpoints of the operation, by name. Nobody modifies what it returns.
+	// Checkpoints returns all checkpoints of the operation, by name. It may leave out that of a [Resolution]. Nobody modifies
+	// what it returns.
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 

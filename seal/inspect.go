@@ -25,8 +25,9 @@ func (s *Store) resolver() (idempotency.Resolver, error) {
 	return nil, fmt.Errorf("seal: a %T is no Resolver: %w", s.inner, errors.ErrUnsupported)
 }
 
-// Inspect implements [idempotency.Inspector]. It opens the answer, and the note with it. What cannot be opened is reported
-// as [idempotency.ErrRecordInvalid].
+// Inspect implements [idempotency.Inspector]. It opens the answer, and the note with it. An answer that cannot be opened is
+// reported as [idempotency.ErrRecordInvalid]. A note of an [idempotency.Resolution] that cannot be opened is left out: nothing
+// vouches for it.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	inner, err := s.inspector()
 	if err != nil {
@@ -50,7 +51,6 @@ func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 func (s *Store) openEntry(
 	ctx context.Context, digest [sha256.Size]byte, entry idempotency.Entry, err error,
 ) (idempotency.Entry, error) {
-	var note []byte
 	switch {
 	case err != nil:
 	case entry.Response != nil:
@@ -61,7 +61,7 @@ func (s *Store) openEntry(
 		}
 	case entry.Note != "":
 		of := binding{digest: digest, fingerprint: entry.Fingerprint}
-		note, err = s.openStep(ctx, []byte(entry.Note), &of, idempotency.ResolutionNote)
+		note, _ := s.openStep(ctx, []byte(entry.Note), &of, idempotency.ResolutionNote)
 		entry.Note = string(note)
 	}
 	if err != nil {
@@ -70,7 +70,8 @@ func (s *Store) openEntry(
 	return entry, err
 }
 
-// Resolve implements [idempotency.Resolver]. It seals the answer, or the note. It asks the inner store for the fingerprint
+// Resolve implements [idempotency.Resolver]. An answer that was given to the inner store itself would be in the clear, and so
+// be refused. It seals the answer, or the note. It asks the inner store for the fingerprint
 // that they are bound to. The plain fingerprint of the request is not known: what stands for it in the answer is zero. If
 // the inner store hides fingerprints in its turn, as another Store of this package does, nobody can open the answer.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {

@@ -384,3 +384,37 @@ func TestSealedStepsKeepTheirMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "result", string(stored))
 }
+
+// Somebody has resolved an operation in the inner store, with a note in the clear. Its steps can be had all the same, and
+// nothing vouches for the note. An answer that was given there is refused.
+func TestResolutionInTheClear(t *testing.T) {
+	t.Parallel()
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	sealed := testservice.MustSeal(t, inner, testservice.Sealing("1"))
+	key, request := testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
+	lapsed := func() idempotency.Entry {
+		brief := request
+		brief.Lease, brief.TakeOver = time.Millisecond, true
+		claim := testservice.MustClaim(t, sealed, key, brief)
+		_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", []byte(`"ch_17"`))
+		require.NoError(t, err)
+		testservice.Until(t, func() bool {
+			return testservice.MustInspect(t, sealed, key).State == idempotency.StateAbandoned
+		})
+		return testservice.MustInspect(t, sealed, key)
+	}
+	require.NoError(t, inner.Resolve(t.Context(), lapsed(), idempotency.Resolution{Note: "mallory: in the clear", TTL: time.Hour}))
+	entry := testservice.MustInspect(t, sealed, key)
+	require.Equal(t, idempotency.StateReleased, entry.State)
+	require.Empty(t, entry.Note)
+	claim := testservice.MustClaim(t, sealed, key, request)
+	steps, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]byte{"charge": []byte(`"ch_17"`)}, steps)
+
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	answer := idempotency.Response{Status: 201, Body: []byte("forged")}
+	require.NoError(t, inner.Resolve(t.Context(), lapsed(), idempotency.Resolution{Response: &answer, TTL: time.Hour}))
+	_, _, err = sealed.Begin(t.Context(), key, request)
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+}
