@@ -1,13 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-
-	"golang.org/x/term"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -19,49 +15,21 @@ type forgetCommand struct {
 }
 
 func (c *forgetCommand) Run(a *app) error {
-	var silent error
-	if !c.Yes && !term.IsTerminal(int(a.stdin.Fd())) {
-		silent = errors.New("standard input is no terminal, so nobody can be asked: want --yes")
-	}
-	s, err := a.open(c.check(), silent)
+	s, err := a.open(c.check(), a.mayAsk(c.Yes))
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	no := false
 	entry, damage := a.ask(c.keyFlags, s)
 	switch {
-	case errors.Is(damage, idempotency.ErrNoRecord) && a.line.JSON:
-		forgotten := false
-		document := inspection{Store: s.name, Story: c.absent(), Forgotten: &forgotten}
-		return errors.Join(writeJSON(a.out, document), nothing(exitNothing))
 	case errors.Is(damage, idempotency.ErrNoRecord):
-		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(c.absent()), s.name)
-		return nothing(exitNothing)
+		return a.tellAbsent(inspection{Store: s.name, Story: c.absent(), Forgotten: &no})
 	case damage != nil && !errors.Is(damage, idempotency.ErrRecordInvalid):
 		return damage
-	}
-	if damage != nil && entry.State == "" {
+	case damage != nil && entry.State == "":
 		return unforgettable()
-	}
-	if err := c.decide(a, entry, damage); err != nil {
-		return err
-	}
-	if err := a.forget(s, entry); err != nil {
-		return err
-	}
-	if a.line.JSON {
-		forgotten := true
-		return writeJSON(a.out, inspection{
-			Store: s.name, Found: true, Forgotten: &forgotten, Story: warn(entry, damage), Entry: jsonOf(entry, damage, false),
-		})
-	}
-	_, err = fmt.Fprintln(a.out, "Forgotten.")
-	return err
-}
-
-// decide shows what is to be forgotten, and asks. It returns nil if it may be.
-func (c *forgetCommand) decide(a *app, entry idempotency.Entry, damage error) error {
-	if entry.State == idempotency.StateRunning {
+	case entry.State == idempotency.StateRunning:
 		return fail(exitRefused, "not forgotten: %s", tell(entry, damage))
 	}
 	if !a.line.JSON {
@@ -69,19 +37,20 @@ func (c *forgetCommand) decide(a *app, entry idempotency.Entry, damage error) er
 		a.show(entry)
 		fmt.Fprintf(a.out, "\n%s\n", paragraph(warn(entry, damage)))
 	}
-	if c.Yes {
-		return nil
+	if !c.Yes && !a.confirm(entry, warn(entry, damage), "forget") {
+		return fail(exitRefused, "not forgotten: you did not type %s", wordOf(entry))
 	}
-	word := entry.OperationID().String()[:8]
-	if a.line.JSON || !a.seen {
-		fmt.Fprintln(a.questions, paragraph(warn(entry, damage))) // whoever is asked must see it
+	if err := a.forget(s, entry); err != nil {
+		return err
 	}
-	fmt.Fprintf(a.questions, "Type %s to forget it, anything else to keep it: ", word)
-	answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
-	if strings.TrimSpace(answer) != word {
-		return fail(exitRefused, "not forgotten: you did not type %s", word)
+	if a.line.JSON {
+		yes := true
+		return writeJSON(a.out, inspection{
+			Store: s.name, Found: true, Forgotten: &yes, Story: warn(entry, damage), Entry: jsonOf(entry, damage, false),
+		})
 	}
-	return nil
+	_, err = fmt.Fprintln(a.out, "Forgotten.")
+	return err
 }
 
 // forget removes a record that has not changed since it was shown.

@@ -188,6 +188,29 @@ func complete(t testing.TB, store idempotency.Store, key idempotency.Key, resp i
 	require.NoError(t, claim(t, store, key, attempt).Complete(t.Context(), resp, attempt.TTL))
 }
 
+// takingOver begins an attempt also where another one was abandoned.
+var takingOver = idempotency.ClaimRequest{
+	Fingerprint: attempt.Fingerprint, Lease: attempt.Lease, TTL: attempt.TTL, TakeOver: true,
+}
+
+// abandon begins an attempt whose owner does not renew its lease, and returns when that has lapsed.
+func abandon(t testing.TB, b backend, key idempotency.Key) idempotency.Claim {
+	t.Helper()
+	store, lapsing := b.open(t), takingOver
+	lapsing.Lease = time.Millisecond
+	own := claim(t, store, key, lapsing)
+	await(t, func() bool {
+		entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
+		return err == nil && entry.State == idempotency.StateAbandoned
+	})
+	return own
+}
+
+// resolving returns the command that resolves a key, with a reason.
+func resolving(key idempotency.Key, more ...string) []string {
+	return append(append([]string{"resolve", "--reason", "case 17"}, asking(key)...), more...)
+}
+
 var answer = idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("charged\n")}
 
 // The service that the stories are about is this program, started again.

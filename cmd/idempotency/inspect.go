@@ -76,11 +76,8 @@ func (c *inspectCommand) Run(a *app) error {
 	defer s.close()
 	entry, err := a.ask(c.keyFlags, s)
 	switch {
-	case errors.Is(err, idempotency.ErrNoRecord) && a.line.JSON:
-		return errors.Join(writeJSON(a.out, inspection{Store: s.name, Story: c.absent()}), nothing(exitNothing))
 	case errors.Is(err, idempotency.ErrNoRecord):
-		fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(c.absent()), s.name)
-		return nothing(exitNothing)
+		return a.tellAbsent(inspection{Store: s.name, Story: c.absent()})
 	case err != nil && !errors.Is(err, idempotency.ErrRecordInvalid):
 		return err
 	}
@@ -98,6 +95,15 @@ func (c *inspectCommand) Run(a *app) error {
 		return errors.Join(err, &failure{exitUnknown, damage})
 	}
 	return err
+}
+
+// tellAbsent says that there is no record, and ends the command.
+func (a *app) tellAbsent(document inspection) error {
+	if a.line.JSON {
+		return errors.Join(writeJSON(a.out, document), nothing(exitNothing))
+	}
+	fmt.Fprintf(a.out, "%s\nThe store is %s.\n", paragraph(document.Story), document.Store)
+	return nothing(exitNothing)
 }
 
 // ask returns what the store has of the key, within the bound.
@@ -132,16 +138,11 @@ func (a *app) show(e idempotency.Entry) {
 		row("size", bytesOf(e.Size))
 	}
 	if e.State == idempotency.StateCompleted {
-		row("status", statusOf(e))
+		row("status", statusOf(e.Status))
 	}
-	rows := func(name string, values []string) {
-		for i, value := range values {
-			row([]string{name, ""}[min(i, 1)], visible(value))
-		}
-	}
-	rows("header", headerOf(e))
-	rows("steps", stepsOf(e))
-	row("note", visible(e.Note))
+	t.rows("  header", headerOf(e.Response))
+	t.rows("  steps", stepsOf(e))
+	row("note", visible(noteOf(e)))
 	t.flush()
 }
 
@@ -149,7 +150,7 @@ func (a *app) show(e idempotency.Entry) {
 func showBody(out io.Writer, e idempotency.Entry, asked bool) {
 	switch {
 	case e.Response == nil || e.Response.Omitted:
-	case isSealed(e):
+	case isSealed(e.Response):
 		fmt.Fprintf(out, "\nThe answer is sealed: %s that only the service can open.\n", bytesOf(int64(len(e.Response.Body))))
 	case !asked:
 		fmt.Fprintf(out, "\nThe body has %s: --body shows it.\n", bytesOf(int64(len(e.Response.Body))))

@@ -9,13 +9,26 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// inspection is what inspect and forget print as JSON. The names in all documents are stable.
+// inspection is what inspect, forget and resolve print as JSON. The names in all documents are stable.
 type inspection struct {
-	Store     string     `json:"store"`
-	Found     bool       `json:"found"`
-	Forgotten *bool      `json:"forgotten,omitempty"` // of forget
-	Story     string     `json:"story"`
-	Entry     *jsonEntry `json:"entry,omitempty"`
+	Store      string          `json:"store"`
+	Found      bool            `json:"found"`
+	Forgotten  *bool           `json:"forgotten,omitempty"` // of forget
+	Resolved   *bool           `json:"resolved,omitempty"`  // of resolve
+	Story      string          `json:"story"`
+	Entry      *jsonEntry      `json:"entry,omitempty"`
+	Resolution *jsonResolution `json:"resolution,omitempty"`
+}
+
+// jsonResolution is how an operation was ended.
+type jsonResolution struct {
+	Happened    bool        `json:"happened"`
+	Status      int         `json:"status,omitempty"`
+	Header      http.Header `json:"header,omitempty"`
+	Omitted     bool        `json:"omitted,omitempty"`
+	BodySize    int         `json:"bodySize,omitempty"`
+	Note        string      `json:"note"`
+	RemainingMS int64       `json:"remainingMs"`
 }
 
 // jsonEntry is an entry. What the store does not know is left out.
@@ -62,7 +75,7 @@ func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 		Digest: hex.EncodeToString(e.Digest[:]), Operation: e.OperationID().String(),
 		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
-		Note: e.Note,
+		Note: noteOf(e),
 	}
 	for _, step := range e.Steps {
 		j.Steps = append(j.Steps, jsonStep{step.Name, step.Bytes})
@@ -75,7 +88,7 @@ func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 		return j
 	}
 	j.Response = &jsonResponse{
-		Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(e), BodySize: len(r.Body),
+		Trailer: r.Trailer.Header(), Omitted: r.Omitted, Sealed: isSealed(r), BodySize: len(r.Body),
 	}
 	if !j.Response.Sealed { // else it is the mark of that
 		j.Response.Header = r.Header.Header()

@@ -25,9 +25,13 @@ func TestJSON(t *testing.T) {
 		bob := idempotency.Key{User: "bob", Endpoint: "POST /payments", ID: "1"}
 		_, err := claim(t, store, bob, attempt).(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", nil)
 		require.NoError(t, err)
+		carol := idempotency.Key{User: "carol", Endpoint: "POST /payments", ID: "1"}
+		abandon(t, b, carol)
 		for _, args := range [][]string{
-			with("inspect", "--body"), {"list"}, {"stats"}, {"check"}, with("forget", "--yes"), with("inspect"),
+			with("inspect", "--body"), {"list"}, {"list", "--limit", "1"}, {"stats"}, {"check"}, with("forget", "--yes"),
+			with("inspect"),
 			append([]string{"inspect"}, asking(bob)...),
+			resolving(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
 		} {
 			got := try(t, b.env, append(args, "--json")...)
 			require.Empty(t, got.stderr)

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
+	"math"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -16,29 +19,32 @@ type listCommand struct {
 	User    string              `placeholder:"NAME" help:"Only this user. Redis does not keep users."`
 	Largest bool                `help:"The largest first. Default: the oldest first."`
 	Limit   int                 `default:"100" help:"List so many at most."`
+	After   string              `placeholder:"CURSOR" help:"The page behind another one, which says where it ends."`
 	Scan    int                 `default:"100000" help:"Look at so many records at most, in Redis."`
 }
 
 func (c *listCommand) Run(a *app) error {
-	s, err := a.open(positive("--limit", c.Limit), positive("--scan", c.Scan))
+	after, err := parseCursor(c.After)
+	s, err := a.open(err, positive("--limit", c.Limit), positive("--scan", c.Scan))
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	listing, err := a.list(s, idempotency.ListRequest{
-		States: c.State, User: c.User, Largest: c.Largest, Limit: c.Limit, Scan: c.Scan,
+		States: c.State, User: c.User, Largest: c.Largest, Limit: min(c.Limit, math.MaxInt-1) + 1, Scan: c.Scan, After: after,
 	})
 	if err != nil {
 		return err
 	}
+	next := ""
+	if len(listing.Entries) > c.Limit {
+		listing.Entries = listing.Entries[:c.Limit]
+		next = cursorOf(listing.Entries[c.Limit-1])
+	}
 	if a.line.JSON {
-		err = writeJSON(a.out, jsonListing(s, listing))
-	} else if len(listing.Entries) > 0 {
-		a.showEntries(listing.Entries)
-		showRest(a.out, listing)
+		err = writeJSON(a.out, jsonListing(s, listing, next))
 	} else {
-		fmt.Fprintln(a.out, "No such record.")
-		showRest(a.out, listing)
+		a.showListing(listing, next)
 	}
 	switch {
 	case err != nil || len(listing.Entries) > 0:
@@ -48,6 +54,28 @@ func (c *listCommand) Run(a *app) error {
 	default:
 		return nothing(exitNothing)
 	}
+}
+
+// cursorOf returns where a listing is to go on: behind an entry.
+func cursorOf(e idempotency.Entry) string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(e.Created.UnixMicro()))
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Size))
+	return base64.RawURLEncoding.EncodeToString(append(b, e.Digest[:]...))
+}
+
+// parseCursor returns what the order of a listing needs of the entry that cursorOf was given, or nil for an empty text.
+func parseCursor(text string) (*idempotency.Entry, error) {
+	if text == "" {
+		return nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) != 48 {
+		return nil, errors.New("--after: want what the page before says")
+	}
+	return &idempotency.Entry{
+		Created: time.UnixMicro(int64(binary.BigEndian.Uint64(b))), Size: int64(binary.BigEndian.Uint64(b[8:])),
+		Digest: [32]byte(b[16:]),
+	}, nil
 }
 
 func (a *app) list(s *opened, request idempotency.ListRequest) (idempotency.Listing, error) {
@@ -60,62 +88,72 @@ func (a *app) list(s *opened, request idempotency.ListRequest) (idempotency.List
 	return listing, err
 }
 
-// showEntries writes a row for each entry: with its key where the store keeps it, else with the digest.
+// showListing writes a page of a listing.
+func (a *app) showListing(listing idempotency.Listing, next string) {
+	total := 0
+	for _, t := range listing.Totals {
+		total += t.Records
+	}
+	switch {
+	case len(listing.Entries) > 0:
+		a.showEntries(listing.Entries)
+	case total > 0:
+		fmt.Fprintln(a.out, "No further record.")
+	default:
+		fmt.Fprintln(a.out, "No such record.")
+	}
+	if total > len(listing.Entries) {
+		fmt.Fprintf(a.out, "\n%d of %d records.\n", len(listing.Entries), total)
+	}
+	if next != "" {
+		fmt.Fprintf(a.out, "The next page: --after %s\n", next)
+	}
+	if listing.Partial {
+		fmt.Fprint(a.out, "\nThe store has more records than were looked at: --scan looks at more.\n")
+	}
+	if listing.Unreadable > 0 {
+		fmt.Fprintf(a.out, "\nRecords that cannot be read: %d.\n", listing.Unreadable)
+	}
+}
+
+// showEntries writes a row for each entry: with its key where the store keeps it, else with the digest. A column that no
+// entry has anything for is left out.
 func (a *app) showEntries(entries []idempotency.Entry) {
-	keys, digests := false, false
+	rows := [][]string{{a.style.colour(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for",
+		"user", "endpoint", "key", "digest"}}
+	used := make([]bool, len(rows[0]))
 	for _, e := range entries {
-		known := e.Key != idempotency.Key{}
-		keys, digests = keys || known, digests || !known
+		row := []string{a.style.state(e.State), instant(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
+			duration(e.LeaseLeft), duration(e.Remaining), visible(e.Key.User), visible(e.Key.Endpoint), visible(e.Key.ID), ""}
+		if e.Status != 0 {
+			row[3] = fmt.Sprint(e.Status)
+		}
+		if (e.Key == idempotency.Key{}) {
+			row[10] = hex.EncodeToString(e.Digest[:])
+		}
+		for i, cell := range row {
+			used[i] = used[i] || cell != ""
+		}
+		rows = append(rows, row)
 	}
 	t := newTable(a.out)
-	head := []any{a.style.colour(plain, "state"), "began", "attempt", "status", "bytes", "lease left", "kept for"}
-	if keys {
-		head = append(head, "user", "endpoint", "key")
-	}
-	if digests {
-		head = append(head, "digest")
-	}
-	t.row(head...)
-	for _, e := range entries {
-		cells := []any{
-			a.style.state(e.State), instant(e.Created), e.Attempt, e.Status, e.Size,
-			duration(e.LeaseLeft), duration(e.Remaining),
-		}
-		if e.Status == 0 {
-			cells[3] = ""
-		}
-		if keys {
-			cells = append(cells, visible(e.Key.User), visible(e.Key.Endpoint), visible(e.Key.ID))
-		}
-		if (digests && e.Key == idempotency.Key{}) {
-			cells = append(cells, hex.EncodeToString(e.Digest[:]))
+	for _, row := range rows {
+		var cells []any
+		for i, cell := range row {
+			if used[i] {
+				cells = append(cells, cell)
+			}
 		}
 		t.row(cells...)
 	}
 	t.flush()
 }
 
-// showRest says what a listing leaves out.
-func showRest(out io.Writer, listing idempotency.Listing) {
-	total := 0
-	for _, t := range listing.Totals {
-		total += t.Records
-	}
-	if total > len(listing.Entries) {
-		fmt.Fprintf(out, "\n%d of %d records: --limit shows more.\n", len(listing.Entries), total)
-	}
-	if listing.Partial {
-		fmt.Fprint(out, "\nThe store has more records than were looked at: --scan looks at more.\n")
-	}
-	if listing.Unreadable > 0 {
-		fmt.Fprintf(out, "\nRecords that cannot be read: %d.\n", listing.Unreadable)
-	}
-}
-
 // listingDocument is what list prints as JSON.
 type listingDocument struct {
 	Store      string                          `json:"store"`
 	Entries    []*jsonEntry                    `json:"entries"`
+	Next       string                          `json:"next,omitempty"` // for --after
 	Totals     map[idempotency.State]jsonTotal `json:"totals"`
 	Partial    bool                            `json:"partial"`
 	Unreadable int                             `json:"unreadable"`
@@ -126,9 +164,9 @@ type jsonTotal struct {
 	Bytes   int64 `json:"bytes"`
 }
 
-func jsonListing(s *opened, listing idempotency.Listing) listingDocument {
+func jsonListing(s *opened, listing idempotency.Listing, next string) listingDocument {
 	d := listingDocument{
-		Store: s.name, Entries: []*jsonEntry{}, Totals: make(map[idempotency.State]jsonTotal), Partial: listing.Partial,
+		Store: s.name, Entries: []*jsonEntry{}, Next: next, Totals: make(map[idempotency.State]jsonTotal), Partial: listing.Partial,
 		Unreadable: listing.Unreadable,
 	}
 	for _, e := range listing.Entries {

@@ -24,7 +24,11 @@ func documented(t testing.TB, mark string) string {
 	return block[1]
 }
 
-// The role that the documentation makes for support can look, and no more, until it is given the privilege to delete.
+// uncertain is the key of an abandoned operation.
+var uncertain = idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "uncertain"}
+
+// The role that the documentation makes for support can look, and no more, until it is given the privileges to delete and to
+// update.
 func TestRoleOfSupport(t *testing.T) {
 	t.Parallel()
 	b := newPostgres(t)
@@ -47,6 +51,13 @@ func TestRoleOfSupport(t *testing.T) {
 	require.Equal(t, 3, got.status)
 	require.Contains(t, got.stderr, "permission denied")
 	require.Contains(t, try(t, env, "check").stdout, "role support lacks INSERT")
+	abandon(t, b, uncertain)
+	got = try(t, env, resolving(uncertain, "--not-happened", "--yes")...)
+	require.Equal(t, 3, got.status)
+	require.Contains(t, got.stderr, "permission denied")
+	_, err = admin.Exec(t.Context(), "GRANT UPDATE ON idempotency_records TO support")
+	require.NoError(t, err)
+	require.Zero(t, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
 	_, err = admin.Exec(t.Context(), "GRANT DELETE ON idempotency_records TO support")
 	require.NoError(t, err)
 	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
@@ -85,8 +96,20 @@ func TestUserOfSupport(t *testing.T) {
 	names, _, err := limited.Scan(t.Context(), 0, "*", 100).Result()
 	require.NoError(t, err)
 	require.Contains(t, names, "another", "as the page says")
+	store := func(testing.TB) idempotency.Store {
+		return idempotency.NewRedisStore(admin, idempotency.RedisOptions{})
+	}
+	abandon(t, backend{open: store}, uncertain)
+	require.Equal(t, 3, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
 	acl("acl of forget")
 	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
+	require.Equal(t, 3, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
+	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "support", "+getex", "+set", "+hget", "+hset", "+pexpire").Err())
+	for _, flags := range [][]string{{"--not-happened", "--yes"}, {"--happened", "--status", "201", "--yes"}} {
+		abandon(t, backend{open: store}, uncertain)
+		got = try(t, env, resolving(uncertain, flags...)...)
+		require.Zero(t, got.status, got.stderr)
+	}
 }
 
 // The program finds the record wherever the client of the service does: in a Cluster, and behind Sentinel.

@@ -20,10 +20,10 @@ const (
 	exitNothing = 1 // no record, nothing listed; or Check has findings
 	exitUsage   = 2
 	exitUnknown = 3 // the store could not be asked, or its record cannot be read: nobody knows
-	exitRefused = 4 // not forgotten: it is running, it has changed, or a person said no
+	exitRefused = 4 // not forgotten, or not resolved: the state forbids it, it has changed, or a person said no
 )
 
-// commandLine is what can be asked for. Kong makes flags, help and faults of five commands with common flags from it, which
+// commandLine is what can be asked for. Kong makes flags, help and faults of six commands with common flags from it, which
 // is shorter than one flag.FlagSet for each command, and keeps each flag beside the code that uses it.
 type commandLine struct {
 	Store   string           `placeholder:"URL" help:"${store}"`
@@ -33,14 +33,15 @@ type commandLine struct {
 
 	Prefix   string `group:"Redis" help:"RedisOptions.Prefix of the service." placeholder:"TEXT"`
 	Cluster  bool   `group:"Redis" help:"The server is one of a Redis Cluster."`
-	Replicas int    `group:"Redis" help:"RedisOptions.Replicas of the service, for check." placeholder:"N"`
+	Replicas int    `group:"Redis" help:"RedisOptions.Replicas of the service, for check and resolve." placeholder:"N"`
 
 	Schema        string `group:"PostgreSQL" help:"Options.Schema of the service." placeholder:"NAME"`
 	Table         string `group:"PostgreSQL" help:"Options.Table of the service." placeholder:"NAME"`
 	PartitionDays int    `group:"PostgreSQL" help:"Options.PartitionDays of the service." placeholder:"N"`
 
-	Inspect inspectCommand `cmd:"" help:"Tell what happened to a key, and what a retry gets."`
+	Inspect inspectCommand `cmd:"" aliases:"show" help:"Tell what happened to a key, and what a retry gets."`
 	List    listCommand    `cmd:"" help:"List what is running, abandoned, or largest."`
+	Resolve resolveCommand `cmd:"" help:"End an abandoned operation: it has happened, with its answer, or it has not happened."`
 	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that its operation may be executed again."`
 	Check   checkCommand   `cmd:"" help:"Report what is unsafe about the store, or broken. Run it as the role of the service."`
 	Stats   statsCommand   `cmd:"" help:"Sum up the store: records by state, what is abandoned, the largest users."`
@@ -54,10 +55,12 @@ Redis also takes its password from REDISCLI_AUTH, PostgreSQL from PGPASSWORD or 
 asks Sentinel.
 
 Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store could not be asked, or
-the record cannot be read; 4 not forgotten: running, changed, or not confirmed.`
+the record cannot be read; 4 not forgotten or not resolved: running, not abandoned, changed, or not confirmed.`
 
 	storeHelp = "redis://host:port/0, rediss://, postgres://user@host/database, or only 'redis' or 'postgres'. " +
 		"Without a password. Default: what the environment has."
+
+	ttlHelp = "How long the record is kept from now: Options.TTL of the service. Default: 24h, or as long as it is kept already."
 )
 
 // failure is an error with an exit status. Without a message, what there is to say was printed.
@@ -94,7 +97,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 	redis.SetLogger(quiet{})
 	var line commandLine
 	parser, err := kong.New(&line, kong.Name("idempotency"), kong.Description(description), kong.Writers(stdout, stderr),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version(), "store": storeHelp})
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version(), "store": storeHelp, "ttl": ttlHelp})
 	if err != nil {
 		panic(err) // a fault of commandLine
 	}
@@ -120,7 +123,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 
 // complain prints all that an error says in one line, if it says anything.
 func complain(stderr io.Writer, secrets *secrets, err error) {
-	text := strings.TrimPrefix(secrets.hide(err.Error()), "idempotency: ") // of the library
+	text := strings.ReplaceAll("\n"+secrets.hide(err.Error()), "\nidempotency: ", "\n")[1:] // of the library
 	if text != "" {
 		fmt.Fprintln(stderr, "idempotency:", visible(strings.ReplaceAll(text, "\n", "; ")))
 	}

@@ -75,7 +75,8 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, args := range [][]string{
-				with("inspect"), with("inspect", "--json"), with("forget", "--yes"), {"list"}, {"stats", "--json"}, {"check"},
+				with("inspect"), with("inspect", "--json"), with("forget", "--yes"),
+				resolving(keyOfAlice, "--not-happened", "--yes"), {"list"}, {"stats", "--json"}, {"check"},
 				{"check", "--json"}, {"list", "--help"}, {"--version"},
 			} {
 				got := try(t, test.env, append(args, test.flags...)...)

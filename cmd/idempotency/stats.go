@@ -105,7 +105,7 @@ type jsonUser struct {
 }
 
 func jsonStats(s *opened, all idempotency.Listing, users []pgxstore.UserTotal) statsDocument {
-	listing := jsonListing(s, all)
+	listing := jsonListing(s, all, "")
 	d := statsDocument{
 		Store: s.name, Totals: listing.Totals, Partial: all.Partial, Unreadable: all.Unreadable, Abandoned: listing.Entries,
 	}

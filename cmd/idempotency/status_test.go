@@ -26,16 +26,15 @@ func TestExitStatus(t *testing.T) {
 		}
 		complete(t, store, keyIn("completed"), answer)
 		claim(t, store, keyIn("running"), attempt)
-		lapsing := attempt
-		lapsing.Lease = time.Millisecond
-		claim(t, store, keyIn("abandoned"), lapsing)
+		abandon(t, b, keyIn("abandoned"))
+		abandon(t, b, keyIn("uncertain"))
+		steps := keyIn("steps")
+		steps.Endpoint = "steps of POST /payments"
+		abandon(t, b, steps)
 		require.NoError(t, claim(t, store, keyIn("released"), attempt).Release(t.Context(), time.Hour))
 		complete(t, store, keyIn("omitted"), idempotency.Response{Status: 202, Omitted: true})
 		long := strings.Repeat("long", 100)
 		complete(t, store, keyIn(long).Bounded(), answer)
-		await(t, func() bool {
-			return strings.Contains(try(t, b.env, append([]string{"inspect"}, asking(keyIn("abandoned"))...)...).stdout, "abandoned")
-		})
 		digest := keyIn("completed").Digest()
 		byDigest := []string{"--digest", hexOf(digest)}
 		at := func(command, id string, more ...string) []string {
@@ -55,15 +54,18 @@ func TestExitStatus(t *testing.T) {
 			{"released", at("inspect", "released"), 0, "without an answer that counts"},
 			{"omitted", at("inspect", "omitted"), 0, "409 not-replayable"},
 			{"by its digest", append([]string{"inspect"}, byDigest...), 0, "gets the stored answer, status 201"},
+			{"by the other name", at("show", "completed"), 0, "gets the stored answer, status 201"},
 			{"no record", at("inspect", "none"), 1, "There is no record of this key"},
 			{"no record, its operation", at("inspect", "none"), 1, keyIn("none").OperationID().String()},
 			{"no record as JSON", at("inspect", "none", "--json"), 1, `"found": false`},
 			{"nothing to forget", at("forget", "none", "--yes"), 1, "There is no record of this key"},
+			{"nothing to resolve", resolving(keyIn("none"), "--not-happened", "--yes"), 1, "There is no record of this key"},
+			{"nothing to resolve as JSON", resolving(keyIn("none"), "--not-happened", "--yes", "--json"), 1, `"resolved": false`},
 			{"nothing to forget as JSON", at("forget", "none", "--yes", "--json"), 1, `"forgotten": false`},
 			{"list", []string{"list"}, 0, "completed"},
 			{"list of a state", []string{"list", "--state", "released"}, 0, "released"},
 			{"list of two states", []string{"list", "--state", "running,abandoned", "--json"}, 0, `"state": "abandoned"`},
-			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 6 records"},
+			{"list of the largest", []string{"list", "--largest", "--limit", "1"}, 0, "1 of 8 records. The next page: --after "},
 			{"stats", []string{"stats"}, 0, "Abandoned, the oldest first"},
 			{"findings", []string{"check"}, 1, "unsafe"},
 			{"findings as JSON", []string{"check", "--json"}, 1, `"severity": "unsafe"`},
@@ -76,6 +78,31 @@ func TestExitStatus(t *testing.T) {
 			{"two faults", []string{"forget"}, 2, "which key? want --user, --endpoint and --key, or --digest; standard input"},
 			{"no state", []string{"list", "--state", "gone"}, 2, "must be one of"},
 			{"no limit", []string{"list", "--limit", "0"}, 2, "--limit must be positive"},
+			{"no cursor", []string{"list", "--after", "x"}, 2, "--after: want what the page before says"},
+			{"nobody to ask to resolve", resolving(keyIn("uncertain"), "--not-happened"), 2, "want --yes"},
+			{"all of a resolution", []string{"resolve"}, 2, "has it happened? want --happened or --not-happened; want --reason; " +
+				"which key? want --user, --endpoint and --key, or --digest; standard input is no terminal"},
+			{"both ways", resolving(keyIn("uncertain"), "--yes", "--happened", "--not-happened", "--tombstone", "--header", "a", "--body", "-",
+				"--ttl=-1s"), 2,
+				"has it happened? want --happened or --not-happened; --status, --header, --body and --tombstone go with --happened; " +
+					"--happened: want --status; --tombstone: want neither --header nor --body; --ttl must be positive; " +
+					"--header \"a\": want 'Name: value'"},
+			{"an answer of what has not happened", resolving(keyIn("uncertain"), "--yes", "--not-happened", "--status", "201"), 2,
+				"go with --happened"},
+			{"no answer", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "99", "--header", "Connection: x",
+				"--body", "/none"), 2, "--body: open /none: no such file"},
+			{"an answer that cannot be sent", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "99"), 2, "status 99"},
+			{"a field that cannot be sent", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "200",
+				"--header", "Connection: x"), 2, `field "Connection"`},
+			{"a field with a line end", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "200",
+				"--header", "X-A: 1\nX-B: 2"), 2, "a control character"},
+			{"a field with a space", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "200",
+				"--header", "X A: 1"), 2, "want 'Name: value'"},
+			{"a large body", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "200", "--body", "/dev/zero"), 2,
+				"--body: more than 1048576 bytes"},
+			{"a question beside the body", resolving(keyIn("uncertain"), "--happened", "--status", "200", "--body", "-"), 2,
+				"--body - reads standard input"},
+			{"a long reason", resolving(keyIn("uncertain"), "--yes", "--not-happened", "--operator", long), 2, "more than 253"},
 			{"no time", []string{"stats", "--timeout", "0s"}, 2, "--timeout must be positive"},
 			{"no command", nil, 2, "expected one of"},
 			{"unknown command", []string{"delete"}, 2, "unexpected argument delete"},
@@ -83,6 +110,15 @@ func TestExitStatus(t *testing.T) {
 			{"password of Redis", []string{"list", "--store", "redis://:pw@localhost"}, 2, "--store has a password"},
 			{"password of PostgreSQL", []string{"list", "--store", "postgres://localhost?password=pw"}, 2, "has a password"},
 			{"unknown store", []string{"list", "--store", "mysql://localhost"}, 2, "want redis://"},
+
+			{"running, to be resolved", resolving(keyIn("running"), "--yes", "--not-happened"), 4, "not resolved: Attempt 1 is running"},
+			{"completed, to be resolved", resolving(keyIn("completed"), "--yes", "--not-happened"), 4,
+				"not resolved: The operation was completed"},
+			{"released, to be resolved", resolving(keyIn("released"), "--yes", "--not-happened"), 4,
+				"not resolved: Attempt 1 has ended"},
+			{"steps, to be resolved", resolving(steps, "--yes", "--happened", "--status", "200"), 4, "There is nothing to resolve"},
+			{"resolved", resolving(keyIn("uncertain"), "--yes", "--happened", "--status", "201", "--json"), 0, `"resolved": true`},
+			{"resolved already", resolving(keyIn("uncertain"), "--yes", "--not-happened"), 4, "not resolved: The operation was completed"},
 
 			{"running, to be forgotten", at("forget", "running", "--yes"), 4, "not forgotten: Attempt 1 is running"},
 			{"forgotten", at("forget", "completed", "--yes"), 0, "A SECOND TIME"},
@@ -116,7 +152,9 @@ func await(t testing.TB, is func() bool) {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none"} {
-		for _, args := range [][]string{with("inspect"), with("forget", "--yes"), {"list"}, {"stats"}, {"check"}} {
+		for _, args := range [][]string{
+			with("inspect"), with("forget", "--yes"), resolving(keyOfAlice, "--not-happened", "--yes"), {"list"}, {"stats"}, {"check"},
+		} {
 			got := try(t, nil, append(args, "--store", url, "--timeout", "2s")...)
 			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
 			require.Contains(t, got.stderr, "refused")
@@ -214,6 +252,9 @@ func TestDamage(t *testing.T) {
 		got = try(t, b.env, with("inspect", "--json")...)
 		require.Equal(t, 3, got.status)
 		require.Contains(t, got.stdout, `"damage": `)
+		got = try(t, b.env, resolving(keyOfAlice, "--not-happened", "--yes")...)
+		require.Equal(t, 3, got.status, got.stdout+got.stderr)
+		require.Contains(t, got.stderr, "not resolved: The record of this key cannot be read")
 		got = try(t, b.env, with("forget", "--yes")...)
 		require.Equal(t, 0, got.status, got.stdout+got.stderr)
 		require.Equal(t, 1, try(t, b.env, with("inspect")...).status)

@@ -14,8 +14,7 @@ import (
 
 // store is what the commands ask.
 type store interface {
-	idempotency.Inspector
-	InspectDigest(ctx context.Context, digest [32]byte) (idempotency.Entry, error)
+	idempotency.Resolver
 	Check(ctx context.Context) error
 }
 

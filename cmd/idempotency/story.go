@@ -28,19 +28,30 @@ func tell(e idempotency.Entry, damage error) string {
 	case idempotency.StateRunning:
 		return tellRunning(e)
 	case idempotency.StateAbandoned:
+		if isOfSteps(e.Key.Endpoint) {
+			return ofSteps
+		}
 		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
 			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
 			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
 			e.Attempt, e.Attempt+1) + tellSteps(e)
 	case idempotency.StateReleased:
 		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
-			"request may be tried again. The next request like it makes attempt %d at the same operation.",
-			e.Attempt, e.Attempt+1) + tellSteps(e)
+			"request may be tried again%s. The next request like it makes attempt %d at the same operation.",
+			e.Attempt, tellNote(e), e.Attempt+1) + tellSteps(e)
 	case idempotency.StateCompleted:
 		return tellCompleted(e)
 	default:
 		return "The store tells a state that this program does not know."
 	}
+}
+
+// tellNote says where the note of a released operation comes from: it may be of an earlier attempt.
+func tellNote(e idempotency.Entry) string {
+	if e.Note == "" {
+		return ""
+	}
+	return ", or an operator has resolved it as not happened: see the note"
 }
 
 // tellSteps says what the next attempt does about steps.
@@ -90,7 +101,7 @@ func warn(e idempotency.Entry, damage error) string {
 		return again + "This operation was completed: its effects, such as a charge, happen A SECOND TIME." + same
 	case e.State == idempotency.StateAbandoned:
 		return again + "Nobody knows what the abandoned attempt has done. If its effects took place, they happen a second " +
-			"time: find out first." + same
+			"time: find out first, and resolve it instead." + same
 	default:
 		return again + "The last attempt has ended without an answer that counts, so a retry is executed in any case, but " +
 			"for the same request only."
@@ -151,23 +162,23 @@ func bytesOf(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-func statusOf(e idempotency.Entry) string {
-	switch text := http.StatusText(e.Status); {
-	case e.Status == 0:
+func statusOf(status int) string {
+	switch text := http.StatusText(status); {
+	case status == 0:
 		return ""
 	case text == "":
-		return fmt.Sprint(e.Status)
+		return fmt.Sprint(status)
 	default:
-		return fmt.Sprintf("%d %s", e.Status, text)
+		return fmt.Sprintf("%d %s", status, text)
 	}
 }
 
-// headerOf returns the lines of the stored header.
-func headerOf(e idempotency.Entry) (lines []string) {
-	if e.Response == nil || isSealed(e) {
+// headerOf returns the lines of the header of an answer, if there is one.
+func headerOf(r *idempotency.Response) (lines []string) {
+	if r == nil || isSealed(r) {
 		return nil
 	}
-	for name, values := range e.Response.Header.Header() {
+	for name, values := range r.Header.Header() {
 		for _, value := range values {
 			lines = append(lines, name+": "+value)
 		}
@@ -195,7 +206,22 @@ func stepsOf(e idempotency.Entry) (lines []string) {
 	return lines
 }
 
-// isSealed reports whether the answer was stored by a store of package seal.
-func isSealed(e idempotency.Entry) bool {
-	return e.Response != nil && strings.HasPrefix(string(e.Response.Header), ":sealed/1 ")
+// isSealed reports whether an answer was stored by a store of package seal.
+func isSealed(r *idempotency.Response) bool { return strings.HasPrefix(string(r.Header), sealMark) }
+
+// sealMark is what the header of a sealed answer begins with, and the note of a sealed resolution.
+const sealMark = ":sealed/1 "
+
+// noteOf returns the note of an entry, if it is not sealed.
+func noteOf(e idempotency.Entry) string {
+	if strings.HasPrefix(e.Note, sealMark) {
+		return "sealed"
+	}
+	return e.Note
 }
+
+// isOfSteps reports whether the record of a key at an endpoint has the steps of a transaction, see step.Beside.
+func isOfSteps(endpoint string) bool { return strings.HasPrefix(endpoint, "steps of ") }
+
+const ofSteps = "The record has the steps of a transaction, which is not there any more. There is nothing to resolve: the " +
+	"next attempt goes on behind the steps that are done."

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 var update = flag.Bool("update", false, "write the stories to testdata and to docs/operating.md")
@@ -151,6 +153,30 @@ func document(t testing.TB, chapters []chapter) {
 		return
 	}
 	require.Equal(t, want, string(have), "go test -run TestStory -update . writes %s", file)
+}
+
+// The story of an operation that is uncertain twice: an operator says at first that it has not happened, and then that it has.
+func TestStoryOfAResolution(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		s := &story{t: t, env: b.env}
+		resolve := func(flags ...string) []string {
+			return append(with("resolve", flags...), "--operator", "bob", "--yes")
+		}
+		steps := abandon(t, b, keyOfAlice).(idempotency.Checkpointer)
+		_, err := steps.Checkpoint(t.Context(), "reserve", []byte(`"stock 7"`))
+		require.NoError(t, err)
+		s.ask("list of the abandoned", 0, "list", "--state", "abandoned")
+		s.ask("not happened", 0, resolve("--not-happened", "--reason", "no charge at the provider")...)
+		s.ask("resolved as not happened", 0, with("show")...)
+		abandon(t, b, keyOfAlice)
+		s.ask("abandoned again", 0, with("show")...)
+		s.ask("happened", 0, resolve("--happened", "--status", "201", "--header", "Location: /payments/pay_1",
+			"--reason", "the provider has charge ch_17")...)
+		s.ask("resolved as happened", 0, with("show")...)
+		s.ask("resolved already", 4, resolve("--not-happened", "--reason", "a mistake")...)
+		golden(t, filepath.Join("testdata", "story-resolve-"+b.kind+".txt"), s.text())
+	})
 }
 
 // A transaction leaves nothing behind when its process dies: the key is free at once.

@@ -65,4 +65,11 @@ func (t table) row(cells ...any) {
 	fmt.Fprintln(t.w)
 }
 
+// rows writes a row for each value, with the name in the first one.
+func (t table) rows(name string, values []string) {
+	for i, value := range values {
+		t.row([]string{name, ""}[min(i, 1)], visible(value))
+	}
+}
+
 func (t table) flush() { _ = t.w.Flush() }

@@ -39,7 +39,7 @@ func converse(t testing.TB, cmd *exec.Cmd, reply func(said string) string) (stat
 	for {
 		n, err := terminal.Read(buffer)
 		all.Write(buffer[:n])
-		if reply != nil && strings.HasSuffix(all.String(), "keep it: ") {
+		if reply != nil && strings.HasSuffix(all.String(), "leave it: ") {
 			_, err := io.WriteString(terminal, reply(all.String())+"\n")
 			require.NoError(t, err)
 			reply = nil
@@ -52,7 +52,7 @@ func converse(t testing.TB, cmd *exec.Cmd, reply func(said string) string) (stat
 	return cmd.ProcessState.ExitCode(), all.String()
 }
 
-var toType = regexp.MustCompile(`Type ([0-9a-f]{8}) to forget it`)
+var toType = regexp.MustCompile(`Type ([0-9a-f]{8}) to (?:forget|resolve) it`)
 
 // On a terminal the program asks, and takes nothing but the word for a yes.
 func TestQuestion(t *testing.T) {
@@ -162,6 +162,49 @@ func TestColours(t *testing.T) {
 	require.NotContains(t, coloured, "\x1b")
 }
 
+// Nor is what they have not been shown resolved.
+func TestRecordChangesBehindTheResolution(t *testing.T) {
+	t.Parallel()
+	forEachBackend(t, func(t *testing.T, b backend) {
+		store := b.open(t)
+		for name, test := range map[string]struct {
+			change func(key idempotency.Key)
+			status int
+			says   string
+		}{
+			"nothing": {func(idempotency.Key) {}, 0, "Resolved."},
+			"running": {func(key idempotency.Key) { claim(t, store, key, takingOver) }, 4, "is running by now"},
+			"completed": {func(key idempotency.Key) {
+				require.NoError(t, claim(t, store, key, takingOver).Complete(t.Context(), answer, attempt.TTL))
+			}, 4, "has changed since it was shown"},
+			"resolved": {func(key idempotency.Key) {
+				got := try(t, b.env, resolving(key, "--happened", "--status", "200", "--yes")...)
+				require.Zero(t, got.status, got.stderr)
+			}, 4, "has changed since it was shown"},
+			"forgotten": {func(key idempotency.Key) {
+				got := try(t, b.env, append(append([]string{"forget"}, asking(key)...), "--yes")...)
+				require.Zero(t, got.status, got.stderr)
+			}, 1, "no record any more"},
+		} {
+			key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: name}
+			abandon(t, b, key)
+			status, said := onTerminal(t, b.env, func(said string) string {
+				require.Contains(t, strings.Join(strings.Fields(said), " "), "they happen A SECOND TIME")
+				test.change(key)
+				return toType.FindStringSubmatch(said)[1]
+			}, resolving(key, "--not-happened")...)
+			require.Equal(t, test.status, status, "%s: %s", name, said)
+			require.Contains(t, said, test.says, name)
+		}
+		key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: "no"}
+		abandon(t, b, key)
+		status, said := onTerminal(t, b.env, func(string) string { return "yes" }, resolving(key, "--happened", "--status", "200")...)
+		require.Equal(t, 4, status, said)
+		require.Contains(t, said, "not resolved: you did not type "+key.OperationID().String()[:8])
+		require.Contains(t, try(t, b.env, append([]string{"show"}, asking(key)...)...).stdout, "abandoned")
+	})
+}
+
 // What strangers have written reaches no terminal as they have written it, whatever the command and the form.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
@@ -177,12 +220,20 @@ func TestHostileText(t *testing.T) {
 		}
 		complete(t, store, hostile, resp)
 		complete(t, store, keyOfAlice, resp)
+		uncertain := idempotency.Key{User: "u" + attack, Endpoint: "POST /" + attack, ID: "uncertain" + attack}
+		abandon(t, b, uncertain)
+		body := filepath.Join(t.TempDir(), "body")
+		require.NoError(t, os.WriteFile(body, []byte(attack), 0o600))
+		uncertainDigest := uncertain.Digest()
 		digest := hostile.Digest()
 		flag := []string{"--digest", hexOf(digest)}
 		for _, args := range [][]string{
 			append([]string{"inspect", "--body"}, flag...), append([]string{"inspect", "--body", "--json"}, flag...),
 			with("inspect", "--body"), with("inspect", "--body", "--json"),
 			{"list"}, {"list", "--json"}, {"stats"}, {"stats", "--json"},
+			{"resolve", "--digest", hexOf(uncertainDigest), "--happened", "--status", "200", "--body", body, "--yes",
+				"--reason", attack[:len(attack)-14], "--header", "X-Attack: \u009b31m\u202egnihtyna"},
+			{"show", "--digest", hexOf(uncertainDigest), "--body"}, {"show", "--digest", hexOf(uncertainDigest), "--json"},
 			append([]string{"forget", "--yes", "--json"}, flag...), with("forget", "--yes"),
 		} {
 			got := try(t, b.env, args...)
