@@ -1,0 +1,164 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// The front page has the uncertain operations, the oldest first, and how many there are of each state.
+func TestFrontPage(t *testing.T) {
+	t.Parallel()
+	store := newStoreWith(t, numbered(1), numbered(2))
+	complete(t, store, numbered(3), receipt)
+	begin(t, store, numbered(4), request.Lease)
+	require.NoError(t, begin(t, store, numbered(5), request.Lease).Release(t.Context(), request.TTL))
+	d := newDesk(t, store)
+	front := d.get("")
+	require.Contains(t, front.text(), "abandoned 2 released 1 running 1 completed 1 all 5")
+	require.Equal(t, []string{addressOf(numbered(1)), addressOf(numbered(2))}, front.links(`operation[^"]*`))
+	require.Regexp(t, `alice POST /payments order-1 \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC (just now|\d+ s ago)`, front.text())
+	for i, state := range []string{"running", "released", "completed"} {
+		require.Equal(t, []string{addressOf(numbered([]int{4, 5, 3}[i]))}, d.get("?state="+state).links(`operation[^"]*`))
+	}
+	all := d.get("?state=all")
+	require.Len(t, all.links(`operation[^"]*`), 5)
+	require.Contains(t, all.text(), "completed "+numbered(3).OperationID().String())
+	require.Contains(t, all.page, `<a href="?state=all" aria-current="page">`)
+	require.Contains(t, newDesk(t, newStore()).get("").text(), "None.")
+}
+
+// Whoever follows the links sees each operation once, in order. Those that are resolved meanwhile are missing, and no others.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	store := newStore()
+	const operations = 120
+	for i := range operations {
+		abandon(t, store, numbered(i))
+	}
+	d := newDesk(t, store)
+	var seen []string
+	sizes := []int{}
+	for address := "?user=alice"; address != "" && len(sizes) < 10; {
+		page := d.get(address)
+		require.Equal(t, http.StatusOK, page.status)
+		links := page.links(`operation[^"]*`)
+		seen, sizes = append(seen, links...), append(sizes, len(links))
+		next := page.links(`[^"]*after=[^"]*`)
+		address = strings.Join(next, " ")
+		if len(sizes) == 1 {
+			form := d.form(d.get(links[0]).page, "not-happened", "reason", "because")
+			require.Equal(t, http.StatusOK, d.post("change", form).status)
+			require.Contains(t, page.text(), fmt.Sprintf("abandoned %d", operations))
+		}
+	}
+	require.Equal(t, []int{50, 50, 20}, sizes)
+	for i := range operations {
+		require.Equal(t, addressOf(numbered(i)), seen[i])
+	}
+}
+
+func TestOperationsOfAUser(t *testing.T) {
+	t.Parallel()
+	odd := idempotency.Key{User: `a&b="<x>` + "\u202e", Endpoint: "POST /payments", ID: "1"}
+	store := newStoreWith(t, order, odd)
+	d := newDesk(t, store)
+	got := d.post("search", url.Values{"user": {odd.User}})
+	require.Equal(t, []string{addressOf(odd)}, got.links(`operation[^"]*`))
+	require.Contains(t, got.text(), `Operations: all of a&b="<x>\u202e`)
+	require.Contains(t, got.text(), "abandoned 1")
+	abandoned := d.get(got.links(`\?state=abandoned[^"]*`)[0])
+	require.Contains(t, abandoned.text(), "abandoned 1 released 0 running 0 completed 0 all 1")
+	for _, link := range got.links(`\?[^"]*`) { // all of them stay with that user
+		require.NotContains(t, d.get(link).page, addressOf(order))
+	}
+}
+
+func TestAddressesThatNobodyHasMade(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, newStoreWith(t, order))
+	digest := strings.Repeat("ab", 32)
+	for _, address := range []string{
+		"?state=Abandoned", "?state=%00", "?after=", "?after=abc", "?after=" + digest, "?after=" + digest + "&created=yesterday",
+		"?after=" + digest + "00&created=2026-01-01T00:00:00Z", "operation", "operation?digest=", "operation?digest=" + digest[2:],
+		"operation?digest=" + strings.Repeat("zz", 32), "operation?digest=" + digest + "00",
+	} {
+		require.Equal(t, http.StatusBadRequest, d.get(address).status, address)
+	}
+	require.Equal(t, http.StatusOK, d.get("?after="+digest+"&created=2026-01-01T00:00:00Z").status)
+}
+
+// Search leads to one operation, and keeps user and key out of the address.
+func TestSearch(t *testing.T) {
+	t.Parallel()
+	quoted := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: `a"b`}
+	long := idempotency.Key{User: "alice", Endpoint: "POST /" + strings.Repeat("a", 300), ID: "1"}
+	store := newStoreWith(t, order, quoted, long.Bounded())
+	complete(t, store, numbered(2), receipt)
+	d := newDesk(t, store)
+	byKey := func(key idempotency.Key, text string) url.Values {
+		return url.Values{"user": {key.User}, "endpoint": {key.Endpoint}, "key": {text}}
+	}
+	digest := strings.TrimPrefix(addressOf(order), "operation?digest=")
+	for name, found := range map[string]struct {
+		form url.Values
+		key  idempotency.Key
+	}{
+		"key":            {byKey(order, order.ID), order},
+		"key in quotes":  {byKey(order, `"order-1"`), order},
+		"key of quotes":  {byKey(quoted, `"a\"b"`), quoted},
+		"long key":       {byKey(long, "1"), long.Bounded()},
+		"digest":         {url.Values{"operation": {digest}}, order},
+		"capital digest": {url.Values{"operation": {" " + strings.ToUpper(digest) + " "}}, order},
+		"ID":             {url.Values{"operation": {order.OperationID().String()}}, order},
+		"completed":      {url.Values{"operation": {numbered(2).OperationID().String()}}, numbered(2)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := d.post("search", found.form)
+			require.Equal(t, http.StatusOK, got.status)
+			require.Equal(t, d.url+addressOf(found.key), got.url.String())
+			require.Contains(t, got.page, found.key.OperationID().String())
+		})
+	}
+	require.Contains(t, d.get("").text(), "among the 50000 oldest records", "the page says how far it looks")
+}
+
+// A search that finds nothing says so, and keeps what was typed in.
+func TestSearchInVain(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, newStoreWith(t, order))
+	absent := numbered(99)
+	for name, vain := range map[string]struct {
+		form   url.Values
+		status int
+		says   string
+	}{
+		"nothing":       {url.Values{}, 422, "A key is found by user, endpoint and key together."},
+		"key alone":     {url.Values{"key": {"order-1"}}, 422, "A key is found by user, endpoint and key together."},
+		"no key":        {url.Values{"user": {"alice"}, "endpoint": {"POST /payments"}}, 422, "A key is found by user"},
+		"no ID":         {url.Values{"operation": {`"><b>`}}, 422, "An operation ID is a UUID."},
+		"another form":  {url.Values{"operation": {"urn:uuid:" + absent.OperationID().String()}}, 404, "not among the 50000 oldest"},
+		"absent ID":     {url.Values{"operation": {absent.OperationID().String()}}, 404, "not among the 50000 oldest"},
+		"absent digest": {url.Values{"operation": {addressOf(absent)[17:]}}, 404, "No record of this operation"},
+		"absent key":    {url.Values{"user": {"alice"}, "endpoint": {"x"}, "key": {"y"}}, 404, "No record of this operation"},
+	} {
+		got := d.post("search", vain.form)
+		require.Equal(t, vain.status, got.status, name)
+		require.Contains(t, got.fault(), vain.says, name)
+	}
+	require.Contains(t, d.post("search", url.Values{"operation": {`"><b>`}}).page, `value="&#34;&gt;&lt;b&gt;"`)
+}
+
+// What a listing leaves out is said.
+func TestListingThatIsNotWhole(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, partial{newStoreWith(t, order)})
+	require.Contains(t, d.get("").text(), "The store has more records than were looked at.")
+	require.Contains(t, d.get("").text(), "Records that cannot be read, and are not listed: 3.")
+}
