@@ -14,10 +14,10 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-// documented returns what docs/operating.md says behind a mark, in the next block.
+// documented returns what docs/support.md says behind a mark, in the next block.
 func documented(t testing.TB, mark string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operating.md")
+	text, err := os.ReadFile("../../docs/support.md")
 	require.NoError(t, err)
 	block := regexp.MustCompile("(?s)<!-- " + mark + " -->\n+```[a-z]*\n(.*?)```").FindStringSubmatch(string(text))
 	require.NotNil(t, block, mark)
@@ -104,7 +104,7 @@ func TestUserOfSupport(t *testing.T) {
 	acl("acl of forget")
 	require.Zero(t, try(t, env, with("forget", "--yes")...).status)
 	require.Equal(t, 3, try(t, env, resolving(uncertain, "--not-happened", "--yes")...).status)
-	require.NoError(t, admin.Do(t.Context(), "ACL", "SETUSER", "support", "+getex", "+set", "+hget", "+hset", "+pexpire").Err())
+	acl("acl of resolve")
 	for _, flags := range [][]string{{"--not-happened", "--yes"}, {"--happened", "--status", "201", "--yes"}} {
 		abandon(t, backend{open: store}, uncertain)
 		got = try(t, env, resolving(uncertain, flags...)...)
