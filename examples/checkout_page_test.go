@@ -1,37 +1,16 @@
 package examples_test
 
 import (
-	"bytes"
 	"context"
-	"flag"
-	"image/png"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
-
-	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-// "go test -run TestCheckoutPage/mouse -pictures ../docs" writes docs/checkout.png.
-var pictures = flag.String("pictures", "", "write pictures of the checkout's page to this directory")
-
-var (
-	desktop = chromedp.EmulateViewport(1100, 800)
-	phone   = chromedp.EmulateViewport(360, 740, chromedp.EmulateScale(2), chromedp.EmulateMobile, chromedp.EmulateTouch)
-)
+// readOut is what changes on the page.
+var readOut = []string{"#server[role=status]", "#with .verdict[aria-live=polite]", "#without .verdict[aria-live=polite]"}
 
 // A person plays the whole story on the page, in each of these ways.
 func TestCheckoutPage(t *testing.T) {
@@ -62,7 +41,7 @@ func TestCheckoutPage(t *testing.T) {
 
 // playOnPage presses the buttons, and looks at what the page shows.
 func playOnPage(v *visitor, press func(button string), name string) {
-	v.requireAccessible()
+	v.requireAccessible(readOut...)
 	const unknown = "The customer was charged once, and does not know it. "
 	const once = "The customer was charged once, and got "
 	press("lose")
@@ -75,7 +54,7 @@ func playOnPage(v *visitor, press func(button string), name string) {
 	press("ten")
 	v.require("without", side{"12", "504.00", "The customer was charged 12 times for one order.", answers{"lost": 1, "new": 11}})
 	v.require("with", side{"1", "42.00", once + "the same receipt 11 times.", answers{"lost": 1, "replayed": 11}})
-	v.requireAccessible()
+	v.requireAccessible(readOut...)
 	v.picture(name)
 
 	press("fresh")
@@ -115,98 +94,12 @@ func TestCheckoutPageShowsTheDeath(t *testing.T) {
 	v.await(`document.querySelector('#server').textContent.startsWith('The server is running.')`)
 }
 
-// visitor is a tab of the browser.
-type visitor struct {
-	t   *testing.T
-	ctx context.Context
-
-	mu    sync.Mutex
-	wrong []string // what the browser has complained of, apart from connections that broke
-}
-
-// startBrowser starts a Chromium, see [servertest.Require].
-func startBrowser(t *testing.T) context.Context {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	servertest.Require(t, err)
-	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
-		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()))
-	for _, name := range []string{
-		"disable-gpu", "disable-quic", "disable-background-networking", "disable-component-update", "disable-sync",
-		"hide-scrollbars",
-	} {
-		flags = append(flags, chromedp.Flag(name, true))
-	}
-	ctx, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), flags...)
-	t.Cleanup(end) // waits for its end
-	browser, closeBrowser := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
-	t.Cleanup(closeBrowser)
-	require.NoError(t, chromedp.Do(browser))
-	return browser
-}
-
-// visit opens the page in a tab of its own.
+// visit opens the page of the checkout in a tab of its own.
 func visit(t *testing.T, browser context.Context, url string, emulate chromedp.Action[chromedp.Void]) *visitor {
 	t.Helper()
-	tab, closeTab := chromedp.NewContext(browser)
-	t.Cleanup(closeTab)
-	ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
-	t.Cleanup(cancel)
-	v := &visitor{t: t, ctx: ctx}
-	require.NoError(t, chromedp.Listen(ctx, func(event any) { v.hear(url, event) }))
-	v.do(emulate, chromedp.Navigate(url))
+	v := open(t, browser, url, emulate)
 	v.await(`document.body.dataset.done === '0'`)
 	return v
-}
-
-func prefers(what, value string) chromedp.Action[chromedp.Void] {
-	feature := &emulation.MediaFeature{Name: "prefers-" + what, Value: value}
-	return chromedp.Func(func(ctx context.Context, tab *chromedp.Target) error {
-		_, err := cdp.Call(ctx, tab, emulation.SetEmulatedMedia,
-			emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{feature}})
-		return err
-	})
-}
-
-// hear takes note of errors in the program of the page, of what its policy forbids, and of requests to anybody else.
-func (v *visitor) hear(url string, event any) {
-	complaint := ""
-	switch e := event.(type) {
-	case *runtime.EventExceptionThrown:
-		complaint = e.ExceptionDetails.Text
-	case *log.EventEntryAdded:
-		if e.Entry.Source != log.EntrySourceNetwork {
-			complaint = e.Entry.Text
-		}
-	case *network.EventRequestWillBeSent:
-		if !strings.HasPrefix(e.Request.URL, url+"/") {
-			complaint = "a request to " + e.Request.URL
-		}
-	}
-	if complaint != "" {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.wrong = append(v.wrong, complaint)
-	}
-}
-
-func (v *visitor) faults() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.wrong
-}
-
-func (v *visitor) do(actions ...chromedp.Action[chromedp.Void]) {
-	v.t.Helper()
-	require.NoError(v.t, chromedp.Do(v.ctx, actions...))
-}
-
-// ask evaluates an expression in the page.
-func ask[T any](v *visitor, expression string) T {
-	v.t.Helper()
-	value, err := chromedp.Run(v.ctx, chromedp.Evaluate[T](expression))
-	require.NoError(v.t, err)
-	return value
 }
 
 func (v *visitor) click(button string) {
@@ -236,23 +129,12 @@ func (v *visitor) tabTo(button string) {
 	require.Equal(v.t, button, ask[string](v, focus), "the focus stays")
 }
 
-// await waits until a condition holds in the page.
-func (v *visitor) await(condition string) {
-	v.t.Helper()
-	v.do(chromedp.Poll[chromedp.Void](condition, chromedp.WithPollingInterval(20*time.Millisecond)))
-}
-
 // act does something, and waits until all answers to it are there.
 func (v *visitor) act(action chromedp.Action[chromedp.Void]) {
 	v.t.Helper()
 	done := ask[string](v, `document.body.dataset.done`)
 	v.do(action)
 	v.await(`document.body.dataset.done !== '` + done + `'`)
-}
-
-func (v *visitor) text(selector string) string {
-	v.t.Helper()
-	return ask[string](v, `document.querySelector('`+selector+`').textContent`)
 }
 
 // side is what the page shows of a side.
@@ -273,31 +155,4 @@ func (v *visitor) require(name string, want side) {
 		return {Charges: text('.charges'), Total: text('.total'), Verdict: text('.verdict'), Answers: answers}
 	})`
 	require.Equal(v.t, want, ask[side](v, read+`("`+name+`")`), name)
-}
-
-// requireAccessible looks for what keeps people from using the page: text with little contrast, small buttons, buttons
-// without a name, what changes and is not read out, and a page that is wider than the screen.
-func (v *visitor) requireAccessible() {
-	v.t.Helper()
-	script, err := os.ReadFile(filepath.Join("testdata", "accessible.js"))
-	require.NoError(v.t, err)
-	require.Empty(v.t, ask[[]string](v, string(script)))
-}
-
-// picture writes what the page looks like, if it is asked for.
-func (v *visitor) picture(name string) {
-	v.t.Helper()
-	if *pictures == "" {
-		return
-	}
-	v.await(`scrollTo(0, 0), document.getAnimations().length === 0`)
-	shot, err := chromedp.Run(v.ctx, chromedp.CaptureScreenshot())
-	require.NoError(v.t, err)
-	picture, err := png.Decode(bytes.NewReader(shot))
-	require.NoError(v.t, err)
-	file, err := os.Create(filepath.Join(*pictures, name))
-	require.NoError(v.t, err)
-	defer file.Close()
-	small := png.Encoder{CompressionLevel: png.BestCompression}
-	require.NoError(v.t, small.Encode(file, picture))
 }

@@ -1,5 +1,5 @@
-// Returns what keeps people from using the page.
-(() => {
+// Returns what keeps people from using the page. What changes on it is to be read out.
+(readOut) => {
   const faults = []
   const name = (e) => `${e.tagName}#${e.id}.${e.className} "${e.textContent.trim().slice(0, 30)}"`
 
@@ -7,7 +7,7 @@
   if (root.scrollWidth > root.clientWidth) faults.push(`the page is ${root.scrollWidth} wide, on ${root.clientWidth}`)
   if (root.lang !== 'en') faults.push('the page has no language')
   if (document.querySelectorAll('h1').length !== 1) faults.push('the page has not one heading')
-  for (const selector of ['#server[role=status]', '#with .verdict[aria-live=polite]', '#without .verdict[aria-live=polite]']) {
+  for (const selector of readOut ?? []) {
     if (!document.querySelector(selector)) faults.push(`${selector} is not read out`)
   }
   for (const e of document.querySelectorAll('section')) {
@@ -19,6 +19,11 @@
     if (box.width < 44 || box.height < 44) faults.push(`${name(e)} is ${box.width} by ${box.height}`)
     if (!e.textContent.trim()) faults.push(`${name(e)} has no name`)
   }
+
+  for (const e of document.querySelectorAll('input:not([type=hidden]), textarea')) {
+    if (!e.labels[0]?.textContent.trim()) faults.push(`${name(e)} has no label`)
+  }
+  for (const e of document.querySelectorAll('th')) if (!e.scope) faults.push(`${name(e)} has no scope`)
 
   const channels = (color) => (color.match(/[\d.]+/g) ?? []).map(Number)
   const luminance = (color) => {
@@ -48,4 +53,4 @@
     }
   }
   return faults
-})()
+}
