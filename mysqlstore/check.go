@@ -232,8 +232,8 @@ func (c *check) askStatements(ctx context.Context) error {
 	}
 	var faults []error
 	for _, file := range []string{
-		"read", "insert", "replace", "extend", "complete", "release", "checkpoint", "checkpoints", "find_expired",
-		"lock_expired", "delete_expired",
+		"read", "insert", "replace", "extend", "complete", "release", "checkpoint", "checkpoints", "lock",
+		"forget", "resolve", "find_expired", "lock_expired", "delete_expired",
 	} {
 		stmt, err := c.conn.PrepareContext(ctx, c.opts.statement(file))
 		switch {

@@ -20,10 +20,7 @@ func TestConformance(t *testing.T) {
 // The store is the same whatever the settings of the driver and of the session, and sealed, too.
 func TestConformanceWithAllSettings(t *testing.T) {
 	t.Parallel()
-	db := pool(t, server(t).DSN(), "clientFoundRows=true", "interpolateParams=true", "charset=latin1",
-		"parseTime=true", "loc=Local", "time_zone=%27-03%3A30%27", "tx_isolation=%27SERIALIZABLE%27",
-		"sql_mode=%27ANSI,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,NO_BACKSLASH_ESCAPES%27")
-	store, _ := newStore(t, db)
+	store, _ := newStore(t, pool(t, server(t).DSN(), allSettings...))
 	sealed, err := seal.New(store, seal.Options{
 		Keys: []seal.Key{{ID: "1", Secret: make([]byte, 32)}},
 	})
@@ -31,3 +28,8 @@ func TestConformanceWithAllSettings(t *testing.T) {
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return sealed })
 	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return sealed })
 }
+
+// allSettings of the driver and of the session are not the default.
+var allSettings = []string{"clientFoundRows=true", "interpolateParams=true", "charset=latin1", "parseTime=true",
+	"loc=Local", "time_zone=%27-03%3A30%27", "tx_isolation=%27SERIALIZABLE%27",
+	"sql_mode=%27ANSI,TRADITIONAL,SIMULTANEOUS_ASSIGNMENT,NO_BACKSLASH_ESCAPES%27"}

@@ -23,9 +23,9 @@ func hasNumber(err error, numbers ...uint16) bool {
 func isDuplicate(err error) bool { return hasNumber(err, 1062) }
 
 // isConflict reports whether another transaction was in the way, so that the statement has had no effect: a deadlock, a
-// wait for a lock that took too long, a record that was changed since it was read, a table that was altered, a node of
+// wait for a lock that took too long or must not begin, a record that was changed since it was read, a table that was altered, a node of
 // a Galera cluster that is not ready, or a conflict with another member of a replication group.
-func isConflict(err error) bool { return hasNumber(err, 1213, 1205, 1020, 1615, 1047, 3101) }
+func isConflict(err error) bool { return hasNumber(err, 1213, 1205, 3572, 1020, 1615, 1047, 3101) }
 
 // isCrowded reports whether the server has refused a connection because it, or the user, has too many.
 func isCrowded(err error) bool { return hasNumber(err, 1040, 1203, 1226) }

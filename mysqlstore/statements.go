@@ -17,8 +17,8 @@ var files embed.FS
 // statement returns a file of the directory sql for the table.
 func (o Options) statement(file string) string {
 	digests := strings.Repeat("UNHEX(?), ", deleteBatch-1) + "UNHEX(?)"
-	return strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
-		"{digests}", digests).Replace(sqlstore.Statement(files, file))
+	return strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"), "{digests}", digests,
+		"{lock_name}", sqlstore.Statement(files, "lock_name")).Replace(sqlstore.Statement(files, file))
 }
 
 // digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes

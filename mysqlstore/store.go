@@ -85,7 +85,8 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
 	names := own.Names
 	args := []any{digits([]byte(names[0])), digits([]byte(names[1])), digits([]byte(names[2])), own.Attempt,
-		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V)}
+		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V),
+		sizeOf(own.Response)}
 	if seen.Found {
 		keeps := seen.Counts() && !own.Response.Valid
 		return s.change("replace",
@@ -111,7 +112,7 @@ func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) 
 
 // Complete implements [sqlstore.Steps].
 func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
-	return s.change("complete", sqlstore.Micros(ttl), digits(response), digits(digest), digits(token))
+	return s.change("complete", sqlstore.Micros(ttl), digits(response), len(response), digits(digest), digits(token))
 }
 
 // Release implements [sqlstore.Steps].
@@ -140,6 +141,26 @@ func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, er
 	return entries, err == nil, err
 }
 
+// See implements [sqlstore.Steps].
+func (s *steps) See(digest []byte) (*sqlstore.Seen, error) { return s.see(s.ctx, digest) }
+
+// Forget implements [sqlstore.Steps].
+func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {
+	return s.changeUnlocked(digest, "forget", digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)
+}
+
+// Resolve implements [sqlstore.Steps].
+func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+	if !s.HasRoom(len(own.Response.V) + len(own.Steps)) {
+		return false, idempotency.ErrStoreFull
+	}
+	return s.changeUnlocked(digest, "resolve", digits(own.Token), sqlstore.Micros(ttl), digits(own.Response.V),
+		sizeOf(own.Response), digits(own.Steps), digits(digest), digits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
+}
+
+// InDoubt implements [sqlstore.Steps].
+func (s *steps) InDoubt() bool { return s.changed }
+
 // IsFull implements [sqlstore.Steps]. The server says so itself.
 func (s *steps) IsFull() bool { return false }
 
@@ -150,6 +171,11 @@ func (s *steps) HasRoom(n int) bool { return fits(n, s.largest.Load()) }
 func fits(n int, packet int64) bool {
 	const besides = 8 << 10 // more than what the statement has beside it
 	return 2*int64(n)+besides <= packet
+}
+
+// sizeOf returns how many bytes a response has, or null.
+func sizeOf(response sql.Null[[]byte]) sql.NullInt64 {
+	return sql.NullInt64{Int64: int64(len(response.V)), Valid: response.Valid}
 }
 
 // length returns how long a lease is, or null.
@@ -174,4 +200,36 @@ func (s *steps) change(file string, args ...any) (bool, error) {
 	n, err := result.RowsAffected()
 	s.changed = s.changed || n > 0
 	return n > 0, err
+}
+
+// changeUnlocked is change for a record that a transaction of a handler may have. It does not wait for that: the error is
+// a conflict then.
+func (s *steps) changeUnlocked(digest []byte, file string, args ...any) (bool, error) {
+	lock, err := s.statements.get(s.ctx, "lock")
+	if err != nil {
+		return false, err
+	}
+	stmt, err := s.statements.get(s.ctx, file)
+	if err != nil {
+		return false, err
+	}
+	tx, err := s.db.BeginTx(s.ctx, nil)
+	if err != nil {
+		return false, err
+	}
+	defer tx.Rollback() // does nothing behind Commit
+	var found bool
+	if err := tx.StmtContext(s.ctx, lock).QueryRowContext(s.ctx, digits(digest)).Scan(&found); err != nil {
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+		return false, err
+	}
+	result, err := tx.StmtContext(s.ctx, stmt).ExecContext(s.ctx, args...)
+	if changed, err := changed(result, err); !changed {
+		return false, err
+	}
+	err = tx.Commit()
+	s.changed = s.changed || !isAnswer(err)
+	return err == nil, err
 }

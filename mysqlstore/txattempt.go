@@ -116,7 +116,8 @@ func (a *attempt) put(ctx context.Context, token, response []byte, ttl time.Dura
 		"{user}", text(a.names[0]), "{endpoint}", text(a.names[1]), "{key}", text(a.names[2]),
 		"{attempt}", integer(int64(a.record.Attempt)), "{fingerprint}", binary(a.record.Fingerprint[:]),
 		"{token}", binary(token), "{created}", integer(a.record.Created.UnixMicro()),
-		"{ttl}", integer(sqlstore.Micros(ttl)), "{response}", place, "{locked}", locked,
+		"{ttl}", integer(sqlstore.Micros(ttl)), "{response}", place, "{answer_size}", integer(int64(len(response))),
+		"{locked}", locked,
 	}
 	if !a.seen.Found {
 		return a.change(ctx, v.in(a.store.sql.insert), arg...)
@@ -198,7 +199,7 @@ func (a *attempt) answer(ctx context.Context, response []byte, ttl time.Duration
 	}
 	place, arg := placed(response)
 	v := values{"{digest}", binary(a.digest[:]), "{marker}", binary(a.marker), "{token}", binary(a.token),
-		"{ttl}", integer(sqlstore.Micros(ttl)), "{response}", place}
+		"{ttl}", integer(sqlstore.Micros(ttl)), "{response}", place, "{answer_size}", integer(int64(len(response)))}
 	return a.change(ctx, v.in(a.store.sql.answer), arg...)
 }
 

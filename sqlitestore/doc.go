@@ -66,6 +66,17 @@
 // A TxStore keeps no results: they would be rolled back with the rows of the handler. Package step puts a Store beside
 // it. That must have another file, or a step would wait for the transaction of its own handler.
 //
+// # Operators
+//
+// Both stores are an [idempotency.Resolver]: Inspect shows the record of a key, List finds records, Forget removes one,
+// and Resolve ends an operation that was abandoned.
+//
+// A TxStore shows that it runs an operation, and nothing else of it. Another store or process cannot see that, until it
+// has committed. An operation that a TxStore runs is never abandoned. A record that a Store has left may be.
+//
+// List reads the whole table, on a connection of its own. With a million records and answers of 300 bytes, a page took 2 to
+// 4 seconds of one core. Claims and replays go on meanwhile.
+//
 // # Several processes
 //
 // Several processes of one machine may have the file open, as during a deployment. They take turns to write, without an

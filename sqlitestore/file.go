@@ -26,6 +26,8 @@ type file struct {
 	writing, reading *sql.DB
 	writer           *writer
 	readers          *readers
+	lister           *readers // one, so that a listing keeps none of the others
+	running          running  // there are none in a Store
 
 	closing sync.Once
 	closed  chan struct{}
@@ -42,7 +44,7 @@ func openFile(ctx context.Context, path string, opts Options, lends bool) (*file
 	if err != nil {
 		return nil, fmt.Errorf("sqlitestore: %w", err)
 	}
-	f := &file{path: path, opts: opts, closed: make(chan struct{})}
+	f := &file{path: path, opts: opts, closed: make(chan struct{}), running: running{keys: make(map[string]int)}}
 	if err := f.open(ctx, lends); err != nil {
 		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, f.disconnect()))
 	}
@@ -96,12 +98,11 @@ func (f *file) open(ctx context.Context, lends bool) (err error) {
 	if f.reading, err = sql.Open("sqlite", source(f.path, nil, synchronous, "query_only(1)")); err != nil {
 		return err
 	}
-	readers, err := newReaders(f.reading, max(4, runtime.GOMAXPROCS(0)), f.closed)
-	if err != nil {
+	if f.readers, err = newReaders(f.reading, max(4, runtime.GOMAXPROCS(0)), f.closed); err != nil {
 		return err
 	}
-	f.readers = readers
-	return nil
+	f.lister, err = newReaders(f.reading, 1, f.closed)
+	return err
 }
 
 // patiently repeats what other processes are in the way of. SQLite does not wait for them where two that wait would
@@ -212,8 +213,10 @@ func (f *file) Close() error {
 // disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last
 // connection to the file empties its log.
 func (f *file) disconnect() (err error) {
-	if f.readers != nil {
-		err = f.readers.close()
+	for _, readers := range []*readers{f.readers, f.lister} {
+		if readers != nil {
+			err = errors.Join(err, readers.close())
+		}
 	}
 	if f.writer != nil {
 		err = errors.Join(err, f.writer.disconnect())

@@ -17,8 +17,8 @@ type readers struct {
 }
 
 type reader struct {
-	conn       *connection
-	read, used *sql.Stmt
+	conn            *connection
+	read, used, see *sql.Stmt
 }
 
 // newReaders returns n connections of db.
@@ -27,7 +27,7 @@ func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	for range n {
 		r := new(reader)
 		var err error
-		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("used"): &r.used}
+		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("used"): &r.used, statement("see"): &r.see}
 		if r.conn, err = connect(db, texts); err != nil {
 			for range len(rs.idle) {
 				err = errors.Join(err, (<-rs.idle).conn.Close())
@@ -46,6 +46,15 @@ func (rs *readers) read(ctx context.Context, digest []byte) (seen *sqlstore.Row,
 		if err == nil {
 			seen, err = read(rows)
 		}
+		return err
+	})
+	return seen, err
+}
+
+// see returns what people are told of the record with a digest.
+func (rs *readers) see(ctx context.Context, digest []byte) (seen *sqlstore.Seen, err error) {
+	err = rs.do(ctx, func(r *reader) error {
+		seen, err = see(r.see, digest)
 		return err
 	})
 	return seen, err
@@ -100,8 +109,22 @@ func (rs *readers) close() (err error) {
 	return err
 }
 
-// read returns the record that a query finds.
-func read(rows *sql.Rows) (seen *sqlstore.Row, err error) {
+// see returns the record that a statement finds by a digest, with its checkpoints.
+func see(stmt *sql.Stmt, digest []byte) (*sqlstore.Seen, error) {
+	rows, err := stmt.QueryContext(untouched, digest)
+	if err != nil {
+		return nil, err
+	}
+	var checkpoints []byte
+	row, err := read(rows, &checkpoints)
+	if err != nil {
+		return nil, err
+	}
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints}, nil
+}
+
+// read returns the record that a query finds. More is where to scan the columns in front of it to.
+func read(rows *sql.Rows, more ...any) (seen *sqlstore.Row, err error) {
 	defer func() {
 		if closed := rows.Close(); err == nil {
 			err = closed
@@ -111,7 +134,7 @@ func read(rows *sql.Rows) (seen *sqlstore.Row, err error) {
 	if !rows.Next() {
 		return seen, rows.Err()
 	}
-	if err := rows.Scan(seen.Columns()...); err != nil {
+	if err := rows.Scan(append(more, seen.Columns()...)...); err != nil {
 		return nil, fmt.Errorf("%w: %w", idempotency.ErrRecordInvalid, err)
 	}
 	seen.Found = true

@@ -17,7 +17,7 @@ func statement(file string) string { return sqlstore.Statement(files, file) }
 type statements struct {
 	begin, commit, rollback                          *sql.Stmt
 	read, put, extend, complete, release, trim, used *sql.Stmt
-	checkpoint, checkpoints                          *sql.Stmt
+	checkpoint, checkpoints, see, forget, resolve    *sql.Stmt
 }
 
 // texts returns what each statement is prepared from.
@@ -27,5 +27,6 @@ func (s *statements) texts() map[string]**sql.Stmt {
 		statement("read"): &s.read, statement("put"): &s.put, statement("extend"): &s.extend,
 		statement("complete"): &s.complete, statement("release"): &s.release, statement("trim"): &s.trim,
 		statement("used"): &s.used, statement("checkpoint"): &s.checkpoint, statement("checkpoints"): &s.checkpoints,
+		statement("see"): &s.see, statement("forget"): &s.forget, statement("resolve"): &s.resolve,
 	}
 }

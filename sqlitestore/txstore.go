@@ -19,10 +19,7 @@ import (
 //
 // Attempt of [idempotency.Operation] counts the claims that are in the record. A rollback leaves none. So Attempt is 1,
 // unless a [Store] has released the key before, or has let its lease lapse.
-type TxStore struct {
-	*file
-	running running
-}
+type TxStore struct{ *file }
 
 var _ idempotency.Store = (*TxStore)(nil)
 
@@ -33,7 +30,7 @@ func OpenTx(ctx context.Context, path string, opts Options) (*TxStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &TxStore{file: f, running: running{keys: make(map[string]bool)}}, nil
+	return &TxStore{f}, nil
 }
 
 // Transactional tells idempotency.New that no handler may run without its transaction.

@@ -123,8 +123,8 @@ func (l *lease) Checkpoint(ctx context.Context, name string, data []byte) ([]byt
 	return a.stored, restored
 }
 
-// races is how often the record may be made again while a checkpoint is added to it. More often, no store has written what
-// is there: its length is not that of what is read.
+// races is how often a record may be made again, or changed, between the statements of a step. If a checkpoint is to be
+// added more often, no store has written what is there: its length is not that of what is read.
 const races = 8
 
 // add stores a checkpoint, unless there is one of that name. It returns false if the claim does not hold its record.

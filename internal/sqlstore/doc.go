@@ -6,5 +6,6 @@
 //
 // The rest is for stores over package database/sql, which package pgxstore is not. [Row] is a record as it is stored. It
 // decides what others see of the record, and who may claim its key. [Claim] makes a claim that is a lease, by the [Steps] of
-// the store. [Dialect] gives the transaction of a [SQLAttempt] to the handler as a [database/sql.Tx].
+// the store. [Dialect] gives the transaction of a [SQLAttempt] to the handler as a [database/sql.Tx]. [Seen] is a record as
+// people are told of it, [Lister] finds them, and [Forget] and [Resolve] are what operators do.
 package sqlstore

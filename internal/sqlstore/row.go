@@ -86,9 +86,15 @@ func (r *Row) Held(asked Names, request *idempotency.ClaimRequest) (bool, idempo
 
 // check returns an error that wraps idempotency.ErrRecordInvalid if no store would have written the record for the key.
 func (r *Row) check(asked Names, by idempotency.Fingerprint) error {
-	switch {
-	case r.Names != asked:
+	if r.Names != asked {
 		return Invalid("made for another key")
+	}
+	return r.checkValues(by)
+}
+
+// checkValues is check without the names.
+func (r *Row) checkValues(by idempotency.Fingerprint) error {
+	switch {
 	case r.Lease.Valid && r.Response.Valid:
 		return Invalid("completed, with a lease")
 	case r.Lease.Valid && r.Lease.Int64 > r.Now && until(r.Lease.Int64, r.Now) == math.MaxInt64:

@@ -11,6 +11,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     lease       BIGINT              COMMENT 'when it lapses; null: nobody is running the operation',
     expires     BIGINT     NOT NULL,
     response    LONGBLOB            COMMENT 'null: not completed',
+    answer_size INT                 COMMENT 'bytes of the response, which need not be read for it; null: not completed',
     steps       MEDIUMBLOB          COMMENT 'the checkpoints, one behind the other; null: none',
     PRIMARY KEY (digest),
     KEY expires (expires)

@@ -2,9 +2,10 @@
 -- the row in any case, so the count of the rows tells it.
 --
 --   user, endpoint, key, attempt, fingerprint, token, created, how long the lease is or null, how long the record is
---   kept, response, whether to keep checkpoints; what was read: digest, token, lease, expires, whether there is no
+--   kept, response, its size, whether to keep checkpoints; what was read: digest, token, lease, expires, whether there is no
 --   response
 UPDATE {records} FORCE INDEX (PRIMARY) SET
     user_id = UNHEX(?), endpoint = UNHEX(?), `key` = UNHEX(?), attempt = ?, fingerprint = UNHEX(?), token = UNHEX(?),
-    created = ?, lease = {now} + ?, expires = {now} + ?, response = UNHEX(?), steps = IF(?, steps, NULL)
+    created = ?, lease = {now} + ?, expires = {now} + ?, response = UNHEX(?), answer_size = ?,
+    steps = IF(?, steps, NULL)
 WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?

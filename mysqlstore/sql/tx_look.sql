@@ -1,12 +1,11 @@
 -- The session, whether the key is locked, the time, what the server takes at most in one statement, and the record of
--- the key, whether or not it has expired. It returns one row, also if there is no record. Names of locks are the
--- server's, so that of a key is made of database and table, too; they have at most 64 characters. The names of the
--- record are read as they are stored, whatever the character set of the session is. The isolation level has
--- one name in MariaDB, and another one in MySQL.
+-- the key, whether or not it has expired. It returns one row, also if there is no record. The names of the record are
+-- read as they are stored, whatever the character set of the session is. The isolation level has one name in MariaDB,
+-- and another one in MySQL.
 SELECT @@autocommit, /*M!100000 @@tx_isolation *//*!50720 @@transaction_isolation */ = 'READ-UNCOMMITTED',
     @@wait_timeout, name, IS_FREE_LOCK(name), {now}, @@max_allowed_packet, digest IS NOT NULL,
     CAST(user_id AS BINARY), CAST(endpoint AS BINARY), CAST(`key` AS BINARY), attempt, fingerprint, token, created,
     lease, expires, response
 FROM (
-    SELECT CONCAT('idempotency:', LEFT(SHA2(CONCAT_WS('.', DATABASE(), {table}, HEX({digest})), 256), 52)) AS name
+    SELECT {lock_name} AS name
 ) one LEFT JOIN {records} ON digest = {digest}

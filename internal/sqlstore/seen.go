@@ -1,0 +1,123 @@
+package sqlstore
+
+import (
+	"crypto/sha256"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Seen is a record as people are told of it.
+type Seen struct {
+	Row
+	Steps  []byte // the checkpoints, if there is no response
+	Locked bool   // a transaction runs the operation, of which nothing else can be seen
+}
+
+// Entry returns the entry of a digest. Key is nil if only the digest is known. The error wraps idempotency.ErrNoRecord or
+// idempotency.ErrRecordInvalid.
+func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotency.Entry, error) {
+	switch {
+	case s.inTransaction():
+		return idempotency.Entry{Digest: digest, State: idempotency.StateRunning}, nil
+	case !s.Counts():
+		return idempotency.Entry{}, idempotency.ErrNoRecord
+	}
+	e := s.shown(digest)
+	e.Size = int64(len(s.Names[0]) + len(s.Names[1]) + len(s.Names[2]) + len(s.Response.V) + len(s.Steps))
+	var err error
+	if e.Key, err = s.key(digest, key); err != nil {
+		return e, err
+	}
+	return e, s.showKept(&e)
+}
+
+// inTransaction reports whether a transaction runs the operation. Nobody runs what holds its key by its record.
+func (s *Seen) inTransaction() bool {
+	state := s.state()
+	return s.Locked && !(s.Counts() && (state == idempotency.StateCompleted || state == idempotency.StateRunning))
+}
+
+// shown returns the entry without key, size, and what is in the response and in the checkpoints.
+func (r *Row) shown(digest [sha256.Size]byte) idempotency.Entry {
+	e := idempotency.Entry{
+		Digest: digest, State: r.state(), Attempt: int(r.Attempt), Created: time.UnixMicro(r.Created),
+		Remaining: until(r.Expires, r.Now),
+	}
+	copy(e.Fingerprint[:], r.Fingerprint)
+	if e.State == idempotency.StateRunning {
+		e.LeaseLeft = until(r.Lease.Int64, r.Now)
+	}
+	return e
+}
+
+// state says what a record that counts means for a request that comes now.
+func (r *Row) state() idempotency.State {
+	switch {
+	case r.Response.Valid:
+		return idempotency.StateCompleted
+	case !r.Lease.Valid:
+		return idempotency.StateReleased
+	case r.Lease.Int64 > r.Now:
+		return idempotency.StateRunning
+	default:
+		return idempotency.StateAbandoned
+	}
+}
+
+// key returns the key as far as the record shows it, if the record is that of the key that was asked for.
+func (r *Row) key(digest [sha256.Size]byte, asked *idempotency.Key) (idempotency.Key, error) {
+	named := idempotency.Key{User: r.Names[0], Endpoint: r.Names[1], ID: r.Names[2]}
+	switch {
+	case asked != nil && r.Names == NamesOf(*asked):
+		return *asked, nil
+	case asked == nil && named.Digest() == digest:
+		return named, nil
+	case asked == nil && strings.Contains(strings.Join(r.Names[:], ""), "\uFFFD"): // which Printable may have put there
+		return idempotency.Key{}, nil
+	default:
+		return idempotency.Key{}, Invalid("made for another key")
+	}
+}
+
+// showKept adds what is in the response or in the checkpoints.
+func (s *Seen) showKept(e *idempotency.Entry) error {
+	if err := s.checkValues(idempotency.Fingerprint{}); err != nil {
+		return err
+	}
+	record, err := s.record()
+	switch resp := record.Response; {
+	case err != nil:
+		return err
+	case resp != nil:
+		e.Response, e.Status, e.Note = resp, resp.Status, resp.Note
+		return nil
+	}
+	found, err := decode(s.Steps)
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if name == idempotency.ResolutionNote {
+			e.Note = string(found[name])
+			continue
+		}
+		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: len(found[name])})
+	}
+	return err
+}
+
+// refusal returns why the record is left alone when somebody asks to change it as it was seen in an entry.
+func (s *Seen) refusal(asked idempotency.Entry) error {
+	switch now := s.shown(asked.Digest); {
+	case s.inTransaction():
+		return idempotency.ErrInProgress
+	case !s.Counts():
+		return idempotency.ErrNoRecord
+	case now.State == idempotency.StateRunning:
+		return idempotency.ErrInProgress
+	case now.State != asked.State || now.Attempt != asked.Attempt || !now.Created.Equal(asked.Created):
+		return idempotency.ErrEntryChanged
+	}
+	return nil
+}

@@ -1,0 +1,5 @@
+-- Deletes a record, unless it was changed since it was read.
+--
+--   what was read: digest, token, lease, expires, whether there is no response
+DELETE r FROM {records} AS r FORCE INDEX (PRIMARY)
+WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?
