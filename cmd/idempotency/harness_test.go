@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -24,7 +25,9 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/mysqlstore"
 	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/sqlitestore"
 	"github.com/idempotency-go/idempotency/step"
 )
 
@@ -141,6 +144,57 @@ func newPostgres(t testing.TB) backend {
 	}
 }
 
+// maria is the MariaDB of all tests. Each has a database of its own.
+var maria = sync.OnceValues(func() (*servertest.Maria, error) { return servertest.StartMariaDB() })
+
+func newMySQL(t testing.TB) backend {
+	t.Helper()
+	server, err := maria()
+	servertest.Require(t, err)
+	name := fmt.Sprintf("shop_%d", databases.Add(1))
+	at := func(name string) *sql.DB {
+		db, err := sql.Open("mysql", strings.Replace(server.DSN(), "/test", "/"+name, 1))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = db.Close() })
+		return db
+	}
+	_, err = at("test").Exec("CREATE DATABASE " + name)
+	require.NoError(t, err)
+	db := at(name)
+	require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
+	user, _, _ := strings.Cut(server.DSN(), "@")
+	return backend{
+		kind: "mysql",
+		env:  []string{"DATABASE_URL=mysql://" + user + "@" + server.Addr() + "/" + name},
+		open: func(testing.TB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) },
+		damage: func(t testing.TB) {
+			_, err := db.ExecContext(t.Context(), "UPDATE idempotency_records SET attempt = 0")
+			require.NoError(t, err)
+		},
+	}
+}
+
+func newSQLite(t testing.TB) backend {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "shop.db")
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = store.Close() })
+	require.NoError(t, os.Chmod(path, 0o644)) // which check finds
+	return backend{
+		kind: "sqlite",
+		env:  []string{"DATABASE_URL=sqlite:" + path},
+		open: func(testing.TB) idempotency.Store { return store },
+		damage: func(t testing.TB) {
+			db, err := sql.Open("sqlite", "file:"+path)
+			require.NoError(t, err)
+			defer db.Close()
+			_, err = db.ExecContext(t.Context(), "UPDATE idempotency_records SET fingerprint = x'00'")
+			require.NoError(t, err)
+		},
+	}
+}
+
 // url returns the URL of the store.
 func (b backend) url() string {
 	_, url, _ := strings.Cut(b.env[0], "=")
@@ -149,7 +203,9 @@ func (b backend) url() string {
 
 // forEachBackend runs a test with each store that the program knows.
 func forEachBackend(t *testing.T, test func(*testing.T, backend)) {
-	for name, open := range map[string]func(testing.TB) backend{"redis": newRedis, "postgres": newPostgres} {
+	for name, open := range map[string]func(testing.TB) backend{
+		"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newSQLite,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, open(t))
@@ -298,11 +354,22 @@ func serve(kind string) {
 	}()
 	url := os.Getenv(urlVariable)
 	var store idempotency.Store
-	if kind == "redis" {
+	switch kind {
+	case "redis":
 		opts, err := redis.ParseURL(url)
 		must(err)
 		store = idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{})
-	} else {
+	case "mysql":
+		credentials, rest, _ := strings.Cut(strings.TrimPrefix(url, "mysql://"), "@")
+		address, name, _ := strings.Cut(rest, "/")
+		db, err := sql.Open("mysql", credentials+"@tcp("+address+")/"+name)
+		must(err)
+		store = mysqlstore.New(db, mysqlstore.Options{})
+	case "sqlite":
+		file, err := sqlitestore.Open(context.Background(), strings.TrimPrefix(url, "sqlite:"), sqlitestore.Options{})
+		must(err)
+		store = file
+	default:
 		pool, err := pgxpool.New(context.Background(), url)
 		must(err)
 		store = pgxstore.New(pool, pgxstore.Options{})

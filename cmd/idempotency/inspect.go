@@ -90,6 +90,9 @@ func (c *inspectCommand) Run(a *app) error {
 		fmt.Fprintln(a.out, paragraph(tell(entry, damage)))
 		a.show(entry)
 		showBody(a.out, entry, c.Body)
+		if damage == nil && entry.State == idempotency.StateAbandoned && !isOfSteps(entry.Key.Endpoint) {
+			fmt.Fprint(a.out, "\nWhen you know what it has done, end it: idempotency resolve --help says how.\n")
+		}
 	}
 	if damage != nil {
 		return errors.Join(err, &failure{exitUnknown, damage})

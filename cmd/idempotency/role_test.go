@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"database/sql"
 	"os"
 	"regexp"
 	"strings"
@@ -108,6 +109,44 @@ func TestUserOfSupport(t *testing.T) {
 	for _, flags := range [][]string{{"--not-happened", "--yes"}, {"--happened", "--status", "201", "--yes"}} {
 		abandon(t, backend{open: store}, uncertain)
 		got = try(t, env, resolving(uncertain, flags...)...)
+		require.Zero(t, got.status, got.stderr)
+	}
+}
+
+// So can the user of MySQL.
+func TestUserOfSupportInMySQL(t *testing.T) {
+	t.Parallel()
+	b := newMySQL(t)
+	complete(t, b.open(t), keyOfAlice, answer)
+	abandon(t, b, uncertain)
+	server, err := maria()
+	require.NoError(t, err)
+	admin, err := sql.Open("mysql", server.DSN())
+	require.NoError(t, err)
+	defer admin.Close()
+	database := b.url()[strings.LastIndex(b.url(), "/")+1:]
+	grant := func(rights string) {
+		_, err := admin.Exec("GRANT " + rights + " ON " + database + ".idempotency_records TO support@'127.0.0.1' IDENTIFIED BY 'read'")
+		require.NoError(t, err)
+	}
+	grant("SELECT")
+	env := []string{"DATABASE_URL=" + regexp.MustCompile(`//.*@`).ReplaceAllString(b.url(), "//support:read@")}
+	for _, args := range [][]string{with("inspect", "--body"), {"list"}, {"stats"}} {
+		got := try(t, env, args...)
+		require.Zero(t, got.status, "%v: %s", args, got.stderr)
+	}
+	for _, change := range []struct {
+		right string
+		args  []string
+	}{
+		{"DELETE", with("forget", "--yes")},
+		{"UPDATE", resolving(uncertain, "--not-happened", "--yes")},
+	} {
+		got := try(t, env, change.args...)
+		require.Equal(t, 3, got.status, got.stdout)
+		require.Contains(t, got.stderr, "denied")
+		grant(change.right)
+		got = try(t, env, change.args...)
 		require.Zero(t, got.status, got.stderr)
 	}
 }

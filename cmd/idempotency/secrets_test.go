@@ -19,7 +19,9 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 	const secret = "top%20s3cret" // also as it is meant: "top s3cret"
 	db, err := server()
 	servertest.Require(t, err)
-	redis, postgres := servertest.Redis(t).Addr(), db.Addr()
+	maria, err := maria()
+	servertest.Require(t, err)
+	redis, postgres, mysql := servertest.Redis(t).Addr(), db.Addr(), maria.Addr()
 	host, port, _ := strings.Cut(postgres, ":")
 	home := t.TempDir()
 	passwords := fmt.Sprintf("%s:%s:*:postgres:top s3cret\n", host, port)
@@ -39,7 +41,7 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 		"Redis refuses a user":       variables("REDIS_URL=redis://support:" + secret + "@" + redis),
 		"Redis is down":              atRedis("@" + closed),
 		"Cluster refuses":            atRedis("@" + redis + "?addr=" + redis),
-		"Sentinel is down":           atRedis("@" + closed + "?master_name=m&password=" + secret),
+		"Sentinel is down":           {atRedis("@" + closed + "?master_name=m&password=" + secret).env, []string{"--timeout", "500ms"}},
 		"Redis, no host":             {atRedis("@").env, []string{"--timeout", "1s"}},
 		"Redis, no port":             atRedis("@host:port"),
 		"Redis, no database":         atRedis("@host/records"),
@@ -63,6 +65,18 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 			[]string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=postgres", "PGPASSWORD=top s3cret"},
 			[]string{"--store", "postgres"},
 		},
+
+		"MySQL refuses":           variables("DATABASE_URL=mysql://root:" + secret + "@" + mysql + "/shop"),
+		"MySQL, MYSQL_PWD":        variables("DATABASE_URL=mysql://root@"+mysql+"/shop", "MYSQL_PWD=top s3cret"),
+		"MySQL is down":           variables("DATABASE_URL=mysql://root:" + secret + "@" + closed + "/shop"),
+		"MySQL, no host":          variables("DATABASE_URL=mysql://root:" + secret + "@/shop"),
+		"MySQL, no port":          variables("DATABASE_URL=mysql://root:" + secret + "@host:port/shop"),
+		"MySQL, as the driver":    variables("DATABASE_URL=mysql://root:" + secret + "@tcp(host:1)/shop"),
+		"MySQL, a parameter":      variables("DATABASE_URL=mysql://root@host/shop?tls=" + secret + "&password=" + secret),
+		"MySQL, a slash within":   variables("DATABASE_URL=mysql://root:" + secret + "/x@host/shop"),
+		"a flag of MySQL":         flags("--store", "mysql://root:"+secret+"@"+mysql+"/shop"),
+		"a flag of MySQL, a word": {[]string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, []string{"--store", "mysql"}},
+		"a flag of another store": {[]string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, []string{"--store", "sqlite"}},
 
 		"both":                        {append(atRedis("@h").env, atPostgres("@h/").env...), nil},
 		"a flag of Redis":             flags("--store", "redis://:"+secret+"@"+redis),
@@ -95,7 +109,7 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 // With a password elsewhere than in the URL, the program gets in.
 func TestWhereCredentialsComeFrom(t *testing.T) {
 	t.Parallel()
-	redis, postgres := newRedis(t), newPostgres(t)
+	redis, postgres, mysql := newRedis(t), newPostgres(t), newMySQL(t)
 	parse := func(b backend) (u *url.URL, password string) {
 		u, err := url.Parse(b.url())
 		require.NoError(t, err)
@@ -105,6 +119,7 @@ func TestWhereCredentialsComeFrom(t *testing.T) {
 	}
 	r, redisPassword := parse(redis)
 	p, postgresPassword := parse(postgres)
+	m, mysqlPassword := parse(mysql)
 	home := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:"+postgresPassword+"\n"), 0o600))
 	for name, test := range map[string]struct{ env, args []string }{
@@ -120,6 +135,9 @@ func TestWhereCredentialsComeFrom(t *testing.T) {
 			},
 			[]string{"--store", "postgres"},
 		},
+		"MySQL":      {mysql.env, nil},
+		"MYSQL_PWD":  {[]string{"MYSQL_PWD=" + mysqlPassword}, []string{"--store", m.String()}},
+		"MariaDB":    {[]string{"MYSQL_PWD=" + mysqlPassword}, []string{"--store", "mariadb" + strings.TrimPrefix(m.String(), "mysql") + "?tls=false"}},
 		"one of two": {append(redis.env, postgres.env...), []string{"--store", "postgres"}},
 		"the other":  {append(redis.env, postgres.env...), []string{"--store", "redis"}},
 	} {

@@ -109,7 +109,7 @@ func TestExitStatus(t *testing.T) {
 			{"unknown flag", []string{"list", "--all"}, 2, "unknown flag --all"},
 			{"password of Redis", []string{"list", "--store", "redis://:pw@localhost"}, 2, "--store has a password"},
 			{"password of PostgreSQL", []string{"list", "--store", "postgres://localhost?password=pw"}, 2, "has a password"},
-			{"unknown store", []string{"list", "--store", "mysql://localhost"}, 2, "want redis://"},
+			{"unknown store", []string{"list", "--store", "oracle://localhost"}, 2, "want redis://"},
 
 			{"running, to be resolved", resolving(keyIn("running"), "--yes", "--not-happened"), 4, "not resolved: Attempt 1 is running"},
 			{"completed, to be resolved", resolving(keyIn("completed"), "--yes", "--not-happened"), 4,
@@ -151,7 +151,7 @@ func await(t testing.TB, is func() bool) {
 // A store that cannot be asked has a status of its own: nobody knows whether there is a record.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none"} {
+	for _, url := range []string{"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none", "mysql://nobody@127.0.0.1:1/none"} {
 		for _, args := range [][]string{
 			with("inspect"), with("forget", "--yes"), resolving(keyOfAlice, "--not-happened", "--yes"), {"list"}, {"stats"}, {"check"},
 		} {
@@ -167,7 +167,9 @@ func TestUnreachable(t *testing.T) {
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	address := silent(t)
-	for _, url := range []string{"redis://" + address, "postgres://nobody@" + address + "/none?sslmode=disable"} {
+	for _, url := range []string{
+		"redis://" + address, "postgres://nobody@" + address + "/none?sslmode=disable", "mysql://nobody@" + address + "/none",
+	} {
 		for _, args := range [][]string{with("inspect"), {"check"}} {
 			got := try(t, nil, append(args, "--store", url, "--timeout", "200ms")...)
 			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)

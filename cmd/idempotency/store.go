@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -28,7 +30,7 @@ type opened struct {
 
 const (
 	redisVariable    = "REDIS_URL"
-	postgresVariable = "DATABASE_URL"
+	databaseVariable = "DATABASE_URL"
 )
 
 // open opens the store that the flag or the environment names. It does not connect yet. The error reports the faults, too,
@@ -39,16 +41,14 @@ func (a *app) open(faults ...error) (*opened, error) {
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return nil, &failure{exitUsage, err}
 	}
-	var s *opened
-	if kind == "redis" {
-		s, err = a.openRedis(address)
-	} else {
-		s, err = a.openPostgres(address)
+	openers := map[string]func(string) (*opened, error){
+		"redis": a.openRedis, "postgres": a.openPostgres, "mysql": a.openMySQL, "sqlite": a.openSQLite,
 	}
-	if err != nil {
-		return nil, &failure{exitUsage, err}
+	s, err := openers[kind](address)
+	if _, weighed := errors.AsType[*failure](err); err != nil && !weighed {
+		err = &failure{exitUsage, err}
 	}
-	return s, nil
+	return s, err
 }
 
 func positive[N int | time.Duration](name string, n N) error {
@@ -58,41 +58,73 @@ func positive[N int | time.Duration](name string, n N) error {
 	return nil
 }
 
-// address returns where the store is, and whether it is Redis or PostgreSQL. The address may be empty: pgx has variables of
-// its own.
+// address returns where the store is, and of which kind it is. The address of PostgreSQL may be empty: pgx has variables of its
+// own.
 func (a *app) address() (address, kind string, err error) {
 	redis, hasRedis := a.env(redisVariable)
-	postgres, hasPostgres := a.env(postgresVariable)
-	asked := a.line.Store
-	switch {
-	case asked == "" && hasRedis && hasPostgres:
-		return "", "", errors.New("the environment has " + redisVariable + " and " + postgresVariable +
-			": want --store redis or --store postgres")
-	case asked == "redis" && hasRedis, asked == "" && hasRedis:
+	database, hasDatabase := a.env(databaseVariable)
+	kind = cmp.Or(kindOf(database), "postgres") // which may also be in words, such as host=localhost
+	switch asked := a.line.Store; {
+	case asked == "" && hasRedis && hasDatabase:
+		return "", "", errors.New("the environment has " + redisVariable + " and " + databaseVariable +
+			": want --store redis or --store " + kind)
+	case hasRedis && (asked == "redis" || asked == ""):
 		return redis, "redis", nil
 	case asked == "redis":
 		return "", "", errors.New(redisVariable + " is not set")
-	case asked == "postgres", asked == "" && hasPostgres:
-		return postgres, "postgres", nil
+	case asked == "postgres" && !hasDatabase:
+		return "", asked, nil
+	case asked == kind, asked == "" && hasDatabase:
+		return database, kind, nil
+	case asked == "postgres", asked == "mysql", asked == "sqlite":
+		return "", "", errors.New(databaseVariable + " is not set, or is of another kind than --store says")
 	case asked == "":
-		return "", "", errors.New("which store? want --store, " + redisVariable + " or " + postgresVariable)
-	}
-	u, err := url.Parse(asked)
-	if err != nil { // which would show a password
-		return "", "", errors.New("--store: not a URL")
-	}
-	if hasPassword(u) {
-		return "", "", errors.New("--store has a password, which other users of the machine can see: use " + redisVariable +
-			", " + postgresVariable + " or one of the other variables")
-	}
-	switch u.Scheme {
-	case "redis", "rediss":
-		return asked, "redis", nil
-	case "postgres", "postgresql":
-		return asked, "postgres", nil
+		return "", "", errors.New("which store? want --store, " + redisVariable + " or " + databaseVariable)
 	default:
-		return "", "", errors.New("--store: want redis://, rediss:// or postgres://")
+		kind, err = named(asked)
+		return asked, kind, err
 	}
+}
+
+// named returns the kind of the store that a flag names by its address.
+func named(address string) (kind string, err error) {
+	u, err := url.Parse(address)
+	switch kind = kindOf(address); {
+	case kind == "sqlite":
+		return kind, nil
+	case kind == "" && isFile(address):
+		return "sqlite", nil
+	case err != nil: // which would show a password
+		return "", errors.New("--store: not a URL")
+	case hasPassword(u):
+		return "", errors.New("--store has a password, which other users of the machine can see: use " + redisVariable +
+			", " + databaseVariable + " or one of the other variables")
+	case kind == "":
+		return "", errors.New("--store: want redis://, rediss://, postgres://, mysql://, sqlite: or a file that is there")
+	}
+	return kind, nil
+}
+
+// kindOf returns the kind of store that a URL is of, or nothing.
+func kindOf(address string) string {
+	scheme, _, _ := strings.Cut(address, ":")
+	switch scheme {
+	case "redis", "rediss":
+		return "redis"
+	case "postgres", "postgresql":
+		return "postgres"
+	case "mysql", "mariadb":
+		return "mysql"
+	case "sqlite":
+		return "sqlite"
+	}
+	return ""
+}
+
+// isFile reports whether there is a file of that name.
+func isFile(name string) bool {
+	is, err := os.Stat(name)
+	return err == nil && is.Mode().IsRegular()
 }
 
 func hasPassword(u *url.URL) bool {

@@ -58,6 +58,7 @@ func steady(output string) string {
 		{`(kept for +)23 h 59 min`, "${1}23 h 59 min"},
 		{`database shop_\d+`, "database shop"},
 		{`127\.0\.0\.1:\d+`, "127.0.0.1:5432"},
+		{`SQLite at \S+\.db`, "SQLite at /var/lib/shop/shop.db"},
 		{`Redis at 127\.0\.0\.1:5432`, "Redis at 127.0.0.1:6379"},
 	} {
 		output = regexp.MustCompile(same.pattern).ReplaceAllString(output, same.by)

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"cmp"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/idempotency-go/idempotency/mysqlstore"
+)
+
+// openMySQL opens a table of MySQL or MariaDB. The parameters of the URL are those of the driver.
+func (a *app) openMySQL(address string) (*opened, error) {
+	config, err := a.mysqlConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, fmt.Errorf("the URL of MySQL: %w", err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(2)
+	return &opened{
+		store: mysqlstore.NewTable(db, mysqlstore.Options{Table: a.line.Table}), close: func() { _ = db.Close() },
+		name: visible(fmt.Sprintf("MySQL at %s, database %s", config.Addr, config.DBName)),
+	}, nil
+}
+
+func (a *app) mysqlConfig(address string) (*mysql.Config, error) {
+	unreadable := errors.New("the URL of MySQL cannot be read: want mysql://user@host/database") // what is wrong may have a part of it
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" {
+		return nil, unreadable
+	}
+	config, err := mysql.ParseDSN("/?" + u.RawQuery)
+	if err != nil {
+		return nil, unreadable
+	}
+	password, _ := a.env("MYSQL_PWD")
+	inURL, _ := u.User.Password()
+	config.User, config.Passwd = u.User.Username(), cmp.Or(inURL, password)
+	config.Net, config.Addr = "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "3306"))
+	config.DBName = strings.TrimPrefix(u.Path, "/")
+	config.Logger = &mysql.NopLogger{} // what matters is in the error
+	return config, nil
+}
