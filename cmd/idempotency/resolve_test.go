@@ -233,6 +233,10 @@ func TestListPages(t *testing.T) {
 				next = page.Next
 			}
 		}
+		if b.kind == "redis" { // which looks at no more for a page than for a list
+			bounded := try(t, b.env, "list", "--limit", "1", "--scan", "1", "--after", list("--limit", "1").Next)
+			require.Contains(t, bounded.stdout, "The store has more records than were looked at")
+		}
 		first := try(t, b.env, "list", "--limit", "4")
 		require.Contains(t, first.stdout, "\n4 of 5 records.\nThe next page: --after ")
 		cursor := strings.TrimSpace(first.stdout[strings.LastIndex(first.stdout, " "):])
