@@ -36,7 +36,8 @@ import (
 // Options are the settings of a [Console]. Only Operator is required.
 type Options struct {
 	// Operator returns the name of the person who sends a request, such as an account that a proxy or a session vouches
-	// for. It is written into every change. If it returns an error, or no name, the request is refused with 403.
+	// for. It is written into every change. If it returns an error, or no name, the request is refused with 403. Whoever has
+	// a name may resolve and forget.
 	Operator func(*http.Request) (string, error)
 
 	// Show reports whether the operator who sends a request may see what belongs to users: user, endpoint and key of

@@ -13,7 +13,8 @@ import (
 	"github.com/idempotency-go/idempotency/console"
 )
 
-// The console is on the listener for administration, behind a proxy that has let its people log in.
+// The console is on the listener for administration, behind a proxy that has let its people log in. Nobody gets there but
+// through the proxy, which removes these fields from what a browser sends, and sets them itself.
 func Example() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // that of the service
 	admin, err := console.New(store, console.Options{

@@ -88,6 +88,7 @@ func TestCheckoutRefusesOtherSites(t *testing.T) {
 type checkout struct {
 	t    *testing.T
 	cmd  *exec.Cmd
+	said *bufio.Reader
 	url  string
 	stop func() // interrupts it, and waits for its end
 }
@@ -118,10 +119,17 @@ func runCheckout(t *testing.T, program string, env []string, args ...string) str
 
 // startCheckout starts the program, and waits until it serves. Its end is that of Ctrl-C in a terminal, which interrupts
 // its children, too.
-func startCheckout(t *testing.T, program string) *checkout {
+func startCheckout(t *testing.T, program string, args ...string) *checkout {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "-listen", "127.0.0.1:0")
-	cmd.Env = withoutStores()
+	return startCheckoutOn(t, program, "", args...)
+}
+
+// startCheckoutOn is startCheckout with a variable of the environment that names a store.
+func startCheckoutOn(t *testing.T, program, store string, args ...string) *checkout {
+	t.Helper()
+	args = append([]string{"-listen", "127.0.0.1:0"}, args...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
+	cmd.Env = append(withoutStores(), store)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()
@@ -132,7 +140,17 @@ func startCheckout(t *testing.T, program string) *checkout {
 		assert.NoError(t, cmd.Wait())
 	})
 	t.Cleanup(stop)
-	said, err := bufio.NewReader(output).ReadString('\n')
-	require.NoError(t, err)
-	return &checkout{t, cmd, strings.TrimSpace(strings.TrimPrefix(said, "Open ")), stop}
+	c := &checkout{t: t, cmd: cmd, said: bufio.NewReader(output), stop: stop}
+	c.url = c.next("Open ")
+	return c
+}
+
+// next is what stands behind some words in the next line that the program prints.
+func (c *checkout) next(words string) string {
+	c.t.Helper()
+	line, err := c.said.ReadString('\n')
+	require.NoError(c.t, err)
+	rest, ok := strings.CutPrefix(line, words)
+	require.True(c.t, ok, line)
+	return strings.TrimSpace(rest)
 }

@@ -52,6 +52,24 @@ func (l *ledger) account(ctx context.Context, side, purchase string) (a account,
 	return a, err
 }
 
+// charges lists all charges of the side that has the middleware, a line for each.
+func (l *ledger) charges(ctx context.Context) (lines []string, err error) {
+	const list = "SELECT operation || ' ' || receipt FROM charges WHERE side = $1 ORDER BY operation"
+	rows, err := l.db.QueryContext(ctx, list, with)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			return nil, err
+		}
+		lines = append(lines, line)
+	}
+	return lines, rows.Err()
+}
+
 // note writes down what became of a request.
 func (l *ledger) note(ctx context.Context, outcome string) error {
 	_, err := l.db.ExecContext(ctx, "INSERT INTO outcomes (outcome) VALUES ($1)", outcome)

@@ -9,6 +9,14 @@
 // Ledger and keys are in a file, or in the database that the environment names, see store.go. The metrics of the
 // middleware are at /metrics, for Prometheus.
 //
+// With -console, a charge is out of the reach of any transaction, and a payment whose server died is refused until an
+// operator has looked whether it was charged. The flag says where the console for that is:
+//
+//	go run ./examples/checkout -console 127.0.0.1:8081
+//
+// Stop the server in the middle, and try again: 409. The console has the operation, and /charges next to it says what was
+// charged. Tell the console, and try again: the customer gets the receipt.
+//
 // With -run, the program plays the story without a browser. It ends with the line
 //
 //	2 orders, 15 presses: 15 charges without the middleware, 2 with it
@@ -19,6 +27,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log"
 	"net"
 	"os"
 	"os/signal"
@@ -35,6 +44,7 @@ func main() {
 	}
 	address := flag.String("listen", "", "serve at this address; the page is at 127.0.0.1:8080 else")
 	run := flag.Bool("run", false, "play the story without a browser, and end")
+	operators := flag.String("console", "", "refuse what nobody knows the outcome of, and serve the operators' console at this address")
 	orders := flag.Int("load", 0, "pay for this many orders, and end")
 	scraped := flag.Bool("scraped", false, "with -load: wait for Prometheus before the kill, and at the end")
 	flag.Parse()
@@ -43,9 +53,15 @@ func main() {
 	ends := *run || *orders > 0
 	listener, err := net.Listen("tcp", addressOf(*address, ends))
 	demo.Check(err)
+	if *operators != "" && ends {
+		log.Fatal("-console is for the page")
+	}
+	if *operators != "" {
+		demo.Check(os.Setenv(consoleVariable, "yes"))
+	}
 	supervisor, end := newSupervisor(ctx)
 	defer end()
-	defer supervisor.serve(listener)()
+	defer serve(listener, supervisor.handler())()
 	customer := newCustomer("http://" + listener.Addr().String())
 	switch {
 	case *run:
@@ -55,6 +71,12 @@ func main() {
 		load(ctx, customer, supervisor, *orders, *scraped)
 	default:
 		fmt.Println("Open " + customer.url)
+		if *operators != "" {
+			listener, err := net.Listen("tcp", *operators)
+			demo.Check(err)
+			defer serve(listener, forOperators(ctx, supervisor.ledger))()
+			fmt.Printf("The console is at http://%s/idempotency/\n", listener.Addr())
+		}
 		<-ctx.Done()
 	}
 }

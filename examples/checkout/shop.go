@@ -29,6 +29,7 @@ const (
 // shop is the service that is killed.
 type shop struct {
 	ledger    *ledger
+	refuses   bool // to try again what nobody knows the outcome of
 	telemetry *otelidempotency.Telemetry
 	held      atomic.Int64 // answers that are ready, and not sent
 }
@@ -38,13 +39,17 @@ func serveShop() {
 	signal.Ignore(os.Interrupt) // the terminal sends it to the children, too: the supervisor ends this one
 	ledger, store := openStore(context.Background())
 	telemetry, metrics := newTelemetry()
-	s := &shop{ledger: ledger, telemetry: telemetry}
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+	s := &shop{ledger: ledger, refuses: hasConsole(), telemetry: telemetry}
+	opts := idempotency.Options{
 		Required: true,
 		Wait:     10 * time.Second, // hold a retry until the first attempt is through
 		Lease:    2 * time.Second,  // for Redis: how long an order is blocked if the server dies; the default is more patient
 		Observer: s.observe,
-	})
+	}
+	if s.refuses {
+		opts.Abandoned = idempotency.Refuse
+	}
+	idem, err := idempotency.New(store, idempotency.SingleUser, opts)
 	demo.Check(err)
 	pay := http.HandlerFunc(s.pay)
 	mux := http.NewServeMux()
@@ -77,6 +82,10 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 	if answer.Receipt, err = s.ledger.charge(r.Context(), side, operation, p); err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
 		return
+	}
+	if s.refuses && r.Header.Get(faultHeader) == hold { // before the middleware has the answer, too
+		s.held.Add(1)
+		select {}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusCreated) // stored, committed

@@ -27,11 +27,16 @@ import (
 //     lease. If the server is killed after the charge and before Redis has the answer, the lease lapses, and the next
 //     request makes another attempt. It has the same operation ID, by which the ledger finds the charge. Another
 //     system would have to do the same: hence Operation.DownstreamKey.
+//   - With a console, the keys are where they are else, in leases. The ledger stands for a system that knows nothing of
+//     transactions or keys, so nobody may charge again before an operator has looked there.
 const (
 	databaseVariable = "DATABASE_URL"
 	redisVariable    = "REDIS_URL"
 	fileVariable     = "CHECKOUT_FILE"
+	consoleVariable  = "CHECKOUT_CONSOLE"
 )
+
+func hasConsole() bool { return os.Getenv(consoleVariable) != "" }
 
 // createLedger makes an empty ledger. The processes that this one starts find it by their environment.
 func createLedger(ctx context.Context) (l *ledger, drop func()) {
@@ -58,6 +63,9 @@ func createLedger(ctx context.Context) (l *ledger, drop func()) {
 // openStore opens what createLedger has made, and the store of the keys.
 func openStore(ctx context.Context) (*ledger, idempotency.Store) {
 	switch {
+	case usesPostgres() && hasConsole():
+		pool := database.Connect(ctx)
+		return &ledger{stdlib.OpenDBFromPool(pool), noTx}, pgxstore.New(pool, pgxstore.Options{})
 	case usesPostgres():
 		pool := database.Connect(ctx)
 		return &ledger{stdlib.OpenDBFromPool(pool), pgxstore.SQLTx}, pgxstore.NewTx(pool, pgxstore.Options{})
@@ -65,6 +73,10 @@ func openStore(ctx context.Context) (*ledger, idempotency.Store) {
 		opts, err := redis.ParseURL(os.Getenv(redisVariable))
 		demo.Check(err)
 		store := idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{Prefix: "checkout:"})
+		return &ledger{openFile(), noTx}, store
+	case hasConsole():
+		store, err := sqlitestore.Open(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
+		demo.Check(err)
 		return &ledger{openFile(), noTx}, store
 	default:
 		store, err := sqlitestore.OpenTx(ctx, os.Getenv(fileVariable), sqlitestore.Options{})

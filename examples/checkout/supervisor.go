@@ -39,7 +39,7 @@ type status struct {
 
 // newSupervisor makes an empty ledger and starts a shop. Nothing is left of them after end.
 func newSupervisor(ctx context.Context) (s *supervisor, end func()) {
-	ledger, drop := createLedger(ctx)
+	ledger, drop := createLedger(context.WithoutCancel(ctx)) // which is dropped after an interruption
 	s = &supervisor{ledger: ledger, shop: process.New(), pause: time.Second}
 	s.start()
 	return s, func() {
@@ -77,8 +77,8 @@ func (s *supervisor) get() status {
 	return s.status
 }
 
-// serve serves the page until stop is called.
-func (s *supervisor) serve(listener net.Listener) (stop func()) {
+// handler serves the page, and what it asks for.
+func (s *supervisor) handler() http.Handler {
 	target, err := url.Parse(s.shop.URL)
 	demo.Check(err)
 	mux := http.NewServeMux()
@@ -87,8 +87,12 @@ func (s *supervisor) serve(listener net.Listener) (stop func()) {
 	mux.Handle("GET /metrics", s.counted(passOn(target)))
 	mux.HandleFunc("GET /ledger", s.showLedger)
 	mux.HandleFunc("POST /kill", s.killHolding)
+	return http.NewCrossOriginProtection().Handler(mux)
+}
 
-	server := &http.Server{Handler: http.NewCrossOriginProtection().Handler(mux), ReadHeaderTimeout: 10 * time.Second}
+// serve serves until stop is called.
+func serve(listener net.Listener, handler http.Handler) (stop func()) {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	// A browser sends a POST again by itself if a connection breaks that it has used before. That is one more reason for
 	// keys. But here presses are counted, so each request has a connection of its own.
 	server.SetKeepAlivesEnabled(false)

@@ -71,7 +71,8 @@ async function pay(side, number, fault) {
   const status = `${response.status} ${response.statusText}`
   if (response.status !== 201) {
     order[side].refused++
-    return show(side, number, 'refused', status, 'try again')
+    const problem = response.headers.get('Content-Type') === 'application/problem+json'
+    return show(side, number, 'refused', status, problem ? JSON.parse(text).title : 'try again')
   }
   const { receipt, operation } = JSON.parse(text)
   const replayed = response.headers.get('Idempotent-Replayed') === 'true'

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/console"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+// forOperators is the listener for administration: the console, and what a provider shows of its charges. It goes on while
+// the shop is dead.
+func forOperators(ctx context.Context, ledger *ledger) http.Handler {
+	_, store := openStore(ctx)
+	pages, err := console.New(store.(idempotency.Inspector), console.Options{
+		// Whoever can use this machine is the operator here. A real service knows who has logged in.
+		Operator: func(*http.Request) (string, error) { return "operator", nil },
+		Show:     func(*http.Request) bool { return true },
+	})
+	demo.Check(err)
+	mux := http.NewServeMux()
+	mux.Handle("/idempotency/", pages)
+	mux.HandleFunc("GET /charges", func(w http.ResponseWriter, r *http.Request) {
+		lines, err := ledger.charges(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, strings.Join(lines, "\n"))
+	})
+	return mux
+}
