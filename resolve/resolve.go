@@ -28,7 +28,8 @@ import (
 
 // Options are the settings of a [Resolver]. The zero value of each field is its default.
 type Options struct {
-	// TTL is how long the record is kept, from its resolution. Zero means 24 hours, as for idempotency.Options.TTL.
+	// TTL is how long the record is kept, from its resolution, or for as long as it would have been kept anyway, if that is
+	// longer. Zero means 24 hours, as for idempotency.Options.TTL.
 	TTL time.Duration
 
 	// MaxResponse is the largest body of an answer, in bytes. A larger one is an error. Zero means 1 MiB.
@@ -143,7 +144,7 @@ func (r *Resolver) NotHappened(ctx context.Context, entry idempotency.Entry, by 
 }
 
 func (r *Resolver) resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution, note string) error {
-	resolution.TTL = r.opts.TTL
+	resolution.TTL = max(r.opts.TTL, entry.Remaining)
 	if err := resolution.Validate(); err != nil {
 		return err
 	}

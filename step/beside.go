@@ -123,6 +123,8 @@ func (c *claim) begin(ctx context.Context) (left time.Duration, err error) {
 		return 0, err // a claim that was granted lapses at once
 	case own == nil && record.Fingerprint != request.Fingerprint:
 		return 0, fmt.Errorf("%w: its steps belong to a request with other content", idempotency.ErrKeyReused)
+	case own == nil && record.Response != nil:
+		return 0, fmt.Errorf("%w: the record of its steps was completed by somebody else", idempotency.ErrRecordInvalid)
 	case own == nil:
 		return max(record.LeaseLeft, besideLease), nil
 	}
