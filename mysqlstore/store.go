@@ -38,11 +38,21 @@ func (s *Store) Begin(
 	return sqlstore.Claim(ctx, leases{s.Table}, key, &request)
 }
 
-// leases are what package sqlstore makes claims by.
+// leases are what package sqlstore makes claims by, and changes records for operators.
 type leases struct{ *Table }
 
 // Do implements [sqlstore.Leases].
 func (l leases) Do(ctx context.Context, _ bool, run func(sqlstore.Steps) error) (begun bool, err error) {
+	return l.do(ctx, func(s *steps) error { return run(s) })
+}
+
+// Change implements [sqlstore.Operated].
+func (l leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
+	_, err := l.do(ctx, func(s *steps) error { return run(s) })
+	return err
+}
+
+func (l leases) do(ctx context.Context, run func(*steps) error) (begun bool, err error) {
 	s := &steps{Table: l.Table, ctx: ctx}
 	err = l.retry(ctx, func() error {
 		err := run(s)
@@ -54,7 +64,7 @@ func (l leases) Do(ctx context.Context, _ bool, run func(sqlstore.Steps) error) 
 	return err == nil || s.changed, err
 }
 
-// Failure implements [sqlstore.Leases].
+// Failure implements [sqlstore.Leases] and [sqlstore.Operated].
 func (leases) Failure(step string, err error) error { return failure(step, err) }
 
 // steps are the statements of a step.
@@ -141,15 +151,15 @@ func (s *steps) Checkpoints(digest, token []byte) (entries []byte, held bool, er
 	return entries, err == nil, err
 }
 
-// See implements [sqlstore.Steps].
+// See implements [sqlstore.Changes].
 func (s *steps) See(digest []byte) (*sqlstore.Seen, error) { return s.see(s.ctx, digest) }
 
-// Forget implements [sqlstore.Steps].
+// Forget implements [sqlstore.Changes].
 func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {
 	return s.changeUnlocked(digest, "forget", digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)
 }
 
-// Resolve implements [sqlstore.Steps].
+// Resolve implements [sqlstore.Changes].
 func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	if !s.HasRoom(len(own.Response.V) + len(own.Steps)) {
 		return false, idempotency.ErrStoreFull
@@ -158,7 +168,7 @@ func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Durati
 		sizeOf(own.Response), digits(own.Steps), digits(digest), digits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
 }
 
-// InDoubt implements [sqlstore.Steps].
+// InDoubt implements [sqlstore.Changes].
 func (s *steps) InDoubt() bool { return s.changed }
 
 // IsFull implements [sqlstore.Steps]. The server says so itself.

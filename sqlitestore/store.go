@@ -45,7 +45,7 @@ func (s *Store) Begin(
 	return sqlstore.Claim(ctx, leases{s.writer}, key, &request)
 }
 
-// leases are what package sqlstore makes claims by.
+// leases are what package sqlstore makes claims by, and changes records for operators.
 type leases struct{ writer *writer }
 
 // Do implements [sqlstore.Leases].
@@ -53,5 +53,11 @@ func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) erro
 	return l.writer.do(ctx, adds, func(tx *transaction) error { return run(tx) })
 }
 
-// Failure implements [sqlstore.Leases].
+// Change implements [sqlstore.Operated].
+func (l leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
+	_, err := l.writer.do(ctx, false, func(tx *transaction) error { return run(tx) })
+	return err
+}
+
+// Failure implements [sqlstore.Leases] and [sqlstore.Operated].
 func (leases) Failure(step string, err error) error { return failure(step, err) }

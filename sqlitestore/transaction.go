@@ -92,7 +92,7 @@ func (tx *transaction) Checkpoints(digest, token []byte) (entries []byte, held b
 	return entries, err == nil, err
 }
 
-// See implements [sqlstore.Steps].
+// See implements [sqlstore.Changes].
 func (tx *transaction) See(digest []byte) (*sqlstore.Seen, error) {
 	seen, err := see(tx.sql.see, digest)
 	if err == nil {
@@ -101,17 +101,17 @@ func (tx *transaction) See(digest []byte) (*sqlstore.Seen, error) {
 	return seen, err
 }
 
-// Forget implements [sqlstore.Steps]. Nobody else writes in the meantime.
+// Forget implements [sqlstore.Changes]. Nobody else writes in the meantime.
 func (tx *transaction) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
 	return change(tx.sql.forget, digest)
 }
 
-// Resolve implements [sqlstore.Steps]. Nobody else writes in the meantime.
+// Resolve implements [sqlstore.Changes]. Nobody else writes in the meantime.
 func (tx *transaction) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
 	return change(tx.sql.resolve, digest, own.Token, tx.micros()+sqlstore.Micros(ttl), own.Response, own.Steps)
 }
 
-// InDoubt implements [sqlstore.Steps]: a step runs again only if its transaction was rolled back.
+// InDoubt implements [sqlstore.Changes]: a step runs again only if its transaction was rolled back.
 func (tx *transaction) InDoubt() bool { return false }
 
 // overhead estimates what a record takes beyond its names and its response.

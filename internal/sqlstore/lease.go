@@ -21,8 +21,8 @@ type Leases interface {
 	Failure(step string, err error) error
 }
 
-// Steps read and change records, each by one statement or in one transaction. Those that change a record report whether
-// they have changed it. Extend, Complete, Release and Checkpoint change a record only if it has the token, a lease and no response, and has
+// Steps read and change records, each by one statement. Those that change a record report whether they have changed it.
+// Extend, Complete, Release and Checkpoint change a record only if it has the token, a lease and no response, and has
 // not expired.
 type Steps interface {
 	// Read returns the record with a digest. If there is none, Found of the row is false.
@@ -47,23 +47,10 @@ type Steps interface {
 	// Checkpoints returns what is stored in a record that Checkpoint could change. Otherwise held is false.
 	Checkpoints(digest, token []byte) (entries []byte, held bool, err error)
 
-	// See returns what people are told of the record with a digest.
-	See(digest []byte) (*Seen, error)
-
-	// Forget deletes what See has seen. It returns false if there is another record by now, or none.
-	Forget(digest []byte, seen *Seen) (bool, error)
-
-	// Resolve replaces token, response and checkpoints of what See has seen by those of own, ends the lease, and keeps the
-	// record for ttl from now. It returns false if there is another record by now, or none.
-	Resolve(digest []byte, seen, own *Seen, ttl time.Duration) (bool, error)
-
-	// InDoubt reports whether an earlier run of the step may have had an effect, which was not answered.
-	InDoubt() bool
-
 	// IsFull reports whether there is no room for a new operation.
 	IsFull() bool
 
-	// HasRoom reports whether there is room for a response, a checkpoint or a note of n bytes.
+	// HasRoom reports whether there is room for a response or a checkpoint of n bytes.
 	HasRoom(n int) bool
 }
 

@@ -7,22 +7,51 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
 
+// Operated is a store whose records operators change.
+type Operated interface {
+	// Change runs a step, and returns when it has taken effect. The step may run again after an error.
+	Change(ctx context.Context, run func(Changes) error) error
+
+	// Failure returns the error of a step for the caller of the store.
+	Failure(step string, err error) error
+}
+
+// Changes are what operators see and change.
+type Changes interface {
+	// See returns what people are told of the record with a digest.
+	See(digest []byte) (*Seen, error)
+
+	// Forget deletes what See has seen. It returns false if there is another record by now, or none.
+	Forget(digest []byte, seen *Seen) (bool, error)
+
+	// Resolve replaces token, response and checkpoints of what See has seen by those of own, ends the lease, and keeps the
+	// record for ttl from now. It returns false if there is another record by now, or none.
+	Resolve(digest []byte, seen, own *Seen, ttl time.Duration) (bool, error)
+
+	// HasRoom reports whether there is room for a response or a note of n bytes.
+	HasRoom(n int) bool
+
+	// InDoubt reports whether an earlier run of the step may have had an effect, which was not answered.
+	InDoubt() bool
+}
+
 // Forget removes the record of an entry, as Forget of [idempotency.Inspector] does.
-func Forget(ctx context.Context, store Leases, asked idempotency.Entry) error {
+func Forget(ctx context.Context, store Operated, asked idempotency.Entry) error {
 	c := operator{
 		asked:  asked,
-		isDone: func(steps Steps, seen *Seen) bool { return !seen.Found && steps.InDoubt() },
-		change: func(steps Steps, seen *Seen) (bool, error) { return steps.Forget(asked.Digest[:], seen) },
+		isDone: func(changes Changes, seen *Seen) bool { return !seen.Found && changes.InDoubt() },
+		change: func(changes Changes, seen *Seen) (bool, error) { return changes.Forget(asked.Digest[:], seen) },
 	}
 	return c.do(ctx, store, "forget")
 }
 
 // Resolve ends the operation of an entry, as Resolve of [idempotency.Resolver] does.
-func Resolve(ctx context.Context, store Leases, asked idempotency.Entry, r idempotency.Resolution) error {
+func Resolve(ctx context.Context, store Operated, asked idempotency.Entry, r idempotency.Resolution) error {
 	var response sql.Null[[]byte]
 	if r.Response != nil {
 		stored, err := r.Response.MarshalBinary()
@@ -34,16 +63,16 @@ func Resolve(ctx context.Context, store Leases, asked idempotency.Entry, r idemp
 	token := NewToken()
 	c := operator{
 		asked:  asked,
-		isDone: func(_ Steps, seen *Seen) bool { return seen.Found && string(seen.Token) == string(token) },
-		change: func(steps Steps, seen *Seen) (bool, error) {
+		isDone: func(_ Changes, seen *Seen) bool { return seen.Found && string(seen.Token) == string(token) },
+		change: func(changes Changes, seen *Seen) (bool, error) {
 			own := Seen{Row: Row{Token: token, Response: response}}
 			if err := own.resolves(seen, r.Note); err != nil {
 				return false, err
 			}
-			if !steps.HasRoom(max(len(response.V), len(idempotency.ResolutionNote)+len(r.Note))) {
+			if !changes.HasRoom(max(len(response.V), len(idempotency.ResolutionNote)+len(r.Note))) {
 				return false, idempotency.ErrStoreFull
 			}
-			return steps.Resolve(asked.Digest[:], seen, &own, r.TTL)
+			return changes.Resolve(asked.Digest[:], seen, &own, r.TTL)
 		},
 	}
 	return c.do(ctx, store, "resolve")
@@ -71,15 +100,15 @@ func (s *Seen) resolves(seen *Seen, note string) error {
 // operator changes the record of an entry, unless it is another one by now.
 type operator struct {
 	asked  idempotency.Entry
-	isDone func(steps Steps, seen *Seen) bool          // by an earlier run
-	change func(steps Steps, seen *Seen) (bool, error) // false: there is another record since it was seen
+	isDone func(changes Changes, seen *Seen) bool          // by an earlier run
+	change func(changes Changes, seen *Seen) (bool, error) // false: there is another record since it was seen
 }
 
-func (o *operator) do(ctx context.Context, store Leases, name string) error {
+func (o *operator) do(ctx context.Context, store Operated, name string) error {
 	var refused error
-	_, err := store.Do(ctx, false, func(steps Steps) error {
+	err := store.Change(ctx, func(changes Changes) error {
 		refused = nil
-		err := o.try(steps)
+		err := o.try(changes)
 		if isRefusal(err) {
 			refused, err = err, nil
 		}
@@ -96,16 +125,16 @@ func isRefusal(err error) bool {
 	}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
-func (o *operator) try(steps Steps) error {
+func (o *operator) try(changes Changes) error {
 	for range races {
-		seen, err := steps.See(o.asked.Digest[:])
-		if err != nil || o.isDone(steps, seen) {
+		seen, err := changes.See(o.asked.Digest[:])
+		if err != nil || o.isDone(changes, seen) {
 			return err
 		}
 		if err := seen.refusal(o.asked); err != nil {
 			return err
 		}
-		if changed, err := o.change(steps, seen); changed || err != nil {
+		if changed, err := o.change(changes, seen); changed || err != nil {
 			return err
 		}
 	}
