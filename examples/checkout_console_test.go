@@ -15,7 +15,6 @@ import (
 // The server is killed in the middle of a charge. A retry is refused. An operator asks the provider, and tells the
 // console. Then the phone gets its receipt. The customer was charged once.
 func TestCheckoutConsole(t *testing.T) {
-	t.Parallel()
 	browser := startBrowser(t)
 	program := built(t, "checkout")
 	for name, store := range map[string]func(t *testing.T) string{

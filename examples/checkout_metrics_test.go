@@ -19,7 +19,6 @@ import (
 
 // The dashboard shows what the ledger of the run has, although the server is killed in the middle and counts anew.
 func TestDashboardAgreesWithTheLedger(t *testing.T) {
-	t.Parallel()
 	address := freeAddress(t)
 	prometheus := servertest.Prometheus(t, map[string]string{"prometheus.yml": `scrape_configs:
 - job_name: checkout

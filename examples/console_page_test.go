@@ -27,7 +27,6 @@ var narrow = chromedp.EmulateViewport(320, 640, chromedp.EmulateMobile, chromedp
 
 // An operator does everything that the console offers, in each of these ways, and without JavaScript.
 func TestConsolePage(t *testing.T) {
-	t.Parallel()
 	browser := startBrowser(t)
 	for _, way := range []struct {
 		name    string
@@ -132,7 +131,6 @@ func (o *operator) play(picture string) {
 
 // A form of the console counts over plain http, too, where browsers say less about where it comes from.
 func TestConsoleWithoutTLS(t *testing.T) {
-	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	abandon(t, store, paymentKey(0))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(serveConsole(t, store), "http://"))
@@ -148,7 +146,6 @@ func TestConsoleWithoutTLS(t *testing.T) {
 
 // Another site makes the browser of an operator send a form, and shows the console in a frame. Both fail.
 func TestConsoleIsAttacked(t *testing.T) {
-	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	abandon(t, store, paymentKey(0))
 	base := serveConsole(t, store)
