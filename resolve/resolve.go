@@ -28,8 +28,8 @@ import (
 
 // Options are the settings of a [Resolver]. The zero value of each field is its default.
 type Options struct {
-	// TTL is how long the record is kept, from its resolution, or for as long as it would have been kept anyway, if that is
-	// longer. Zero means 24 hours, as for idempotency.Options.TTL.
+	// TTL is how long the record is kept, from its resolution. Zero means 24 hours, as for idempotency.Options.TTL, or as
+	// long as the record would have been kept anyway, if that is longer.
 	TTL time.Duration
 
 	// MaxResponse is the largest body of an answer, in bytes. A larger one is an error. Zero means 1 MiB.
@@ -109,7 +109,6 @@ func New(store idempotency.Inspector, opts Options) (*Resolver, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	opts.TTL = cmp.Or(opts.TTL, 24*time.Hour)
 	opts.MaxResponse = cmp.Or(opts.MaxResponse, 1<<20)
 	return &Resolver{resolver, opts}, nil
 }
@@ -144,7 +143,7 @@ func (r *Resolver) NotHappened(ctx context.Context, entry idempotency.Entry, by 
 }
 
 func (r *Resolver) resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution, note string) error {
-	resolution.TTL = max(r.opts.TTL, entry.Remaining)
+	resolution.TTL = cmp.Or(r.opts.TTL, max(24*time.Hour, entry.Remaining))
 	if err := resolution.Validate(); err != nil {
 		return err
 	}
