@@ -66,7 +66,7 @@ var inspectorBugs = map[string][]string{
 // TestInspectorBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has
 // one.
 func TestInspectorBugs(t *testing.T) {
-	unproven := names(inspectorCasesFor(0))
+	unproven := names(inspectorCasesFor(leased))
 	for caughtBy, bugs := range inspectorBugs {
 		delete(unproven, caughtBy)
 		for _, bug := range bugs {

@@ -1,6 +1,7 @@
 package idempotencytest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/idempotency-go/idempotency"
@@ -20,10 +21,13 @@ func RunResolver(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cases := append(resolveCases[:len(resolveCases):len(resolveCases)], resolveRaceCases...)
-	runAll(t, "resolver", only(kind, cases), func(t *testing.T) subject {
+	runAll(t, "resolver", resolverCasesFor(kind), func(t *testing.T) subject {
 		return subject{store: newStore(t), kind: kind}
 	})
+}
+
+func resolverCasesFor(kind kind) []testCase {
+	return only(kind, slices.Concat(resolveCases, resolveRaceCases))
 }
 
 // found is the answer of an operator.

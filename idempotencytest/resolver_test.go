@@ -29,7 +29,7 @@ var resolverBugs = map[string][]string{
 
 // TestResolverBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
 func TestResolverBugs(t *testing.T) {
-	unproven := names(append(resolveCases[:len(resolveCases):len(resolveCases)], resolveRaceCases...))
+	unproven := names(resolverCasesFor(leased))
 	for caughtBy, bugs := range resolverBugs {
 		delete(unproven, caughtBy)
 		for _, bug := range bugs {
@@ -69,8 +69,7 @@ func TestNoFalseAlarmsOfResolvers(t *testing.T) {
 }
 
 func resolverViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	cases := append(resolveCases[:len(resolveCases):len(resolveCases)], resolveRaceCases...)
-	return failures(t, cases, func() subject { return subject{store: newStore(), kind: leased} }, names)
+	return failures(t, resolverCasesFor(leased), func() subject { return subject{store: newStore(), kind: leased} }, names)
 }
 
 func newMemory() *idempotency.MemoryStore {
