@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -14,19 +15,21 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-func (s *Store) inspector() (idempotency.Inspector, error) {
+// other returns the other store as what it must be for a method.
+func other[T any](s *Store) (inner T, err error) {
 	if s.faults != nil {
-		return nil, s.faults
+		return inner, s.faults
 	}
-	if inner, ok := s.inner.(idempotency.Inspector); ok {
-		return inner, nil
+	inner, ok := s.inner.(T)
+	if !ok {
+		err = fmt.Errorf("cache: a %T is no %s: %w", s.inner, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
 	}
-	return nil, fmt.Errorf("cache: a %T is no Inspector: %w", s.inner, errors.ErrUnsupported)
+	return inner, err
 }
 
 // Inspect implements [idempotency.Inspector]. It always asks the other store, even about a record that the cache has.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	inner, err := s.inspector()
+	inner, err := other[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
@@ -36,7 +39,7 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 // Forget implements [idempotency.Inspector]. The cache forgets the record, too. The caches of other processes do not:
 // they may replay it for up to Options.MaxAge, while the next request elsewhere executes the operation again.
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	inner, err := s.inspector()
+	inner, err := other[idempotency.Inspector](s)
 	if err != nil {
 		return err
 	}
@@ -46,26 +49,16 @@ func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
 
 // List implements [idempotency.Inspector]. It lists the records of the other store.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	inner, err := s.inspector()
+	inner, err := other[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Listing{}, err
 	}
 	return inner.List(ctx, request)
 }
 
-func (s *Store) resolver() (idempotency.Resolver, error) {
-	if s.faults != nil {
-		return nil, s.faults
-	}
-	if inner, ok := s.inner.(idempotency.Resolver); ok {
-		return inner, nil
-	}
-	return nil, fmt.Errorf("cache: a %T is no Resolver: %w", s.inner, errors.ErrUnsupported)
-}
-
 // InspectDigest implements [idempotency.Resolver]. It always asks the other store.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	inner, err := s.resolver()
+	inner, err := other[idempotency.Resolver](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
@@ -74,7 +67,7 @@ func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 
 // Resolve implements [idempotency.Resolver]. No cache has a record that was abandoned, so there is none to forget.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	inner, err := s.resolver()
+	inner, err := other[idempotency.Resolver](s)
 	if err != nil {
 		return err
 	}

@@ -5,45 +5,41 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/idempotency-go/idempotency"
 )
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-func (s *Store) inspector() (idempotency.Inspector, error) {
-	if inner, ok := s.inner.(idempotency.Inspector); ok {
-		return inner, nil
+// inner returns the inner store as what it must be for a method.
+func inner[T any](s *Store) (store T, err error) {
+	store, ok := s.inner.(T)
+	if !ok {
+		err = fmt.Errorf("seal: a %T is no %s: %w", s.inner, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
 	}
-	return nil, fmt.Errorf("seal: a %T is no Inspector: %w", s.inner, errors.ErrUnsupported)
-}
-
-func (s *Store) resolver() (idempotency.Resolver, error) {
-	if inner, ok := s.inner.(idempotency.Resolver); ok {
-		return inner, nil
-	}
-	return nil, fmt.Errorf("seal: a %T is no Resolver: %w", s.inner, errors.ErrUnsupported)
+	return store, err
 }
 
 // Inspect implements [idempotency.Inspector]. It opens the answer, and the note with it. An answer that cannot be opened is
 // reported as [idempotency.ErrRecordInvalid]. A note of an [idempotency.Resolution] that cannot be opened is left out: nothing
 // vouches for it.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	inner, err := s.inspector()
+	store, err := inner[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
-	entry, err := inner.Inspect(ctx, key)
+	entry, err := store.Inspect(ctx, key)
 	return s.openEntry(ctx, key.Digest(), entry, err)
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	inner, err := s.resolver()
+	store, err := inner[idempotency.Resolver](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
-	entry, err := inner.InspectDigest(ctx, digest)
+	entry, err := store.InspectDigest(ctx, digest)
 	return s.openEntry(ctx, digest, entry, err)
 }
 
@@ -75,11 +71,11 @@ func (s *Store) openEntry(
 // that they are bound to. The plain fingerprint of the request is not known: what stands for it in the answer is zero. If
 // the inner store hides fingerprints in its turn, as another Store of this package does, nobody can open the answer.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	inner, err := s.resolver()
+	store, err := inner[idempotency.Resolver](s)
 	if err != nil {
 		return err
 	}
-	held, err := inner.InspectDigest(ctx, entry.Digest)
+	held, err := store.InspectDigest(ctx, entry.Digest)
 	if err != nil {
 		return err
 	}
@@ -97,26 +93,26 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 		}
 		resolution.Note = string(note)
 	}
-	return inner.Resolve(ctx, entry, resolution)
+	return store.Resolve(ctx, entry, resolution)
 }
 
 // Forget implements [idempotency.Inspector].
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	inner, err := s.inspector()
+	store, err := inner[idempotency.Inspector](s)
 	if err != nil {
 		return err
 	}
-	return inner.Forget(ctx, entry)
+	return store.Forget(ctx, entry)
 }
 
 // List implements [idempotency.Inspector]. It opens nothing. Each Status is as the inner store has it, and the notes of
 // sealed answers are left out.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	inner, err := s.inspector()
+	store, err := inner[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Listing{}, err
 	}
-	listing, err := inner.List(ctx, request)
+	listing, err := store.List(ctx, request)
 	for i := range listing.Entries {
 		if !s.clear {
 			listing.Entries[i].Note = "" // nothing vouches for it
