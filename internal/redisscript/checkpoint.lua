@@ -18,7 +18,7 @@ elseif line ~= running then
   return string.find(line, HEAD) and 'lost' or 'invalid'
 end
 
-local origin = string.sub(running, string.find(running, ' key=', 1, true), -2)
+local origin = origin_of(running)
 local of = redis.call('HGET', steps, '')
 if of == origin then
   if redis.call('HSETNX', steps, name, data) == 0 then

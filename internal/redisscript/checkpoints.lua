@@ -10,7 +10,7 @@ elseif line ~= running then
 end
 
 local all = { 'OK\n' }
-local origin = string.sub(running, string.find(running, ' key=', 1, true), -2)
+local origin = origin_of(running)
 if redis.call('HGET', steps, '') == origin then
   local fields = redis.call('HGETALL', steps)
   for i = 1, #fields, 2 do

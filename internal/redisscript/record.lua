@@ -37,6 +37,11 @@ local function put(key, ...)
   end
 end
 
+-- origin_of returns what the running record of a claim has in common with those of all attempts at its operation.
+local function origin_of(running)
+  return string.sub(running, string.find(running, ' key=', 1, true), -2)
+end
+
 -- as returns the running record of a claim in another state, without a response.
 local function as(state, running)
   return 'idempotency/1 ' .. state .. string.sub(running, #'idempotency/1 running' + 1)

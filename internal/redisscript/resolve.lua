@@ -22,7 +22,7 @@ if response ~= '' then
   return 'OK'
 end
 put(key, as('released', running), 'PX', ttl)
-local origin = string.sub(running, string.find(running, ' key=', 1, true), -2)
+local origin = origin_of(running)
 if redis.call('HGET', steps, '') ~= origin then
   redis.call('UNLINK', steps)
 end
