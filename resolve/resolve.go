@@ -21,7 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -76,9 +75,6 @@ func ascii(s string) string {
 		if r >= ' ' && r <= '~' {
 			b.WriteRune(r)
 			continue
-		}
-		if r > utf8.MaxRune || r < 0 {
-			r = utf8.RuneError
 		}
 		quoted := strconv.QuoteRuneToASCII(r)
 		b.WriteString(quoted[1 : len(quoted)-1])
