@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
@@ -160,7 +161,7 @@ func protect(h http.Header) {
 var files embed.FS
 
 var templates = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"visible": visible, "span": span, "ago": ago, "statusText": http.StatusText,
+	"visible": visible.Text, "span": visible.Duration, "ago": ago, "statusText": http.StatusText,
 }).ParseFS(files, "page.html"))
 
 func (c *Console) style(v *visit) { http.ServeFileFS(v.w, v.r, files, "style.css") }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // perPage is how many operations a page lists.
@@ -129,7 +130,7 @@ func (l *list) title() string {
 		title = "Uncertain operations"
 	}
 	if l.User != "" {
-		title += " of " + visible(l.User)
+		title += " of " + visible.Text(l.User)
 	}
 	return title
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
@@ -81,7 +82,7 @@ func (a *app) showFindings(s *opened, findings []finding, complete bool) {
 		if f.Severity == severityBroken {
 			code = red
 		}
-		t.row(a.style.colour(code, f.Severity), visible(f.Problem))
+		t.row(a.style.colour(code, f.Severity), visible.Text(f.Problem))
 	}
 	t.flush()
 }

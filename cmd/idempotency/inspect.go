@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // keyFlags name a key.
@@ -125,9 +126,9 @@ func (a *app) show(e idempotency.Entry) {
 		}
 	}
 	row("state", a.style.state(e.State))
-	row("user", visible(e.Key.User))
-	row("endpoint", visible(e.Key.Endpoint))
-	row("key", visible(e.Key.ID))
+	row("user", visible.Text(e.Key.User))
+	row("endpoint", visible.Text(e.Key.Endpoint))
+	row("key", visible.Text(e.Key.ID))
 	row("digest", hex.EncodeToString(e.Digest[:]))
 	row("operation", e.OperationID().String())
 	if e.Attempt > 0 {
@@ -145,7 +146,7 @@ func (a *app) show(e idempotency.Entry) {
 	}
 	t.rows("  header", headerOf(e.Response))
 	t.rows("  steps", stepsOf(e))
-	row("note", visible(noteOf(e)))
+	row("note", visible.Text(noteOf(e)))
 	t.flush()
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // listCommand lists records.
@@ -124,7 +125,7 @@ func (a *app) showEntries(entries []idempotency.Entry) {
 	used := make([]bool, len(rows[0]))
 	for _, e := range entries {
 		row := []string{a.style.state(e.State), instant(e.Created), fmt.Sprint(e.Attempt), "", fmt.Sprint(e.Size),
-			duration(e.LeaseLeft), duration(e.Remaining), visible(e.Key.User), visible(e.Key.Endpoint), visible(e.Key.ID), ""}
+			duration(e.LeaseLeft), duration(e.Remaining), visible.Text(e.Key.User), visible.Text(e.Key.Endpoint), visible.Text(e.Key.ID), ""}
 		if e.Status != 0 {
 			row[3] = fmt.Sprint(e.Status)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/mysqlstore"
 )
 
@@ -28,7 +29,7 @@ func (a *app) openMySQL(address string) (*opened, error) {
 	db.SetMaxOpenConns(2)
 	return &opened{
 		store: mysqlstore.NewTable(db, mysqlstore.Options{Table: a.line.Table}), close: func() { _ = db.Close() },
-		name: visible(fmt.Sprintf("MySQL at %s, database %s", config.Addr, config.DBName)),
+		name: visible.Text(fmt.Sprintf("MySQL at %s, database %s", config.Addr, config.DBName)),
 	}, nil
 }
 

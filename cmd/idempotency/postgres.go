@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
@@ -31,6 +32,6 @@ func (a *app) openPostgres(address string) (*opened, error) {
 	})
 	return &opened{
 		store: table, users: table.LargestUsers, close: pool.Close,
-		name: visible(fmt.Sprintf("PostgreSQL at %s:%d, database %s", conn.Host, conn.Port, conn.Database)),
+		name: visible.Text(fmt.Sprintf("PostgreSQL at %s:%d, database %s", conn.Host, conn.Port, conn.Database)),
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // openRedis opens one server, a Cluster, or what Sentinel names.
@@ -24,7 +25,7 @@ func (a *app) openRedis(address string) (*opened, error) {
 	}
 	s := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: a.line.Prefix, Replicas: a.line.Replicas})
 	return &opened{
-		store: s, name: "Redis at " + visible(servers), close: func() { _ = client.Close() },
+		store: s, name: "Redis at " + visible.Text(servers), close: func() { _ = client.Close() },
 	}, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
@@ -223,7 +224,7 @@ func (r *resolution) show(a *app) {
 		t.row("  status", statusOf(r.resp.Status))
 		t.rows("  header", headerOf(r.resp))
 	}
-	t.row("  note", visible(r.note))
+	t.row("  note", visible.Text(r.note))
 	t.flush()
 	if r.resp != nil && len(r.resp.Body) > 0 {
 		fmt.Fprintf(a.out, "\nThe body has %s:\n\n%s", bytesOf(int64(len(r.resp.Body))),

@@ -12,6 +12,8 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
+
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // The exit statuses, which scripts rely on.
@@ -91,7 +93,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 	secrets := secretsIn(env, args)
 	defer func() { // the trace of a panic may have what an error has
 		if p := recover(); p != nil {
-			fmt.Fprintf(stderr, "idempotency: panic: %s\n%s", visible(secrets.hide(fmt.Sprint(p))), debug.Stack())
+			fmt.Fprintf(stderr, "idempotency: panic: %s\n%s", visible.Text(secrets.hide(fmt.Sprint(p))), debug.Stack())
 			status = exitUnknown
 		}
 	}()
@@ -126,7 +128,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 func complain(stderr io.Writer, secrets *secrets, err error) {
 	text := strings.ReplaceAll("\n"+secrets.hide(err.Error()), "\nidempotency: ", "\n")[1:] // of the library
 	if text != "" {
-		fmt.Fprintln(stderr, "idempotency:", visible(strings.ReplaceAll(text, "\n", "; ")))
+		fmt.Fprintln(stderr, "idempotency:", visible.Text(strings.ReplaceAll(text, "\n", "; ")))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
@@ -23,7 +24,7 @@ func (a *app) openSQLite(address string) (*opened, error) {
 	if err != nil {
 		return nil, &failure{exitUnknown, err}
 	}
-	return &opened{store: s, name: visible("SQLite at " + path), close: func() { _ = s.Close() }}, nil
+	return &opened{store: s, name: visible.Text("SQLite at " + path), close: func() { _ = s.Close() }}, nil
 }
 
 // hasRecords returns an error if a file has no table with records, or is none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
@@ -83,7 +84,7 @@ func (c *statsCommand) show(a *app, s *opened, all idempotency.Listing, users []
 		t := newTable(a.out)
 		t.row("records", "bytes", "user")
 		for _, u := range users {
-			t.row(u.Records, u.Bytes, visible(u.User))
+			t.row(u.Records, u.Bytes, visible.Text(u.User))
 		}
 		t.flush()
 	}

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // tellAbsent is the story of a key without a record.
@@ -139,20 +140,10 @@ func instant(t time.Time) string {
 
 // duration returns a duration for people, or nothing.
 func duration(d time.Duration) string {
-	switch {
-	case d <= 0:
+	if d <= 0 {
 		return ""
-	case d < time.Second:
-		return "less than 1 s"
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
-	default:
-		return fmt.Sprintf("%d days", d/(24*time.Hour))
 	}
+	return visible.Duration(d)
 }
 
 func bytesOf(n int64) string {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
 // style says whether there are colours.
@@ -47,7 +48,7 @@ func (s style) state(state idempotency.State) string {
 	if !ok {
 		code = plain
 	}
-	return s.colour(code, visible(string(state)))
+	return s.colour(code, visible.Text(string(state)))
 }
 
 // table writes aligned rows. The cells are visible already.
@@ -68,7 +69,7 @@ func (t table) row(cells ...any) {
 // rows writes a row for each value, with the name in the first one.
 func (t table) rows(name string, values []string) {
 	for i, value := range values {
-		t.row([]string{name, ""}[min(i, 1)], visible(value))
+		t.row([]string{name, ""}[min(i, 1)], visible.Text(value))
 	}
 }
 

@@ -9,24 +9,16 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/idempotency-go/idempotency/internal/visible"
 )
 
-// visible returns text that cannot do anything to a terminal: what is not printable is written as in a string of Go, also a
-// newline, and characters that change the direction of writing. Keys, headers and bodies are the text of strangers.
-func visible(text string) string {
-	if !strings.ContainsFunc(text, func(c rune) bool { return c == '\\' || c == utf8.RuneError || !strconv.IsPrint(c) }) {
-		return text
-	}
-	quoted := strconv.Quote(text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
-}
-
-// visibleLines is visible for text of several lines. Each gets a mark in front, so that none is taken for the program's own.
+// visibleLines is visible.Text for text of several lines. Each gets a mark in front, so that none is taken for the program's own.
 func visibleLines(text, mark string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		bare, _ := strings.CutSuffix(line, "\n")
-		b.WriteString(mark + strings.ReplaceAll(visible(bare), `\t`, "\t") + "\n")
+		b.WriteString(mark + visible.Line(bare) + "\n")
 	}
 	return b.String()
 }
