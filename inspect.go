@@ -138,14 +138,14 @@ type Inspector interface {
 type Resolver interface {
 	Inspector
 
-	// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing]. It cannot tell whether the
-	// record was made for that key.
+	// InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing]. It may be unable to tell whether
+	// the record was made for that key.
 	InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error)
 
 	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. Attempt,
-	// fingerprint and creation of the record stay. Its owner, should it still live, has lost the claim.
+	// fingerprint and creation of the record stay. If its owner still lives, it has lost the claim.
 	//
-	// The store finds the record by the Digest of the entry. With each of these errors nothing is changed:
+	// The store finds the record by Key or by Digest, whichever it keeps. With each of these errors nothing is changed:
 	//
 	//   - [ErrInProgress]: the operation is running by now.
 	//   - [ErrNoRecord]: there is no record any more.
@@ -161,8 +161,8 @@ const ResolutionNote = "?"
 
 // Resolution says how an abandoned operation ends.
 type Resolution struct {
-	// Response says that the operation has happened. It is completed with this response, which every further request with
-	// the key gets. Its checkpoints are removed. If the response is Omitted, retries get not-replayable with its status.
+	// Response says that the operation has happened. It is completed with this response, which its retries get. Its
+	// checkpoints are removed. If the response is Omitted, retries get not-replayable with its status.
 	//
 	// Nil says that the operation has not happened. It is released: the next request with the key runs it, if it is the
 	// same request. Its checkpoints are kept.

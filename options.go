@@ -23,9 +23,8 @@ const (
 	// Effects happen at least once.
 	ReExecute Abandoned = iota
 
-	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires, or until Reconcile or
-	// an operator says what has happened (see [Resolver]). Effects happen at
-	// most once.
+	// Refuse refuses every further request with the key, with outcome-unknown, until the record expires, or until Reconcile
+	// or an operator says what has happened (see [Resolver]). Effects happen at most once.
 	Refuse
 )
 
@@ -156,14 +155,15 @@ type RunnerOptions struct {
 	// allowed with a transactional store: what is abandoned there is undone, so a retry always runs.
 	Abandoned Abandoned
 
-	// Reconcile finds out what has become of an operation whose owner disappeared, with [Refuse]. It asks the world, such
-	// as a payment provider for the charge of [Operation.DownstreamKey]. The next request with the key calls it, holding
-	// the claim to the operation, so no two calls for one operation run at a time. Nil asks nobody.
+	// Reconcile finds out what has become of an abandoned operation, with [Refuse]: its owner disappeared, panicked, or
+	// decided Unknown. It asks the system that has the effects, such as a payment provider for the charge of
+	// [Operation.DownstreamKey]. The next request like it calls Reconcile, and holds the claim. So there is one call at a
+	// time, if Reconcile heeds its context. Nil asks nobody.
 	//
 	//   - A response: the operation has happened. The response is stored, with its Note, and replayed.
 	//   - Nil: the operation has not happened. The handler runs.
-	//   - An error: nobody knows. The request is refused with outcome-unknown. So it is if the response is invalid, see
-	//     [Resolution.Validate]. Reconcile is asked again by a request that comes a lease after the call.
+	//   - An error: nobody knows. The request is refused with outcome-unknown. The same holds if the response is invalid,
+	//     see [Resolution.Validate]. Reconcile is asked again by a request that comes a lease after the call.
 	//
 	// Its context ends after half a lease, and not with the client. What it returns after that is an error. It must heed its
 	// context: the claim lapses after a lease, and another call may begin. After a panic, Reconcile is asked again as well.

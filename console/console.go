@@ -1,15 +1,15 @@
-// Package console is a web page for operators: it shows which operations ended without anybody knowing what they have done,
+// Package console is a web page for operators: it shows which operations were abandoned, so that nobody knows what they have done,
 // and lets an operator end them.
 //
 //	admin, err := console.New(store, console.Options{Operator: operatorOf})
 //	mux.Handle("/admin/idempotency/", admin)
 //
 // Give it the store that the service itself uses. If that is one of package seal, it opens answers, and seals those that an
-// operator gives. Whoever is not to read them is kept from it by Options.Show. Do not give it the store behind: the
-// service refuses what was put there in the clear. The pages need no JavaScript.
+// operator gives. Options.Show decides who may read them. Do not give it the inner store: the service refuses
+// what was put there in the clear. The pages need no JavaScript.
 //
 // A [Console] belongs on the listener for administration, over https. It asks Options.Operator who sends a request, and
-// does nothing for anybody else. Changes come by POST from its own pages only, see [http.CrossOriginProtection]. Each has
+// does nothing for anybody else. Changes come by POST. A browser cannot send them from another site, see [http.CrossOriginProtection]. Each has
 // a reason, and is made only if the operation is still what the page has shown. A resolution leaves operator and reason in
 // the record, see package resolve; that a record was forgotten is logged.
 package console

@@ -1,7 +1,7 @@
 // Package resolve lets an operator end operations of which nobody knows what they have done.
 //
 // With Abandoned: [idempotency.Refuse], an operation whose owner died is refused until its record expires. An operator
-// asks the world, such as a payment provider, and ends the operation in one of two ways: it has happened, with the answer
+// asks the system that has the effects, such as a payment provider, and ends the operation in one of two ways: it has happened, with the answer
 // that retries get from now on; or it has not happened, so that the next request runs it.
 //
 //	resolver, err := resolve.New(store, resolve.Options{})
@@ -9,7 +9,7 @@
 //	by := resolve.By{Operator: "alice", Reason: "charge ch_17 is in the provider's list"}
 //	err = resolver.Happened(ctx, entry, idempotency.Response{Status: 201, Body: receipt}, by)
 //
-// What runs or is completed is never resolved. The fingerprint stays: a changed request is still refused.
+// Only what was abandoned is resolved. The fingerprint stays: a changed request is still refused.
 package resolve
 
 import (
@@ -109,9 +109,8 @@ func New(store idempotency.Inspector, opts Options) (*Resolver, error) {
 	return &Resolver{resolver, opts}, nil
 }
 
-// Happened ends the operation of an entry that the store's Inspect or InspectDigest has returned: it has taken effect. Each
-// further request with the key gets resp, and the handler does not run. If resp is Omitted, they get not-replayable with
-// its status. The Note of resp is overwritten.
+// Happened ends the operation of an entry that the store's Inspect or InspectDigest has returned: it has taken effect.
+// Retries get resp, and the handler does not run. If resp is Omitted, they get not-replayable with its status. The Note of resp is overwritten.
 //
 // The error is one of [idempotency.Resolver], or says what is wrong with resp or by. Nothing is changed then, unless the
 // store has failed.

@@ -66,10 +66,10 @@ func (s *Store) openEntry(
 	return entry, err
 }
 
-// Resolve implements [idempotency.Resolver]. An answer that was given to the inner store itself would be in the clear, and so
-// be refused. It seals the answer, or the note. It asks the inner store for the fingerprint
-// that they are bound to. The plain fingerprint of the request is not known: what stands for it in the answer is zero. If
-// the inner store hides fingerprints in its turn, as another Store of this package does, nobody can open the answer.
+// Resolve implements [idempotency.Resolver]. It seals the answer, or the note, and gives it to the inner store. What somebody
+// gives to the inner store in the clear is refused later. Resolve asks that store for the fingerprint that they are bound to.
+// The plain fingerprint of the request is not known: what stands for it in the answer is zero. If the inner store hides
+// fingerprints in its turn, as another Store of this package does, nobody can open the answer.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
 	store, err := inner[idempotency.Resolver](s)
 	if err != nil {

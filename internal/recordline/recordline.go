@@ -127,7 +127,7 @@ type Head struct {
 	Line        []byte // with the newline
 	State       string
 	Token       []byte
-	Lease       int64 // when it was given
+	Lease       int64 // how long it was when it was given
 	TTL         int64 // that the record was given with the lease
 	Attempt     int
 	Fingerprint [32]byte

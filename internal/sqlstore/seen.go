@@ -35,7 +35,8 @@ func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotenc
 	return e, s.showKept(&e)
 }
 
-// inTransaction reports whether a transaction runs the operation. Nobody runs what holds its key by its record.
+// inTransaction reports whether a transaction runs the operation. If the record itself holds the key, it is
+// completed or has a lease, so no transaction runs it.
 func (s *Seen) inTransaction() bool {
 	state := s.state()
 	return s.Locked && !(s.Counts() && (state == idempotency.StateCompleted || state == idempotency.StateRunning))
