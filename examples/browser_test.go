@@ -68,7 +68,7 @@ func TestBrowserPaysOnce(t *testing.T) {
 	api := httptest.NewServer(browser.CORS(page.URL, p.guarded(t, idempotency.Options{Required: true})))
 	t.Cleanup(api.Close)
 
-	v := visit(t, startBrowser(t), page.URL, desktop)
+	v := visit(t, page.URL, desktop)
 	pay := func(amount int) string {
 		t.Helper()
 		v.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`delete window.answer,

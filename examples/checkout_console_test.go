@@ -8,52 +8,39 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // The server is killed in the middle of a charge. A retry is refused. An operator asks the provider, and tells the
 // console. Then the phone gets its receipt. The customer was charged once.
 func TestCheckoutConsole(t *testing.T) {
-	browser := startBrowser(t)
-	program := built(t, "checkout")
-	for name, store := range map[string]func(t *testing.T) string{
-		"file":     func(*testing.T) string { return "" },
-		"postgres": func(t *testing.T) string { return "DATABASE_URL=" + servertest.Postgres(t).URL() },
-		"redis": func(t *testing.T) string {
-			return fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), servertest.Redis(t).Addr())
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := startCheckoutOn(t, program, store(t), "-console", "127.0.0.1:0")
-			console := c.next("The console is at ")
-			customer := visit(t, browser, c.url, phone)
-			customer.tap("stop")
-			const unknown = "The customer was charged once, and does not know it. Trying again is safe."
-			customer.require("with", side{"1", "42.00", unknown, answers{"lost": 1}})
-			customer.tap("pay")
-			customer.require("with", side{"1", "42.00", unknown, answers{"lost": 1, "refused": 1}})
-			require.Equal(t, "Outcome of the earlier attempt is unknown", customer.text("#with .refused .what"))
+	t.Parallel()
+	c := startCheckout(t, built(t, "checkout"), "-console", "127.0.0.1:0")
+	console := c.next("The console is at ")
+	customer := visit(t, c.url, phone)
+	customer.tap("stop")
+	const unknown = "The customer was charged once, and does not know it. Trying again is safe."
+	customer.require("with", side{"1", "42.00", unknown, answers{"lost": 1}})
+	customer.tap("pay")
+	customer.require("with", side{"1", "42.00", unknown, answers{"lost": 1, "refused": 1}})
+	require.Equal(t, "Outcome of the earlier attempt is unknown", customer.text("#with .refused .what"))
 
-			o := &operator{visitor: open(t, browser, console, desktop, withoutJavaScript), press: (*operator).click}
-			o.follow("tbody a", http.StatusOK)
-			receipt := charged(t, console, o.text("h1 code"))
-			o.click("details:nth-of-type(1) summary")
-			o.fill("#answer-status", "201")
-			o.fill("#answer-body", fmt.Sprintf(`{"receipt": %q}`, receipt))
-			o.fill("#answer-reason", "the provider has charged it: "+receipt)
-			o.follow("button[value=answer]", http.StatusOK)
-			require.Contains(t, o.text(".done"), "Resolved: it has happened")
+	o := &operator{visitor: open(t, console, desktop, withoutJavaScript), press: (*operator).click}
+	o.follow("tbody a", http.StatusOK)
+	receipt := charged(t, console, o.text("h1 code"))
+	o.click("details:nth-of-type(1) summary")
+	o.fill("#answer-status", "201")
+	o.fill("#answer-body", fmt.Sprintf(`{"receipt": %q}`, receipt))
+	o.fill("#answer-reason", "the provider has charged it: "+receipt)
+	o.follow("button[value=answer]", http.StatusOK)
+	require.Contains(t, o.text(".done"), "Resolved: it has happened")
 
-			customer.tap("pay")
-			customer.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
-				answers{"lost": 1, "refused": 1, "replayed": 1}})
-			require.Equal(t, "receipt "+receipt, customer.text("#with .replayed .detail"))
-			customer.require("without", side{"3", "126.00", "The customer was charged 3 times for one order.",
-				answers{"lost": 1, "new": 2}})
-			require.Empty(t, customer.faults())
-		})
-	}
+	customer.tap("pay")
+	customer.require("with", side{"1", "42.00", "The customer was charged once, and got the receipt.",
+		answers{"lost": 1, "refused": 1, "replayed": 1}})
+	require.Equal(t, "receipt "+receipt, customer.text("#with .replayed .detail"))
+	customer.require("without", side{"3", "126.00", "The customer was charged 3 times for one order.",
+		answers{"lost": 1, "new": 2}})
+	require.Empty(t, customer.faults())
 }
 
 // charged asks the provider for the receipt of an operation.

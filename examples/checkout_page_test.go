@@ -1,7 +1,6 @@
 package examples_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -15,7 +14,6 @@ var readOut = []string{"#server[role=status]", "#with .verdict[aria-live=polite]
 // A person plays the whole story on the page, in each of these ways.
 func TestCheckoutPage(t *testing.T) {
 	t.Parallel()
-	browser := startBrowser(t)
 	program := built(t, "checkout")
 	ways := []struct {
 		name    string
@@ -24,15 +22,14 @@ func TestCheckoutPage(t *testing.T) {
 		press   func(v *visitor, button string)
 	}{
 		{"mouse", "checkout.png", desktop, (*visitor).click},
-		{"keyboard", "keyboard.png", desktop, (*visitor).tabTo},
+		{"keyboard in the dark", "dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*visitor).tabTo},
 		{"phone", "phone.png", phone, (*visitor).tap},
-		{"dark", "dark.png", chromedp.Steps(desktop, prefers("color-scheme", "dark")), (*visitor).click},
-		{"dark phone", "dark-phone.png", chromedp.Steps(phone, prefers("color-scheme", "dark")), (*visitor).tap},
 	}
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
 			checkout := startCheckout(t, program)
-			v := visit(t, browser, checkout.url, way.emulate)
+			v := visit(t, checkout.url, way.emulate)
 			playOnPage(v, func(button string) { way.press(v, button) }, way.picture)
 			require.Empty(t, v.faults())
 		})
@@ -76,7 +73,7 @@ func playOnPage(v *visitor, press func(button string), name string) {
 // Those who want no motion get none.
 func TestCheckoutPageWithoutMotion(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startBrowser(t), startCheckout(t, built(t, "checkout")).url, prefers("reduced-motion", "reduce"))
+	v := visit(t, startCheckout(t, built(t, "checkout")).url, prefers("reduced-motion", "reduce"))
 	v.click("pay")
 	const animation = `getComputedStyle(document.querySelector('.answers li')).animationName`
 	require.Equal(t, "none", ask[string](v, animation))
@@ -87,17 +84,17 @@ func TestCheckoutPageWithoutMotion(t *testing.T) {
 // The page says when the server is down, and what was charged is seen meanwhile.
 func TestCheckoutPageShowsTheDeath(t *testing.T) {
 	t.Parallel()
-	v := visit(t, startBrowser(t), startCheckout(t, built(t, "checkout")).url, desktop)
+	v := visit(t, startCheckout(t, built(t, "checkout")).url, desktop)
 	v.do(chromedp.Click(chromedp.CSS("#stop")))
 	v.await(`document.querySelector('#server').textContent.startsWith('The server was killed.') &&
 		document.querySelector('#without .charges').textContent === '1'`)
 	v.await(`document.querySelector('#server').textContent.startsWith('The server is running.')`)
 }
 
-// visit opens the page of the checkout in a tab of its own.
-func visit(t *testing.T, browser context.Context, url string, emulate chromedp.Action[chromedp.Void]) *visitor {
+// visit opens the page of the checkout.
+func visit(t *testing.T, url string, emulate chromedp.Action[chromedp.Void]) *visitor {
 	t.Helper()
-	v := open(t, browser, url, emulate)
+	v := open(t, url, emulate)
 	v.await(`document.body.dataset.done === '0'`)
 	return v
 }

@@ -121,15 +121,9 @@ func runCheckout(t *testing.T, program string, env []string, args ...string) str
 // its children, too.
 func startCheckout(t *testing.T, program string, args ...string) *checkout {
 	t.Helper()
-	return startCheckoutOn(t, program, "", args...)
-}
-
-// startCheckoutOn is startCheckout with a variable of the environment that names a store.
-func startCheckoutOn(t *testing.T, program, store string, args ...string) *checkout {
-	t.Helper()
 	args = append([]string{"-listen", "127.0.0.1:0"}, args...)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
-	cmd.Env = append(withoutStores(), store)
+	cmd.Env = withoutStores()
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()

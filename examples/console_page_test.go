@@ -27,7 +27,7 @@ var narrow = chromedp.EmulateViewport(320, 640, chromedp.EmulateMobile, chromedp
 
 // An operator does everything that the console offers, in each of these ways, and without JavaScript.
 func TestConsolePage(t *testing.T) {
-	browser := startBrowser(t)
+	t.Parallel()
 	for _, way := range []struct {
 		name    string
 		picture string
@@ -39,12 +39,13 @@ func TestConsolePage(t *testing.T) {
 		{"phone", "narrow.png", narrow, (*operator).tap},
 	} {
 		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
 			store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 			for i := range 60 {
 				abandon(t, store, paymentKey(i))
 			}
 			base := serveConsole(t, store)
-			o := &operator{open(t, browser, base, way.emulate, withoutJavaScript), store, way.press}
+			o := &operator{open(t, base, way.emulate, withoutJavaScript), store, way.press}
 			o.visit(base + "/admin/idempotency/")
 			o.play(way.picture)
 			require.Empty(t, o.faults())
@@ -131,12 +132,13 @@ func (o *operator) play(picture string) {
 
 // A form of the console counts over plain http, too, where browsers say less about where it comes from.
 func TestConsoleWithoutTLS(t *testing.T) {
+	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	abandon(t, store, paymentKey(0))
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(serveConsole(t, store), "http://"))
 	require.NoError(t, err)
 	base := "http://admin.example:" + port // which the browser does not take for this machine
-	o := &operator{open(t, startBrowser(t), base+"/admin/idempotency/", desktop, withoutJavaScript), store, (*operator).click}
+	o := &operator{open(t, base+"/admin/idempotency/", desktop, withoutJavaScript), store, (*operator).click}
 	o.follow("tbody a", http.StatusOK)
 	o.click("details:nth-of-type(3) summary")
 	o.fill("#not-reason", "not in the list")
@@ -146,6 +148,7 @@ func TestConsoleWithoutTLS(t *testing.T) {
 
 // Another site makes the browser of an operator send a form, and shows the console in a frame. Both fail.
 func TestConsoleIsAttacked(t *testing.T) {
+	t.Parallel()
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	abandon(t, store, paymentKey(0))
 	base := serveConsole(t, store)
@@ -161,7 +164,7 @@ func TestConsoleIsAttacked(t *testing.T) {
 			base, entry.Digest, fmt.Sprintf("%s %d %s", entry.State, entry.Attempt, entry.Created.UTC().Format(time.RFC3339Nano)))
 	}))
 	t.Cleanup(evil.Close)
-	o := &operator{open(t, startBrowser(t), evil.URL, desktop), store, (*operator).click}
+	o := &operator{open(t, evil.URL, desktop), store, (*operator).click}
 	require.Contains(t, strings.Join(o.faults(), "\n"), "frame-ancestors 'none'")
 	o.follow("button", http.StatusForbidden)
 	require.Contains(t, o.text("[role=alert]"), "The form was not sent by this console.")
@@ -212,7 +215,7 @@ var withoutJavaScript = chromedp.Func(func(ctx context.Context, tab *chromedp.Ta
 	return err
 })
 
-// operator is a person with a tab of the browser, who presses what is to be pressed in some way.
+// operator is a person with a window of the browser, who presses what is to be pressed in some way.
 type operator struct {
 	*visitor
 	store *idempotency.MemoryStore

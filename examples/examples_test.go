@@ -182,7 +182,7 @@ func run(t *testing.T, name string) string {
 	return string(output)
 }
 
-// programs is the directory of all programs.
+// programs is the directory of all programs, and of what the browser writes.
 var programs string
 
 // buildAll builds them by one command: several side by side would each compile what they share.
@@ -209,6 +209,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
+	endBrowser()
 	_ = os.RemoveAll(programs)
 	os.Exit(code)
 }

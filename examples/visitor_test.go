@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"image/png"
@@ -34,7 +35,7 @@ var (
 	phone   = chromedp.EmulateViewport(360, 740, chromedp.EmulateScale(2), chromedp.EmulateMobile, chromedp.EmulateTouch)
 )
 
-// visitor is a tab of the browser.
+// visitor is a window of the browser.
 type visitor struct {
 	t   *testing.T
 	ctx context.Context
@@ -43,32 +44,40 @@ type visitor struct {
 	wrong []string // what the browser has complained of, apart from connections that broke
 }
 
-// startBrowser starts a Chromium, see [servertest.Require].
-func startBrowser(t *testing.T) context.Context {
-	t.Helper()
+// chromium is one browser for all tests: each opens windows of its own.
+var chromium = sync.OnceValues(func() (context.Context, error) {
 	path, err := exec.LookPath("chromium")
-	servertest.Require(t, err)
+	if err != nil {
+		return nil, err
+	}
+	home := filepath.Join(programs, "chromium")
 	flags := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("host-resolver-rules", "MAP admin.example 127.0.0.1"),
-		chromedp.UserDataDir(t.TempDir()), chromedp.Env("TMPDIR="+t.TempDir()))
+		chromedp.UserDataDir(filepath.Join(home, "profile")), chromedp.Env("TMPDIR="+home))
 	for _, name := range []string{
 		"disable-gpu", "disable-quic", "disable-background-networking", "disable-component-update", "disable-sync",
 		"hide-scrollbars",
 	} {
 		flags = append(flags, chromedp.Flag(name, true))
 	}
-	ctx, end := chromedp.NewExecAllocator(context.WithoutCancel(t.Context()), flags...)
-	t.Cleanup(end) // waits for its end
+	ctx, end := chromedp.NewExecAllocator(context.Background(), flags...)
 	browser, closeBrowser := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
-	t.Cleanup(closeBrowser)
-	require.NoError(t, chromedp.Do(browser))
-	return browser
-}
+	endBrowser = func() {
+		closeBrowser()
+		end() // waits for its end
+	}
+	return browser, errors.Join(os.MkdirAll(home, 0o700), chromedp.Do(browser))
+})
 
-// open opens a page in a tab of its own.
-func open(t *testing.T, browser context.Context, url string, emulate ...chromedp.Action[chromedp.Void]) *visitor {
+// endBrowser ends the browser if there is one.
+var endBrowser = func() {}
+
+// open opens a page in a window of its own. See [servertest.Require].
+func open(t *testing.T, url string, emulate ...chromedp.Action[chromedp.Void]) *visitor {
 	t.Helper()
-	tab, closeTab := chromedp.NewContext(browser)
+	browser, err := chromium()
+	servertest.Require(t, err)
+	tab, closeTab := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(closeTab)
 	ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
 	t.Cleanup(cancel)
