@@ -24,12 +24,12 @@ func goTest(pkg string, args ...string) func(options) []string {
 	}
 }
 
-// fewerInCI returns the command for tests that do only a fifth of the usual amount in CI, for its time.
-func fewerInCI(usual func(options) []string) func(options) []string {
+// fewerInCI returns the command for tests that do only a share of the usual amount in CI, for its time.
+func fewerInCI(share string, usual func(options) []string) func(options) []string {
 	return func(o options) []string {
 		command := usual(o)
 		if o.ci {
-			command = append(command, "-times=0.2") // the last one counts
+			command = append(command, "-times="+share) // the last one counts
 		}
 		return command
 	}
@@ -48,31 +48,31 @@ var all = []proof{
 		},
 	},
 	{
-		name: "servers", command: fewerInCI(goTest("./internal/proof/servers")),
+		name: "servers", command: fewerInCI("0.2", goTest("./internal/proof/servers")),
 		what: "Redis, PostgreSQL and PgBouncer killed, emptied, replaced",
 	},
 	{
-		name: "explore", command: fewerInCI(goTest("./internal/proof/explore")),
+		name: "explore", command: fewerInCI("0.2", goTest("./internal/proof/explore")),
 		what: "every order of requests, store calls, faults, crashes and timers, within bounds",
 	},
 	{
-		name: "death", command: fewerInCI(goTest("./internal/proof/death")),
+		name: "death", command: fewerInCI("0.2", goTest("./internal/proof/death")),
 		what: "servers killed by SIGKILL, at named points and at random",
 	},
 	{
-		name: "steps", notInCI: true, command: goTest("./internal/proof/steps", "-timeout=1h"),
+		name: "steps", command: fewerInCI("0.03", goTest("./internal/proof/steps", "-timeout=1h")),
 		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
 	},
 	{
-		name: "network", command: fewerInCI(goTest("./internal/proof/network")),
+		name: "network", command: fewerInCI("0.2", goTest("./internal/proof/network")),
 		what: "every message between a store and its server lost, held or delayed; owners cut off",
 	},
 	{
-		name: "clocks", command: fewerInCI(goTest("./internal/proof/clocks")),
+		name: "clocks", command: fewerInCI("0.2", goTest("./internal/proof/clocks")),
 		what: "clocks that jump or differ, and processes that stand still beyond their lease",
 	},
 	{
-		name: "linearizable", command: fewerInCI(goTest("./internal/proof", "-limit=1h")),
+		name: "linearizable", command: fewerInCI("0.2", goTest("./internal/proof", "-limit=1h")),
 		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
 	},
 	{
