@@ -108,7 +108,9 @@ func requireKept(t *testing.T, config death.Config, p plan) {
 			late++
 		}
 	}
-	require.Less(t, late, 1+len(r.crowd.trials)/10, "of these keys less is promised")
+	if n := len(r.crowd.trials); n >= 100 { // of fewer, a tenth is too few to tell a slow moment from a slow machine
+		require.Less(t, late, n/10, "of these keys less is promised")
+	}
 	effort.Count(t, "keys with a late attempt", late)
 	effort.Count(t, "deaths", r.fleet.dead)
 	effort.Count(t, "keys", len(r.crowd.trials))
