@@ -22,7 +22,7 @@ import (
 const herd = 6
 
 // briefly is the lease of a process that is stopped, and how long its transactions may be silent at /re-execute.
-const briefly = slowness * 600 * time.Millisecond
+const briefly = slowness * time.Second
 
 // TestZombies stops server processes (SIGSTOP) with a request at every point, until their leases have lapsed and another
 // process has taken over and has answered, or is still at work. Then they go on. Every second one does not even know
