@@ -26,6 +26,13 @@ var mariaPassword = rand.Text()
 // they say otherwise, there is no binary log, and a commit does not wait for the disk: only a crash of the machine
 // could tell the difference. The error wraps [exec.ErrNotFound] if there is no MariaDB on this machine.
 func StartMariaDB(settings ...string) (*Maria, error) {
+	return startMaria(func(inst installation, dir string, port int) *exec.Cmd {
+		return inst.command(filepath.Join(inst.bin, "mariadbd"), mariaArgs(dir, port, settings)...)
+	})
+}
+
+// startMaria starts a server by a command, on a copy of the template.
+func startMaria(command func(inst installation, dir string, port int) *exec.Cmd) (*Maria, error) {
 	inst, err := ownMariaDB()
 	if err != nil {
 		return nil, err
@@ -35,7 +42,7 @@ func StartMariaDB(settings ...string) (*Maria, error) {
 		return nil, err
 	}
 	m := &Maria{&Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		return inst.command(filepath.Join(inst.bin, "mariadbd"), mariaArgs(dir, port, settings)...)
+		return command(inst, dir, port)
 	}}}
 	if err := m.startWith(func() error { return inst.copyTemplate(dataDir(dir)) }); err != nil {
 		return nil, err
