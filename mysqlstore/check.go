@@ -19,7 +19,7 @@ import (
 //     something else than it was sent;
 //   - a server or a session that is read-only, or a session with autocommit off, which keeps nothing;
 //   - a session that reads what is not committed;
-//   - a Galera cluster: leases hold there, locks of a transaction do not reach the other nodes;
+//   - a Galera cluster: locks of a transaction do not reach its other nodes, and one of them may show old records;
 //   - a table without its index, or of an engine that has no transactions;
 //   - a pool that may have more connections than the server allows.
 //
@@ -91,7 +91,8 @@ var hazards = []struct {
 	{"tx_isolation", is("READ-UNCOMMITTED"), "answers are replayed before they are committed; NewTx refuses to work"},
 	{"transaction_isolation", is("READ-UNCOMMITTED"),
 		"answers are replayed before they are committed; NewTx refuses to work"},
-	{"wsrep_on", is("ON"), "locks of a transaction do not reach the other nodes of the cluster; leases hold"},
+	{"wsrep_on", is("ON"), "handlers of one operation may run on two nodes if NewTx is used; leases hold"},
+	{"wsrep_sync_wait", readsOfThePast, "a node that lags shows records as they were: a key that is free may seem to be taken"},
 }
 
 func is(unsafe ...string) func(string, settings) bool {
@@ -102,6 +103,12 @@ func unsyncedBinlog(value string, all settings) bool { return all["log_bin"] == 
 
 func loggedAsStatements(value string, all settings) bool {
 	return all["log_bin"] == "ON" && value == "STATEMENT"
+}
+
+// readsOfThePast reports whether a node of a Galera cluster does not wait, before it reads, for what others have committed.
+func readsOfThePast(value string, all settings) bool {
+	n, err := strconv.Atoi(value)
+	return all["wsrep_on"] == "ON" && err == nil && n&1 == 0
 }
 
 func isNotStrict(value string, _ settings) bool {

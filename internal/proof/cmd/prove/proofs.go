@@ -49,7 +49,7 @@ var all = []proof{
 	},
 	{
 		name: "servers", command: fewerInCI("0.2", goTest("./internal/proof/servers")),
-		what: "Redis, PostgreSQL and PgBouncer killed, emptied, replaced",
+		what: "Redis, PostgreSQL, PgBouncer and the nodes of a Galera cluster killed, emptied, replaced",
 	},
 	{
 		name: "explore", command: fewerInCI("0.2", goTest("./internal/proof/explore")),

@@ -1,0 +1,220 @@
+package servers_test
+
+import (
+	"context"
+	"database/sql"
+	mathrand "math/rand/v2"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/proof/effort"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/mysqlstore"
+)
+
+// galera is a cluster of three nodes, and how its clients reach them.
+type galera struct {
+	nodes  []*servertest.Maria
+	direct []*sql.DB // to each
+}
+
+func newGalera(t *testing.T) *galera {
+	t.Helper()
+	g := &galera{nodes: servertest.GaleraCluster(t, 3).Nodes()}
+	for _, node := range g.nodes {
+		g.direct = append(g.direct, openMySQL(t, g.config(t, node)))
+	}
+	require.NoError(t, mysqlstore.Migrate(t.Context(), g.direct[0], mysqlstore.Options{}))
+	_, err := g.direct[0].ExecContext(t.Context(), "CREATE TABLE ledger (id BIGINT AUTO_INCREMENT PRIMARY KEY, `key` VARCHAR(64) NOT NULL)")
+	require.NoError(t, err)
+	return g
+}
+
+func (g *galera) config(t *testing.T, node *servertest.Maria) *mysql.Config {
+	t.Helper()
+	config, err := mysql.ParseDSN(node.DSN())
+	require.NoError(t, err)
+	config.Timeout, config.Logger = 5*time.Second, &mysql.NopLogger{}
+	return config
+}
+
+// anywhere returns a pool whose connections lead to any of the nodes that take them.
+func (g *galera) anywhere(t *testing.T, changes ...func(*mysql.Config)) *sql.DB {
+	t.Helper()
+	config := g.config(t, g.nodes[0])
+	for _, change := range changes {
+		change(config)
+	}
+	config.DialFunc = func(ctx context.Context, network, _ string) (conn net.Conn, err error) {
+		for _, i := range mathrand.Perm(len(g.nodes)) {
+			var dialer net.Dialer
+			if conn, err = dialer.DialContext(ctx, network, g.nodes[i].Addr()); err == nil {
+				return conn, nil
+			}
+		}
+		return nil, err
+	}
+	return openMySQL(t, config)
+}
+
+// causal has each statement wait for what other nodes have committed before it.
+func causal(config *mysql.Config) { config.Params = map[string]string{"wsrep_sync_wait": "7"} }
+
+func openMySQL(t *testing.T, config *mysql.Config) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(config)
+	require.NoError(t, err)
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(16)
+	db.SetMaxIdleConns(16)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// ask returns what a node says of itself.
+func (g *galera) ask(t *testing.T, node int, variable string) string {
+	t.Helper()
+	var name, value string
+	row := g.direct[node].QueryRowContext(t.Context(), "SHOW STATUS LIKE '"+variable+"'")
+	require.NoError(t, row.Scan(&name, &value))
+	return value
+}
+
+// isolate has a node hear no other one, or hear them again.
+func (g *galera) isolate(t *testing.T, node int, isolated bool) {
+	t.Helper()
+	value := map[bool]string{true: "1", false: "0"}[isolated]
+	_, err := g.direct[node].ExecContext(t.Context(), "SET GLOBAL wsrep_provider_options = 'gmcast.isolate="+value+"'")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return g.ask(t, node, "wsrep_ready") == map[bool]string{true: "OFF", false: "ON"}[isolated]
+	},
+		time.Minute, 10*time.Millisecond)
+}
+
+// payments is a ledger in the cluster.
+type payments struct{ db *sql.DB }
+
+func (payments) add(ctx context.Context, key string) error {
+	tx, _ := mysqlstore.Tx(ctx)
+	_, err := tx.ExecContext(ctx, "INSERT INTO ledger (`key`) VALUES (?)", key)
+	return err
+}
+
+func (p payments) effects(t *testing.T) map[string]int {
+	t.Helper()
+	rows, err := p.db.QueryContext(t.Context(), "SELECT `key`, COUNT(*) FROM ledger GROUP BY `key`")
+	require.NoError(t, err)
+	defer rows.Close()
+	all := map[string]int{}
+	for rows.Next() {
+		var key string
+		var count int
+		require.NoError(t, rows.Scan(&key, &count))
+		all[key] = count
+	}
+	require.NoError(t, rows.Err())
+	return all
+}
+
+// The contract holds for leases, whichever node a statement reaches, if each node waits for what the others have committed.
+// Check says what else a cluster is.
+func TestGaleraKeepsTheContract(t *testing.T) {
+	t.Parallel()
+	g := newGalera(t)
+	store := mysqlstore.New(g.anywhere(t, causal), mysqlstore.Options{})
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	for setting, db := range map[string]*sql.DB{"wsrep_on": g.anywhere(t, causal), "wsrep_sync_wait": g.anywhere(t)} {
+		require.ErrorContains(t, mysqlstore.New(db, mysqlstore.Options{}).Check(t.Context()), setting)
+	}
+}
+
+// A cluster whose nodes fail under load, one after the other, loses nothing and has nothing done twice, although requests
+// of one key reach several nodes at once.
+func TestGaleraNodesFail(t *testing.T) {
+	t.Parallel()
+	for fault, strike := range map[string]func(t *testing.T, g *galera, node int, load func()){
+		"killed": func(t *testing.T, g *galera, node int, load func()) {
+			g.nodes[node].Crash()
+			load()
+			require.NoError(t, g.nodes[node].Restart())
+		},
+		"isolated": func(t *testing.T, g *galera, node int, load func()) {
+			g.isolate(t, node, true)
+			load()
+			g.isolate(t, node, false)
+		},
+	} {
+		for kind, open := range map[string]func(*sql.DB) idempotency.Store{
+			"lease":       func(db *sql.DB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) },
+			"transaction": func(db *sql.DB) idempotency.Store { return mysqlstore.NewTx(db, mysqlstore.Options{}) },
+		} {
+			t.Run(fault+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				g := newGalera(t)
+				book := map[string]ledger{"lease": &memory{}, "transaction": payments{g.direct[0]}}[kind]
+				s := newShop(t, patient, book, open(g.anywhere(t)), open(g.anywhere(t)))
+				faults := effort.Of(3)
+				for n := range faults {
+					s.open(100, func() { strike(t, g, n%len(g.nodes), func() { s.await(50) }) })
+				}
+				found := s.audit(t, loss{}, kind == "transaction")
+				effort.Count(t, "nodes "+fault, faults)
+				found.report(t)
+			})
+		}
+	}
+}
+
+// Requests of one key meet on two nodes. Both handlers run, one transaction is committed, and both clients get its answer.
+// Maintain on another node may delete an expired record that a transaction has replaced. The transaction is rolled back.
+func TestGaleraTransactionsMeet(t *testing.T) {
+	t.Parallel()
+	g := newGalera(t)
+	stores := []*mysqlstore.TxStore{
+		mysqlstore.NewTx(g.direct[0], mysqlstore.Options{}), mysqlstore.NewTx(g.direct[1], mysqlstore.Options{}),
+	}
+	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour, TakeOver: true}
+	begin := func(store idempotency.Store, key idempotency.Key) idempotency.Claim {
+		_, claim, err := store.Begin(t.Context(), key, request)
+		require.NoError(t, err)
+		require.NotNil(t, claim)
+		return claim
+	}
+	answer := idempotency.Response{Status: 201}
+	book := payments{g.direct[2]}
+	act := func(claim idempotency.Claim, key idempotency.Key) error {
+		return book.add(claim.Context(t.Context()), key.ID)
+	}
+
+	key := idempotency.Key{ID: "on two nodes"}
+	first, second := begin(stores[0], key), begin(stores[1], key)
+	require.NoError(t, act(first, key))
+	require.NoError(t, act(second, key))
+	require.NoError(t, first.Complete(t.Context(), answer, time.Hour))
+	require.ErrorIs(t, second.Complete(t.Context(), answer, time.Hour), idempotency.ErrRolledBack)
+	require.Eventually(t, func() bool {
+		record, claim, err := stores[1].Begin(t.Context(), key, request)
+		return err == nil && claim == nil && record.Response != nil
+	}, time.Minute, 10*time.Millisecond)
+
+	key = idempotency.Key{ID: "expired"}
+	old := mysqlstore.New(g.direct[0], mysqlstore.Options{})
+	require.NoError(t, begin(old, key).Complete(t.Context(), answer, time.Millisecond))
+	replacing := begin(stores[0], key)
+	require.NoError(t, act(replacing, key))
+	require.Eventually(t, func() bool {
+		require.NoError(t, stores[1].Maintain(t.Context()))
+		var records int
+		require.NoError(t, g.direct[1].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM idempotency_records").Scan(&records))
+		return records == 1 // that of the other key
+	}, time.Minute, 10*time.Millisecond)
+	require.ErrorIs(t, replacing.Complete(t.Context(), answer, time.Hour), idempotency.ErrRolledBack)
+	require.Equal(t, map[string]int{"on two nodes": 1}, book.effects(t))
+}
