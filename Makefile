@@ -6,7 +6,8 @@
 .PHONY: test
 test:
 	.ci/setup
-	CGO_ENABLED=1 GOFLAGS=-race GORACE=atexit_sleep_ms=0 go test -p=2 -vet=off -shuffle=on -parallel=8 -timeout=1h $$(go list work | grep -v /internal/proof/)
+	packages=$$(go list work) && CGO_ENABLED=1 GOFLAGS=-race GORACE=atexit_sleep_ms=0 \
+		go test -p=2 -vet=off -shuffle=on -parallel=8 -timeout=1h $$(echo "$$packages" | grep -v /internal/proof/)
 	.ci/untested "valkey-server (see .ci/redis)"
 
 # prove runs what takes long: all proofs at full size, fuzzing, mutants, soak.
