@@ -58,11 +58,11 @@
 // transaction, and replay its answer. The lock is missing if a handler calls RELEASE_ALL_LOCKS. It is also missing for
 // the moment of the commit, because the server releases the lock just before it.
 //
-// In a Galera cluster, the lock does not reach the other nodes, and handlers of one operation may run on several of them. One
-// of them commits. The others are rolled back when they are to commit, and their clients are told to try again. So the
-// effects in the database are made once, but whatever a handler does elsewhere is done by each, with the same DownstreamKey.
-// A transaction that replaces an expired record is rolled back, too, if Maintain deletes that on another node. To avoid
-// both, send all claims and Maintain to one node.
+// In a Galera cluster, the lock does not reach the other nodes, so handlers of one operation may run on several of them.
+// One of them commits. The others are rolled back when they are to commit, and their clients are told to try again. So
+// the effects in the database are made once, but whatever a handler does elsewhere is done by each, with the same
+// DownstreamKey. If Maintain deletes an expired record on one node, a transaction that has replaced it on another is
+// rolled back, too. To avoid both, send all claims and Maintain to one node.
 //
 // A proxy that shares connections among clients has to leave one to its client as long as autocommit is off, as for
 // any other transaction. If it sends reads to replicas, the store looks for records there. A record that a replica shows
@@ -91,11 +91,11 @@
 // read-only, it refuses the step. The store then closes its connections, so that the pool finds the server that takes
 // its place.
 //
-// In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster lets one be committed. A node that is
-// killed or cut off costs nothing. Outside of the majority it refuses all statements, and a step is repeated until it
-// reaches another node or its time is over. A node that lags shows records as they were, so a key that is free may seem to
-// be taken; with wsrep_sync_wait = 1 in the session it waits until it has caught up. Each node reads its own clock: leases
-// are as exact as the clocks agree.
+// In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster commits one. Nothing is lost if a node
+// is killed or cut off. A node that is cut off from the majority refuses all statements; a step is repeated until it
+// reaches another node, or its time is over. A node that lags shows records as they were, so a key that is free may seem
+// to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. Each node reads
+// its own clock, so leases are only as exact as the clocks agree.
 //
 // A proxy that sends the statements of one connection to several servers must send all of them to the primary. One that
 // shares connections among clients has to support prepared statements.

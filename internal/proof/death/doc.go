@@ -31,5 +31,6 @@
 //
 //	go test ./internal/proof/death -times 10 -timeout 1h
 //
-// kills ten times as many servers as usual. With the race detector three hundredths are killed; the servers are built without it.
+// kills ten times as many servers as usual. With the race detector three hundredths are killed; the servers are built
+// without it.
 package death
