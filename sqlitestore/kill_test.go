@@ -11,7 +11,7 @@ import (
 	"github.com/idempotency-go/idempotency/sqlitestore"
 )
 
-var deaths = flag.Int("deaths", 20, "how many processes each test kills that kills processes at random")
+var deaths = flag.Int("deaths", 10, "how many processes each test kills that kills processes at random")
 
 // Processes that share a file are killed at random. Whatever was acknowledged stays, and an operation is executed again
 // only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.

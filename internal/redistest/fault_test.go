@@ -529,7 +529,7 @@ func TestRedisRestarts(t *testing.T) {
 // Many callers at once, for many keys, of which some fail at first: each operation is carried out once, and all of its
 // callers learn what came of it.
 func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machine has
-	const keys, callsPerKey, workers = 20_000, 5, 32
+	const keys, callsPerKey, workers = 4_000, 5, 32
 	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
 	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
 		idempotency.RunnerOptions{Wait: time.Minute})

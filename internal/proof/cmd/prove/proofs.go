@@ -48,15 +48,15 @@ var all = []proof{
 		},
 	},
 	{
-		name: "servers", command: fewerInCI("0.2", goTest("./internal/proof/servers")),
+		name: "servers", command: fewerInCI("0.1", goTest("./internal/proof/servers")),
 		what: "Redis, PostgreSQL, PgBouncer and the nodes of a Galera cluster killed, emptied, replaced",
 	},
 	{
-		name: "explore", command: fewerInCI("0.2", goTest("./internal/proof/explore")),
+		name: "explore", command: fewerInCI("0.1", goTest("./internal/proof/explore")),
 		what: "every order of requests, store calls, faults, crashes and timers, within bounds",
 	},
 	{
-		name: "death", command: fewerInCI("0.2", goTest("./internal/proof/death")),
+		name: "death", command: fewerInCI("0.1", goTest("./internal/proof/death")),
 		what: "servers killed by SIGKILL, at named points and at random",
 	},
 	{
@@ -64,15 +64,15 @@ var all = []proof{
 		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
 	},
 	{
-		name: "network", command: fewerInCI("0.2", goTest("./internal/proof/network")),
+		name: "network", command: fewerInCI("0.1", goTest("./internal/proof/network")),
 		what: "every message between a store and its server lost, held or delayed; owners cut off",
 	},
 	{
-		name: "clocks", command: fewerInCI("0.2", goTest("./internal/proof/clocks")),
+		name: "clocks", command: fewerInCI("0.1", goTest("./internal/proof/clocks")),
 		what: "clocks that jump or differ, and processes that stand still beyond their lease",
 	},
 	{
-		name: "linearizable", command: fewerInCI("0.2", goTest("./internal/proof", "-limit=1h")),
+		name: "linearizable", command: fewerInCI("0.1", goTest("./internal/proof", "-limit=1h")),
 		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
 	},
 	{
