@@ -25,7 +25,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/benchmark/internal/kept"
 )
+
+// workers is how many requests are under way at once.
+const workers = 16
 
 // answers are the sizes of the answers that are stored, in bytes.
 var answers = []int{200, 4 << 10}
@@ -48,15 +52,15 @@ func main() {
 func measure(records int) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, text, humanize.Comma(int64(records)), runtime.GOARCH)
-	for _, s := range subjects {
-		fmt.Fprintf(&b, "| %s |", s.name)
+	for _, s := range kept.All {
+		fmt.Fprintf(&b, "| %s: %s |", s.Name, s.Room)
 		for _, answer := range answers {
 			used, err := footprint(s, records, answer)
 			if err != nil {
-				return "", fmt.Errorf("%s: %w", s.name, err)
+				return "", fmt.Errorf("%s: %w", s.Name, err)
 			}
 			each := float64(used) / float64(records)
-			log.Printf("%s, answers of %d B: %.0f B a record", s.name, answer, each)
+			log.Printf("%s, answers of %d B: %.0f B a record", s.Name, answer, each)
 			fmt.Fprintf(&b, " %s | %.2f GB |", humanize.Comma(int64(each+0.5)), each/1000) // a million times each, in 1e9 bytes
 		}
 		b.WriteString("\n")
@@ -65,20 +69,20 @@ func measure(records int) (string, error) {
 }
 
 // footprint returns how many bytes the store takes for records with answers of some size.
-func footprint(s subject, records, answer int) (int64, error) {
-	kept, err := s.open()
+func footprint(s kept.Subject, records, answer int) (int64, error) {
+	target, err := s.Open(2 * workers)
 	if err != nil {
 		return 0, err
 	}
-	defer kept.close()
-	before, err := kept.size()
+	defer target.Close()
+	before, err := target.Size()
 	if err != nil {
 		return 0, err
 	}
-	if err := fill(kept.store, records, answer); err != nil {
+	if err := fill(target.Store, records, answer); err != nil {
 		return 0, err
 	}
-	after, err := kept.size()
+	after, err := target.Size()
 	return after - before, err
 }
 
