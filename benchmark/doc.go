@@ -15,6 +15,8 @@
 //	go run ./benchmark/cmd/report          # all of it, into benchmark/results/README.md and cost.svg
 //	go run ./benchmark/cmd/report -quick   # a first impression, printed only
 //	go run ./benchmark/cmd/durable         # the stores on a disk, into benchmark/results/durable.md
+//	go run ./benchmark/cmd/footprint       # bytes of a record in each store, into benchmark/results/footprint.md
+//	go run ./benchmark/cmd/growth          # how cost grows, into benchmark/results/growth.md and its plots
 //
 // The race detector changes what is allocated, so the test of the limits is not built under -race.
 package benchmark

@@ -11,17 +11,17 @@ import (
 
 const slots = 16384
 
-// StartRedisCluster starts three masters that share the slots of a Redis Cluster, and waits until each of them finds
+// StartRedisCluster starts so many masters, which share the slots of a Redis Cluster, and waits until each of them finds
 // the cluster complete, which takes Redis two seconds. Clients need [RedisPassword]. The connections between the
 // masters have no password in Redis.
-func StartRedisCluster() (_ []*Server, err error) {
+func StartRedisCluster(number int) (_ []*Server, err error) {
 	var masters []*Server
 	defer func() {
 		if err != nil {
 			closeAll(masters)
 		}
 	}()
-	for range 3 {
+	for range number {
 		master, err := StartRedis("--cluster-enabled", "yes")
 		if err != nil {
 			return nil, err
@@ -36,10 +36,10 @@ func StartRedisCluster() (_ []*Server, err error) {
 	})
 }
 
-// RedisCluster starts a cluster as [StartRedisCluster] does, for the duration of the test. See [Require].
+// RedisCluster starts a cluster of three masters as [StartRedisCluster] does, for the duration of the test. See [Require].
 func RedisCluster(t testing.TB) []*Server {
 	t.Helper()
-	masters, err := StartRedisCluster()
+	masters, err := StartRedisCluster(3)
 	Require(t, err)
 	t.Cleanup(func() { closeAll(masters) })
 	return masters

@@ -1,0 +1,56 @@
+// Command growth measures how the cost of a request grows: with the number of records, with connections, with one key
+// that everybody asks for, and with the masters of a Redis Cluster. It writes a page and its plots.
+//
+//	go run ./benchmark/cmd/growth [-records n] [-out dir]
+//
+// It starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. Ten million records of each
+// store, one store after the other, take up to 10 GB of memory, 20 GB of disk, and half an hour. Nothing else should run
+// on the machine.
+package main
+
+import (
+	"flag"
+	"log"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	log.SetFlags(log.Ltime)
+	records := flag.Int("records", 10_000_000, "the most records of a store")
+	out := flag.String("out", filepath.Join("benchmark", "results"), "folder of the page and its plots")
+	flag.Parse()
+	if err := run(*records, *out); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(records int, out string) error {
+	sizes, err := overSizes(records)
+	if err != nil {
+		return err
+	}
+	connections, err := overConnections()
+	if err != nil {
+		return err
+	}
+	hot, err := overHotKeys()
+	if err != nil {
+		return err
+	}
+	masters, err := overMasters()
+	if err != nil {
+		return err
+	}
+	files := map[string]string{
+		"growth.md":              page(sizes, connections, hot, masters),
+		"growth-records.svg":     plotSizes(sizes),
+		"growth-connections.svg": plotConnections(connections),
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(out, name), []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
