@@ -40,7 +40,7 @@ func page(sizes []size, connections []load, hot []heat, masters []cluster) strin
 		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", c.masters, microseconds(c.busiest), microseconds(c.all),
 			thousands(float64(time.Second)/float64(c.busiest)))
 	}
-	return b.String()
+	return b.String() + planned(sizes, connections, masters, runtime.NumCPU())
 }
 
 // table has a row for each store, and a column for each number of workers.
@@ -76,7 +76,7 @@ This page is written by
 
 It asks each store with leases directly, without HTTP. *First* is a claim and its completion with an answer of 200 B.
 *Replay* is a request for a completed key. Servers and requests share a machine with %d cores (%s), over loopback. No server
-waits for a disk: see [Stores on a disk](durable.md) for what that takes. [Planning](planning.md) makes servers and money of
+waits for a disk: see [Stores on a disk](durable.md) for what that takes. [Planning](#planning) makes servers and money of
 these figures.
 
 `
