@@ -29,8 +29,11 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			output := run(t, name)
 			printed := lines(output)
 			require.Equal(t, promised[1], printed[len(printed)-1])
-			if name == "order" {
-				require.True(t, strings.HasPrefix(output, shownInSteps(t)), "docs/steps.md shows the beginning of %s", output)
+			switch name {
+			case "order":
+				require.True(t, strings.HasPrefix(output, shownIn(t, "../docs/steps.md", name)), "docs/steps.md shows the beginning of %s", output)
+			case "regions":
+				require.Equal(t, shownIn(t, "regions/README.md", name), output)
 			}
 		})
 	}
@@ -41,21 +44,16 @@ var lastLine = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
 // The README shows what the quickstart prints. Only what is random, and the date, may differ.
 func TestReadmeShowsTheQuickstart(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	require.NoError(t, err)
-	_, shown, found := strings.Cut(string(readme), "$ go run ./examples/quickstart\n")
-	require.True(t, found)
-	shown, _, found = strings.Cut(shown, "```")
-	require.True(t, found)
+	shown := shownIn(t, "../README.md", "quickstart")
 	require.Equal(t, lines(shape(shown)), lines(shape(run(t, "quickstart"))))
 }
 
-// shownInSteps returns what docs/steps.md shows of the output of its program.
-func shownInSteps(t *testing.T) string {
+// shownIn returns what a page shows of the output of a program.
+func shownIn(t *testing.T, file, name string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/steps.md")
+	page, err := os.ReadFile(file)
 	require.NoError(t, err)
-	_, shown, found := strings.Cut(string(page), "$ go run ./examples/order\n")
+	_, shown, found := strings.Cut(string(page), "$ go run ./examples/"+name+"\n")
 	require.True(t, found)
 	shown, _, found = strings.Cut(shown, "```")
 	require.True(t, found)
