@@ -56,6 +56,9 @@ var MariaPassword = mariaPassword
 // PostgresPassword is that of all databases.
 var PostgresPassword = postgresPassword
 
+// PatroniPassword is that of every Patroni and its etcd.
+var PatroniPassword = patroniPassword
+
 // SecretFile returns the name of the file that holds it.
 func SecretFile() string {
 	inst, _ := ownInstallation()
@@ -75,3 +78,16 @@ func RedisCommand(dir string, port int) *exec.Cmd { return redisCommand("redis-s
 
 // Sentinels returns the servers that watch the others.
 func (s *Sentinel) Sentinels() []*Server { return s.sentinels }
+
+// Servers returns the processes of a cluster: Patroni's, and etcd.
+func (c *PatroniCluster) Servers() []*Server {
+	return []*Server{c.nodes[0].Server, c.nodes[1].Server, c.etcd}
+}
+
+// URLs returns where the cluster could be changed.
+func (c *PatroniCluster) URLs() []string {
+	return []string{
+		"http://" + restAddr(c.nodes[0].port) + "/restart", "http://" + c.etcd.Addr() + "/v3/auth/disable",
+		"http://" + c.etcd.Addr() + "/v3/kv/range",
+	}
+}

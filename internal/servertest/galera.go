@@ -54,15 +54,13 @@ func closeNodes(nodes []*Maria) {
 	}
 }
 
-// galeraAddr returns where the node on a port hears the others. See [randomPort]. The next two ports are for copies.
-func galeraAddr(port int) string { return "127.0.0.1:" + strconv.Itoa(galeraPort(port)) }
-
-func galeraPort(port int) int { return port + 10000 }
+// galeraAddr returns where the node on a port hears the others. The next two ports are for copies.
+func galeraAddr(port int) string { return "127.0.0.1:" + strconv.Itoa(secondPort(port)) }
 
 // galeraArgs returns what the node on a port is told besides. The first one makes the cluster; it joins the others when it
 // is started again.
 func galeraArgs(provider string, port int, nodes []*Maria) []string {
-	group := galeraPort(port)
+	group := secondPort(port)
 	var peers []string
 	for _, node := range nodes {
 		if node.port != port {

@@ -3,6 +3,7 @@
 package servertest
 
 import (
+	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,6 +16,9 @@ type Pooler struct {
 	*Server
 	db *Database
 }
+
+// target is the file that says to which port a PgBouncer leads.
+const target = "[databases]\npostgres = host=127.0.0.1 user=postgres port=%d\n"
 
 // StartPgBouncer starts a PgBouncer in front of a database, in transaction mode unless the settings, such as
 // "pool_mode=session", say otherwise. The error wraps [exec.ErrNotFound] if this machine does not have the program.
@@ -36,23 +40,20 @@ func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
 		return nil, err
 	}
 	own := []string{
-		"[databases]", "postgres = host=127.0.0.1 user=postgres port=" + strconv.Itoa(db.port),
+		"%include target.ini",
 		"[pgbouncer]", "listen_addr=127.0.0.1", "unix_socket_dir=", "auth_type=scram-sha-256", "auth_file=" + users,
 		"pool_mode=transaction", "default_pool_size=40", "max_client_conn=200",
 	}
 	config := strings.Join(append(own, settings...), "\n") + "\nlisten_port="
 	b := &Pooler{&Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && exec "$0" pgbouncer.ini`, path)
+		cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && echo $$ >pid && exec "$0" pgbouncer.ini`, path)
 		cmd.Dir = dir
 		cmd.Stdin = strings.NewReader(config + strconv.Itoa(port) + "\n")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
 		return cmd
 	}}, db}
-	if err := b.start(); err != nil {
-		b.Close()
-		return nil, err
-	}
-	return b, nil
+	files := map[string]string{"target.ini": fmt.Sprintf(target, db.port)}
+	return b, b.startWith(func() error { return writeFiles(dir, files, owner) })
 }
 
 // PgBouncer starts a PgBouncer as [StartPgBouncer] does, for the duration of the test. See [Require].

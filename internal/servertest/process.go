@@ -16,9 +16,9 @@ import (
 // patience is how long a server may take to start or to end.
 const patience = 30 * time.Second
 
-// isReady finds what both Redis and PostgreSQL say, and what a sentinel, a PgBouncer, MariaDB and Prometheus do.
+// isReady finds what both Redis and PostgreSQL say, and what a sentinel, a PgBouncer, MariaDB, Prometheus and etcd do.
 var isReady = regexp.MustCompile("eady to accept |Sentinel ID is |process up: PgBouncer |: ready for connections|" +
-	"ready to receive web requests")
+	"ready to receive web requests|ready to serve client requests")
 
 // process is a running server program. It is reaped when it ends, whether somebody waits for that or not.
 type process struct {

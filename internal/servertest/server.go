@@ -4,8 +4,8 @@
 // [Proxy] between them and their clients that breaks connections at chosen messages.
 //
 // The servers listen on loopback only and ask for a password that only this process knows; Prometheus asks for none. If
-// it is root's, they run as the users "redis", "postgres", "mysql" and "prometheus". Nobody else can open the temporary
-// directories in which they keep their files.
+// it is root's, they run as the users "redis", "postgres", "mysql", "prometheus" and "etcd". Nobody else can open the
+// temporary directories in which they keep their files.
 //
 // A server that nobody closes ends with the process that started it, and the directories go then at the latest, even if
 // that process is killed. (Only Linux ends the servers of a killed process; elsewhere they have to be closed.)
@@ -133,3 +133,6 @@ func (s *Server) startWith(fill func() error) error {
 // randomPort returns a port below those that the kernel gives to outgoing connections, for none of them to take it
 // while the server is down. So is the bus port of a Redis Cluster, which is 10000 above.
 func randomPort() int { return 10000 + rand.IntN(12000) }
+
+// secondPort returns another port for the server that listens on a random one.
+func secondPort(port int) int { return port + 10000 }

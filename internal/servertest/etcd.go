@@ -1,0 +1,48 @@
+//go:build unix
+
+package servertest
+
+import (
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// startEtcd starts an etcd of one member, in which only root can read and write. A crash of the machine loses what it has.
+func startEtcd() (*Server, error) {
+	path, err := exec.LookPath("etcd")
+	if err != nil {
+		return nil, err
+	}
+	owner, err := account("etcd", "nobody")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDir(owner)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+		clients, peers := "http://127.0.0.1:"+strconv.Itoa(port), "http://127.0.0.1:"+strconv.Itoa(secondPort(port))
+		cmd := exec.Command(path, "--data-dir="+dataDir(dir), "--unsafe-no-fsync", "--bcrypt-cost=4",
+			"--listen-client-urls="+clients, "--advertise-client-urls="+clients,
+			"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)
+		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: owner}
+		return cmd
+	}}
+	if err := s.startWith(func() error { return nil }); err != nil {
+		return nil, err
+	}
+	for _, step := range [][2]string{
+		{"user/add", `{"name": "root", "password": "` + patroniPassword + `"}`},
+		{"role/add", `{"name": "root"}`},
+		{"user/grant", `{"user": "root", "role": "root"}`},
+		{"enable", "{}"},
+	} {
+		if _, err := askHTTP("POST", "http://"+s.Addr()+"/v3/auth/"+step[0], step[1]); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
