@@ -70,7 +70,7 @@ func TestRedisForgetsClaims(t *testing.T) {
 				}
 				row.forget(t, client)
 				for n := range keys * (runs - 1) {
-					buying.Go(func() { s.pay(strconv.Itoa(n)) })
+					buying.Go(func() { s.pay(strconv.Itoa(n), s.servers) })
 				}
 				for range keys * (runs - 1) {
 					<-g.arrived

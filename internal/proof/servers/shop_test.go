@@ -170,19 +170,19 @@ func (s *shop) buy(key string) {
 	s.mu.Lock()
 	s.sales[key] = sale
 	s.mu.Unlock()
-	receipt := s.pay(key)
+	receipt := s.pay(key, s.servers)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sale.receipt, sale.seen = receipt, time.Now()
 	s.seen.Add(1)
 }
 
-// pay asks one server after the other until there is an answer.
-func (s *shop) pay(key string) (receipt string) {
-	n := mathrand.IntN(len(s.servers))
+// pay asks one of these servers after the other until there is an answer.
+func (s *shop) pay(key string, servers []*httptest.Server) (receipt string) {
+	n := mathrand.IntN(len(servers))
 	refusal := map[string]int{}
 	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); n++ {
-		receipt, err := s.ask(s.servers[n%len(s.servers)], key)
+		receipt, err := s.ask(servers[n%len(servers)], key)
 		if err == nil {
 			return receipt
 		}
