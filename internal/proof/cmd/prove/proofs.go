@@ -24,12 +24,13 @@ func goTest(pkg string, args ...string) func(options) []string {
 	}
 }
 
-// fewerInCI returns the command for tests that do only a share of the usual amount in CI, for its time.
-func fewerInCI(share string, usual func(options) []string) func(options) []string {
+// fewerInCI returns the command for tests that do only a share of the usual amount in CI, for its time, and which may have
+// more arguments there.
+func fewerInCI(share string, usual func(options) []string, args ...string) func(options) []string {
 	return func(o options) []string {
 		command := usual(o)
 		if o.ci {
-			command = append(command, "-times="+share) // the last one counts
+			command = append(append(command, args...), "-times="+share) // the last one counts
 		}
 		return command
 	}
@@ -48,8 +49,14 @@ var all = []proof{
 		},
 	},
 	{
-		name: "servers", command: fewerInCI("0.1", goTest("./internal/proof/servers")),
+		name: "servers", command: fewerInCI("0.1", goTest("./internal/proof/servers", "-skip=TestPatroni")),
 		what: "Redis, PostgreSQL, PgBouncer and the nodes of a Galera cluster killed, emptied, replaced",
+	},
+	{
+		name: "patroni", beside: true,
+		what: "PostgreSQL under Patroni, behind PgBouncer, that fails over under load; two versions of a service meanwhile",
+		command: fewerInCI("0.04", goTest("./internal/proof/servers", "-timeout=1h", "-parallel=2", "-run=TestPatroni"),
+			"-run=TestPatroniFailsOver/^synchronous|TestPatroniVersions"),
 	},
 	{
 		name: "explore", command: fewerInCI("0.1", goTest("./internal/proof/explore")),
