@@ -44,7 +44,7 @@ func overSizes(most int) (all []size, err error) {
 
 // grow fills a store step by step, ten times as much with each, and measures it after each.
 func grow(subject kept.Subject, most int) (sizes []size, err error) {
-	target, err := subject.Open(1 + 1) // one for requests, one for maintenance
+	target, err := subject.Open(1 + 2) // one for requests, two for maintenance
 	if err != nil {
 		return nil, err
 	}
@@ -91,9 +91,9 @@ func (s *size) measure(ctx context.Context, target *kept.Target, first key) (err
 	if s.replay, err = timed(keys, func(k key) error { return replay(ctx, target.Store, k) }); err != nil {
 		return err
 	}
-	tenth, end := s.records/10, time.Now().Add(time.Second)
-	if target.Maintain == nil {
-		end = time.Now().Add(time.Duration(s.records) * 2 * time.Microsecond) // the copies are made by then
+	tenth, end := s.records/10, time.Now().Add(-time.Hour)
+	if target.Maintain == nil { // what has ended may go at any time, so it ends when the copies are made
+		end = time.Now().Add(time.Duration(s.records) * 2 * time.Microsecond)
 	}
 	if err := target.Copy(ctx, first, tenth, end); err != nil {
 		return err
