@@ -33,10 +33,12 @@ func (p patroni) direct(t *testing.T) *pgxpool.Pool {
 	return newPool(t, nodes[0].URLAt(nodes[0].Addr()+","+nodes[1].Addr())+"&target_session_attrs=read-write")
 }
 
-// pooled returns a pool whose connections lead to the PgBouncer.
+// pooled returns a pool whose connections lead to the PgBouncer. There are few: a client that gives up while PgBouncer has it
+// wait stays in its queue, and costs it a connection to the server, of which it makes one after the other.
 func (p patroni) pooled(t *testing.T, changes ...func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	return newPool(t, p.bouncer.URL(), append(changes, func(c *pgxpool.Config) {
+		c.MaxConns = 4
 		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec // which every PgBouncer takes in transaction mode
 	})...)
 }
@@ -82,15 +84,15 @@ func (p patroni) caughtUp(t *testing.T) {
 	replayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
 }
 
-// steady is for a PgBouncer, whose connections are made anew, one after the other, if their clients give up soon.
-var steady = idempotency.Options{Lease: time.Minute, StoreTimeout: brief.StoreTimeout}
-
 // A primary that Patroni replaces loses nothing with synchronous_mode. Without, the standby may lack the last records: with
 // leases these operations run again, in transactions their effects are lost as well. PgBouncer, in transaction mode, is sent
 // to each new primary.
 func TestPatroniFailsOver(t *testing.T) {
 	t.Parallel()
-	for mode, opts := range map[string]idempotency.Options{"synchronous": steady, "asynchronous": brief} {
+	for mode, opts := range map[string]idempotency.Options{
+		"synchronous":  {Lease: time.Minute, StoreTimeout: 5 * time.Second},
+		"asynchronous": {Lease: 5 * time.Second, StoreTimeout: 5 * time.Second},
+	} {
 		for kind := range kinds {
 			t.Run(fmt.Sprint(mode, ", ", kind), func(t *testing.T) {
 				t.Parallel()

@@ -88,7 +88,7 @@ func TestPatroniVersions(t *testing.T) {
 	}
 	stores := versions(t, pgxstore.New(pool("older"), pgxstore.Options{}),
 		pgxstore.New(pool("newer"), pgxstore.Options{DigestNames: true}))
-	s := newShop(t, steady, &memory{}, stores...)
+	s := newShop(t, idempotency.Options{Lease: time.Minute, StoreTimeout: 5 * time.Second}, &memory{}, stores...)
 	var found counts
 	failovers := effort.Of(4)
 	for n := range failovers {
