@@ -89,12 +89,8 @@ func (p *Proxy) Addr() string { return p.addr }
 // servers, and their flights are counted together.
 func (p *Proxy) Also(t testing.TB, target string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	context.AfterFunc(p.ctx, func() { _ = listener.Close() })
-	p.running.Go(func() { p.accept(listener, target) })
+	listener := listen(t)
+	p.running.Go(func() { relay(p.ctx, &p.running, listener, target, p.carry) })
 	return listener.Addr().String()
 }
 
@@ -141,24 +137,8 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-func (p *Proxy) accept(listener net.Listener, target string) {
-	for {
-		client, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		p.running.Go(func() { p.serve(client, target) })
-	}
-}
-
-func (p *Proxy) serve(client net.Conn, target string) {
-	defer client.Close()
-	var dialer net.Dialer
-	server, err := dialer.DialContext(p.ctx, "tcp", target)
-	if err != nil {
-		return
-	}
-	l := newLink(p, client, server.(*net.TCPConn))
+func (p *Proxy) carry(client net.Conn, server *net.TCPConn) {
+	l := newLink(p, client, server)
 	defer close(l.done)
 	defer context.AfterFunc(p.ctx, l.close)()
 	defer l.close()
