@@ -3,7 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
-	"strconv"
+	"regexp"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,11 +15,14 @@ import (
 // Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
 // returns all findings joined. Each has one of these types, for [errors.AsType] to find:
 //
-//   - [*idempotency.UnsafeSetting]: the server is a standby or older than PostgreSQL 14, it or its standbys may forget what
+//   - [*idempotency.UnsafeSetting]: the server is a standby, it or its standbys may forget what
 //     was acknowledged, the table is not logged, or a pooler refuses transactions.
 //   - [*UnreadyTable]: the table is missing, out of date, newer than this package, or made with another PartitionDays;
 //     somebody has changed its columns; or nobody creates its partitions.
 //   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.
+//
+// It returns [ErrEngine] alone for a server on which the stores do not work. For other engines that are allowed, and for those
+// that do not say what they are, it returns an UnsafeSetting with the name "version()": no store was ever run there.
 //
 // Any other error says that the options are wrong, or that the server could not be asked. [idempotency.Findings]
 // returns the findings one by one.
@@ -39,17 +42,17 @@ func (t *Table) Check(ctx context.Context) error {
 type check struct {
 	*Table
 	conn     *pgxpool.Conn
-	tooOld   bool // the server
+	unfit    bool // the server
 	findings []error
 }
 
 // run finds as much as it can before there is an error.
 func (c *check) run(ctx context.Context) error {
 	for _, ask := range []func(context.Context) error{
-		c.askServer, c.askTable, c.askLogged, c.askPrivileges, c.askRowSecurity, c.askStandbys,
+		c.askEngine, c.askServer, c.askTable, c.askLogged, c.askPrivileges, c.askRowSecurity, c.askStandbys,
 		c.askTransactions, // last, because a pooler that refuses them closes the connection
 	} {
-		if err := ask(ctx); err != nil || c.tooOld { // the other questions need what it does not have
+		if err := ask(ctx); err != nil || c.unfit { // the other questions need what it does not have
 			return err
 		}
 	}
@@ -72,10 +75,7 @@ func (c *check) each(ctx context.Context, columns []any, do func(), query string
 	return err
 }
 
-const (
-	versionSetting = "server_version_num"
-	standbySetting = "synchronous_standby_names"
-)
+const standbySetting = "synchronous_standby_names"
 
 // hazards are the settings that the promise rests on.
 var hazards = []struct {
@@ -83,7 +83,6 @@ var hazards = []struct {
 	unsafe func(value string, all settings) bool
 	risk   string
 }{
-	{versionSetting, isBefore14, "the statements need PostgreSQL 14 or newer"},
 	{"in_hot_standby", is("on"), "a standby can neither claim nor know the last records"},
 	{"default_transaction_read_only", is("on"), "nothing can be claimed or recorded"},
 	{"synchronous_commit", is("off"), "a crash loses the last records"},
@@ -106,10 +105,24 @@ func withStandby(unsafe string) func(string, settings) bool {
 	return func(value string, all settings) bool { return value == unsafe && all[standbySetting] != "" }
 }
 
-// isBefore14 reports whether a server lacks date_bin and DETACH PARTITION CONCURRENTLY.
-func isBefore14(value string, _ settings) bool {
-	version, err := strconv.Atoi(value)
-	return err == nil && version < 14_00_00
+// genuine is what every PostgreSQL says of itself, whoever has built it.
+var genuine = regexp.MustCompile(`^PostgreSQL [1-9]\d\S*.* on .+, compiled by `)
+
+// askEngine reports another engine than PostgreSQL.
+func (c *check) askEngine(ctx context.Context) error {
+	if err := c.admit(c.conn.Conn()); err != nil {
+		c.findings, c.unfit = append(c.findings, err), true
+		return nil
+	}
+	var version string
+	err := c.conn.QueryRow(ctx, "SELECT version()").Scan(&version)
+	switch e, _ := engineOf(c.conn.Conn()); {
+	case e != nil:
+		c.unsafe("version()", version, e.Name+" was only read about: no store was ever run there")
+	case err == nil && !genuine.MatchString(version):
+		c.unsafe("version()", version, "no engine is known that says so: the promise of the store may not hold there")
+	}
+	return err
 }
 
 // askServer reports settings as the session has them.
@@ -125,7 +138,6 @@ func (c *check) askServer(ctx context.Context) error {
 			c.unsafe(h.name, value, h.risk)
 		}
 	}
-	c.tooOld = isBefore14(all[versionSetting], all)
 	return nil
 }
 

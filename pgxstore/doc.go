@@ -1,4 +1,5 @@
-// Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx.
+// Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx. The README says which other engines
+// it allows, and why it refuses the rest, with [ErrEngine].
 //
 // There are two stores; the README of package idempotency says which one a handler needs. With [TxStore], the handler
 // writes in the transaction of its record. Claim, rows and record are one transaction, so the rows are there exactly

@@ -70,7 +70,7 @@ func isBroken(err error) bool {
 	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
 		return false // the answer came, from a table that is not as it was made
 	}
-	if errors.Is(err, errUnconfirmed) {
+	if errors.Is(err, errUnconfirmed) || errors.Is(err, ErrEngine) {
 		return false // the answer came, perhaps from another server than the one before
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)

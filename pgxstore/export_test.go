@@ -10,7 +10,7 @@ import (
 func (o Options) At(now string) Options { return o.at(now) }
 
 // Statement returns a statement as a store sends it.
-func (o Options) Statement(file string) string { return o.statement(file) }
+func (o Options) Statement(file string) string { return byPlace.Replace(o.statement(file)) }
 
 // Commits reports whether a transaction refuses sql as a commit.
 func Commits(sql string) bool { return commits(sql) }
@@ -25,7 +25,7 @@ func (o Options) Statements() map[string]string {
 	for _, entry := range entries {
 		name := strings.TrimSuffix(entry.Name(), ".sql")
 		if !strings.HasPrefix(name, "0001_") && name != "record" {
-			statements[name] = o.read(name)
+			statements[name] = byPlace.Replace(o.read(name))
 		}
 	}
 	for _, name := range []string{"record_first", "record_next"} {
@@ -37,4 +37,23 @@ func (o Options) Statements() map[string]string {
 // LockNumber returns what advisory locks call a key.
 func LockNumber(o Options, key idempotency.Key) int64 {
 	return NewTable(nil, o).lockNumber(key.Digest())
+}
+
+// Features are what the statements use beyond what every engine has.
+var Features = features
+
+// Who uses a feature.
+const (
+	ByStore     = byStore
+	ByTxStore   = byTxStore
+	ByOperators = byOperators
+	ByExpiry    = byExpiry
+)
+
+// EngineRows returns the table of the README.
+func EngineRows() (rows []string) {
+	for _, e := range engines {
+		rows = append(rows, e.Row(features, byStore, byTxStore))
+	}
+	return rows
 }

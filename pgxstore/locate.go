@@ -22,21 +22,22 @@ func (t *Table) located(ctx context.Context) (statements, error) {
 	return all, nil
 }
 
-// locate returns the options with the schema of the table, which is the first one of the search path that has it.
+// locate returns the options with the schema of the table, which is the first one of the search path that has it. It refuses a
+// server on which the stores cannot be used, at the first use of each store.
 func (t *Table) locate(ctx context.Context) (Options, error) {
 	opts := t.opts
-	if opts.Schema != "" {
-		return opts, nil
-	}
 	var schema *string
 	err := t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+		if err := t.admit(conn); err != nil || opts.Schema != "" {
+			return err
+		}
 		return conn.QueryRow(ctx, `SELECT (SELECT n.nspname
 FROM unnest(current_schemas(false)) WITH ORDINALITY AS s (name, place)
 JOIN pg_namespace n ON n.nspname = s.name JOIN pg_class c ON c.relnamespace = n.oid
 WHERE c.relname = $1::text ORDER BY s.place LIMIT 1)`, pgx.QueryExecModeExec, opts.table()).Scan(&schema)
 	})
 	switch {
-	case err != nil:
+	case err != nil || opts.Schema != "":
 		return opts, err
 	case schema == nil:
 		return opts, t.unready(callMigrate, "there is no table %s", opts.name(""))

@@ -32,8 +32,11 @@ func (t *Table) Maintain(ctx context.Context) error {
 	if t.pool.Config().MaxConns < 2 {
 		return errors.New("pgxstore: maintain: a pool of two connections is needed") // one would wait for itself
 	}
-	remove := t.deleteExpired
-	var err error
+	e, err := t.admitted(ctx)
+	if err != nil {
+		return failure("maintain", err)
+	}
+	remove := func(ctx context.Context) error { return t.deleteExpired(ctx, e) }
 	if t.opts.divided() {
 		remove = t.dropExpired
 		err = pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(tx pgx.Tx) error { return t.createMissing(ctx, tx) })

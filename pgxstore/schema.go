@@ -50,6 +50,9 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if t.faults != nil {
 		return t.faults
 	}
+	if _, err := t.admitted(ctx); err != nil {
+		return failure("migrate", err)
+	}
 	if err := makeSchema(ctx, pool, opts); err != nil {
 		return failure("migrate", err)
 	}

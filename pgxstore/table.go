@@ -15,6 +15,7 @@ import (
 type Table struct {
 	pool   *pgxpool.Pool
 	opts   Options
+	by     string        // who uses it: New, or NewTx
 	faults error         // of opts
 	space  uint64        // keeps the locks of one table apart from those of another
 	spare  chan struct{} // is full while there is a connection beyond those of the pool
@@ -31,7 +32,8 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h := fnv.New64a()
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
 	t := &Table{
-		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1), made: time.Now(),
+		pool: pool, opts: opts, by: byStore, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1),
+		made: time.Now(),
 	}
 	if pool != nil {
 		t.most = int64(pool.Config().MaxConns)

@@ -45,7 +45,9 @@ var _ idempotency.Store = (*TxStore)(nil)
 // Requests that wait for the operation hold none. [Migrate] makes the table.
 func NewTx(pool *pgxpool.Pool, opts Options) *TxStore {
 	idle := max(1, cmp.Or(opts.IdleTimeout, time.Minute).Milliseconds())
-	return &TxStore{Table: NewTable(pool, opts), beginning: opts.begin(), idleTimeout: idle}
+	table := NewTable(pool, opts)
+	table.by = byTxStore
+	return &TxStore{Table: table, beginning: opts.begin(), idleTimeout: idle}
 }
 
 // Transactional tells idempotency.New that no handler may run without its transaction.

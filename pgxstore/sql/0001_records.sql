@@ -37,7 +37,7 @@ DO $index$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
         WHERE i.indrelid = {records_text}::regclass AND c.relname = {expiry_index_text}) THEN
-        CREATE INDEX {expiry_index} ON {records} (expires_minute);
+        CREATE INDEX {expiry_index} ON {records} (expires_minute ASC); -- which YugabyteDB must be told
     END IF;
 END $index$;
 

@@ -47,7 +47,7 @@ DO $index$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
         WHERE i.indrelid = '"idempotency_records"'::regclass AND c.relname = 'idempotency_records_expires') THEN
-        CREATE INDEX "idempotency_records_expires" ON "idempotency_records" (expires_minute);
+        CREATE INDEX "idempotency_records_expires" ON "idempotency_records" (expires_minute ASC); -- which YugabyteDB must be told
     END IF;
 END $index$;
 

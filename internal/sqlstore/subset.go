@@ -1,0 +1,75 @@
+package sqlstore
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// What is here is for the tests of the stores: they hold statements and READMEs to what is said of engines.
+
+var sqlWord = regexp.MustCompile(`[A-Za-z_]\w*`)
+
+// Outside returns what tells statements that have a word which is neither plain nor a sign of a feature of those uses. What
+// quoted matches has no words: comments, strings and names in quotes.
+func Outside(features []Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
+	words := strings.Fields(plain)
+	for _, f := range features {
+		if f.IsUsedBy(uses) {
+			words = append(words, strings.Fields(f.Words)...)
+		}
+	}
+	slices.Sort(words)
+	return func(statement string) bool {
+		text := strings.ToLower(quoted.ReplaceAllString(statement, " "))
+		return slices.ContainsFunc(sqlWord.FindAllString(text, -1), func(word string) bool {
+			_, inside := slices.BinarySearch(words, word)
+			return !inside
+		})
+	}
+}
+
+// Row returns what a table in a README says of the engine: who may use it, what was run, and why.
+func (e Engine) Row(features []Feature, uses ...string) string {
+	var cells, reasons []string
+	users := map[string][]string{} // of a reason
+	for _, use := range uses {
+		missing := e.Missing(features, use)
+		if len(missing) == 0 {
+			cells = append(cells, "allowed")
+			continue
+		}
+		cells = append(cells, "refused")
+		reason := link(missing[0].Name, missing[0].Lacks[e.Name])
+		if len(users[reason]) == 0 {
+			reasons = append(reasons, reason)
+		}
+		users[reason] = append(users[reason], "`"+use+"`")
+	}
+	for i, reason := range reasons {
+		reasons[i] = "no " + reason + " for " + strings.Join(users[reason], " and ")
+	}
+	if slices.Contains(cells, "allowed") {
+		reasons = append(reasons, "documented: "+strings.Join(e.sources(features, uses), ", "))
+	}
+	name := strings.TrimSpace(e.Name + " " + strings.Join(e.Versions, ", "))
+	return fmt.Sprintf("| %s | %s | read about, never run | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
+}
+
+// sources returns the features that the engine says it has, each with where it says so.
+func (e Engine) sources(features []Feature, uses []string) (links []string) {
+	for _, f := range features {
+		if source := f.Has[e.Name]; source != "" && f.IsUsedBy(uses) {
+			links = append(links, link(f.Name, source))
+		}
+	}
+	return links
+}
+
+func link(text, source string) string {
+	if source == "" {
+		return text
+	}
+	return fmt.Sprintf("[%s](%s)", text, source)
+}
