@@ -21,7 +21,10 @@ import (
 //   - a session that reads what is not committed;
 //   - a Galera cluster: locks of a transaction do not reach its other nodes, and one of them may show old records;
 //   - a table without its index, or of an engine that has no transactions;
-//   - a pool that may have more connections than the server allows.
+//   - a pool that may have more connections than the server allows;
+//   - another engine than MySQL and MariaDB: no store was ever run there.
+//
+// It returns [ErrEngine] alone, on a server on which the store does not work.
 //
 // Any other error says that the options are wrong, that the server could not be asked, or that the store does not work:
 // the table is missing or of another version, say, or the user lacks a privilege for one of the statements.
@@ -36,6 +39,13 @@ func (t *Table) Check(ctx context.Context) error {
 	}
 	defer conn.Close()
 	c := &check{Table: t, conn: conn}
+	err = conn.QueryRowContext(ctx, askVersion).Scan(&c.says)
+	if err == nil {
+		err = t.refusal(c.says)
+	}
+	if err != nil {
+		return errors.Join(failure("check", err))
+	}
 	for _, ask := range []func(context.Context) error{
 		c.askServer, c.askClock, c.askReplicas, c.askTable, c.askIndex, c.askStatements,
 	} {
@@ -50,6 +60,7 @@ func (t *Table) Check(ctx context.Context) error {
 type check struct {
 	*Table
 	conn     *sql.Conn
+	says     string // what VERSION() returns
 	node     string
 	settings settings
 	unready  bool // the table is missing, or differs
@@ -147,8 +158,19 @@ func (c *check) askServer(ctx context.Context) error {
 			c.unsafe(h.name, value, h.risk)
 		}
 	}
+	c.checkEngine()
 	c.checkPool()
 	return nil
+}
+
+// checkEngine reports another engine than MySQL and MariaDB.
+func (c *check) checkEngine() {
+	switch e, _ := engineOf(c.says); {
+	case e != nil:
+		c.unsafe("VERSION()", c.says, e.Name+" was only read about: no store was ever run there")
+	case foreign.MatchString(c.says):
+		c.unsafe("VERSION()", c.says, "this engine is not known: the promise of the store may not hold there")
+	}
 }
 
 // checkPool reports a pool that the server will refuse connections to. A statement then fails at once, where it would
@@ -160,7 +182,7 @@ func (c *check) checkPool() {
 	switch {
 	case most == 0:
 		c.unsafeAt("client", name, "unlimited", "under load the server refuses connections, or others get none")
-	case err == nil && most > allowed:
+	case err == nil && allowed > 0 && most > allowed: // zero means any number to TiDB
 		c.unsafeAt("client", name, strconv.Itoa(most), fmt.Sprintf("the server allows %d connections", allowed))
 	}
 }
@@ -240,7 +262,7 @@ func (c *check) askStatements(ctx context.Context) error {
 	var faults []error
 	for _, file := range []string{
 		"read", "insert", "replace", "extend", "complete", "release", "checkpoint", "checkpoints", "lock",
-		"forget", "resolve", "find_expired", "lock_expired", "delete_expired",
+		"forget", "resolve", "find_expired", lockExpired(c.says), "delete_expired",
 	} {
 		stmt, err := c.conn.PrepareContext(ctx, c.opts.statement(file))
 		switch {

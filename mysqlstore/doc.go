@@ -1,6 +1,6 @@
 // Package mysqlstore keeps the records of package idempotency in MySQL or MariaDB, by way of database/sql and
 // [github.com/go-sql-driver/mysql]. It needs MySQL 8.0, MariaDB 10.6, or a newer version. Its tests run on MariaDB
-// 10.11, and not on MySQL.
+// 10.11, and not on MySQL. The README says which other engines it allows, and why it refuses the rest, with [ErrEngine].
 //
 //	db.SetMaxOpenConns(50)
 //	db.SetMaxIdleConns(50)

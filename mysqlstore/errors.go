@@ -24,16 +24,19 @@ func isDuplicate(err error) bool { return hasNumber(err, 1062) }
 
 // isConflict reports whether another transaction was in the way, so that the statement has had no effect: a deadlock, a
 // wait for a lock that took too long or must not begin, a record that was changed since it was read, a table that was altered, a node of
-// a Galera cluster that is not ready, or a conflict with another member of a replication group.
-func isConflict(err error) bool { return hasNumber(err, 1213, 1205, 3572, 1020, 1615, 1047, 3101) }
+// a Galera cluster that is not ready, a conflict with another member of a replication group, or one of those by which TiDB says
+// that it has rolled back, and that a retry is safe.
+func isConflict(err error) bool {
+	return hasNumber(err, 1213, 1205, 3572, 1020, 1615, 1047, 3101, 8002, 8005, 8022, 8028, 9007)
+}
 
 // isCrowded reports whether the server has refused a connection because it, or the user, has too many.
 func isCrowded(err error) bool { return hasNumber(err, 1040, 1203, 1226) }
 
 // isFull reports whether there is no room for what was to be written: in the table, on the disk, or, for a response that
-// is too large, in a packet or in the redo log.
+// is too large, in a packet, in the redo log, or in a transaction or a row of TiDB.
 func isFull(err error) bool {
-	return hasNumber(err, 1114, 1021, 1041, 1153, 1118) || errors.Is(err, mysql.ErrPktTooLarge)
+	return hasNumber(err, 1114, 1021, 1041, 1153, 1118, 8004, 8025) || errors.Is(err, mysql.ErrPktTooLarge)
 }
 
 // refusesWrites reports whether the server was made read-only, as before it is replaced by another one.

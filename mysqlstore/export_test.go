@@ -17,3 +17,36 @@ func Waited(now, sysdate string) string {
 	waited := strings.NewReplacer("NOW(6)", literal(now), "SYSDATE(6)", literal(sysdate), began, "0").Replace(Now)
 	return "SELECT (" + waited + ") / 1e6"
 }
+
+// Features are what the statements use beyond what every engine has.
+var Features = features
+
+// Who uses a feature.
+const (
+	ByStore     = byStore
+	ByTxStore   = byTxStore
+	ByOperators = byOperators
+	ByExpiry    = byExpiry
+)
+
+// EngineRows returns the table of the README.
+func EngineRows() (rows []string) {
+	for _, e := range engines {
+		rows = append(rows, e.Row(features, byStore, byTxStore))
+	}
+	return rows
+}
+
+// Statements returns all statements, by the names of their files.
+func (o Options) Statements() map[string]string {
+	entries, err := files.ReadDir("sql")
+	if err != nil {
+		panic(err)
+	}
+	all := map[string]string{}
+	for _, entry := range entries {
+		name := strings.TrimSuffix(entry.Name(), ".sql")
+		all[name] = o.statement(name)
+	}
+	return all
+}

@@ -29,6 +29,9 @@ func (t *Table) Maintain(ctx context.Context) error {
 	if t.faults != nil {
 		return t.faults
 	}
+	if err := t.admit(ctx); err != nil {
+		return failure("maintain", err)
+	}
 	for last := (expired{digest: []byte{}, at: math.MinInt64}); ; {
 		found, err := t.findExpired(ctx, last)
 		if err == nil && len(found) > 0 {
@@ -57,7 +60,7 @@ func (t *Table) findExpired(ctx context.Context, last expired) (found []expired,
 // delete deletes records, but for those that are gone by now, belong to a new operation, or are locked. Its transaction
 // locks no gaps between records, in which others insert.
 func (t *Table) delete(ctx context.Context, found []expired) error {
-	lock, err := t.statements.get(ctx, "lock_expired")
+	lock, err := t.statements.get(ctx, lockExpired(*t.says.Load()))
 	if err != nil {
 		return err
 	}

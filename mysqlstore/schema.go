@@ -32,6 +32,9 @@ func Migrate(ctx context.Context, db *sql.DB, opts Options) error {
 	if t.faults != nil {
 		return t.faults
 	}
+	if err := t.admit(ctx); err != nil {
+		return failure("migrate", err)
+	}
 	for _, m := range Migrations(opts) {
 		err := t.retry(ctx, func() error {
 			_, err := db.ExecContext(ctx, m.SQL)

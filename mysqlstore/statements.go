@@ -14,11 +14,19 @@ import (
 //go:embed sql
 var files embed.FS
 
+// waiting, behind the name of a file, stands for the statement that waits for what others have locked.
+const waiting = " waiting"
+
 // statement returns a file of the directory sql for the table.
 func (o Options) statement(file string) string {
+	skip := "SKIP LOCKED"
+	file, waits := strings.CutSuffix(file, waiting)
+	if waits {
+		skip = ""
+	}
 	digests := strings.Repeat("UNHEX(?), ", deleteBatch-1) + "UNHEX(?)"
 	return strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"), "{digests}", digests,
-		"{lock_name}", sqlstore.Statement(files, "lock_name")).Replace(sqlstore.Statement(files, file))
+		"{lock_name}", sqlstore.Statement(files, "lock_name"), "{skip_locked}", skip).Replace(sqlstore.Statement(files, file))
 }
 
 // digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes

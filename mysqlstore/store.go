@@ -35,6 +35,9 @@ func (s *Store) Begin(
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
+	if err := s.admit(ctx); err != nil {
+		return idempotency.Record{}, nil, failure("claim", err)
+	}
 	return sqlstore.Claim(ctx, leases{s.Table}, key, &request)
 }
 

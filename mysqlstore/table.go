@@ -11,7 +11,9 @@ import (
 type Table struct {
 	db         *sql.DB
 	opts       Options
-	faults     error // of opts
+	by         string                 // who uses it: New, or NewTx
+	says       atomic.Pointer[string] // what VERSION() of a server that was admitted returned; nil: not asked
+	faults     error                  // of opts
 	statements prepared
 	largest    atomic.Int64 // packet that the server takes, in bytes
 	dropping   sync.Mutex   // held while connections to a read-only server are closed
@@ -19,5 +21,5 @@ type Table struct {
 
 // NewTable returns the table that stores with the same options use. Faults of opts are errors of its methods.
 func NewTable(db *sql.DB, opts Options) *Table {
-	return &Table{db: db, opts: opts, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
+	return &Table{db: db, opts: opts, by: byStore, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
 }

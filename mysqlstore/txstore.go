@@ -35,7 +35,9 @@ var _ idempotency.Store = (*TxStore)(nil)
 // Requests that wait for the operation hold none. [Migrate] makes the table. Faults of opts are errors of Begin, Check
 // and Maintain, which report all of them together.
 func NewTx(db *sql.DB, opts Options) *TxStore {
-	return &TxStore{NewTable(db, opts), expandTx(opts)}
+	table := NewTable(db, opts)
+	table.by = byTxStore
+	return &TxStore{table, expandTx(opts)}
 }
 
 // Transactional tells idempotency.New that no handler may run without its transaction.
@@ -47,6 +49,9 @@ func (s *TxStore) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
+	}
+	if err := s.admit(ctx); err != nil {
+		return idempotency.Record{}, nil, failure("claim", err)
 	}
 	a := &attempt{store: s, digest: key.Digest(), names: sqlstore.NamesOf(key), request: &request}
 	found, err := s.begin(ctx, a)

@@ -1,0 +1,238 @@
+package mysqlstore_test
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+	"github.com/idempotency-go/idempotency/mysqlstore"
+)
+
+// says has a server say what it is.
+func says(version string) func(string) string {
+	return func(statement string) string { return strings.ReplaceAll(statement, "VERSION()", "'"+version+"'") }
+}
+
+// A server that says what it is is refused at the first use, by Migrate and by Check, unless the documentation of its engine has
+// all that the statements need, in a release that was read about.
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	const needs = "mysqlstore: the server cannot be used: "
+	for version, want := range map[string]struct{ new, tx string }{ // what the errors of the stores say; empty: none
+		"8.0.11-TiDB-v8.5.6":            {tx: "TiDB: NewTx needs GET_LOCK without a wait, which it lacks: https://"},
+		"8.0.11-TiDB-v7.5.2-serverless": {tx: "TiDB: NewTx needs"},
+		"8.0.11-TiDB-v9.0.0-beta.1":     {`TiDB: version "9.0.0" is unknown, not one of 7.5, 8.1, 8.5`, "TiDB: NewTx needs"},
+		"5.7.25-TiDB-v6.1.0":            {`TiDB: version "6.1.0" is unknown`, "TiDB: NewTx needs"},
+		"8.0.11-TiDB":                   {`TiDB: version "" is unknown`, "TiDB: NewTx needs"},
+		"8.0.30-Vitess":                 {"Vitess: New needs keys that are unique in the whole table", "Vitess: NewTx needs"},
+		"8.0.23-PlanetScale":            {"PlanetScale: New needs keys that are unique in the whole table", "PlanetScale: NewTx needs"},
+		"5.7.44-log":                    {`version "5.7.44-log" is older than MySQL 8.0 or MariaDB 10.6`, "is older"},
+		"5.5.5-10.5.23-MariaDB":         {"is older than MySQL 8.0", "is older"},
+		"8.0.36-0ubuntu0.22.04.1":       {},
+		"9.7.1":                         {},
+		"8.4.0-u3-cloud":                {},
+		"5.5.5-10.11.6-MariaDB-log":     {},
+		"12.3.1-MariaDB-ubu2404":        {},
+		"8.0.32-FooDB-v3.1":             {},
+		"what a surprise":               {},
+	} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			opts := newOptions()
+			require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
+			db := pool(t, (&wire{edit: says(version)}).through(t))
+			lease, tx := mysqlstore.New(db, opts), mysqlstore.NewTx(db, opts)
+			for store, want := range map[idempotency.Store]string{lease: want.new, tx: want.tx} {
+				_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+				if claim != nil {
+					require.NoError(t, claim.Release(t.Context(), time.Minute))
+				}
+				require.Equal(t, want == "", claim != nil)
+				if want == "" {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorIs(t, err, mysqlstore.ErrEngine)
+				require.ErrorContains(t, err, needs)
+				require.ErrorContains(t, err, want)
+			}
+			for who, err := range map[string]error{
+				"Check": lease.Check(t.Context()), "Migrate": mysqlstore.Migrate(t.Context(), db, opts),
+				"Maintain": lease.Maintain(t.Context()),
+			} {
+				require.Equal(t, want.new != "", errors.Is(err, mysqlstore.ErrEngine), "%s: %v", who, err)
+			}
+			require.Equal(t, want.tx != "", errors.Is(tx.Check(t.Context()), mysqlstore.ErrEngine))
+		})
+	}
+}
+
+// Check reports an engine that is not known, and one that was only read about. A new MySQL is neither.
+func TestCheckOfEngines(t *testing.T) {
+	t.Parallel()
+	for version, found := range map[string]bool{
+		"8.0.11-TiDB-v8.1.2": true, "8.0.32-FooDB-v3.1": true, "5.7.25-OceanBase_CE-v4.2.1.2": false,
+		"9.7.1": false, "12.3.1-MariaDB-ubu2404": false,
+	} {
+		direct := pool(t, server(t).DSN())
+		_, table := newStore(t, direct)
+		db := pool(t, (&wire{edit: func(statement string) string {
+			return strings.ReplaceAll(says(version)(statement), "SHOW VARIABLES", unlimited)
+		}}).through(t))
+		unsafe, _ := findings(t, mysqlstore.NewTable(db, mysqlstore.Options{Table: table}))
+		require.Equal(t, found, unsafe["VERSION()"] == version, version)
+		require.NotContains(t, unsafe, "MaxOpenConns")
+	}
+}
+
+// unlimited are the variables of a server that allows any number of connections, as TiDB says it.
+const unlimited = `SELECT LOWER(VARIABLE_NAME), IF(VARIABLE_NAME = 'MAX_CONNECTIONS', '0', VARIABLE_VALUE)
+FROM information_schema.SESSION_VARIABLES`
+
+// The first use of a store asks what the server is, and no other.
+func TestEnginesTakeOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	db := pool(t, (&wire{edit: func(statement string) string {
+		if strings.Contains(statement, "VERSION()") {
+			asked.Add(1)
+		}
+		return statement
+	}}).through(t))
+	opts := newOptions()
+	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
+	asked.Store(0)
+	for _, store := range []idempotency.Store{mysqlstore.New(db, opts), mysqlstore.NewTx(db, opts)} {
+		completed(t, store, "key")
+		requireReplay(t, store, "key")
+		completed(t, store, "another")
+		execute(t, db, "DELETE FROM "+opts.Table)
+	}
+	require.Equal(t, int64(2), asked.Load())
+}
+
+// On an engine that cannot pass by what others have locked, Maintain is not told to.
+func TestMaintainWithoutSkipping(t *testing.T) {
+	t.Parallel()
+	var skipped atomic.Bool
+	tidb := says("8.0.11-TiDB-v8.5.6")
+	db := pool(t, (&wire{edit: func(statement string) string {
+		if strings.Contains(statement, "SKIP LOCKED") {
+			skipped.Store(true)
+		}
+		return tidb(statement)
+	}}).through(t))
+	store, table := newStore(t, db)
+	completed(t, store, "old")
+	completed(t, store, "new")
+	execute(t, db, "UPDATE "+table+" SET expires = 1 WHERE `key` = 'old'")
+	require.NoError(t, store.Maintain(t.Context()))
+	require.Equal(t, "new", one[string](t, db, "SELECT `key` FROM "+table))
+	require.False(t, skipped.Load())
+}
+
+// conflicts are errors by which MySQL, MariaDB and TiDB ask for a repetition.
+var conflicts = []uint16{1213, 1205, 8002, 8005, 8022, 8028, 9007}
+
+// The contract holds on a server that refuses each statement outside of the subset that the table of features declares, and
+// that answers one in eight with a conflict.
+func TestConformanceInTheSubset(t *testing.T) {
+	t.Parallel()
+	var failures atomic.Int64
+	refuse, tidb := refuseOutside(mysqlstore.ByStore, mysqlstore.ByOperators), says("8.0.11-TiDB-v8.5.6")
+	db := pool(t, (&wire{edit: tidb, answers: func(statement string) *mysql.MySQLError {
+		if err := refuse(statement); err != nil {
+			return err
+		}
+		if isEnd(statement) || rand.N(8) > 0 {
+			return nil
+		}
+		failures.Add(1)
+		return &mysql.MySQLError{Number: conflicts[rand.N(len(conflicts))], Message: "answered in place of the server"}
+	}}).through(t))
+	opts := newOptions()
+	require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
+	store := mysqlstore.New(db, opts)
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
+	require.Greater(t, failures.Load(), int64(50))
+}
+
+// isEnd reports whether a statement ends a transaction, which would go on if the server did not get it.
+func isEnd(statement string) bool { return statement == "COMMIT" || statement == "ROLLBACK" }
+
+// The lock of a TxStore is outside of what a Store needs.
+func TestTheSubsetIsSmall(t *testing.T) {
+	t.Parallel()
+	opts := newOptions()
+	require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
+	db := pool(t, (&wire{answers: refuseOutside(mysqlstore.ByStore)}).through(t))
+	completed(t, mysqlstore.New(db, opts), "key")
+	_, _, err := mysqlstore.NewTx(db, opts).Begin(t.Context(), keyOf("a lock"), request)
+	require.ErrorContains(t, err, "Error 1235")
+}
+
+func refuseOutside(uses ...string) func(string) *mysql.MySQLError {
+	outside := isOutside(uses...)
+	return func(statement string) *mysql.MySQLError {
+		if outside(statement) {
+			return &mysql.MySQLError{Number: 1235, Message: "outside of the subset"}
+		}
+		return nil
+	}
+}
+
+// isOutside returns what tells statements that are not in the subset which the table of features declares for those uses.
+func isOutside(uses ...string) func(statement string) bool {
+	return sqlstore.Outside(mysqlstore.Features, plainSQL, quoted, uses...)
+}
+
+// Each statement keeps to plain SQL, and to the features that the table names for its use.
+func TestStatementsKeepToTheSubset(t *testing.T) {
+	t.Parallel()
+	for name, statement := range (mysqlstore.Options{}).Statements() {
+		use := []string{mysqlstore.ByStore, mysqlstore.ByOperators}
+		switch {
+		case strings.HasPrefix(name, "tx_"):
+			use = []string{mysqlstore.ByTxStore}
+		case strings.HasSuffix(name, "_expired"):
+			use = []string{mysqlstore.ByStore, mysqlstore.ByExpiry}
+		}
+		require.False(t, isOutside(use...)(statement), "%s: %s", name, statement)
+	}
+	for _, word := range []string{"get_lock", "skip", "share", "last_insert_id", "found_rows"} {
+		require.True(t, isOutside(mysqlstore.ByStore, mysqlstore.ByOperators)("SELECT "+word), word)
+	}
+}
+
+// The page says of each engine what the table does.
+func TestReadmeNamesEngines(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, row := range mysqlstore.EngineRows() {
+		require.True(t, strings.Contains(string(readme), row), "%s", row)
+	}
+}
+
+// quoted are comments, strings, literals, names in quotes, and what is put into a statement: they have no words.
+var quoted = regexp.MustCompile("(?s)--[^\\n]*|(?:x|_utf8mb4 x)?'(?:[^']|'')*'|`[^`]*`|\\{\\w+\\}")
+
+// plainSQL are the words of SQL, the types, the functions and the variables that every engine has which is in the table.
+const plainSQL = `and answer_size as attempt autocommit bigint binary by cast character coalesce collate comment commit concat concat_ws
+create created database default delete desc asc digest distinct drop dual else end case when then endpoint engine
+exists expires fingerprint force from greatest group hex having if in index innodb insert int into is join key lease
+left length limit lock longblob m max_allowed_packet mediumblob mod name not null on one or order r response rollback
+select set sha2 start steps sum count table text token transaction transaction_isolation true tx_isolation unhex
+update use user_id utf8mb4 utf8mb4_bin values version wait_timeout where`
