@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // What is here is for the tests of the stores: they hold statements and READMEs to what is said of engines.
@@ -21,12 +22,18 @@ func Outside(features []Feature, plain string, quoted *regexp.Regexp, uses ...st
 		}
 	}
 	slices.Sort(words)
+	var known sync.Map // of statements, which are sent again and again
 	return func(statement string) bool {
+		if outside, ok := known.Load(statement); ok {
+			return outside.(bool)
+		}
 		text := strings.ToLower(quoted.ReplaceAllString(statement, " "))
-		return slices.ContainsFunc(sqlWord.FindAllString(text, -1), func(word string) bool {
+		outside := slices.ContainsFunc(sqlWord.FindAllString(text, -1), func(word string) bool {
 			_, inside := slices.BinarySearch(words, word)
 			return !inside
 		})
+		known.Store(statement, outside)
+		return outside
 	}
 }
 
