@@ -55,7 +55,7 @@ var all = []proof{
 	{
 		name: "patroni", beside: true,
 		what: "PostgreSQL under Patroni, behind PgBouncer, that fails over under load; two versions of a service meanwhile",
-		command: fewerInCI("0.04", goTest("./internal/proof/servers", "-timeout=1h", "-parallel=2", "-run=TestPatroni"),
+		command: fewerInCI("0.04", goTest("./internal/proof/servers", "-timeout=1h", "-parallel=3", "-run=TestPatroni"),
 			"-run=TestPatroniFailsOver/^synchronous|TestPatroniVersions"),
 	},
 	{
