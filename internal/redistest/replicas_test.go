@@ -87,20 +87,11 @@ func TestRedisReplicaIsGone(t *testing.T) {
 // WAIT goes to the server that has the key, on the connection on which the answer went there.
 func TestRedisReplicasOfACluster(t *testing.T) {
 	t.Parallel()
-	masters := servertest.RedisCluster(t)
+	cluster := servertest.RedisClusterOfSix(t)
+	masters := cluster.Nodes()[:3]
 	replicas := make(map[string]*servertest.Server)
-	for _, master := range masters {
-		replica := servertest.Redis(t, "--cluster-enabled", "yes")
-		node, owner := testservice.NewRedisClient(t, replica.Addr()), testservice.NewRedisClient(t, master.Addr())
-		host, port, err := net.SplitHostPort(master.Addr())
-		require.NoError(t, err)
-		require.NoError(t, node.ClusterMeet(t.Context(), host, port).Err())
-		id := owner.Do(t.Context(), "CLUSTER", "MYID").Val().(string)
-		testservice.Until(t, func() bool { return node.ClusterReplicate(t.Context(), id).Err() == nil })
-		testservice.Until(t, func() bool {
-			return strings.Contains(owner.Info(t.Context(), "replication").Val(), "state=online")
-		})
-		replicas[master.Addr()] = replica
+	for i, master := range masters {
+		replicas[master.Addr()] = cluster.Nodes()[3+i]
 	}
 	client := testservice.NewClusterClient(t, masters)
 	for name, resp := range answersWithReplica {

@@ -36,7 +36,7 @@ func await(servers []*Server, question, what string, wanted func(told string) bo
 	return nil
 }
 
-// ask sends one command to a Redis server and returns the reply, which must be a simple or a bulk string.
+// ask sends one command to a Redis server and returns the reply, which must be a string or a number.
 func ask(s *Server, command string) (string, error) {
 	conn, err := net.Dial("tcp", s.Addr())
 	if err != nil {
@@ -63,7 +63,7 @@ func readReply(r *bufio.Reader) (string, error) {
 	}
 	kind, line := line[0], strings.TrimSpace(line[1:])
 	switch kind {
-	case '+':
+	case '+', ':':
 		return line, nil
 	case '$':
 		n, err := strconv.Atoi(line)

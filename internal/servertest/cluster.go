@@ -31,9 +31,12 @@ func StartRedisCluster(number int) (_ []*Server, err error) {
 	if err := introduce(masters); err != nil {
 		return nil, err
 	}
-	return masters, await(masters, "CLUSTER INFO", "a complete cluster", func(told string) bool {
-		return strings.Contains(told, "cluster_state:ok")
-	})
+	return masters, awaitCluster(masters, "cluster_state:ok")
+}
+
+// awaitCluster waits until each node says something of the cluster.
+func awaitCluster(nodes []*Server, wanted string) error {
+	return await(nodes, "CLUSTER INFO", wanted, func(told string) bool { return strings.Contains(told, wanted+"\r\n") })
 }
 
 // RedisCluster starts a cluster of three masters as [StartRedisCluster] does, for the duration of the test. See [Require].

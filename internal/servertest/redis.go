@@ -53,11 +53,18 @@ func startRedis(command func(path, dir string, port int) *exec.Cmd) (*Server, er
 	return s, nil
 }
 
+// peer is the user as whom replicas and sentinels come to a server. It has the password, too.
+const peer = "peer"
+
 // redisCommand gives the password through standard input, since everybody can read arguments.
 func redisCommand(path, dir string, port int, args ...string) *exec.Cmd {
 	own := []string{"-", "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--save", ""}
 	cmd := exec.Command(path, append(own, args...)...)
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("requirepass %[1]s\nmasterauth %[1]s\n", redisPassword))
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`requirepass %[1]s
+user %[2]s on >%[1]s ~* &* +@all
+masteruser %[2]s
+masterauth %[1]s
+`, redisPassword, peer))
 	return cmd
 }
 
@@ -68,4 +75,23 @@ func Redis(t testing.TB, args ...string) *Server {
 	Require(t, err)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// shutOut has a server hear no replica and no sentinel, until letIn is called. Its clients notice nothing.
+func shutOut(s *Server) (letIn func() error, err error) {
+	if _, err := ask(s, "ACL SETUSER "+peer+" off"); err != nil {
+		return nil, err
+	}
+	_, err = ask(s, "CLIENT KILL USER "+peer)
+	return func() error {
+		_, err := ask(s, "ACL SETUSER "+peer+" on")
+		return err
+	}, err
+}
+
+// awaitCopy waits until replicas have what their master has.
+func awaitCopy(replicas ...*Server) error {
+	return await(replicas, "INFO replication", "a copy of the master", func(told string) bool {
+		return strings.Contains(told, "master_link_status:up")
+	})
 }

@@ -3,6 +3,7 @@
 package servertest
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -59,9 +60,7 @@ func StartRedisSentinel(replicas int, args ...string) (_ *Sentinel, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, await(s.nodes[1:], "INFO replication", "a copy of the master", func(told string) bool {
-		return strings.Contains(told, "master_link_status:up")
-	})
+	return s, awaitCopy(s.nodes[1:]...)
 }
 
 // sentinelCommand gives the configuration, with the passwords, through standard input to a shell, which writes the file
@@ -72,10 +71,11 @@ exec "$0" sentinel.conf --sentinel --port "$1" --bind 127.0.0.1`
 	cmd := exec.Command("sh", "-c", run, path, strconv.Itoa(port))
 	cmd.Dir = dir
 	cmd.Stdin = strings.NewReader(strings.NewReplacer(
-		"MASTER", SentinelMaster, "PORT", master, "PASSWORD", redisPassword,
+		"MASTER", SentinelMaster, "PORT", master, "PASSWORD", redisPassword, "PEER", peer,
 	).Replace(`requirepass PASSWORD
 sentinel sentinel-pass PASSWORD
 sentinel monitor MASTER 127.0.0.1 PORT 2
+sentinel auth-user MASTER PEER
 sentinel auth-pass MASTER PASSWORD
 sentinel down-after-milliseconds MASTER 2000
 sentinel failover-timeout MASTER 6000
@@ -137,6 +137,34 @@ func (s *Sentinel) AwaitFailover(old *Server) error {
 	return s.await("a failover", func(told string) bool {
 		return strings.Contains(told, ",status=ok,") && !strings.Contains(told, "address="+old.Addr()+",")
 	})
+}
+
+// Isolate cuts the master off from the sentinels and from all replicas but those that are cut off with it, until heal is
+// called. Clients still reach it.
+func (s *Sentinel) Isolate(master *Server, with ...*Server) (heal func() error, err error) {
+	var heals []func() error
+	for _, node := range append([]*Server{master}, with...) {
+		letIn, err := shutOut(node)
+		if err != nil {
+			return nil, err
+		}
+		heals = append(heals, letIn)
+	}
+	for _, replica := range with { // as a client it gets in
+		if _, err := ask(replica, `CONFIG SET masteruser ""`); err != nil {
+			return nil, err
+		}
+		heals = append(heals, func() error {
+			_, err := ask(replica, "CONFIG SET masteruser "+peer)
+			return err
+		})
+	}
+	return func() (err error) {
+		for _, heal := range heals {
+			err = errors.Join(err, heal())
+		}
+		return err
+	}, nil
 }
 
 // Close ends all servers and removes their directories.
