@@ -33,7 +33,8 @@ type RedisOptions struct {
 	// Replicas is how many replicas must have an answer before Complete succeeds. The command WAIT goes out with the
 	// answer, in the same round trip. If too few replicas have the answer, the store tries again until the end of
 	// StoreTimeout. Then the client gets its answer all the same ([OutcomeUnrecorded]), and the background goes on until
-	// there are enough replicas. So with too few replicas, each first execution takes StoreTimeout. Replays do not wait.
+	// there are enough replicas. So with too few replicas, each first execution takes StoreTimeout. Replays do not wait: a
+	// retry may get an answer that the replicas do not have yet.
 	//
 	// An answer that all replicas have survives every failover. If Replicas is less than their number, a failover by
 	// command may promote a replica that does not have the answer. Claims do not wait, so an operation that is under way

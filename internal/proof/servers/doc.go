@@ -7,4 +7,12 @@
 // Each fault has a loss. It says which answers the fault may cost according to the documentation, which it must not cost, and
 // which it is certain to cost, if any, by the instants at which a client asked for its answer and saw it. A test fails if more is
 // lost than may be, and also if less is lost than is certain: then the fault had no effect.
+//
+// Where replicas replace masters, each row is a fault and what answers wait for. An answer that was known to be on all replicas
+// when it was seen must not be lost. [The table] of such rows was measured by
+//
+//	go test -v -run TestRedisFailsOver ./internal/proof/servers -times 8
+//	go test -v -run TestRedisClusterFailsOver ./internal/proof/servers -times 8
+//
+// [The table]: https://github.com/idempotency-go/idempotency/blob/main/docs/operating.md#failover-of-redis
 package servers

@@ -28,6 +28,7 @@ type shop struct {
 	t        *testing.T
 	servers  []*httptest.Server
 	client   http.Client
+	patience time.Duration // of every other request, if it is longer than that of the client
 	provider *killtest.Provider
 	ledger   ledger
 	outcomes sync.Map // how many there were of each
@@ -47,6 +48,9 @@ type sale struct {
 	effects int       // as the ledger has it
 	lost    bool      // asked again, another execution has answered
 	differ  bool      // asked again, there was another answer without another execution
+
+	unrecorded bool // an answer was given that was not stored in time
+	replayed   bool // the answer was seen as one that the store had
 }
 
 // ledger is where a handler takes effect.
@@ -89,6 +93,9 @@ func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...id
 	opts.Observer = func(_ context.Context, e idempotency.Event) {
 		count, _ := s.outcomes.LoadOrStore(e.Outcome, new(atomic.Int64))
 		count.(*atomic.Int64).Add(1)
+		if e.Outcome == idempotency.OutcomeUnrecorded {
+			s.about(e.Key.ID, func(sale *sale) { sale.unrecorded = true })
+		}
 	}
 	for _, store := range stores {
 		guard, err := idempotency.New(store, idempotency.SingleUser, opts)
@@ -114,11 +121,7 @@ func (s *shop) outcome(o idempotency.Outcome) int64 {
 // sell charges, and then takes effect. It takes its time now and then, so that faults find handlers that run.
 func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get("Idempotency-Key")
-	s.mu.Lock()
-	if sale := s.sales[key]; sale != nil {
-		sale.runs++
-	}
-	s.mu.Unlock()
+	s.about(key, func(sale *sale) { sale.runs++ })
 	err := s.provider.Charge(r.Context())
 	time.Sleep(mathrand.N(20 * time.Millisecond))
 	if err == nil {
@@ -132,6 +135,15 @@ func (s *shop) sell(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, rand.Text()) // no two executions give the same answer
 	if strings.HasSuffix(key, "0") {      // which is stored in another way
 		_, _ = io.WriteString(w, strings.Repeat(".", 4<<10))
+	}
+}
+
+// about notes something of a key that was not audited yet.
+func (s *shop) about(key string, note func(*sale)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sale := s.sales[key]; sale != nil {
+		note(sale)
 	}
 }
 
@@ -170,43 +182,47 @@ func (s *shop) buy(key string) {
 	s.mu.Lock()
 	s.sales[key] = sale
 	s.mu.Unlock()
-	receipt := s.pay(key, s.servers)
+	receipt, replayed := s.pay(key, s.servers)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sale.receipt, sale.seen = receipt, time.Now()
+	sale.receipt, sale.replayed, sale.seen = receipt, replayed, time.Now()
 	s.seen.Add(1)
 }
 
 // pay asks one of these servers after the other until there is an answer.
-func (s *shop) pay(key string, servers []*httptest.Server) (receipt string) {
+func (s *shop) pay(key string, servers []*httptest.Server) (receipt string, replayed bool) {
 	n := mathrand.IntN(len(servers))
 	refusal := map[string]int{}
 	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); n++ {
-		receipt, err := s.ask(servers[n%len(servers)], key)
+		receipt, replayed, err := s.ask(servers[n%len(servers)], key)
 		if err == nil {
-			return receipt
+			return receipt, replayed
 		}
 		refusal[err.Error()]++
 		time.Sleep(10 * time.Millisecond)
 	}
 	s.t.Errorf("key %s is stuck: %v", key, refusal)
-	return ""
+	return "", false
 }
 
-func (s *shop) ask(server *httptest.Server, key string) (receipt string, err error) {
+func (s *shop) ask(server *httptest.Server, key string) (receipt string, replayed bool, err error) {
 	r, err := http.NewRequest(http.MethodPost, server.URL, strings.NewReader("pay"))
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	r.Header.Set("Idempotency-Key", key)
-	resp, err := s.client.Do(r)
+	client := s.client
+	if mathrand.IntN(2) == 0 {
+		client.Timeout = max(client.Timeout, s.patience)
+	}
+	resp, err := client.Do(r)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusCreated {
 		err = fmt.Errorf("%s: %s", resp.Status, body)
 	}
-	return string(body), err
+	return string(body), resp.Header.Get("Idempotent-Replayed") != "", err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -45,30 +46,66 @@ func TestRedisSlotsMove(t *testing.T) {
 	found.report(t)
 }
 
-// moveSlot moves a slot, with its keys, to the next server, as an operator does.
+// moveSlot moves a slot, with its keys, to the next server.
 func moveSlot(t *testing.T, nodes []*redis.Client, slot int) {
 	t.Helper()
-	do := func(node *redis.Client, args ...any) { require.NoError(t, node.Do(t.Context(), args...).Err()) }
 	owner := slot * len(nodes) / 16384
-	from, to := nodes[owner], nodes[(owner+1)%len(nodes)]
-	id := func(node *redis.Client) string { return node.ClusterMyID(t.Context()).Val() }
-	do(to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from))
-	do(from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to))
-	host, port, err := net.SplitHostPort(to.Options().Addr)
+	m := move{slot, nodes[owner], nodes[(owner+1)%len(nodes)]}
+	m.begin(t)
+	m.carry(t)
+	m.end(t, nodes[(owner+2)%len(nodes)])
+}
+
+// move is that of a slot from one server to another, in the steps that an operator takes.
+type move struct {
+	slot     int
+	from, to *redis.Client
+}
+
+func (m move) begin(t *testing.T) {
+	t.Helper()
+	m.set(t, m.to, "IMPORTING", m.from)
+	m.set(t, m.from, "MIGRATING", m.to)
+}
+
+// carry moves all keys.
+func (m move) carry(t *testing.T) {
+	t.Helper()
+	for m.some(t, 5) > 0 {
+	}
+}
+
+// some moves so many keys at most, and returns how many they were.
+func (m move) some(t *testing.T, most int) int {
+	t.Helper()
+	host, port, err := net.SplitHostPort(m.to.Options().Addr)
 	require.NoError(t, err)
-	for {
-		keys, err := from.ClusterGetKeysInSlot(t.Context(), slot, 5).Result()
-		require.NoError(t, err)
-		if len(keys) == 0 {
-			break
-		}
-		move := []any{"MIGRATE", host, port, "", 0, 5000, "AUTH", servertest.RedisPassword(), "KEYS"}
-		for _, key := range keys {
-			move = append(move, key)
-		}
-		do(from, move...)
+	keys, err := m.from.ClusterGetKeysInSlot(t.Context(), m.slot, most).Result()
+	require.NoError(t, err)
+	if len(keys) == 0 {
+		return 0
 	}
-	for _, node := range []*redis.Client{to, from, nodes[(owner+2)%len(nodes)]} { // the new owner is told first
-		do(node, "CLUSTER", "SETSLOT", slot, "NODE", id(to))
+	command := []any{"MIGRATE", host, port, "", 0, 5000, "REPLACE", "AUTH", servertest.RedisPassword(), "KEYS"}
+	for _, key := range keys {
+		command = append(command, key)
 	}
+	require.Eventually(t, func() bool { // a node may refuse that while another one is replaced
+		return m.from.Do(t.Context(), command...).Err() == nil
+	}, 30*time.Second, 100*time.Millisecond)
+	return len(keys)
+}
+
+// end tells the new owner first.
+func (m move) end(t *testing.T, others ...*redis.Client) {
+	t.Helper()
+	for _, node := range append([]*redis.Client{m.to, m.from}, others...) {
+		m.set(t, node, "NODE", m.to)
+	}
+}
+
+// set tells a node something of the slot.
+func (m move) set(t *testing.T, node *redis.Client, state string, other *redis.Client) {
+	t.Helper()
+	id := other.ClusterMyID(t.Context()).Val()
+	require.NoError(t, node.Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, state, id).Err())
 }

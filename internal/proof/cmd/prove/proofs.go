@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"time"
 )
@@ -50,7 +49,7 @@ var all = []proof{
 	},
 	{
 		name: "servers", command: fewerInCI("0.1", goTest("./internal/proof/servers", "-skip=TestPatroni")),
-		what: "Redis, PostgreSQL, PgBouncer and the nodes of a Galera cluster killed, emptied, replaced",
+		what: "Redis, PostgreSQL, PgBouncer and the nodes of clusters killed, emptied, replaced, cut off",
 	},
 	{
 		name: "patroni", beside: true,
@@ -103,16 +102,6 @@ var all = []proof{
 			return []string{
 				"env", "IDEMPOTENCY_REDIS=valkey-server", "go", "test", "-json", "-count=1", "-timeout=20m", "-run=Redis",
 				".", "./internal/proof", "./internal/proof/network", "./internal/proof/servers",
-			}
-		},
-	},
-	{
-		name: "sentinel", notInCI: true,
-		what: "failovers of Redis under load, by crash and by command",
-		command: func(o options) []string {
-			return []string{
-				"go", "test", "-json", "-count=1", "-timeout=" + fmt.Sprint(time.Duration(o.times)*30*time.Minute),
-				"-run=TestRedisSentinel", "./internal/redistest", "-args", "-failovers=" + strconv.Itoa(o.times),
 			}
 		},
 	},
