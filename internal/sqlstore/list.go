@@ -165,8 +165,7 @@ func scanEntry(rows *sql.Rows, now int64, listing *idempotency.Listing) {
 		return
 	}
 	r.Now = now
-	e := r.shown([sha256.Size]byte(digest))
-	e.Key, _ = r.key(e.Digest, nil)
+	e, _ := r.Listed([sha256.Size]byte(digest)) // the statement has found it readable
 	e.Size = size
 	if line, _ := recordline.ParseResponse(r.Response.V); line.OK && CheckStatus(int(line.Status)) == nil {
 		e.Status, e.Note = int(line.Status), line.Note

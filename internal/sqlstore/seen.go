@@ -27,7 +27,7 @@ func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotenc
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	e := s.shown(digest)
-	e.Size = int64(len(s.Names[0]) + len(s.Names[1]) + len(s.Names[2]) + len(s.Response.V) + len(s.Steps))
+	e.Size = s.NamesSize() + int64(len(s.Response.V)+len(s.Steps))
 	var err error
 	if e.Key, err = s.key(digest, key); err != nil {
 		return e, err
@@ -122,3 +122,13 @@ func (s *Seen) refusal(asked idempotency.Entry) error {
 	}
 	return nil
 }
+
+// Listed returns the entry of a listing, without what is in the response and in the checkpoints, and without the size.
+func (r *Row) Listed(digest [sha256.Size]byte) (idempotency.Entry, error) {
+	e := r.shown(digest)
+	e.Key, _ = r.key(digest, nil)
+	return e, r.checkValues(idempotency.Fingerprint{})
+}
+
+// NamesSize returns how many bytes the names of a record have.
+func (r *Row) NamesSize() int64 { return int64(len(r.Names[0]) + len(r.Names[1]) + len(r.Names[2])) }
