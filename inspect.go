@@ -105,8 +105,8 @@ func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 func (e Entry) OperationID() uuid.UUID { return operationID(e.Digest) }
 
 // Inspector is what a [Store] offers to people who ask what has happened. A [MemoryStore], a [RedisStore] and the stores of
-// pgxstore, mysqlstore and sqlitestore are Inspectors, and so is a store of package cache or seal in front of one of them. No
-// request needs it, and some of its methods are slow. It is safe for concurrent use.
+// the other modules are Inspectors, and so is a store of package cache or seal in front of one of them. No request needs it,
+// and some of its methods are slow. It is safe for concurrent use.
 //
 // The error of a method wraps [errors.ErrUnsupported] if the store, or the one behind it, cannot do this.
 type Inspector interface {

@@ -21,9 +21,8 @@
 // writes that the step has begun before it runs the step.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if its
-// claims are [idempotency.Checkpointer]s, as those of this module are, and of the modules pgxstore, mysqlstore and
-// sqlitestore. A transactional store forgets all that an attempt has done if it rolls back: [Beside] gives it a place for
-// steps outside of its transactions.
+// claims are [idempotency.Checkpointer]s, as those of this module are, and of the other modules. A transactional store forgets
+// all that an attempt has done if it rolls back: [Beside] gives it a place for steps outside of its transactions.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
 // characters other than "?". A result has at most [MaxResult] bytes of JSON, and all results of an operation with their

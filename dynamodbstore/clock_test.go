@@ -1,0 +1,109 @@
+package dynamodbstore_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+)
+
+// ahead has the service tell a time that is by so much ahead of this machine's.
+func (s *service) ahead(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.date = func() string { return time.Now().Add(d).UTC().Format(http.TimeFormat) }
+}
+
+// A process whose clock is far from that of the service claims nothing, replays nothing that may have expired, and tells
+// operators nothing. What it has claimed before, it completes.
+func TestClockIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{-time.Hour, -6 * time.Second, 6 * time.Second, time.Hour} {
+		t.Run(off.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			s.ahead(0)
+			store := dynamodbstore.New(s.client, dynamodbstore.Options{})
+			completed(t, store, "before")
+			_, claim := begun(t, store, "running")
+
+			s.ahead(off)
+			store.CheckClockAgain()
+			for _, id := range []string{"before", "new"} {
+				_, other, err := store.Begin(t.Context(), keyOf(id), request)
+				require.ErrorIs(t, err, dynamodbstore.ErrClock)
+				require.Nil(t, other)
+			}
+			require.Nil(t, s.item("new"))
+			_, err := store.Inspect(t.Context(), keyOf("before"))
+			require.ErrorIs(t, err, dynamodbstore.ErrClock)
+			_, err = store.List(t.Context(), idempotency.ListRequest{})
+			require.ErrorIs(t, err, dynamodbstore.ErrClock)
+			require.ErrorIs(t, store.Check(t.Context()), dynamodbstore.ErrClock)
+			require.NoError(t, claim.Extend(t.Context(), time.Minute))
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+
+			s.ahead(0)
+			store.CheckClockAgain()
+			requireReplay(t, store, "running", answer)
+		})
+	}
+}
+
+// A new process does not claim a key before it has compared the clocks.
+func TestClockIsWrongFromTheStart(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.ahead(-time.Minute)
+	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
+	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorIs(t, err, dynamodbstore.ErrClock)
+	require.Equal(t, "GetItem", s.taken())
+	store.CheckClockAgain()
+	s.inject("GetItem", fails(400, "InvalidSignatureException"))
+	_, _, err = store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorIs(t, err, dynamodbstore.ErrClock)
+	require.ErrorContains(t, err, "InvalidSignatureException")
+	s.ahead(2 * time.Second) // which Skew allows for
+	store = dynamodbstore.New(s.client, dynamodbstore.Options{})
+	begun(t, store, "key")
+}
+
+// An answer that is an error has a Date, too.
+func TestClockOfErrors(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.ahead(0)
+	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
+	completed(t, store, "key")
+	s.ahead(time.Hour)
+	requireReplay(t, store, "key", answer) // the answer is an error, and the first that tells
+	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorIs(t, err, dynamodbstore.ErrClock)
+}
+
+// A lease, and a record, lasts for Skew longer than was asked for: whoever is ahead by that much does not take it over.
+func TestSkewIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const skew = time.Hour
+	store := dynamodbstore.New(s.client, dynamodbstore.Options{Skew: skew})
+	before := time.Now()
+	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.NoError(t, err)
+	over := request
+	over.TakeOver = true
+	record, other, err := store.Begin(t.Context(), keyOf("key"), over)
+	require.NoError(t, err)
+	require.Nil(t, other)
+	require.InDelta(t, request.Lease+skew, record.LeaseLeft, float64(time.Minute))
+	require.GreaterOrEqual(t, s.number(t, "key", "lease"), before.Add(request.Lease+skew).UnixMicro())
+	require.GreaterOrEqual(t, s.number(t, "key", "expires"), before.Add(request.TTL+skew).UnixMicro())
+	require.NoError(t, claim.Complete(t.Context(), answer, 2*time.Hour))
+	require.GreaterOrEqual(t, s.number(t, "key", "expires"), before.Add(2*time.Hour+skew).UnixMicro())
+	require.Greater(t, s.number(t, "key", "remove_at"), s.number(t, "key", "expires")/1e6, "seconds")
+}

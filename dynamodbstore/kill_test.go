@@ -1,0 +1,45 @@
+package dynamodbstore_test
+
+import (
+	"flag"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/internal/killtest"
+)
+
+var deaths = flag.Int("deaths", 4, "how many processes the test kills")
+
+// Processes that share a table are killed at random. Whatever was acknowledged stays, and an operation is executed again
+// only if its attempt was killed, or overtaken, before it was acknowledged. It is charged once.
+func TestProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	effects := filepath.Join(t.TempDir(), "effects")
+	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
+	require.NoError(t, killtest.KillAll(*deaths, said, provider.Env(), mortalURL+"="+s.serve(t), mortalEffects+"="+effects))
+
+	repeated, err := said.Explain(t.Context(), dynamodbstore.New(s.client, local), effects)
+	require.NoError(t, err)
+	require.NoError(t, provider.Explain(said.Acknowledged()...))
+	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again; %s",
+		*deaths, len(said.Acknowledged()), repeated, provider)
+}
+
+const (
+	mortalURL     = "DYNAMODBSTORE_MORTAL"
+	mortalEffects = "DYNAMODBSTORE_MORTAL_EFFECTS"
+)
+
+// live executes operations until the process is killed.
+func live(url string) {
+	killtest.Live(func() (killtest.Work, error) {
+		store := dynamodbstore.New(newClient(url, http.DefaultTransport), local)
+		return killtest.Execute(store, os.Getenv(mortalEffects))
+	})
+}
