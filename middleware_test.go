@@ -574,7 +574,9 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrStoreFull)
 	})
-	for _, reason := range []error{idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy} {
+	for _, reason := range []error{
+		idempotency.ErrRecordInvalid, idempotency.ErrStoreFull, idempotency.ErrStoreBusy, errors.ErrUnsupported,
+	} {
 		t.Run("fail open, but: "+reason.Error(), func(t *testing.T) {
 			store := testservice.NewSpyStore()
 			store.OnBegin = testservice.Failing(testservice.Always, fmt.Errorf("wrapped: %w", reason))

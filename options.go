@@ -182,7 +182,8 @@ type RunnerOptions struct {
 	//   - those for which the store has no room, or no free connection;
 	//   - those whose record cannot be read;
 	//   - those of a user who has used up a share of the store;
-	//   - those that have waited for another attempt, because that attempt may still be running.
+	//   - those that have waited for another attempt, because that attempt may still be running;
+	//   - all, if the store cannot be used on its server, and says so by [errors.ErrUnsupported].
 	FailOpen bool
 
 	// Observer is told of every outcome. Nil means no observer.

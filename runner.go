@@ -201,11 +201,11 @@ func (x *execution) replay() (replay *Response, refusal error) {
 }
 
 // failsOpen reports whether the handler runs without a claim, as the store has failed with err. A store that works, but
-// has no room or no connection, is no reason: anybody may be able to bring that about.
+// has no room or no connection, is no reason: anybody may be able to bring that about. Nor is one that never works.
 func (r *Runner) failsOpen(err error) bool {
-	works := errors.Is(err, ErrRecordInvalid) || errors.Is(err, ErrUserQuota) || errors.Is(err, ErrStoreFull) ||
-		errors.Is(err, ErrStoreBusy)
-	return r.opts.FailOpen && !works
+	down := !errors.Is(err, ErrRecordInvalid) && !errors.Is(err, ErrUserQuota) && !errors.Is(err, ErrStoreFull) &&
+		!errors.Is(err, ErrStoreBusy) && !errors.Is(err, errors.ErrUnsupported)
+	return r.opts.FailOpen && down
 }
 
 // outcomeOf returns the outcome of a request that gets neither a claim nor a replay because of err.

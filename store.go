@@ -57,7 +57,8 @@ type Store interface {
 	// A stored record may be unreadable: it is damaged, of an unknown version, not a record at all, or was made for
 	// another key. Begin then returns [ErrRecordInvalid] and leaves it alone. A store that has reached its limit returns
 	// [ErrStoreFull]. A store that limits what each user may store returns [ErrUserQuota] at that limit. A store that
-	// works, but has no connection free to ask it with, returns [ErrStoreBusy].
+	// works, but has no connection free to ask it with, returns [ErrStoreBusy]. A store that would not keep this contract on
+	// the server that it finds returns an error that wraps [errors.ErrUnsupported].
 	//
 	// Together with an error, Begin may return a claim. That claim may or may not have been granted: the store took the
 	// request, say, and its reply was lost. The caller does not own the operation. It may only call Release on the claim.

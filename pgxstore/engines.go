@@ -14,8 +14,9 @@ import (
 )
 
 // ErrEngine says that a store cannot be used on the server: that is older than PostgreSQL 14, or is another engine, of which it
-// is not known that the store keeps its promise there. Nothing is claimed. The README lists the engines.
-var ErrEngine = errors.New("pgxstore: the server cannot be used")
+// is not known that the store keeps its promise there. Nothing is claimed, and no handler
+// runs, also with FailOpen: it wraps [errors.ErrUnsupported]. The README lists the engines.
+var ErrEngine = fmt.Errorf("pgxstore: the server cannot be used: %w", errors.ErrUnsupported)
 
 // Who uses a feature.
 const (
