@@ -151,4 +151,28 @@ func TestUnknownSteps(t *testing.T) {
 	all, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string][]byte{"first": []byte("1"), "second": []byte("2"), "third": []byte("3"), "fourth": []byte("4")}, all)
+	require.Contains(t, s.item("key"), "steps")
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	require.NotContains(t, s.item("key"), "steps")
+	require.NotContains(t, s.item("key"), "steps_size")
+}
+
+// A claim that took long is renewed before it is granted: its lease counts from then.
+func TestSlowClaim(t *testing.T) {
+	t.Parallel()
+	store, s := newStore(t)
+	completed(t, store, "warm")
+	s.taken()
+	short := request
+	short.Lease = 50 * time.Millisecond
+	var late time.Time
+	s.inject("UpdateItem", behind(func() {
+		time.Sleep(short.Lease / 5) // is what the test is about
+		late = time.Now()
+	}))
+	_, claim, err := store.Begin(t.Context(), keyOf("key"), short)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Equal(t, "UpdateItem UpdateItem", s.taken())
+	require.GreaterOrEqual(t, s.number(t, "key", "lease"), late.Add(short.Lease).UnixMicro())
 }

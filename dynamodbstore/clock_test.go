@@ -1,6 +1,7 @@
 package dynamodbstore_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -106,4 +107,59 @@ func TestSkewIsWaitedFor(t *testing.T) {
 	require.NoError(t, claim.Complete(t.Context(), answer, 2*time.Hour))
 	require.GreaterOrEqual(t, s.number(t, "key", "expires"), before.Add(2*time.Hour+skew).UnixMicro())
 	require.Greater(t, s.number(t, "key", "remove_at"), s.number(t, "key", "expires")/1e6, "seconds")
+}
+
+// Of two processes whose clocks differ by Skew or less, neither takes over before the lease of the other one is over, nor
+// executes again what is kept. If they differ by more, it may: that is why a process whose clock is wrong claims nothing.
+func TestClocksDiffer(t *testing.T) {
+	t.Parallel()
+	const skew = 10 * time.Second
+	for _, tt := range []struct {
+		owner, other time.Duration // how far the clocks are ahead
+		takeover     time.Duration // when the other one takes over, after the last renewal
+	}{
+		{0, 0, request.Lease + skew},
+		{-skew / 2, skew / 2, request.Lease},
+		{skew / 2, -skew / 2, request.Lease + 2*skew},
+		{-skew, skew, request.Lease - skew},
+	} {
+		t.Run(fmt.Sprint(tt.owner, tt.other), func(t *testing.T) {
+			t.Parallel()
+			s := newService(t)
+			start := time.Now()
+			passed := time.Duration(0)
+			clocked := func(ahead time.Duration) *dynamodbstore.Store {
+				store := dynamodbstore.New(s.client, dynamodbstore.Options{Skew: skew})
+				store.SetTime(func() time.Time { return start.Add(passed + ahead) })
+				return store
+			}
+			owner, other := clocked(tt.owner), clocked(tt.other)
+			_, claim := begun(t, owner, "key")
+			over := request
+			over.TakeOver = true
+			taken := func() bool {
+				record, claim, err := other.Begin(t.Context(), keyOf("key"), over)
+				require.NoError(t, err)
+				require.Nil(t, record.Response)
+				return claim != nil
+			}
+			for ; passed < 10*request.Lease; passed += request.Lease / 3 {
+				require.False(t, taken(), "after %s", passed)
+				require.NoError(t, claim.Extend(t.Context(), request.Lease))
+			}
+			renewed := passed - request.Lease/3
+			for !taken() {
+				passed += time.Second
+			}
+			require.Equal(t, tt.takeover, passed-renewed)
+			require.ErrorIs(t, claim.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
+
+			passed = 0
+			completed(t, owner, "kept")
+			passed = time.Hour + skew + tt.owner - tt.other - time.Second
+			requireReplay(t, other, "kept", answer)
+			passed += time.Second
+			begun(t, other, "kept")
+		})
+	}
 }

@@ -8,5 +8,8 @@ func (s *Store) Lift() *Store {
 	return s
 }
 
+// SetTime gives the store another clock.
+func (s *Store) SetTime(now func() time.Time) { s.time = now }
+
 // CheckClockAgain has the next claim compare the clocks.
 func (s *Store) CheckClockAgain() { s.clock.answered(time.Time{}) }

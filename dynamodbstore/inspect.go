@@ -81,7 +81,7 @@ func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idem
 		err := fmt.Errorf("a Limit of %d or a Scan of %d is less than zero", request.Limit, request.Scan)
 		return idempotency.Listing{}, failure("list", err)
 	}
-	l := &listing{request: request, left: cmp.Or(request.Scan, 100_000), now: now()}
+	l := &listing{request: request, left: cmp.Or(request.Scan, 100_000), now: s.now()}
 	l.Totals = make(map[idempotency.State]idempotency.Total)
 	l.entries = firsts.New(cmp.Or(request.Limit, 100), l.compare)
 	err := retry(ctx, func() error { return s.compareClocks(ctx) })

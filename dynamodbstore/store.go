@@ -22,6 +22,7 @@ type Store struct {
 	opts    Options
 	faults  error // of the options
 	clock   *clock
+	time    func() time.Time
 	largest int // bytes of an answer, or of the checkpoints, that an item has room for
 	calls   func(*dynamodb.Options)
 }
@@ -34,7 +35,9 @@ const largest = 400<<10 - 4<<10
 // New returns a store on client, which the caller owns. [CreateTable] makes the table. Faults of opts are errors of Begin
 // and Check, which report all of them together.
 func New(client Client, opts Options) *Store {
-	s := &Store{client: client, opts: opts, faults: opts.validate(), clock: newClock(opts.skew()), largest: largest}
+	s := &Store{
+		client: client, opts: opts, faults: opts.validate(), clock: newClock(opts.skew()), time: time.Now, largest: largest,
+	}
 	s.calls = func(o *dynamodb.Options) {
 		o.Retryer = aws.NopRetryer{} // the store tells what has had an effect by the one answer, and tries again itself
 		o.APIOptions = append(o.APIOptions, s.clock.watch)
@@ -58,11 +61,11 @@ func (s *Store) Begin(
 }
 
 // now is the time in microseconds, by the clock of this machine.
-func now() int64 { return time.Now().UnixMicro() }
+func (s *Store) now() int64 { return s.time().UnixMicro() }
 
 // after returns when d is over, for everybody whose clock agrees within the skew.
 func (s *Store) after(d time.Duration) int64 {
-	return now() + sqlstore.Micros(d) + sqlstore.Micros(s.opts.skew())
+	return s.now() + sqlstore.Micros(d) + sqlstore.Micros(s.opts.skew())
 }
 
 // get reads a record with all that was written before. The item is nil if there is none.
@@ -135,7 +138,7 @@ type steps struct {
 // Read implements [sqlstore.Steps].
 func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 	if s.isOpening {
-		return &sqlstore.Row{Now: now()}, nil
+		return &sqlstore.Row{Now: s.now()}, nil
 	}
 	seen, err := s.See(digest)
 	if err != nil {
@@ -168,9 +171,9 @@ func (s *steps) look(digest []byte) error {
 
 // note keeps what the service has told.
 func (s *steps) note(item map[string]value) {
-	s.seen, s.invalid = &sqlstore.Seen{Row: sqlstore.Row{Now: now()}}, nil
+	s.seen, s.invalid = &sqlstore.Seen{Row: sqlstore.Row{Now: s.now()}}, nil
 	if item != nil {
-		s.seen, s.invalid = decode(item, now())
+		s.seen, s.invalid = decode(item, s.now())
 	}
 }
 
@@ -251,7 +254,7 @@ func (s *steps) setAnswer(u *update, response sql.Null[[]byte]) error {
 // Extend implements [sqlstore.Steps]. It never shortens a lease: an older request that arrives late changes nothing.
 func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) {
 	end := s.after(lease)
-	own := func() *update { return newUpdate(digest).isOwn(token, now()).set(leaseName, number(end)) }
+	own := func() *update { return newUpdate(digest).isOwn(token, s.now()).set(leaseName, number(end)) }
 	u := own().when(leaseName + " <= :" + leaseName).when(expiresName + " >= :" + leaseName)
 	if extended, err := s.change(u); extended || err != nil {
 		return extended, err
@@ -276,7 +279,7 @@ func isHeldBy(seen *sqlstore.Seen, token []byte) bool {
 
 // Complete implements [sqlstore.Steps].
 func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
-	u := newUpdate(digest).isOwn(token, now()).expiry(s.after(ttl)).remove(leaseName).removeSteps()
+	u := newUpdate(digest).isOwn(token, s.now()).expiry(s.after(ttl)).remove(leaseName).removeSteps()
 	if err := s.setAnswer(u, sql.Null[[]byte]{V: response, Valid: true}); err != nil {
 		return false, err
 	}
@@ -285,7 +288,7 @@ func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (boo
 
 // Release implements [sqlstore.Steps].
 func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
-	return s.change(newUpdate(digest).isOwn(token, now()).expiry(s.after(ttl)).remove(leaseName))
+	return s.change(newUpdate(digest).isOwn(token, s.now()).expiry(s.after(ttl)).remove(leaseName))
 }
 
 // Checkpoint implements [sqlstore.Steps].
@@ -293,7 +296,7 @@ func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, err
 	if len(entries) > s.largest {
 		return false, idempotency.ErrStoreFull
 	}
-	return s.change(newUpdate(digest).isOwn(token, now()).hasSteps(before).setSteps(entries))
+	return s.change(newUpdate(digest).isOwn(token, s.now()).hasSteps(before).setSteps(entries))
 }
 
 // Checkpoints implements [sqlstore.Steps].

@@ -71,10 +71,10 @@ func (u *update) isOwn(token []byte, now int64) *update {
 // another lease or none. A claim whose record has no lease changes nothing more.
 func (u *update) isStill(seen *sqlstore.Row) *update {
 	u.is(tokenName, binary(seen.Token))
-	if !seen.Lease.Valid {
-		return u.has(leaseName, false)
+	if seen.Lease.Valid {
+		u.is(leaseName, number(seen.Lease.Int64))
 	}
-	return u.is(leaseName, number(seen.Lease.Int64))
+	return u
 }
 
 // hasSteps adds the condition that so many bytes of checkpoints are stored.

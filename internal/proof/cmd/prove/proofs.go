@@ -106,6 +106,15 @@ var all = []proof{
 		},
 	},
 	{
+		name: "dynamodb", notInCI: true,
+		what: "the suites on an emulated DynamoDB, in each way to reach it, and processes killed at random",
+		command: func(o options) []string {
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=20m", "./dynamodbstore", "-thorough", "-deaths=" + strconv.Itoa(200*o.times),
+			}
+		},
+	},
+	{
 		name: "mutants", notInCI: true,
 		what:    "bugs put into the library, each of which a test must find",
 		command: func(options) []string { return []string{"go", "run", "./internal/mutants"} },
