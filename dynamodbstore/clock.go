@@ -13,7 +13,8 @@ import (
 )
 
 // ErrClock says that the clock of this machine is too far from that of the service, see [Options].Skew. Nothing is claimed
-// until it is set right. What runs is still completed.
+// until it is set right, and no handler runs, also with FailOpen: the error of Begin wraps [errors.ErrUnsupported], too. What
+// runs is still completed.
 var ErrClock = errors.New("dynamodbstore: the clock of this machine is wrong")
 
 // clock watches how far the clock of this machine is from that of the service, by the Date of its answers.

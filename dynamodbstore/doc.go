@@ -23,8 +23,7 @@
 //     first claim of a process, by every answer, and again after five minutes of silence or after it was set.
 //
 // What a process has claimed it may complete, whatever its clock says: the token of the claim decides then, and no time. An
-// owner that was overtaken changes nothing. FailOpen runs requests unprotected while the clock is wrong, as if the service
-// were down.
+// owner that was overtaken changes nothing. While the clock is wrong, FailOpen runs nothing.
 //
 // # Requests
 //

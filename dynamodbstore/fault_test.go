@@ -212,15 +212,18 @@ func TestLateRenewal(t *testing.T) {
 	require.Equal(t, before, s.item("key"))
 }
 
-// FailOpen runs what it guards while the service is out of reach, and not while it lacks capacity.
+// FailOpen runs what it guards while the service is out of reach, and not while it lacks capacity or the clock is wrong.
 func TestFailOpen(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		struck fault
+		ahead  time.Duration
 		runs   bool
+		is     error
 	}{
-		"the service fails": {fails(500, "InternalServerError"), true},
-		"no capacity":       {fails(400, "ProvisionedThroughputExceededException"), false},
+		"the service fails":  {fails(500, "InternalServerError"), 0, true, nil},
+		"no capacity":        {fails(400, "ProvisionedThroughputExceededException"), 0, false, idempotency.ErrStoreBusy},
+		"the clock is wrong": {pass, time.Hour, false, dynamodbstore.ErrClock},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -230,6 +233,7 @@ func TestFailOpen(t *testing.T) {
 				many[i] = tt.struck
 			}
 			s.inject("UpdateItem", many...)
+			s.ahead(tt.ahead)
 			runner, err := idempotency.NewRunner(dynamodbstore.New(s.client, local), idempotency.RunnerOptions{
 				FailOpen: true, StoreTimeout: time.Second, Logger: slog.New(slog.DiscardHandler),
 			})
@@ -240,7 +244,9 @@ func TestFailOpen(t *testing.T) {
 				return answer, nil
 			})
 			require.Equal(t, tt.runs, ran, "%v", err)
-			require.Equal(t, !tt.runs, errors.Is(err, idempotency.ErrStoreBusy))
+			if tt.is != nil {
+				require.ErrorIs(t, err, tt.is)
+			}
 			s.mu.Lock()
 			s.faults = nil
 			s.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -100,7 +101,9 @@ func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) erro
 	err = retry(ctx, func() error {
 		s.seen, s.invalid, s.isOpening = nil, nil, adds
 		if adds {
-			if err := l.compareClocks(ctx); err != nil {
+			if err := l.compareClocks(ctx); errors.Is(err, ErrClock) {
+				return fmt.Errorf("%w (%w)", err, errors.ErrUnsupported) // which FailOpen leaves alone
+			} else if err != nil {
 				return err
 			}
 		}
