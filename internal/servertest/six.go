@@ -115,7 +115,7 @@ func (c *Six) AwaitFailover(old, promoted *Server) error {
 	}
 	others := c.except(old)
 	err = await(others, "CLUSTER NODES", "a failover", func(told string) bool {
-		_, line, _ := strings.Cut(told, id)
+		_, line, _ := strings.Cut("\n"+told, "\n"+id)
 		line, _, _ = strings.Cut(line, "\n")
 		return strings.Contains(line, "master -") && strings.Count(line, " ") > 7 // with slots
 	})
