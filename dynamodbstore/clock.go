@@ -33,7 +33,10 @@ const (
 	step     = 500 * time.Millisecond
 )
 
-func newClock(skew time.Duration) *clock { return &clock{tolerance: max(0, skew/2-2*time.Second)} }
+// newClock allows for Dates that a server does not make anew each time.
+func newClock(skew time.Duration) *clock {
+	return &clock{tolerance: max(time.Second, skew/2-2*time.Second)}
+}
 
 // isChecked reports whether the clock was compared lately, and has not been set since.
 func (c *clock) isChecked(now time.Time) bool {

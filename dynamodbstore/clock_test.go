@@ -74,6 +74,19 @@ func TestClockIsWrongFromTheStart(t *testing.T) {
 	begun(t, store, "key")
 }
 
+// However short Skew is, a second is allowed for: a server may send a Date that it has made before.
+func TestOldDate(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.ahead(-time.Second)
+	store := dynamodbstore.New(s.client, local)
+	begun(t, store, "key")
+	s.ahead(-3 * time.Second)
+	store.CheckClockAgain()
+	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorIs(t, err, dynamodbstore.ErrClock)
+}
+
 // An answer that is an error has a Date, too.
 func TestClockOfErrors(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ type Options struct {
 	// a table have the same Skew.
 	//
 	// A process whose clock is further than Skew/2 minus two seconds from that of the service claims nothing, see [ErrClock].
-	// With less than six seconds, clocks are not told apart well enough: that is for tests, whose processes share a clock.
+	// One second is always allowed, so a Skew of less than six seconds is for tests, whose processes share a clock.
 	Skew time.Duration
 }
 
