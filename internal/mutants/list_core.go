@@ -45,8 +45,8 @@ var ofRunner = []mutant{{
 }, {
 	name: "fail-open-beyond-the-quota", broken: "FailOpen runs handlers unprotected for a user who has reached a quota.",
 	file: "runner.go",
-	from: "errors.Is(err, ErrUserQuota) || errors.Is(err, ErrStoreFull) ||",
-	to:   "errors.Is(err, ErrStoreFull) ||",
+	from: "!errors.Is(err, ErrUserQuota) && !errors.Is(err, ErrStoreFull) &&",
+	to:   "!errors.Is(err, ErrStoreFull) &&",
 	test: "TestUserQuotaThroughTheMiddleware",
 }, {
 	name: "operation-id-random", broken: "Each attempt has an ID of its own: a provider that gets DownstreamKey charges for each.",
