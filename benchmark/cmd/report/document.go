@@ -54,7 +54,8 @@ func (d *document) head(r *results) {
 	d.paragraph("    go run ./benchmark/cmd/report")
 	d.paragraph("which measures everything again but what was [measured elsewhere](#measured-elsewhere), on private " +
 		"servers that it starts. [Allocations](allocations.md) says what each allocation is for. [Stores on a " +
-		"disk](durable.md) compares SQLite, MariaDB, PostgreSQL and Redis. A profile of a path:")
+		"disk](durable.md) compares SQLite, MariaDB, PostgreSQL and Redis. [How cost grows](growth.md) asks for " +
+		"millions of records. A profile of a path:")
 	d.paragraph("    go test ./benchmark -run '^$' -bench Request/redis/first -cpuprofile cpu.out")
 	d.table([]string{"", ""}, [][]string{
 		{"Date", time.Now().UTC().Format(time.DateOnly)},
