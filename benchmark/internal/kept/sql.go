@@ -137,7 +137,7 @@ func openMariaDBTx(connections int) (*Target, error) {
 func openServer(connections int, open func(*sql.DB) idempotency.Store) (*Target, error) {
 	t := &Target{}
 	server, err := servertest.StartMariaDB("max_connections=600", "innodb_buffer_pool_size=1G",
-		"innodb_flush_log_at_trx_commit=0") // to be faster
+		"innodb_flush_log_at_trx_commit=0", "innodb_doublewrite=0", "innodb_log_file_size=1G") // to be faster
 	if err != nil {
 		return t.opened(err)
 	}
