@@ -40,7 +40,7 @@ func page(sizes []size, connections []load, hot []heat, masters []cluster) strin
 		fmt.Fprintf(&b, "| %d | %s | %s | %s |\n", c.masters, microseconds(c.busiest), microseconds(c.all),
 			thousands(float64(time.Second)/float64(c.busiest)))
 	}
-	return b.String() + planned(sizes, connections, masters, runtime.NumCPU())
+	return b.String() + planned(masters[0])
 }
 
 // table has a row for each store, and a column for each number of workers.
@@ -88,7 +88,8 @@ const records = `## Records
 A time is the median of %s requests, one after the other, and behind it the time that 99 of 100 do not exceed. Then a tenth of
 the records expires. Redis and the store in memory delete them by themselves, SQLite deletes some with each claim, and in
 PostgreSQL and MariaDB ` + "`Maintain`" + ` deletes them meanwhile. The databases have 1 GB of memory for their tables, so that the
-largest ones do not fit. Records are copies of one, made within the store.
+largest ones do not fit. Records are copies of one, made within the store. They take less than [real ones](footprint.md), which
+have fields of header, and were updated once.
 
 `
 
@@ -97,7 +98,8 @@ const overWorkers = `
 
 ![First executions and replays a second, by the number of connections](growth-connections.svg)
 
-So many workers ask at once. Each has a connection, and keys of its own.
+So many workers ask at once. Each has a connection, and keys of its own. A figure is that of one second. That of the next one may
+differ by a third, and in memory by more.
 
 `
 
