@@ -62,7 +62,10 @@ func (l latency) String() string {
 }
 
 func microseconds(d time.Duration) string {
-	return fmt.Sprintf("%.3g us", float64(d.Nanoseconds())/1e3)
+	if d >= time.Millisecond {
+		return fmt.Sprintf("%.3g ms", d.Seconds()*1e3)
+	}
+	return fmt.Sprintf("%.3g us", d.Seconds()*1e6)
 }
 
 func timed(keys []key, do func(key) error) (latency, error) {
