@@ -94,8 +94,10 @@
 // In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster commits one. Nothing is lost if a node
 // is killed or cut off. A node that is cut off from the majority refuses all statements; a step is repeated until it
 // reaches another node, or its time is over. A node that lags shows records as they were, so a key that is free may seem
-// to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. Each node reads
-// its own clock, so leases are only as exact as the clocks agree.
+// to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. A node that stands
+// still refuses nobody: until the cluster or a proxy takes it out, a step that makes a connection to it fails after
+// StoreTimeout, because the timeout of the driver ends with the dial. Each node reads its own clock, so leases are only as
+// exact as the clocks agree.
 //
 // A proxy that sends the statements of one connection to several servers must send all of them to the primary. One that
 // shares connections among clients has to support prepared statements.
