@@ -5,31 +5,19 @@ package servertest
 import (
 	"os/exec"
 	"strconv"
-	"syscall"
 )
 
 // startEtcd starts an etcd of one member, in which only root can read and write. A crash of the machine loses what it has.
 func startEtcd() (*Server, error) {
-	path, err := exec.LookPath("etcd")
-	if err != nil {
-		return nil, err
-	}
-	owner, err := account("etcd", "nobody")
-	if err != nil {
-		return nil, err
-	}
-	dir, err := newDir(owner)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+	s, _, err := newServer("etcd", []string{"etcd", "nobody"}, func(path, dir string, port int) *exec.Cmd {
 		clients, peers := "http://127.0.0.1:"+strconv.Itoa(port), "http://127.0.0.1:"+strconv.Itoa(secondPort(port))
-		cmd := exec.Command(path, "--data-dir="+dataDir(dir), "--unsafe-no-fsync", "--bcrypt-cost=4",
+		return exec.Command(path, "--data-dir="+dataDir(dir), "--unsafe-no-fsync", "--bcrypt-cost=4",
 			"--listen-client-urls="+clients, "--advertise-client-urls="+clients,
 			"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)
-		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: owner}
-		return cmd
-	}}
+	})
+	if err != nil {
+		return nil, err
+	}
 	if err := s.startWith(func() error { return nil }); err != nil {
 		return nil, err
 	}

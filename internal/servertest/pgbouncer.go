@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -23,19 +22,17 @@ const target = "[databases]\npostgres = host=127.0.0.1 user=postgres port=%d\n"
 // StartPgBouncer starts a PgBouncer in front of a database, in transaction mode unless the settings, such as
 // "pool_mode=session", say otherwise. The error wraps [exec.ErrNotFound] if this machine does not have the program.
 func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
-	path, err := exec.LookPath("pgbouncer")
+	var config string
+	s, owner, err := newServer("pgbouncer", []string{"postgres", "nobody"}, // it refuses to run as root
+		func(path, dir string, port int) *exec.Cmd {
+			cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && echo $$ >pid && exec "$0" pgbouncer.ini`, path)
+			cmd.Stdin = strings.NewReader(config + strconv.Itoa(port) + "\n")
+			return cmd
+		})
 	if err != nil {
 		return nil, err
 	}
-	owner, err := account("postgres", "nobody") // it refuses to run as root
-	if err != nil {
-		return nil, err
-	}
-	dir, err := newDir(owner)
-	if err != nil {
-		return nil, err
-	}
-	users, err := writeSecret(dir, `"postgres" "`+postgresPassword+"\"\n", owner)
+	users, err := writeSecret(s.dir, `"postgres" "`+postgresPassword+"\"\n", owner)
 	if err != nil {
 		return nil, err
 	}
@@ -44,16 +41,9 @@ func StartPgBouncer(db *Database, settings ...string) (*Pooler, error) {
 		"[pgbouncer]", "listen_addr=127.0.0.1", "unix_socket_dir=", "auth_type=scram-sha-256", "auth_file=" + users,
 		"pool_mode=transaction", "default_pool_size=40", "max_client_conn=200",
 	}
-	config := strings.Join(append(own, settings...), "\n") + "\nlisten_port="
-	b := &Pooler{&Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		cmd := exec.Command("sh", "-c", `cat >pgbouncer.ini && echo $$ >pid && exec "$0" pgbouncer.ini`, path)
-		cmd.Dir = dir
-		cmd.Stdin = strings.NewReader(config + strconv.Itoa(port) + "\n")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
-		return cmd
-	}}, db}
+	config = strings.Join(append(own, settings...), "\n") + "\nlisten_port="
 	files := map[string]string{"target.ini": fmt.Sprintf(target, db.port)}
-	return b, b.startWith(func() error { return writeFiles(dir, files, owner) })
+	return &Pooler{s, db}, s.startWith(func() error { return writeFiles(s.dir, files, owner) })
 }
 
 // PgBouncer starts a PgBouncer as [StartPgBouncer] does, for the duration of the test. See [Require].

@@ -15,25 +15,14 @@ import (
 // name others, such as those of rules. It asks for no password, since it has nothing but figures. Crash is SIGKILL. The
 // error wraps [exec.ErrNotFound] if this machine does not have the program.
 func StartPrometheus(files map[string]string) (*Server, error) {
-	path, err := exec.LookPath("prometheus")
-	if err != nil {
-		return nil, err
-	}
-	owner, err := account("prometheus", "nobody")
-	if err != nil {
-		return nil, err
-	}
-	dir, err := newDir(owner)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		cmd := exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
+	s, owner, err := newServer("prometheus", []string{"prometheus", "nobody"}, func(path, dir string, port int) *exec.Cmd {
+		return exec.Command(path, "--config.file="+filepath.Join(dir, "prometheus.yml"),
 			"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:"+strconv.Itoa(port))
-		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: owner}
-		return cmd
-	}}
-	if err := s.startWith(func() error { return writeFiles(dir, files, owner) }); err != nil {
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.startWith(func() error { return writeFiles(s.dir, files, owner) }); err != nil {
 		return nil, err
 	}
 	return s, nil

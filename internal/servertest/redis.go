@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -29,25 +28,12 @@ func StartRedis(args ...string) (*Server, error) {
 
 // startRedis starts a server by a command of the program at path.
 func startRedis(command func(path, dir string, port int) *exec.Cmd) (*Server, error) {
-	path, err := exec.LookPath(cmp.Or(os.Getenv("IDEMPOTENCY_REDIS"), "redis-server"))
+	program := cmp.Or(os.Getenv("IDEMPOTENCY_REDIS"), "redis-server")
+	s, _, err := newServer(program, []string{"redis", "nobody"}, command)
 	if err != nil {
 		return nil, err
 	}
-	owner, err := account("redis", "nobody")
-	if err != nil {
-		return nil, err
-	}
-	dir, err := newDir(owner)
-	if err != nil {
-		return nil, err
-	}
-	s := &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
-		cmd := command(path, dir, port)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: owner}
-		return cmd
-	}}
-	if err := s.start(); err != nil {
-		s.Close()
+	if err := s.startWith(func() error { return nil }); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -98,6 +98,28 @@ func (s *Server) end(sig os.Signal) {
 	}
 }
 
+// newServer returns a server that is not started: a program, which a command runs as the first of the accounts that this
+// machine has. The owner of its directory is nil if this process is not root's. The error wraps [exec.ErrNotFound] if this
+// machine does not have the program.
+func newServer(
+	program string, accounts []string, command func(path, dir string, port int) *exec.Cmd,
+) (s *Server, owner *syscall.Credential, err error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, nil, err
+	}
+	owner, err = account(accounts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	dir, err := newDir(owner)
+	return &Server{dir: dir, abort: syscall.SIGKILL, command: func(dir string, port int) *exec.Cmd {
+		cmd := command(path, dir, port)
+		cmd.Dir, cmd.SysProcAttr = dir, &syscall.SysProcAttr{Credential: owner}
+		return cmd
+	}}, owner, err
+}
+
 var environment atomic.Pointer[[]string]
 
 // SetEnv gives each server that is made from now on these environment variables, such as "TZ=UTC",

@@ -36,7 +36,7 @@ func (c *Six) start(t testing.TB) {
 	var heard int
 	node, err := startRedis(func(path, dir string, port int) *exec.Cmd {
 		if heard != port { // else it is started again
-			heard, bus = port, NewProxy(t, fmt.Sprint("127.0.0.1:", port+10000))
+			heard, bus = port, NewProxy(t, fmt.Sprint("127.0.0.1:", secondPort(port)))
 		}
 		_, announced, _ := strings.Cut(bus.Addr(), ":")
 		return redisCommand(path, dir, port, "--cluster-enabled", "yes", "--cluster-node-timeout", "4000",
