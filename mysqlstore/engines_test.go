@@ -15,7 +15,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
-	"github.com/idempotency-go/idempotency/internal/sqlstore"
+	"github.com/idempotency-go/idempotency/internal/enginetest"
 	"github.com/idempotency-go/idempotency/mysqlstore"
 )
 
@@ -196,7 +196,7 @@ func refuseOutside(uses ...string) func(string) *mysql.MySQLError {
 
 // isOutside returns what tells statements that are not in the subset which the table of features declares for those uses.
 func isOutside(uses ...string) func(statement string) bool {
-	return sqlstore.Outside(mysqlstore.Features, plainSQL, quoted, uses...)
+	return enginetest.Outside(mysqlstore.Features, plainSQL, quoted, uses...)
 }
 
 // Each statement keeps to plain SQL, and to the features that the table names for its use.

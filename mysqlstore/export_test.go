@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"strings"
 
+	"github.com/idempotency-go/idempotency/internal/enginetest"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
@@ -32,7 +33,7 @@ const (
 // EngineRows returns the table of the README.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
-		rows = append(rows, e.Row(features, byStore, byTxStore))
+		rows = append(rows, enginetest.Row(e.Engine, features, byStore, byTxStore))
 	}
 	return rows
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/enginetest"
 )
 
 // At returns the options with a clock of the test's own: now is SQL for the time.
@@ -53,7 +54,7 @@ const (
 // EngineRows returns the table of the README.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
-		rows = append(rows, e.Row(features, byStore, byTxStore))
+		rows = append(rows, enginetest.Row(e.Engine, features, byStore, byTxStore))
 	}
 	return rows
 }

@@ -1,4 +1,5 @@
-package sqlstore
+// Package enginetest holds the statements of a store, and its README, to what the store says of engines.
+package enginetest
 
 import (
 	"fmt"
@@ -6,15 +7,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
-)
 
-// What is here is for the tests of the stores: they hold statements and READMEs to what is said of engines.
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
+)
 
 var sqlWord = regexp.MustCompile(`[A-Za-z_]\w*`)
 
 // Outside returns what tells statements that have a word which is neither plain nor a sign of a feature of those uses. What
 // quoted matches has no words: comments, strings and names in quotes.
-func Outside(features []Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
+func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
 	words := strings.Fields(plain)
 	for _, f := range features {
 		if f.IsUsedBy(uses) {
@@ -37,8 +38,8 @@ func Outside(features []Feature, plain string, quoted *regexp.Regexp, uses ...st
 	}
 }
 
-// Row returns what a table in a README says of the engine: who may use it, what was run, and why.
-func (e Engine) Row(features []Feature, uses ...string) string {
+// Row returns what a table in a README says of an engine: who may use it, what was run, and why.
+func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string {
 	var cells, reasons []string
 	users := map[string][]string{} // of a reason
 	for _, use := range uses {
@@ -58,14 +59,14 @@ func (e Engine) Row(features []Feature, uses ...string) string {
 		reasons[i] = "no " + reason + " for " + strings.Join(users[reason], " and ")
 	}
 	if slices.Contains(cells, "allowed") {
-		reasons = append(reasons, "documented: "+strings.Join(e.sources(features, uses), ", "))
+		reasons = append(reasons, "documented: "+strings.Join(sources(e, features, uses), ", "))
 	}
 	name := strings.TrimSpace(e.Name + " " + strings.Join(e.Versions, ", "))
 	return fmt.Sprintf("| %s | %s | read about, never run | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
 }
 
 // sources returns the features that the engine says it has, each with where it says so.
-func (e Engine) sources(features []Feature, uses []string) (links []string) {
+func sources(e sqlstore.Engine, features []sqlstore.Feature, uses []string) (links []string) {
 	for _, f := range features {
 		if source := f.Has[e.Name]; source != "" && f.IsUsedBy(uses) {
 			links = append(links, link(f.Name, source))
