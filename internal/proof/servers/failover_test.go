@@ -59,7 +59,11 @@ func tryFailovers(t *testing.T, all int, start func(*testing.T, failover) deploy
 					cost := loss{copied: row.replicas == all}
 					s.open(100, func() {
 						cost.since = time.Now()
-						d.strike(t, row.fault, func() { s.awaitUnrecorded(row.long) })
+						d.strike(t, row.fault, func() {
+							if row.long {
+								s.awaitUnrecorded()
+							}
+						})
 						cost.until = time.Now()
 					})
 					found.add(s.audit(t, cost, false))
@@ -80,11 +84,11 @@ func (f failover) opts() idempotency.Options {
 	return idempotency.Options{Lease: 10 * time.Second, StoreTimeout: 10 * time.Second}
 }
 
-// awaitUnrecorded waits until one more answer could not be stored in time, if that is to be waited for.
-func (s *shop) awaitUnrecorded(wait bool) {
+// awaitUnrecorded waits until one more answer could not be stored in time.
+func (s *shop) awaitUnrecorded() {
 	before := s.outcome(idempotency.OutcomeUnrecorded)
 	require.Eventually(s.t, func() bool {
-		return !wait || s.outcome(idempotency.OutcomeUnrecorded) > before
+		return s.outcome(idempotency.OutcomeUnrecorded) > before
 	}, time.Minute, 10*time.Millisecond)
 }
 

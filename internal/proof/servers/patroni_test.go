@@ -49,18 +49,18 @@ func (p patroni) failOver(t *testing.T, n int) {
 	t.Helper()
 	old := p.Primary()
 	require.NotNil(t, old)
-	replaced := func() { require.NoError(t, p.AwaitPrimary(old)) }
+	isLost := n%12 == 11 // its machine
 	switch {
-	case n%12 == 11: // its machine is lost
+	case isLost:
 		p.Crash(old)
-		replaced()
-		require.NoError(t, old.Restart())
 	case n%2 == 0: // its PostgreSQL crashes
 		require.NoError(t, p.CrashPostgres(old))
-		replaced()
 	default:
 		require.NoError(t, p.Switchover(old))
-		replaced()
+	}
+	require.NoError(t, p.AwaitPrimary(old))
+	if isLost {
+		require.NoError(t, old.Restart())
 	}
 }
 

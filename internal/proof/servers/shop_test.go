@@ -91,8 +91,7 @@ func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...id
 	t.Cleanup(func() { effort.Charges(t, s.provider) })
 	opts.Logger = slog.New(slog.DiscardHandler)
 	opts.Observer = func(_ context.Context, e idempotency.Event) {
-		count, _ := s.outcomes.LoadOrStore(e.Outcome, new(atomic.Int64))
-		count.(*atomic.Int64).Add(1)
+		s.count(e.Outcome).Add(1)
 		if e.Outcome == idempotency.OutcomeUnrecorded {
 			s.about(e.Key.ID, func(sale *sale) { sale.unrecorded = true })
 		}
@@ -113,9 +112,11 @@ func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...id
 	return s
 }
 
-func (s *shop) outcome(o idempotency.Outcome) int64 {
+func (s *shop) outcome(o idempotency.Outcome) int64 { return s.count(o).Load() }
+
+func (s *shop) count(o idempotency.Outcome) *atomic.Int64 {
 	count, _ := s.outcomes.LoadOrStore(o, new(atomic.Int64))
-	return count.(*atomic.Int64).Load()
+	return count.(*atomic.Int64)
 }
 
 // sell charges, and then takes effect. It takes its time now and then, so that faults find handlers that run.
