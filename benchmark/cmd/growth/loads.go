@@ -19,21 +19,7 @@ type load struct {
 
 const mostConnections = 512
 
-// overConnections measures first executions and replays of keys that nobody else asks for.
-func overConnections() (all []load, err error) {
-	for _, subject := range kept.All {
-		if subject.Transactional {
-			continue
-		}
-		loads, err := connect(subject)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", subject.Name, err)
-		}
-		all = append(all, loads...)
-	}
-	return all, nil
-}
-
+// connect measures first executions and replays of keys that nobody else asks for.
 func connect(subject kept.Subject) (loads []load, err error) {
 	target, err := subject.Open(mostConnections)
 	if err != nil {
@@ -69,37 +55,21 @@ type heat struct {
 
 const hotWorkers = 64
 
-func overHotKeys() (all []heat, err error) {
-	for _, subject := range kept.All {
-		if subject.Transactional {
-			continue
-		}
-		h, err := warm(subject)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", subject.Name, err)
-		}
-		log.Printf("%s: of one key %.0f replays a second and %.0f duplicates, of many keys %.0f replays",
-			h.store, h.replays, h.running, h.replaysOfManyKeys)
-		all = append(all, h)
-	}
-	return all, nil
-}
-
-func warm(subject kept.Subject) (heat, error) {
+func warm(subject kept.Subject) ([]heat, error) {
 	target, err := subject.Open(hotWorkers)
 	if err != nil {
-		return heat{}, err
+		return nil, err
 	}
 	defer target.Close()
 	ctx, keys, held := context.Background(), newKeys(hotWorkers), newKey()
 	for _, k := range keys {
 		if err := execute(ctx, target.Store, k); err != nil {
-			return heat{}, err
+			return nil, err
 		}
 	}
 	_, claim, err := target.Store.Begin(ctx, held, request)
 	if err != nil {
-		return heat{}, err
+		return nil, err
 	}
 	h := heat{store: subject.Name}
 	for rated, do := range map[*float64]func(worker int) error{
@@ -108,10 +78,12 @@ func warm(subject kept.Subject) (heat, error) {
 		&h.running:           func(int) error { return refused(ctx, target, held) },
 	} {
 		if *rated, err = rate(hotWorkers, do); err != nil {
-			return heat{}, err
+			return nil, err
 		}
 	}
-	return h, claim.Release(ctx, time.Minute)
+	log.Printf("%s: of one key %.0f replays a second and %.0f duplicates, of many keys %.0f replays",
+		h.store, h.replays, h.running, h.replaysOfManyKeys)
+	return []heat{h}, claim.Release(ctx, time.Minute)
 }
 
 // refused asks for a key that is held.

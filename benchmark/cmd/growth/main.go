@@ -10,9 +10,12 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"log"
 	"os"
 	"path/filepath"
+
+	"github.com/idempotency-go/idempotency/benchmark/internal/kept"
 )
 
 func main() {
@@ -25,16 +28,31 @@ func main() {
 	}
 }
 
+// each measures the stores with leases, one after the other.
+func each[T any](measure func(kept.Subject) ([]T, error)) (all []T, err error) {
+	for _, subject := range kept.All {
+		if subject.Transactional {
+			continue
+		}
+		measured, err := measure(subject)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", subject.Name, err)
+		}
+		all = append(all, measured...)
+	}
+	return all, nil
+}
+
 func run(records int, out string) error {
-	sizes, err := overSizes(records)
+	sizes, err := each(func(s kept.Subject) ([]size, error) { return grow(s, records) })
 	if err != nil {
 		return err
 	}
-	connections, err := overConnections()
+	connections, err := each(connect)
 	if err != nil {
 		return err
 	}
-	hot, err := overHotKeys()
+	hot, err := each(warm)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func page(sizes []size, connections []load, hot []heat, masters []cluster) strin
 		"`Maintain` of that tenth |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, s := range sizes {
 		maintenance := "–"
-		if s.maintainable {
+		if s.maintenance > 0 {
 			maintenance = fmt.Sprintf("%.3g s", s.maintenance.Seconds())
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %v | %v | %v | %s |\n", s.store, humanize.Comma(int64(s.records)),

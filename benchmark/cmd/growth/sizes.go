@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log"
 	"sync"
 	"time"
@@ -12,14 +11,13 @@ import (
 
 // size is what was measured of a store with so many records.
 type size struct {
-	records      int
-	bytes        int64 // each record
-	claim        latency
-	replay       latency
-	expiring     latency       // of a claim, while a tenth of the records expires
-	maintenance  time.Duration // of that tenth, if somebody has to call it
-	store, room  string
-	maintainable bool
+	records     int
+	bytes       int64 // each record
+	claim       latency
+	replay      latency
+	expiring    latency       // of a claim, while a tenth of the records expires
+	maintenance time.Duration // of that tenth; zero: nobody has to call it
+	store       string
 }
 
 const (
@@ -27,20 +25,6 @@ const (
 	probes   = 2_000 // requests of each measurement, one after the other
 	lifetime = 24 * time.Hour
 )
-
-func overSizes(most int) (all []size, err error) {
-	for _, subject := range kept.All {
-		if subject.Transactional {
-			continue
-		}
-		sizes, err := grow(subject, most)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", subject.Name, err)
-		}
-		all = append(all, sizes...)
-	}
-	return all, nil
-}
 
 // grow fills a store step by step, ten times as much with each, and measures it after each.
 func grow(subject kept.Subject, most int) (sizes []size, err error) {
@@ -68,10 +52,7 @@ func grow(subject kept.Subject, most int) (sizes []size, err error) {
 		if err != nil {
 			return nil, err
 		}
-		s := size{
-			store: subject.Name, room: subject.Room, records: records, bytes: (taken - empty) / int64(records),
-			maintainable: target.Maintain != nil,
-		}
+		s := size{store: subject.Name, records: records, bytes: (taken - empty) / int64(records)}
 		if err := s.measure(ctx, target, first); err != nil {
 			return nil, err
 		}
