@@ -25,6 +25,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
+func TestMain(m *testing.M) { testservice.Main(m) }
+
 func TestUnguardedRequestReachesTheHandlerUntouched(t *testing.T) {
 	t.Parallel()
 	type seen struct {
