@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
@@ -217,7 +218,7 @@ func TestDetailsAreTrue(t *testing.T) {
 		"no key":      {testservice.Setup{Opts: idempotency.Options{Required: true}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("", "b") }, "", "This request must carry"},
 		"a wrong key": {testservice.Setup{}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k k", "b") }, "", nothing},
 		"a long body": {testservice.Setup{Opts: idempotency.Options{MaxBody: 1}}, func(svc *testservice.Service) testservice.Answer { return svc.Call("k", "bb") }, "", nothing},
-		"a broken body": {testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}, func(svc *testservice.Service) testservice.Answer {
+		"a broken body": {testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}}, func(svc *testservice.Service) testservice.Answer {
 			return svc.Call("k", "{", testservice.WithHeader("Content-Type", "application/json"))
 		}, "", notThis},
 		"nobody": {testservice.Setup{User: func(*http.Request) (string, error) { return "", nil }}, again, "", notThis},

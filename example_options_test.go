@@ -1,7 +1,6 @@
 package idempotency_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,7 +9,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -171,59 +169,6 @@ func ExampleFingerprintRaw() {
 	spaced, _ := idempotency.FingerprintRaw(r, []byte(`{"amount": 4200}`))
 	fmt.Println(compact == spaced)
 	// Output: false
-}
-
-// Two ways to write one JSON document have the same fingerprint.
-func ExampleFingerprintJSON() {
-	var fingerprints []idempotency.Fingerprint
-	for _, body := range []string{`{"amount":4200,"currency":"EUR"}`, `{ "currency": "EUR", "amount": 4200 }`} {
-		r := httptest.NewRequest("POST", "/payments", nil)
-		r.Header.Set("Content-Type", "application/json")
-		fp, err := idempotency.FingerprintJSON(r, []byte(body))
-		if err != nil {
-			log.Fatal(err)
-		}
-		fingerprints = append(fingerprints, fp)
-	}
-	fmt.Println(fingerprints[0] == fingerprints[1])
-	// Output: true
-}
-
-// A form with a file has another boundary each time that a client builds it. FingerprintMultipart leaves it out.
-func ExampleFingerprintMultipart() {
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
-		idempotency.Options{Fingerprint: idempotency.FingerprintMultipart, MaxBody: 20 << 20, MaxBodies: 400 << 20})
-	if err != nil {
-		panic(err)
-	}
-	documents := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		file, header, err := r.FormFile("file")
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		defer file.Close()
-		fmt.Fprint(w, header.Filename, " ", header.Size)
-	}))
-	for range 2 {
-		var body bytes.Buffer
-		form := multipart.NewWriter(&body)
-		part, err := form.CreateFormFile("file", "scan.png")
-		if err != nil {
-			panic(err)
-		}
-		fmt.Fprint(part, "a page")
-		form.Close()
-		r := httptest.NewRequest("POST", "/documents", &body)
-		r.Header.Set("Content-Type", form.FormDataContentType())
-		r.Header.Set("Idempotency-Key", "1")
-		w := httptest.NewRecorder()
-		documents.ServeHTTP(w, r)
-		fmt.Println(w.Code, w.Body, w.Header()["Idempotent-Replayed"])
-	}
-	// Output:
-	// 200 scan.png 6 []
-	// 200 scan.png 6 [true]
 }
 
 // A client that writes the time of sending into its body sends another body each time. The fingerprint leaves it out.

@@ -1,22 +1,17 @@
 package idempotency
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"mime"
-	"mime/multipart"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
-	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
 // Fingerprint is a digest of what a request asks for. It detects a key reused for a different request.
@@ -37,19 +32,15 @@ type FingerprintFunc func(r *http.Request, body []byte) (Fingerprint, error)
 // of it. The media type is without parameters, except that of a multipart body: its parameters say how to read it.
 func FingerprintRaw(r *http.Request, body []byte) (Fingerprint, error) {
 	media := mediaType(r)
-	if isMultipart(media) {
+	if strings.HasPrefix(media, "multipart/") {
 		media = r.Header.Get("Content-Type")
 	}
-	return fingerprint(r, media, body), nil
-}
-
-func fingerprint(r *http.Request, media string, body []byte) Fingerprint {
 	var space [512]byte // on the stack, and enough for all but the longest queries
 	content := sha256.Sum256(body)
 	b := appendPart(space[:0], r.URL.RawQuery)
 	b = appendPart(b, media)
 	b = append(b, content[:]...)
-	return sha256.Sum256(b)
+	return sha256.Sum256(b), nil
 }
 
 // appendPart appends a part of what is hashed. Its length precedes it, so that no byte can move from one part to the
@@ -58,85 +49,6 @@ func appendPart(b []byte, part string) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(len(part)))
 	return append(b, part...)
 }
-
-// FingerprintJSON gives two JSON bodies the same fingerprint if they differ only in white space, in the order of
-// members, or in how strings and numbers are written. It hashes the canonical form of RFC 8785, but for the numbers:
-//
-//   - Every digit of a number counts, because some handlers read numbers as decimals. RFC 8785 rounds them to 64-bit
-//     floats, which makes 12345678901234567.01 and 12345678901234567.02 one number.
-//   - A negative zero (-0, -0.0) is not zero, because the handler can tell them apart.
-//
-// It returns an error for
-//
-//   - an object with the same name twice, because its meaning depends on who reads it;
-//   - a number with a fraction or an exponent beyond the largest 64-bit float, such as 1e400, or nearer to zero than the
-//     smallest, such as 1e-400, because all these numbers are equal to a handler that reads floats;
-//   - arrays and objects nested more than 100 deep, because the time to sort them grows with their depth.
-//
-// Empty bodies, and those of other media types, are hashed as [FingerprintRaw] does.
-func FingerprintJSON(r *http.Request, body []byte) (Fingerprint, error) {
-	media := mediaType(r)
-	if len(body) == 0 || media != "application/json" && !strings.HasSuffix(media, "+json") {
-		return FingerprintRaw(r, body)
-	}
-	value, err := canonicaljson.Form(body)
-	if err != nil {
-		return Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
-	}
-	return fingerprint(r, media, value), nil
-}
-
-// FingerprintMultipart gives two multipart bodies the same fingerprint if they differ in their boundary only. Clients
-// choose another boundary each time they build the form. All else counts, because some server may read it: text before the
-// first part and behind the last one, and the other parameters of the media type, such as start of multipart/related.
-//
-// It returns an error for a body that is malformed, or that has its boundary also elsewhere than between its parts: there,
-// another boundary would be other content. Bodies of other media types are hashed as [FingerprintRaw] does.
-func FingerprintMultipart(r *http.Request, body []byte) (Fingerprint, error) {
-	if !isMultipart(mediaType(r)) {
-		return FingerprintRaw(r, body)
-	}
-	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil {
-		return Fingerprint{}, fmt.Errorf("media type: %w", err)
-	}
-	boundary := params["boundary"]
-	delete(params, "boundary")
-	for _, name := range slices.Sorted(maps.Keys(params)) {
-		media = string(appendPart(appendPart([]byte(media), name), params[name]))
-	}
-	parts, err := countParts(body, boundary)
-	if err != nil {
-		return Fingerprint{}, fmt.Errorf("body as multipart: %w", err)
-	}
-	pieces := bytes.Split(body, []byte("--"+boundary))
-	if len(pieces) != parts+2 { // what is around the parts, too
-		return Fingerprint{}, errors.New("body as multipart: the boundary is also elsewhere than between the parts")
-	}
-	var form []byte
-	for _, piece := range pieces {
-		digest := sha256.Sum256(piece)
-		form = append(form, digest[:]...)
-	}
-	return fingerprint(r, media, form), nil
-}
-
-// countParts returns how many parts a multipart body has.
-func countParts(body []byte, boundary string) (n int, err error) {
-	parts := multipart.NewReader(bytes.NewReader(body), boundary)
-	for ; ; n++ {
-		_, err := parts.NextRawPart()
-		if err == io.EOF {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
-}
-
-// isMultipart reports whether a media type is one of those whose bodies have parts.
-func isMultipart(media string) bool { return strings.HasPrefix(media, "multipart/") }
 
 // mediaType returns the type and subtype in lower case, without the parameters: a charset that a client writes differently
 // the second time does not make another request.

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
@@ -105,10 +106,10 @@ func TestRefusedBeforeTheStoreIsAsked(t *testing.T) {
 		{"body breaks off", testservice.Setup{}, []testservice.Edit{key, func(r *http.Request) {
 			r.Body = io.NopCloser(io.MultiReader(r.Body, iotest.ErrReader(io.ErrUnexpectedEOF)))
 		}}, "b", 400, "body-invalid", io.ErrUnexpectedEOF, true},
-		{"body without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}},
+		{"body without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}},
 			[]testservice.Edit{key, testservice.WithHeader("Content-Type", js)}, "{",
 			400, "body-invalid", idempotency.ErrBodyInvalid, true},
-		{"number without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}},
+		{"number without fingerprint", testservice.Setup{Opts: idempotency.Options{Fingerprint: fingerprint.JSON}},
 			[]testservice.Edit{key, testservice.WithHeader("Content-Type", js)}, `{"amount":1e400}`,
 			400, "body-invalid", idempotency.ErrBodyInvalid, true},
 	} {

@@ -50,8 +50,8 @@ type Options struct {
 	// Endpoint returns the scope of a key. Nil means [DefaultEndpoint]: the method and the path, but not the host.
 	Endpoint func(*http.Request) string
 
-	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]; [FingerprintJSON] and
-	// [FingerprintMultipart] are ready alternatives.
+	// Fingerprint detects a key reused for a different request. Nil means [FingerprintRaw]. Package fingerprint has
+	// alternatives for JSON and forms.
 	Fingerprint FingerprintFunc
 
 	// FingerprintHeaders are header fields of the request that change its meaning, such as Stripe-Account. They become a

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
 // envPrefix begins the name of the environment variable that each flag has.
@@ -332,8 +333,8 @@ func isNoLetter(c rune) bool {
 var (
 	fingerprints = map[string]idempotency.FingerprintFunc{
 		"raw":       idempotency.FingerprintRaw,
-		"json":      idempotency.FingerprintJSON,
-		"multipart": idempotency.FingerprintMultipart,
+		"json":      fingerprint.JSON,
+		"multipart": fingerprint.Multipart,
 	}
 	abandoned = map[string]idempotency.Abandoned{"refuse": idempotency.Refuse, reExecute: idempotency.ReExecute}
 )

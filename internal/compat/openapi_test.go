@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
 const problemBase = "https://github.com/idempotency-go/idempotency#"
@@ -251,7 +252,7 @@ func TestOpenAPIDescribesRefusals(t *testing.T) {
 	}{
 		"key-missing":  {payments: payments{opts: idempotency.Options{Required: true}}, keys: []string{""}},
 		"key-invalid":  {keys: []string{"a b"}},
-		"body-invalid": {payments: payments{opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}}, bodies: []string{`{`}},
+		"body-invalid": {payments: payments{opts: idempotency.Options{Fingerprint: fingerprint.JSON}}, bodies: []string{`{`}},
 		"user-unknown": {payments: payments{user: func(*http.Request) (string, error) { return "", nil }}},
 		"replay-refused": {
 			payments: payments{opts: idempotency.Options{Replay: func(*http.Request, *idempotency.Response) error {

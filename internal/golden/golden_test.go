@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
@@ -374,7 +375,7 @@ var fingerprintFuncs = []struct {
 	name string
 	f    idempotency.FingerprintFunc
 }{
-	{"raw", idempotency.FingerprintRaw}, {"json", idempotency.FingerprintJSON}, {"multipart", idempotency.FingerprintMultipart},
+	{"raw", idempotency.FingerprintRaw}, {"json", fingerprint.JSON}, {"multipart", fingerprint.Multipart},
 }
 
 // goldenNames writes down what tells one operation from another: digests of keys, names in Redis, keys and fingerprints of

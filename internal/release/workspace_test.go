@@ -133,7 +133,6 @@ func TestRootLinksNoMoreThanItDoes(t *testing.T) {
 	require.Equal(t, map[string]bool{
 		"github.com/idempotency-go/idempotency": true,
 		"github.com/cespare/xxhash/v2":          true,
-		"github.com/go-json-experiment/json":    true,
 		"github.com/google/uuid":                true,
 		"github.com/redis/go-redis/v9":          true,
 		"go.uber.org/atomic":                    true,

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
 // pays is a good request with a key, after which the connection is closed.
@@ -420,7 +421,7 @@ var wireTables = map[string]struct {
 		{"both, different", fields(keyIs+"a", "X-Request-Id: b"), invalid, invalid, 0},
 		{"both, one empty", fields(keyIs+"a", "X-Request-Id:"), invalid, invalid, 0},
 	}},
-	"JSON": {opts: idempotency.Options{Fingerprint: idempotency.FingerprintJSON}, rows: []wireRow{
+	"JSON": {opts: idempotency.Options{Fingerprint: fingerprint.JSON}, rows: []wireRow{
 		{"other order", open(sendsJSON(`{"a":1,"b":2}`)) + sendsJSON(`{ "b":2, "a":1 }`), "201, replay", "replay, replay", 1},
 		{"other value", open(sendsJSON(`{"a":1}`)) + sendsJSON(`{"a":2}`), "201, " + reused, "replay, " + reused, 1},
 		{"a name twice", sendsJSON(`{"a":1,"a":2}`), unreadable, unreadable, 0},
@@ -432,7 +433,7 @@ var wireTables = map[string]struct {
 		{"none", sendsJSON(""), "201", "replay", 1},
 		{"other type", framed("{", length+"1", "Content-Type: text/plain"), "201", "replay", 1},
 	}},
-	"multipart": {opts: idempotency.Options{Fingerprint: idempotency.FingerprintMultipart}, rows: []wireRow{
+	"multipart": {opts: idempotency.Options{Fingerprint: fingerprint.Multipart}, rows: []wireRow{
 		{"other boundary", open(sendsForm("a", "a", "x")) + sendsForm("b", "b", "x"), "201, replay", "replay, replay", 1},
 		{"other value", open(sendsForm("a", "a", "x")) + sendsForm("a", "a", "y"), "201, " + reused, "replay, " + reused, 1},
 		{"wrong boundary", sendsForm("a", "b", "x"), unreadable, unreadable, 0},
