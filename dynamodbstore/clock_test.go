@@ -74,6 +74,24 @@ func TestClockIsWrongFromTheStart(t *testing.T) {
 	begun(t, store, "key")
 }
 
+// After its machine was suspended, a process compares the clocks before it claims anything.
+func TestClockAfterSuspension(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	s.ahead(0)
+	store := dynamodbstore.New(s.client, dynamodbstore.Options{})
+	completed(t, store, "before")
+	s.taken()
+	store.Suspend(0)
+	begun(t, store, "at once")
+	require.Equal(t, "UpdateItem", s.taken())
+	s.ahead(time.Minute) // the clock of the machine was not set when it went on
+	store.Suspend(time.Minute)
+	_, _, err := store.Begin(t.Context(), keyOf("after"), request)
+	require.ErrorIs(t, err, dynamodbstore.ErrClock)
+	require.Equal(t, "GetItem", s.taken())
+}
+
 // However short Skew is, a second is allowed for: a server may send a Date that it has made before.
 func TestOldDate(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,15 @@
 // What a process has claimed it may complete, whatever its clock says: the token of the claim decides then, and no time. An
 // owner that was overtaken changes nothing. While the clock is wrong, FailOpen runs nothing.
 //
+// # Frozen processes
+//
+// A process may stand still for longer than its leases, as when its machine is suspended, or when AWS Lambda freezes it after
+// an answer. Nothing renews its leases then. After a lease and Skew, another process may take over. When the first one goes
+// on, it changes nothing that was taken over, and the contexts of its handlers end with [idempotency.ErrClaimLost]. If the
+// machine was suspended, they may end later, by a third of a lease: the clock that measures durations stood still, too. What
+// a handler has done until then happens twice, unless it sends DownstreamKey of [idempotency.Operation]. What nobody has
+// taken over the process may still complete. It compares its clock with that of the service before it claims anything.
+//
 // # Requests
 //
 // A first execution takes two requests, each of them a conditional write: to claim and to complete. A replay takes one, the
