@@ -21,8 +21,12 @@ type Provider struct {
 	lock  sync.Mutex
 	acts  []act
 	calls int
-	lose  bool // the answer to the next request
+	lose  bool   // the answer to the next request
+	holds []hold // of the next requests
 }
+
+// hold has a request wait.
+type hold struct{ come, released chan struct{} }
 
 // act is an entry of the journal.
 type act struct{ key, reference string }
@@ -36,6 +40,7 @@ func Start() (p *Provider, stop func()) {
 }
 
 func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.wait()
 	time.Sleep(rand.N(2 * time.Millisecond)) // so that the service also dies before and after the act
 	number := p.carryOut(act{r.Header.Get("Idempotency-Key"), r.Header.Get("Reference")})
 	time.Sleep(rand.N(2 * time.Millisecond))
@@ -57,6 +62,27 @@ func (p *Provider) carryOut(a act) (number int) {
 	}
 	p.acts = append(p.acts, a)
 	return len(p.acts)
+}
+
+// Hold has the next request wait until release is called, and the one after it if it is called again. Come is closed when the
+// request has come.
+func (p *Provider) Hold() (come <-chan struct{}, release func()) {
+	h := hold{make(chan struct{}), make(chan struct{})}
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	p.holds = append(p.holds, h)
+	return h.come, func() { close(h.released) }
+}
+
+func (p *Provider) wait() {
+	p.lock.Lock()
+	holds := p.holds
+	p.holds = holds[min(1, len(holds)):]
+	p.lock.Unlock()
+	if len(holds) > 0 {
+		close(holds[0].come)
+		<-holds[0].released
+	}
 }
 
 // LoseAnswer has the provider act upon the next request, and then drop the connection.

@@ -1,0 +1,32 @@
+// Package cloud plays AWS for an example: DynamoDB, by the emulator minidyn, and Lambda, which runs the program of the
+// example in processes of its own.
+package cloud
+
+import (
+	"context"
+	"net/http/httptest"
+	"os"
+
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+)
+
+// Start starts a DynamoDB with a table for records. The SDK finds it by the environment of this process, and of those that
+// it starts.
+func Start() (stop func()) {
+	server := httptest.NewServer(newDynamoDB())
+	for name, value := range map[string]string{
+		"AWS_ENDPOINT_URL_DYNAMODB": server.URL, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false", "AWS_REGION": "eu-central-1",
+		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
+	} {
+		demo.Check(os.Setenv(name, value))
+	}
+	ctx := context.Background()
+	settings, err := config.LoadDefaultConfig(ctx)
+	demo.Check(err)
+	demo.Check(dynamodbstore.CreateTable(ctx, dynamodb.NewFromConfig(settings), dynamodbstore.Options{}))
+	return server.Close
+}

@@ -1,0 +1,112 @@
+// Lambda is a function of AWS Lambda behind an HTTP API of API Gateway. It charges cards, and its records are in DynamoDB. Here,
+// the same program plays AWS too: it starts itself as two instances of the function, which get real events from a Runtime
+// API, and find their table in an emulator. One invocation is cut short before its deadline, another one is killed at its
+// deadline. It ends with the line
+//
+//	4 payments, 1 process killed: 4 charges
+//
+// What to set:
+//
+//   - Lambda kills the process at the timeout of the function, and the context of the invocation ends only then. So a handler's
+//     context must end earlier, as endEarly has it: a handler that heeds it answers 504, its claim is released, and a retry
+//     runs at once. The time that is kept for that is StoreTimeout and a second.
+//   - A handler that does not heed it is killed. Its key is blocked for Lease and Skew, by default 40 seconds. Lease need not be
+//     as long as the timeout: it is renewed while the handler runs, one request for each third of it.
+//   - API Gateway waits for at most 30 seconds. It then answers 503 or 504 itself, while the function goes on: a retry gets
+//     409, and then the answer. So a timeout that is a little longer does no harm.
+//   - Between invocations the process is frozen, and nothing runs in the background. An answer that the store does not take
+//     within StoreTimeout is sent, and may never be stored.
+//
+// The adapter is algnhsa, which depends only on aws-lambda-go. The one that most programs have, aws-lambda-go-api-proxy, has
+// been archived since May 2025. AWS names its Lambda Web Adapter as the successor: a program beside the function, which
+// calls a common HTTP server, with the deadline in the field X-Amzn-Lambda-Context. Package lambdaurl of aws-lambda-go is only
+// for function URLs that stream.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/akrylysov/algnhsa"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/examples/internal/cloud"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+)
+
+func main() {
+	if cloud.IsFunction() {
+		function()
+		return
+	}
+	story()
+}
+
+const (
+	storeTimeout = 2 * time.Second
+	reserve      = storeTimeout + time.Second // of each invocation, to release the claim and to answer
+)
+
+// function serves invocations until Lambda ends the process. The story sets a short LEASE and SKEW. Without them both are the
+// defaults.
+func function() {
+	settings, err := config.LoadDefaultConfig(context.Background())
+	demo.Check(err)
+	lease, _ := time.ParseDuration(os.Getenv("LEASE"))
+	skew, _ := time.ParseDuration(os.Getenv("SKEW"))
+	store := dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew})
+	idem, err := idempotency.New(store, subject, idempotency.Options{
+		Required: true, Lease: lease, StoreTimeout: storeTimeout,
+	})
+	demo.Check(err)
+	mux := http.NewServeMux()
+	mux.Handle("POST /payments", idem.Handler(http.HandlerFunc(pay)))
+	mux.Handle("POST /heedless", idem.Handler(http.HandlerFunc(payHeedlessly)))
+	algnhsa.ListenAndServe(endEarly(mux), &algnhsa.Options{RequestType: algnhsa.RequestTypeAPIGatewayV2})
+}
+
+// subject is the user whom the JWT authorizer of the API has let in.
+func subject(r *http.Request) (string, error) {
+	event, ok := algnhsa.APIGatewayV2RequestFromContext(r.Context())
+	if !ok || event.RequestContext.Authorizer == nil || event.RequestContext.Authorizer.JWT == nil {
+		return "", errors.New("not authenticated")
+	}
+	return event.RequestContext.Authorizer.JWT.Claims["sub"], nil
+}
+
+// endEarly ends the context of a request before Lambda kills the process.
+func endEarly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if deadline, ok := r.Context().Deadline(); ok {
+			ctx, cancel := context.WithDeadline(r.Context(), deadline.Add(-reserve))
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// pay charges a card. If the bank is slow, it gives up when its context ends.
+func pay(w http.ResponseWriter, r *http.Request) {
+	op, _ := idempotency.FromContext(r.Context())
+	charge, err := provider.Call(r.Context(), provider.Request{Key: op.DownstreamKey("charge")})
+	if err != nil {
+		http.Error(w, "the bank is slow", http.StatusGatewayTimeout) // not stored: a retry asks the bank again
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprint(w, "paid by charge ", charge)
+}
+
+// payHeedlessly stands for a handler that does not know how to give up.
+func payHeedlessly(w http.ResponseWriter, r *http.Request) {
+	pay(w, r.WithContext(context.WithoutCancel(r.Context())))
+}

@@ -1,0 +1,113 @@
+// Sqs is a function of AWS Lambda that gets messages from a queue of SQS, in batches. Each message asks for a payment, and is
+// done once, however often it is delivered. The records are in DynamoDB. As in the example lambda, the same program plays AWS.
+// One batch fails in part, one is delivered again while it is being worked on, and one is cut off. It ends with the line
+//
+//	10 messages, 18 deliveries: 10 charges
+//
+// What to set:
+//
+//   - FunctionResponseTypes of the event source has ReportBatchItemFailures. Otherwise SQS takes no notice of the answer, and
+//     deletes all messages.
+//   - The visibility timeout is at least the timeout of the function, a Lease and a Skew. Then the claim of a process that was
+//     killed has lapsed when its messages come back. AWS advises six times the timeout.
+//   - A message that is in progress elsewhere comes back, and each time counts for maxReceiveCount of the redrive policy. So this
+//     count must not be small. A message whose ID came with another content before goes to the dead-letter queue by it.
+//   - TTL outlasts the last delivery: the retention period of the queue, and of what is sent again from the dead-letter queue.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"os"
+	"time"
+
+	"github.com/aws/aws-lambda-go/events"
+	"github.com/aws/aws-lambda-go/lambda"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/examples/internal/cloud"
+	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/internal/provider"
+)
+
+func main() {
+	if cloud.IsFunction() {
+		function()
+		return
+	}
+	story()
+}
+
+const (
+	storeTimeout = 2 * time.Second
+	reserve      = storeTimeout + time.Second // of each invocation, to release the last claim and to answer
+)
+
+// function serves invocations until Lambda ends the process.
+func function() {
+	settings, err := config.LoadDefaultConfig(context.Background())
+	demo.Check(err)
+	lease, _ := time.ParseDuration(os.Getenv("LEASE")) // the story's is short, and else it is the default
+	skew, _ := time.ParseDuration(os.Getenv("SKEW"))
+	store := dynamodbstore.New(dynamodb.NewFromConfig(settings), dynamodbstore.Options{Skew: skew})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
+		TTL: 14 * 24 * time.Hour, Lease: lease, StoreTimeout: storeTimeout,
+	})
+	demo.Check(err)
+	lambda.Start((&consumer{runner}).work)
+}
+
+type consumer struct{ runner *idempotency.Runner }
+
+// payment is what a message asks for.
+type payment struct {
+	ID     string `json:"id"` // of the business, and the same if the sender sends the message twice
+	Amount int    `json:"amount"`
+}
+
+type receipt struct {
+	Charge string `json:"charge"`
+}
+
+// work works on a batch, and reports each message that must come again. It ends before Lambda kills the process, and what it
+// has not come to has failed. A queue that keeps the order (FIFO) must not go on after the first failure, and must report
+// all the messages that follow.
+func (c *consumer) work(ctx context.Context, batch events.SQSEvent) (events.SQSEventResponse, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-reserve))
+		defer cancel()
+	}
+	var answer events.SQSEventResponse
+	for _, message := range batch.Records {
+		if err := c.do(ctx, message); err != nil {
+			log.Printf("message %s: %v", message.MessageId, err)
+			failed := events.SQSBatchItemFailure{ItemIdentifier: message.MessageId}
+			answer.BatchItemFailures = append(answer.BatchItemFailures, failed)
+		}
+	}
+	return answer, nil
+}
+
+// do does what a message asks for, unless that was done before. A message without an ID of the business has MessageId, which
+// is the same for each delivery.
+func (c *consumer) do(ctx context.Context, message events.SQSMessage) error {
+	if err := ctx.Err(); err != nil {
+		return err // there is no time left to begin
+	}
+	var asked payment
+	if err := json.Unmarshal([]byte(message.Body), &asked); err != nil {
+		return err
+	}
+	key := idempotency.Key{User: "billing", Endpoint: message.EventSourceARN, ID: asked.ID}
+	_, _, err := idempotency.DoJSON(ctx, c.runner, key, []byte(message.Body), func(ctx context.Context) (receipt, error) {
+		op, _ := idempotency.FromContext(ctx)
+		charge, err := provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
+		return receipt{charge}, err
+	})
+	return err
+}
