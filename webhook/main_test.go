@@ -1,0 +1,9 @@
+package webhook_test
+
+import (
+	"testing"
+
+	"github.com/idempotency-go/idempotency/internal/testservice"
+)
+
+func TestMain(m *testing.M) { testservice.Main(m) }

@@ -1,0 +1,331 @@
+package webhook_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/webhook"
+)
+
+// signed returns the header of a delivery as a sender signs it now. The ID of one by Stripe is in its body instead.
+func signed(name, secret, id, body string) http.Header {
+	key := []byte(secret)
+	if name == "Standard Webhooks" {
+		key, _ = base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	}
+	sum := func(prefix string) []byte {
+		mac := hmac.New(sha256.New, key)
+		_, _ = io.WriteString(mac, prefix+body)
+		return mac.Sum(nil)
+	}
+	now := strconv.FormatInt(time.Now().Unix(), 10)
+	h := http.Header{}
+	switch name {
+	case "Standard Webhooks":
+		h.Set("webhook-id", id)
+		h.Set("webhook-timestamp", now)
+		h.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(sum(id+"."+now+".")))
+	case "Stripe":
+		h.Set("Stripe-Signature", "t="+now+",v1="+hex.EncodeToString(sum(now+".")))
+	case "GitHub":
+		h.Set("X-GitHub-Delivery", id)
+		h.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(sum("")))
+	case "Shopify":
+		h.Set("X-Shopify-Webhook-Id", id)
+		h.Set("X-Shopify-Hmac-Sha256", base64.StdEncoding.EncodeToString(sum("")))
+	}
+	return h
+}
+
+// endpoint is a receiver on a real server, with what its handler and its store were asked.
+type endpoint struct {
+	name, secret, url string
+	store             *testservice.SpyStore
+	journal           testservice.Journal
+	runs              atomic.Int64
+}
+
+func newEndpoint(t *testing.T, name string, opts idempotency.Options, handler http.HandlerFunc) *endpoint {
+	t.Helper()
+	e := &endpoint{name: name, secret: vectors[name].secret, store: testservice.NewSpyStore()}
+	opts.Observer, opts.Logger = e.journal.Observe, slog.New(slog.DiscardHandler)
+	hooks, err := webhook.New(e.store, vectors[name].sender(e.secret), opts)
+	require.NoError(t, err)
+	testservice.GiveUpAtTheEnd(t, hooks)
+	server := testservice.Listen(t, hooks.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.runs.Add(1)
+		handler(w, r)
+	})), false)
+	e.url = server.URL
+	return e
+}
+
+// deliver signs a delivery and sends it. Stripe's has an ID of its own in the body.
+func (e *endpoint) deliver(t *testing.T, id, body string) testservice.Answer {
+	t.Helper()
+	return e.send(t, "POST", signed(e.name, e.secret, id, body), body)
+}
+
+func (e *endpoint) send(t *testing.T, method string, h http.Header, body string) testservice.Answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, e.url+"/hooks", strings.NewReader(body))
+	require.NoError(t, err)
+	r.Header = h
+	resp, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return testservice.Answer{Status: resp.StatusCode, Header: resp.Header, Body: string(answer)}
+}
+
+// Each sender writes the same event in another way the second time.
+func TestDeliveryRunsOnce(t *testing.T) {
+	t.Parallel()
+	for name := range vectors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEndpoint(t, name, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				op, _ := idempotency.FromContext(r.Context())
+				_, _ = fmt.Fprint(w, op.Key.ID, " ", string(body))
+			})
+			first := e.deliver(t, "evt_1", `{"id":"evt_1","pending_webhooks":2}`)
+			require.Equal(t, http.StatusOK, first.Status, first.Body)
+			require.Equal(t, `evt_1 {"id":"evt_1","pending_webhooks":2}`, first.Body)
+			again := e.deliver(t, "evt_1", `{"id":"evt_1","pending_webhooks":1}`)
+			require.True(t, again.Replayed())
+			require.Equal(t, first.Body, again.Body)
+			require.False(t, e.deliver(t, "evt_2", `{"id":"evt_2"}`).Replayed())
+			require.EqualValues(t, 2, e.runs.Load())
+		})
+	}
+}
+
+// What fails is not kept, whatever its status is: the bug is mended, or the redirect removed.
+func TestFailureIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{302, 400, 404, 409, 410, 422, 500} {
+		broken := true
+		e := newEndpoint(t, "GitHub", idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+			if broken {
+				w.WriteHeader(status)
+			}
+			broken = false
+		})
+		require.Equal(t, status, e.deliver(t, "1", "").Status)
+		require.Equal(t, http.StatusOK, e.deliver(t, "1", "").Status)
+		require.True(t, e.deliver(t, "1", "").Replayed())
+		require.EqualValues(t, 2, e.runs.Load())
+	}
+}
+
+// No refusal makes a sender believe that it should not try again.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	working, finish := make(chan struct{}), make(chan struct{})
+	for name, test := range map[string]struct {
+		opts    idempotency.Options
+		handler http.HandlerFunc // of the first attempt
+		status  int
+		after   string
+		runs    int64
+	}{
+		"in progress": {handler: func(http.ResponseWriter, *http.Request) {
+			close(working)
+			<-finish
+		}, status: 503, after: "1", runs: 1},
+		"outcome unknown": {opts: idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Millisecond}, status: 503, runs: 1,
+			handler: func(w http.ResponseWriter, r *http.Request) { idempotency.Decide(r.Context(), idempotency.Unknown) }},
+		"shown once": {status: 202, runs: 1, handler: func(w http.ResponseWriter, r *http.Request) {
+			idempotency.Decide(r.Context(), idempotency.Tombstone)
+			w.WriteHeader(http.StatusAccepted)
+		}},
+		"too large to keep": {opts: idempotency.Options{MaxResponse: 3}, status: 200, runs: 1,
+			handler: func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "large") }},
+		"a failure that is shown once": {status: 503, runs: 1, handler: func(w http.ResponseWriter, r *http.Request) {
+			idempotency.Decide(r.Context(), idempotency.Tombstone)
+			w.WriteHeader(http.StatusBadRequest)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEndpoint(t, "GitHub", test.opts, test.handler)
+			first := make(chan struct{})
+			go func() {
+				defer close(first)
+				_ = e.deliver(t, "1", "")
+			}()
+			if name == "in progress" {
+				<-working
+			} else {
+				<-first
+			}
+			again := e.deliver(t, "1", "")
+			for deadline := time.Now().Add(time.Minute); again.Header.Get("Retry-After") != test.after; {
+				require.True(t, time.Now().Before(deadline), "the lease of what is unknown has not lapsed")
+				again = e.deliver(t, "1", "")
+			}
+			require.Equal(t, test.status, again.Status, again.Body)
+			require.Equal(t, test.runs, e.runs.Load())
+			if name == "in progress" {
+				close(finish)
+				<-first
+				require.True(t, e.deliver(t, "1", "").Replayed())
+			}
+		})
+	}
+}
+
+// The store is down: the sender tries later.
+func TestStoreIsDown(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t, "Stripe", idempotency.Options{}, testservice.Status(200))
+	e.store.OnBegin = testservice.Failing(1, testservice.ErrDown)
+	down := e.deliver(t, "", `{"id":"evt_1"}`)
+	require.Equal(t, http.StatusServiceUnavailable, down.Status)
+	require.NotEmpty(t, down.Header.Get("Retry-After"))
+	require.Equal(t, http.StatusOK, e.deliver(t, "", `{"id":"evt_1"}`).Status)
+}
+
+// Nothing is stored, and the handler does not run, for what the sender has not signed.
+func TestUnverifiedIsNotStored(t *testing.T) {
+	t.Parallel()
+	for name := range vectors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var refused error
+			e := newEndpoint(t, name, idempotency.Options{MaxBody: 100, ErrorHandler: func(
+				w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+				refused = e
+				idempotency.WriteProblem(w, r, e)
+			}}, testservice.Status(200))
+			const body = `{"id":"evt_1"}`
+			forged := e.send(t, "POST", signed(name, other, "evt_1", body), body)
+			require.Equal(t, http.StatusUnauthorized, forged.Status)
+			require.NotEmpty(t, forged.Header.Get("WWW-Authenticate"))
+			require.ErrorIs(t, refused, webhook.ErrSignature)
+			require.ErrorIs(t, e.journal.Last(t).Err, webhook.ErrSignature)
+			require.Equal(t, idempotency.OutcomeRejected, e.journal.Last(t).Outcome)
+
+			large := strings.Repeat(" ", 101)
+			require.Equal(t, http.StatusRequestEntityTooLarge, e.send(t, "POST", signed(name, e.secret, "1", large), large).Status)
+			require.ErrorIs(t, refused, idempotency.ErrBodyTooLarge)
+			require.Equal(t, http.StatusMethodNotAllowed, e.send(t, "PUT", signed(name, e.secret, "evt_1", body), body).Status)
+			for _, id := range []string{"", "a b", strings.Repeat("x", 256)} { // of header, and of body
+				if name == "Stripe" {
+					require.Equal(t, http.StatusBadRequest, e.deliver(t, "", `{"id":"`+id[:min(len(id), 50)]+` "}`).Status)
+				} else {
+					require.Equal(t, http.StatusBadRequest, e.deliver(t, id, body).Status, id)
+				}
+			}
+			require.Zero(t, e.store.Begins.Load())
+			require.Zero(t, e.runs.Load())
+		})
+	}
+}
+
+// What is signed, but is no event, has no ID.
+func TestStripeBodies(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t, "Stripe", idempotency.Options{}, testservice.Status(200))
+	for _, body := range []string{"", "{}", "no event", `{"id":17}`, `{"id":null}`, `["evt_1"]`, `{"id":"evt_1"`} {
+		require.Equal(t, http.StatusBadRequest, e.deliver(t, "", body).Status, body)
+	}
+	require.Zero(t, e.runs.Load())
+}
+
+// Senders that share a store share no key, and neither do two paths of one sender, although the IDs are the same.
+func TestSendersShareNoKey(t *testing.T) {
+	t.Parallel()
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runs := 0
+	for name, v := range vectors {
+		hooks, err := webhook.New(store, v.sender(v.secret), idempotency.Options{})
+		require.NoError(t, err)
+		server := testservice.Listen(t, hooks.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ })), false)
+		for _, path := range []string{"", "/2", ""} {
+			e := &endpoint{name: name, secret: v.secret, url: server.URL + path}
+			require.Equal(t, http.StatusOK, e.deliver(t, "evt_1", `{"id":"evt_1"}`).Status)
+		}
+	}
+	require.Equal(t, 2*len(vectors), runs)
+}
+
+// The options outrank what is known about the sender.
+func TestOptionsOutrankTheSender(t *testing.T) {
+	t.Parallel()
+	v := vectors["Stripe"]
+	for _, test := range []struct {
+		opts  idempotency.Options
+		ttl   time.Duration
+		again int
+	}{
+		{idempotency.Options{}, 30 * 24 * time.Hour, 2},
+		{idempotency.Options{TTL: time.Hour, Storable: idempotency.DefaultStorable}, time.Hour, 1},
+	} {
+		store := &ttlStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+		runs := 0
+		hooks, err := webhook.New(store, v.sender(v.secret), test.opts)
+		require.NoError(t, err)
+		server := testservice.Listen(t, hooks.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			runs++
+			w.WriteHeader(http.StatusNotFound)
+		})), false)
+		e := &endpoint{name: "Stripe", secret: v.secret, url: server.URL}
+		for range 2 {
+			require.Equal(t, http.StatusNotFound, e.deliver(t, "", `{"id":"evt_1"}`).Status)
+		}
+		require.Equal(t, test.ttl, store.ttl)
+		require.Equal(t, test.again, runs)
+	}
+}
+
+// ttlStore knows for how long it was last asked to keep a record.
+type ttlStore struct {
+	idempotency.Store
+	ttl time.Duration
+}
+
+func (s *ttlStore) Begin(
+	ctx context.Context, key idempotency.Key, req idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	s.ttl = req.TTL
+	return s.Store.Begin(ctx, key, req)
+}
+
+// The constructor reports every fault at once.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	_, err := webhook.New(nil, webhook.Standard("whsec_!", ""), idempotency.Options{
+		Headers: []string{"Webhook-Id"}, Lease: -1, MaxBody: -1})
+	for _, fault := range []string{"secret 1", "secret 2", "Headers, Methods and Fingerprint", "Lease", "MaxBody", "Store is nil"} {
+		require.ErrorContains(t, err, fault)
+	}
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	verify := func(http.Header, []byte) (string, error) { return "", errors.New("nobody") }
+	for _, sender := range []webhook.Sender{
+		{}, {Name: "a"}, {Verify: verify}, webhook.Standard(), webhook.Stripe(), webhook.GitHub(""), webhook.Shopify("a", ""),
+	} {
+		_, err := webhook.New(store, sender, idempotency.Options{})
+		require.Error(t, err)
+	}
+	_, err = webhook.New(store, webhook.Sender{Name: "a", Verify: verify}, idempotency.Options{})
+	require.NoError(t, err)
+}
