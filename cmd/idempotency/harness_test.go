@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/mysqlstore"
 	"github.com/idempotency-go/idempotency/pgxstore"
@@ -206,7 +207,7 @@ func (b backend) url() string {
 // forEachBackend runs a test with each store that the program knows.
 func forEachBackend(t *testing.T, test func(*testing.T, backend)) {
 	for name, open := range map[string]func(testing.TB) backend{
-		"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newSQLite,
+		"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newSQLite, "dynamodb": newDynamoDB,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -371,6 +372,9 @@ func serve(kind string) {
 		file, err := sqlitestore.Open(context.Background(), strings.TrimPrefix(url, "sqlite:"), sqlitestore.Options{})
 		must(err)
 		store = file
+	case "dynamodb":
+		_, endpoint, _ := strings.Cut(url, "endpoint=")
+		store = dynamodbstore.New(dynamodbAt(endpoint), dynamodbstore.Options{Skew: time.Millisecond})
 	default:
 		pool, err := pgxpool.New(context.Background(), url)
 		must(err)

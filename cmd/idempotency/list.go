@@ -21,7 +21,7 @@ type listCommand struct {
 	Largest bool                `help:"The largest first. Default: the oldest first."`
 	Limit   int                 `default:"100" help:"List so many at most."`
 	After   string              `placeholder:"CURSOR" help:"The page behind another one, which says where it ends."`
-	Scan    int                 `default:"100000" help:"Look at so many records at most, in Redis."`
+	Scan    int                 `default:"100000" help:"Look at so many records at most, in Redis and DynamoDB."`
 }
 
 func (c *listCommand) Run(a *app) error {

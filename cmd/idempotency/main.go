@@ -1,5 +1,5 @@
 // Idempotency tells what has happened to idempotency keys, for support and operators: it inspects, lists and forgets the
-// records that a service keeps in Redis or PostgreSQL. README.md says how to run it, docs/operating.md what for.
+// records that a service keeps. README.md says how to run it, docs/operating.md what for.
 package main
 
 import "os"

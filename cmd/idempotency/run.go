@@ -37,7 +37,7 @@ type commandLine struct {
 	Cluster  bool   `group:"Redis" help:"The server is one of a Redis Cluster."`
 	Replicas int    `group:"Redis" help:"RedisOptions.Replicas of the service, for check and resolve." placeholder:"N"`
 
-	Table         string `group:"PostgreSQL and MySQL" help:"Options.Table of the service." placeholder:"NAME"`
+	Table         string `group:"PostgreSQL, MySQL and DynamoDB" help:"Options.Table of the service." placeholder:"NAME"`
 	Schema        string `group:"PostgreSQL" help:"Options.Schema of the service." placeholder:"NAME"`
 	PartitionDays int    `group:"PostgreSQL" help:"Options.PartitionDays of the service." placeholder:"N"`
 
@@ -50,18 +50,18 @@ type commandLine struct {
 }
 
 const (
-	description = `Tells what has happened to idempotency keys in Redis, PostgreSQL, MySQL, MariaDB or SQLite.
+	description = `Tells what has happened to idempotency keys in Redis, PostgreSQL, MySQL, MariaDB, SQLite or DynamoDB.
 
 Credentials come from the environment and are never printed. REDIS_URL and DATABASE_URL are the URLs that services use.
-Redis also takes its password from REDISCLI_AUTH, PostgreSQL from PGPASSWORD or ~/.pgpass, MySQL from MYSQL_PWD. A Redis
-URL with master_name asks Sentinel.
+Redis also takes its password from REDISCLI_AUTH, PostgreSQL from PGPASSWORD or ~/.pgpass, MySQL from MYSQL_PWD, DynamoDB
+its credentials from where AWS has them. A Redis URL with master_name asks Sentinel.
 
 Exit status: 0 done or found; 1 no record, nothing listed, or findings; 2 wrong usage; 3 the store could not be asked, or
 the record cannot be read; 4 not forgotten or not resolved: running, not abandoned, changed, or not confirmed.`
 
 	storeHelp = "redis://host:port/0, rediss://, postgres://user@host/database, mysql://user@host/database, sqlite:file, the " +
-		"path of a file of SQLite, or only 'redis', 'postgres', 'mysql' or 'sqlite'. Without a password. Default: what the " +
-		"environment has."
+		"path of a file of SQLite, dynamodb://table?region=eu-central-1, or only 'redis', 'postgres', 'mysql', 'sqlite' or " +
+		"'dynamodb'. Without a password. Default: what the environment has."
 
 	ttlHelp = "How long the record is kept from now: Options.TTL of the service. Default: 24h, or as long as it is kept already."
 )

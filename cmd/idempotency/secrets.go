@@ -11,7 +11,8 @@ import (
 type secrets struct{ all []string }
 
 // secretVariables are the variables of the environment that have a password, or may have one within.
-var secretVariables = []string{"REDISCLI_AUTH", "PGPASSWORD", "MYSQL_PWD", redisVariable, databaseVariable}
+var secretVariables = []string{"REDISCLI_AUTH", "PGPASSWORD", "MYSQL_PWD", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", redisVariable,
+	databaseVariable}
 
 // secretsIn returns the secrets that the environment has, and the arguments, where they should not be.
 func secretsIn(env func(string) (string, bool), args []string) *secrets {

@@ -12,7 +12,7 @@ import (
 // statsCommand sums up the store.
 type statsCommand struct {
 	Limit int `default:"10" help:"Show so many abandoned records and users at most."`
-	Scan  int `default:"100000" help:"Look at so many records at most, in Redis."`
+	Scan  int `default:"100000" help:"Look at so many records at most, in Redis and DynamoDB."`
 }
 
 // states are in the order in which they are shown.

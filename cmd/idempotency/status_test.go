@@ -151,11 +151,14 @@ func await(t testing.TB, is func() bool) {
 // A store that cannot be asked has a status of its own: nobody knows whether there is a record.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none", "mysql://nobody@127.0.0.1:1/none"} {
+	for _, url := range []string{
+		"redis://127.0.0.1:1", "postgres://nobody@127.0.0.1:1/none", "mysql://nobody@127.0.0.1:1/none",
+		"dynamodb://none?region=eu-central-1&endpoint=http://127.0.0.1:1",
+	} {
 		for _, args := range [][]string{
 			with("inspect"), with("forget", "--yes"), resolving(keyOfAlice, "--not-happened", "--yes"), {"list"}, {"stats"}, {"check"},
 		} {
-			got := try(t, nil, append(args, "--store", url, "--timeout", "2s")...)
+			got := try(t, awsVariables, append(args, "--store", url, "--timeout", "2s")...)
 			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
 			require.Contains(t, got.stderr, "refused")
 			require.Equal(t, 1, strings.Count(got.stderr, "\n"), got.stderr)
@@ -169,9 +172,10 @@ func TestSilentServer(t *testing.T) {
 	address := silent(t)
 	for _, url := range []string{
 		"redis://" + address, "postgres://nobody@" + address + "/none?sslmode=disable", "mysql://nobody@" + address + "/none",
+		"dynamodb://none?region=eu-central-1&endpoint=http://" + address,
 	} {
 		for _, args := range [][]string{with("inspect"), {"check"}} {
-			got := try(t, nil, append(args, "--store", url, "--timeout", "200ms")...)
+			got := try(t, awsVariables, append(args, "--store", url, "--timeout", "200ms")...)
 			require.Equal(t, 3, got.status, "%s %v: %s%s", url, args, got.stdout, got.stderr)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,6 +44,7 @@ func (a *app) open(faults ...error) (*opened, error) {
 	}
 	openers := map[string]func(string) (*opened, error){
 		"redis": a.openRedis, "postgres": a.openPostgres, "mysql": a.openMySQL, "sqlite": a.openSQLite,
+		"dynamodb": a.openDynamoDB,
 	}
 	s, err := openers[kind](address)
 	if _, weighed := errors.AsType[*failure](err); err != nil && !weighed {
@@ -58,8 +60,8 @@ func positive[N int | time.Duration](name string, n N) error {
 	return nil
 }
 
-// address returns where the store is, and of which kind it is. The address of PostgreSQL may be empty: pgx has variables of its
-// own.
+// address returns where the store is, and of which kind it is. The address of PostgreSQL and DynamoDB may be empty: pgx and the
+// SDK have variables of their own.
 func (a *app) address() (address, kind string, err error) {
 	redis, hasRedis := a.env(redisVariable)
 	database, hasDatabase := a.env(databaseVariable)
@@ -72,11 +74,11 @@ func (a *app) address() (address, kind string, err error) {
 		return redis, "redis", nil
 	case asked == "redis":
 		return "", "", errors.New(redisVariable + " is not set")
-	case asked == "postgres" && !hasDatabase:
+	case !hasDatabase && (asked == "postgres" || asked == "dynamodb"):
 		return "", asked, nil
 	case asked == kind, asked == "" && hasDatabase:
 		return database, kind, nil
-	case asked == "postgres", asked == "mysql", asked == "sqlite":
+	case slices.Contains([]string{"postgres", "mysql", "sqlite", "dynamodb"}, asked):
 		return "", "", errors.New(databaseVariable + " is not set, or is of another kind than --store says")
 	case asked == "":
 		return "", "", errors.New("which store? want --store, " + redisVariable + " or " + databaseVariable)
@@ -100,7 +102,7 @@ func named(address string) (kind string, err error) {
 		return "", errors.New("--store has a password, which other users of the machine can see: use " + redisVariable +
 			", " + databaseVariable + " or one of the other variables")
 	case kind == "":
-		return "", errors.New("--store: want redis://, rediss://, postgres://, mysql://, sqlite: or a file that is there")
+		return "", errors.New("--store: want redis://, rediss://, postgres://, mysql://, dynamodb://, sqlite: or a file that is there")
 	}
 	return kind, nil
 }
@@ -115,8 +117,8 @@ func kindOf(address string) string {
 		return "postgres"
 	case "mysql", "mariadb":
 		return "mysql"
-	case "sqlite":
-		return "sqlite"
+	case "sqlite", "dynamodb":
+		return scheme
 	}
 	return ""
 }

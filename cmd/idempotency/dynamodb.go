@@ -1,0 +1,53 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/smithy-go/logging"
+
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/internal/visible"
+)
+
+// openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.
+func (a *app) openDynamoDB(address string) (*opened, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.User != nil || u.Path+u.Opaque != "" { // what is wrong may have a credential
+		return nil, errors.New("the URL of DynamoDB cannot be read: want dynamodb://table?region=eu-central-1, without credentials")
+	}
+	query := u.Query()
+	for name := range query {
+		if name != "region" && name != "endpoint" {
+			return nil, fmt.Errorf("the URL of DynamoDB: parameter %q is unknown: want region or endpoint", name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), a.line.Timeout)
+	defer cancel()
+	settings, err := config.LoadDefaultConfig(ctx, config.WithRegion(query.Get("region")), config.WithLogger(logging.Nop{}))
+	if err != nil {
+		return nil, fmt.Errorf("DynamoDB: %w", err)
+	}
+	if settings.Region == "" {
+		return nil, errors.New("DynamoDB: which region? want dynamodb://table?region=eu-central-1, or AWS_REGION")
+	}
+	if _, err := settings.Credentials.Retrieve(ctx); err != nil {
+		return nil, fail(exitUnknown, "DynamoDB: no credentials: %w", err)
+	}
+	client := dynamodb.NewFromConfig(settings, func(o *dynamodb.Options) {
+		if endpoint := query.Get("endpoint"); endpoint != "" {
+			o.BaseEndpoint = aws.String(endpoint)
+		}
+	})
+	table := cmp.Or(u.Host, a.line.Table, "idempotency_records")
+	return &opened{
+		store: dynamodbstore.New(client, dynamodbstore.Options{Table: table}), close: func() {},
+		name: visible.Text(fmt.Sprintf("DynamoDB in %s, table %s", settings.Region, table)),
+	}, nil
+}
