@@ -80,7 +80,7 @@ func TestBadConfiguration(t *testing.T) {
 		"key set not there":    {jwt("-jwt-jwks", "http://127.0.0.1:1/keys"), 1, []string{"-jwt-jwks", "refused"}},
 		"upstream":             {memory("-upstream", "localhost:1"), 2, []string{"-upstream: want http://"}},
 		"upstream with a user": {memory("-upstream", "http://u:p@localhost"), 2, []string{"-upstream: must have no user"}},
-		"another store":        {one("-store", "mysql://localhost"), 2, []string{"-store: want one of memory:"}},
+		"another store":        {one("-store", "mysql://localhost"), 2, []string{"-store: want one of dynamodb:"}},
 		"password seen by all": {one("-store", "redis://:topsecret@localhost"), 2, []string{"-store has a password"}},
 		"password in a query":  {one("-store", "postgres://h/?password=topsecret"), 2, []string{"-store has a password"}},
 		"broken store URL":     {one("-store", "redis://u:topsecret@host:port%"), 2, []string{"-store: not a URL"}},

@@ -76,7 +76,7 @@ func startAt(t testing.TB, listen, upstream string, args ...string) *process {
 	p := &process{t: t, ended: make(chan struct{})}
 	all := append([]string{"-listen", listen, "-admin", "127.0.0.1:0", "-upstream", upstream}, args...)
 	p.cmd = exec.Command(binary, all...)
-	p.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1")
+	p.cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=1"), awsVariables...)
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())

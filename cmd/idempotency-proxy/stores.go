@@ -42,6 +42,7 @@ var stores = map[string]storeKind{
 	"postgres":   {"postgres://host:port/database", openPostgres},
 	"postgresql": {"", openPostgres}, // another name of the same
 	"sqlite":     {"sqlite:file", openSQLite},
+	"dynamodb":   {"dynamodb://table?region=name", openDynamoDB},
 }
 
 func storeForms() (forms []string) {

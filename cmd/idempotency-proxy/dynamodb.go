@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/aws/smithy-go/logging"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+)
+
+// openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.
+func openDynamoDB(ctx context.Context, c *config) (*backing, error) {
+	u := c.storeURL
+	if u.User != nil || u.Path+u.Opaque != "" {
+		return nil, errors.New("want dynamodb://table?region=eu-central-1, without credentials")
+	}
+	query := u.Query()
+	for name := range query {
+		if name != "region" && name != "endpoint" {
+			return nil, fmt.Errorf("parameter %q is unknown: want region or endpoint", name)
+		}
+	}
+	settings, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(query.Get("region")), awsconfig.WithLogger(sdkLogger))
+	if err != nil {
+		return nil, err
+	}
+	if settings.Region == "" {
+		return nil, errors.New("which region? want dynamodb://table?region=eu-central-1, or AWS_REGION")
+	}
+	client := dynamodb.NewFromConfig(settings, func(o *dynamodb.Options) {
+		if endpoint := query.Get("endpoint"); endpoint != "" {
+			o.BaseEndpoint = aws.String(endpoint)
+		}
+	})
+	store := dynamodbstore.New(client, dynamodbstore.Options{Table: u.Host})
+	return &backing{
+		Store: store,
+		check: func(ctx context.Context) error {
+			if _, err := settings.Credentials.Retrieve(ctx); err != nil {
+				return fmt.Errorf("no credentials: %w", err)
+			}
+			return store.Check(ctx)
+		},
+		ping: func(ctx context.Context) error { // by the cheapest request that a service may make
+			_, err := store.InspectDigest(ctx, [32]byte{})
+			if errors.Is(err, idempotency.ErrNoRecord) {
+				return nil
+			}
+			return err
+		},
+	}, nil
+}
+
+// sdkLogger has the SDK log as everything else does.
+var sdkLogger = logging.LoggerFunc(func(_ logging.Classification, format string, args ...any) {
+	slog.Warn("aws: " + fmt.Sprintf(format, args...))
+})

@@ -1,0 +1,93 @@
+package main_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/stretchr/testify/require"
+	"github.com/truora/minidyn/server"
+
+	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+)
+
+// awsVariables are credentials, which the emulator does not look at.
+var awsVariables = []string{"AWS_ACCESS_KEY_ID=id", "AWS_SECRET_ACCESS_KEY=topsecret"}
+
+// serveDynamoDB returns an emulated service with the usual table.
+func serveDynamoDB(t testing.TB) *httptest.Server {
+	t.Helper()
+	service := servertest.DynamoDB(server.NewServer())
+	t.Cleanup(service.Close)
+	client := dynamodb.New(dynamodb.Options{
+		Region: "eu-central-1", BaseEndpoint: aws.String(service.URL), HTTPClient: service.Client(),
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "topsecret"}, nil
+		}),
+	})
+	require.NoError(t, dynamodbstore.CreateTable(t.Context(), client, dynamodbstore.Options{}))
+	return service
+}
+
+// The proxy does not start without its table, its region or credentials. Once it has started, it says whether the service
+// is there.
+func TestDynamoDB(t *testing.T) {
+	t.Parallel()
+	service := serveDynamoDB(t)
+	stranger := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"__type":"com.amazon.coral.service#UnrecognizedClientException","message":"The security token is invalid"}`))
+	}))
+	t.Cleanup(stranger.Close)
+	none := []string{"AWS_EC2_METADATA_DISABLED=true", "HOME=/nonexistent", "AWS_ACCESS_KEY_ID=", "AWS_SECRET_ACCESS_KEY="}
+	for name, test := range map[string]struct {
+		env  []string
+		url  string
+		says string
+	}{
+		"no region":         {awsVariables, "dynamodb://records", "which region? want dynamodb://table?region="},
+		"no table":          {awsVariables, "dynamodb://none?region=eu-central-1&endpoint=" + service.URL, "there is no table of records"},
+		"no such name":      {awsVariables, "dynamodb://a?region=eu-central-1", `Table is "a"`},
+		"no credentials":    {none, "dynamodb://?region=eu-central-1", "no credentials: "},
+		"wrong credentials": {awsVariables, "dynamodb://?region=eu-central-1&endpoint=" + stranger.URL, "UnrecognizedClientException"},
+		"out of reach":      {awsVariables, "dynamodb://?region=eu-central-1&endpoint=http://127.0.0.1:1", "refused"},
+		"unknown parameter": {awsVariables, "dynamodb://records?table=x", `parameter "table" is unknown`},
+		"another form":      {awsVariables, "dynamodb:records", "want dynamodb://table"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			args := append(asHeader, "-upstream", "http://127.0.0.1:1", "-listen", "127.0.0.1:0", "-store", test.url)
+			status, _, stderr := try(t, test.env, args...)
+			require.Equal(t, 1, status, stderr)
+			require.Len(t, complaintsIn(stderr), 1, stderr)
+			require.Contains(t, stderr, test.says)
+			require.False(t, strings.Contains(stderr, "topsecret"))
+		})
+	}
+	t.Run("dies and lives on", func(t *testing.T) {
+		t.Parallel()
+		service, upstream := serveDynamoDB(t), serve(t, created)
+		args := append(asHeader, "-ignore-host", "-store", "dynamodb://?region=eu-central-1&endpoint="+service.URL)
+		p := start(t, upstream.URL, args...)
+		first := p.post("/", "x", keyed("k"), as("alice"))
+		require.Equal(t, 201, first.status, first)
+		p.kill()
+		p = start(t, upstream.URL, args...)
+		again := p.post("/", "x", keyed("k"), as("alice"))
+		require.True(t, again.replayed, again)
+		require.Equal(t, first.body, again.body)
+		require.Equal(t, 1, upstream.count())
+
+		require.Contains(t, p.logged(), "TimeToLive is DISABLED", "as the emulator deletes nothing")
+		require.Equal(t, 200, get(t, p.admin+"/readyz").status)
+		service.Close()
+		require.Equal(t, 503, get(t, p.admin+"/readyz").status)
+		require.Equal(t, "store-unavailable", p.post("/", "x", keyed("k"), as("alice")).code())
+		require.Equal(t, 1, upstream.count())
+	})
+}
