@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,6 +98,36 @@ func ExampleError() {
 	// Output:
 	// attempts: 3
 	// has a key: true
+}
+
+// A refusal is an answer. Its member "retry" says whether the operation may be tried again, and with which key.
+func ExampleTransport_refused() {
+	provider := newProvider()
+	defer provider.Close()
+	payments := &http.Client{Transport: &client.Transport{Hosts: []string{"127.0.0.1"}}}
+
+	for _, amount := range []string{"4200", "9900"} {
+		ctx := client.WithKey(context.Background(), "order-1")
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, provider.URL, strings.NewReader(amount))
+		if err != nil {
+			log.Fatal(err)
+		}
+		resp, err := payments.Do(req)
+		if err != nil {
+			log.Fatal(err)
+		}
+		var problem struct{ Retry string }
+		if resp.Header.Get("Content-Type") == "application/problem+json" {
+			if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil {
+				log.Fatal(err)
+			}
+		}
+		resp.Body.Close()
+		fmt.Printf("%d, retry %q\n", resp.StatusCode, problem.Retry)
+	}
+	// Output:
+	// 201, retry ""
+	// 409, retry "new-key"
 }
 
 // provider is a payment provider that counts its charges.

@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"mime"
 	"net"
 	"net/http"
 	"strconv"
@@ -73,14 +75,19 @@ func bufferBody(req *http.Request) (*http.Request, error) {
 		return nil, err
 	}
 	buffered := req.WithContext(req.Context())
-	buffered.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(start), req.Body), req.Body}
+	buffered.Body = unread(start, req.Body)
 	if len(start) <= maxBuffered {
 		buffered.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
 	}
 	return buffered, nil
+}
+
+// unread returns a body whose start was read, so that it can be read as a whole.
+func unread(start []byte, body io.ReadCloser) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(start), body), body}
 }
 
 func closeBody(req *http.Request) {
@@ -147,11 +154,27 @@ func transient(attempt *http.Request, resp *http.Response, err error) bool {
 		return !untrusted && sendable(attempt)
 	}
 	switch resp.StatusCode {
-	case http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
+		return !refused(resp)
 	}
-	return inProgress(resp)
+	return inProgress(resp) && !refused(resp)
+}
+
+// maxProblem is the size of the largest problem that is read.
+const maxProblem = 64 << 10
+
+// refused reports whether an answer is a problem (RFC 9457) whose member "retry" says that the same request must not be
+// sent again with its key. The answer can be read as before.
+func refused(resp *http.Response) bool {
+	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if media != "application/problem+json" {
+		return false
+	}
+	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblem)) // a body that breaks off does so again for the caller
+	resp.Body = unread(start, resp.Body)
+	var problem struct{ Retry string }
+	return json.Unmarshal(start, &problem) == nil && (problem.Retry == "never" || problem.Retry == "new-key")
 }
 
 // sendable reports whether net/http can send such a request. It asks a transport that checks the request and then gets

@@ -35,7 +35,7 @@ func TestTransportSendsAgainWhatMayEndBetter(t *testing.T) {
 		header string
 		sent   int
 	}{
-		{200, "", final}, {201, "", final}, {400, "", final}, {401, "", final}, {404, "", final}, {408, "", final},
+		{200, "", final}, {201, "", final}, {400, "", final}, {401, "", final}, {404, "", final}, {408, "", again},
 		{409, "", final}, {409, "Retry-After: 1", again}, {409, "Idempotent-Replayed: true", final},
 		{409, "Stripe-Should-Retry: true", again}, {409, "Stripe-Should-Retry: false", final}, {413, "", final},
 		{422, "", final}, {422, "Retry-After: 1", final}, {425, "", again}, {429, "", again}, {500, "", again},

@@ -45,9 +45,13 @@ import (
 //
 //   - errors of Base. There are three exceptions: the context of the request has ended, the certificate of the server
 //     is not accepted, or net/http can never send such a request (scheme, host, method or header);
-//   - 425, 429, 500, 502, 503 and 504;
+//   - 408, 425, 429, 500, 502, 503 and 504;
 //   - 409 with Retry-After or with Stripe-Should-Retry: true. The operation is in progress, and Transport waits for its
 //     end. Other conflicts are final, for instance a key that was reused.
+//
+// A problem (application/problem+json, RFC 9457) of at most 64 KiB whose member "retry" is "never" or "new-key" is final,
+// whatever its status. No other value makes an answer final, or has it retried: "same-key" may ask the caller to do
+// something first, such as to log in. A final problem is an answer, not an error: the caller reads the member.
 //
 // Idempotent-Replayed has no influence, because any handler can set it. So a stored 503 is requested MaxAttempts times.
 //
@@ -67,8 +71,8 @@ type Transport struct {
 	Hosts []string
 
 	// Base sends the requests. Nil means [http.DefaultTransport]. A transport that authenticates or traces belongs here if
-	// it is to see each attempt. Otherwise it belongs around this one. A transport with retries of its own, such as that
-	// of hashicorp/go-retryablehttp, belongs here together with MaxAttempts 1: all its attempts carry the same key.
+	// it is to see each attempt. Otherwise it belongs around this one. A library with retries of its own takes this one
+	// instead of them: package examples/client/recipes does so with three of them.
 	//
 	// The answers of Base must have their Request, as those of net/http do. If an answer that redirects has none, the
 	// redirect counts as one from https and from another host.

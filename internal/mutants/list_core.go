@@ -169,4 +169,10 @@ var ofClient = []mutant{{
 	from: "		attempt := t.withKey(req, key)\n",
 	to:   "		attempt := t.withKey(req, key+strconv.Itoa(n))\n",
 	test: "TestLostAnswersTakeEffectOnce",
+}, {
+	name: "retry-never-ignored", broken: "The client sends again what a problem says never to send again.",
+	file: "client/retry.go",
+	from: "		return !refused(resp)\n",
+	to:   "		return true\n",
+	test: "TestTransportObeysTheProblem",
 }}
