@@ -1,5 +1,5 @@
-// Client keeps one key for one order, whatever breaks: over the attempts of go-retryablehttp, and over the death of its
-// own process. It ends with the line
+// Client keeps one key for one order, whatever breaks: over the attempts to send it, and over the death of its own
+// process. The first order goes by go-retryablehttp: package recipes has it and other libraries. It ends with the line
 //
 //	2 orders, 5 requests, 2 keys, 2 charges
 package main
@@ -20,10 +20,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/client"
+	"github.com/idempotency-go/idempotency/examples/client/recipes"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -63,17 +63,12 @@ func main() {
 	}
 }
 
-// sendByRetryable leaves the retries to go-retryablehttp: the Transport sends once what its Base sends several times.
+// sendByRetryable sends an order by go-retryablehttp, and leaves the retries to the Transport.
 func sendByRetryable(url string) {
-	retries := retryablehttp.NewClient()
-	retries.RetryWaitMin, retries.Logger = 10*time.Millisecond, nil
-	httpClient := http.Client{Transport: &client.Transport{
-		Hosts:       []string{"127.0.0.1"},
-		Base:        &retryablehttp.RoundTripper{Client: retries},
-		MaxAttempts: 1,
-	}}
-	defer retries.HTTPClient.CloseIdleConnections()
-	resp, err := httpClient.Post(url, "text/plain", strings.NewReader("4200"))
+	retryable := recipes.Retryable(&client.Transport{Hosts: []string{"127.0.0.1"}, MinDelay: 10 * time.Millisecond})
+	retryable.Logger = nil
+	defer retryable.HTTPClient.CloseIdleConnections()
+	resp, err := retryable.Post(url, "text/plain", strings.NewReader("4200"))
 	demo.Check(err)
 	demo.Check(resp.Body.Close())
 	fmt.Println("  answered:", resp.Status)
