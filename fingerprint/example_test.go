@@ -64,3 +64,71 @@ func ExampleMultipart() {
 	// 200 scan.png 6 []
 	// 200 scan.png 6 [true]
 }
+
+// A payment is the same if amount, currency and articles are. Whatever else the client sends may change.
+func ExampleJSONOnly() {
+	same, err := fingerprint.JSONOnly("/amount", "/currency", "/items/*/sku")
+	if err != nil {
+		panic(err)
+	}
+	compare(same, "application/json",
+		`{"amount":4200,"currency":"EUR","items":[{"sku":"a"}],"sentAt":"10:05"}`,
+		`{"amount":4200,"currency":"EUR","items":[{"sku":"a","gift":true}],"sentAt":"10:06"}`,
+		`{"amount":4200,"currency":"EUR","items":[{"sku":"b"}],"sentAt":"10:06"}`)
+	// Output:
+	// same request: true
+	// same request: false
+}
+
+// The client writes into the body when it sends it. All else counts, also what it will send next year.
+func ExampleJSONWithout() {
+	same := fingerprint.Must(fingerprint.JSONWithout("/sentAt", "/device"))
+	compare(same, "application/json", `{"amount":4200,"sentAt":"10:05"}`,
+		`{"amount":4200,"sentAt":"10:06","device":"phone"}`, `{"amount":4200,"sentAt":"10:06","tip":100}`)
+	// Output:
+	// same request: true
+	// same request: false
+}
+
+// Two fields of the form say what is paid.
+func ExampleFormOnly() {
+	same := fingerprint.Must(fingerprint.FormOnly("amount", "currency"))
+	compare(same, "application/x-www-form-urlencoded", "amount=4200&currency=EUR&csrf=1",
+		"currency=EUR&amount=4200&csrf=2", "currency=EUR&amount=4200&amount=1")
+	// Output:
+	// same request: true
+	// same request: false
+}
+
+// A form has a new token each time that it is shown.
+func ExampleFormWithout() {
+	same := fingerprint.Must(fingerprint.FormWithout("csrf"))
+	compare(same, "application/x-www-form-urlencoded", "amount=4200&csrf=1", "amount=4200&csrf=2", "amount=42%30%30&tip=1")
+	// Output:
+	// same request: true
+	// same request: false
+}
+
+// The key alone tells requests apart.
+func ExampleNone() {
+	compare(fingerprint.None, "application/json", `{"event":1}`, `{"event": 1}`, `{"event":2}`)
+	// Output:
+	// same request: true
+	// same request: true
+}
+
+// compare prints whether each other body makes the same request as the first one.
+func compare(f idempotency.FingerprintFunc, media, first string, others ...string) {
+	of := func(body string) idempotency.Fingerprint {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Content-Type", media)
+		fp, err := f(r, []byte(body))
+		if err != nil {
+			panic(err)
+		}
+		return fp
+	}
+	for _, other := range others {
+		fmt.Println("same request:", of(other) == of(first))
+	}
+}

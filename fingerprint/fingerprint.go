@@ -13,6 +13,14 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
+// None tells no request from another. It is for keys that are never used for another request, such as the IDs that senders
+// of webhooks give to their events. It gives up that a key reused by mistake is noticed: whoever sends another request with
+// the key gets the first answer, and nothing is done. The middleware still compares the fields of
+// Options.FingerprintHeaders and the others that it always does.
+func None(*http.Request, []byte) (idempotency.Fingerprint, error) {
+	return idempotency.Fingerprint{'n', 'o', 'n', 'e'}, nil
+}
+
 // as returns the fingerprint of a request as if it had been sent with that media type and that body.
 func as(r *http.Request, media string, body []byte) (idempotency.Fingerprint, error) {
 	return idempotency.FingerprintRaw(&http.Request{URL: r.URL, Header: http.Header{"Content-Type": {media}}}, body)

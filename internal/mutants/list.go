@@ -184,4 +184,16 @@ var ofKeys = []mutant{{
 	from: "appendPart(space[:0], r.URL.RawQuery)",
 	to:   "appendPart(space[:0], \"\")",
 	test: "TestQueryIsPartOfTheFingerprint",
+}, {
+	name: "missing-is-null", broken: "A selected value of JSON that is missing is taken for null.",
+	file: "fingerprint/pointer.go",
+	from: "		return append(out, '!')\n",
+	to:   "		return append(out, \"null\"...)\n",
+	test: "TestSelectionsOfJSON",
+}, {
+	name: "element-leaves-no-place", broken: "An element of JSON that is left out lets the next one take its place.",
+	file: "fingerprint/pointer.go",
+	from: "		if !gone {\n			out = without(out, v, next)\n		}\n",
+	to:   "		if gone {\n			continue\n		}\n		out = without(out, v, next)\n",
+	test: "TestSelectionsOfJSON",
 }}
