@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -18,8 +19,9 @@ import (
 
 // payments is a service of another origin than the page. It loses answers, as often as it is told.
 type payments struct {
-	charges, requests, lose, fail atomic.Int32
-	keys                          chan string
+	charges, requests, lose, fail, hold atomic.Int32
+	keys                                chan string
+	held                                chan struct{} // closed to end the requests that are held
 }
 
 func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler {
@@ -39,6 +41,10 @@ func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler 
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
 		p.requests.Add(1)
 		p.keys <- r.Header.Get("Idempotency-Key")
+		if p.hold.Add(-1) >= 0 {
+			guarded.ServeHTTP(httptest.NewRecorder(), r)
+			<-p.held
+		}
 		if p.lose.Add(-1) >= 0 {
 			guarded.ServeHTTP(httptest.NewRecorder(), r)
 			w.Header().Set("Content-Length", "100")
@@ -64,9 +70,10 @@ func TestBrowserPaysOnce(t *testing.T) {
 			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
 	}))
 	t.Cleanup(page.Close)
-	p := &payments{keys: make(chan string, 100)}
+	p := &payments{keys: make(chan string, 100), held: make(chan struct{})}
 	api := httptest.NewServer(browser.CORS(page.URL, p.guarded(t, idempotency.Options{Required: true})))
 	t.Cleanup(api.Close)
+	t.Cleanup(func() { close(p.held) })
 
 	v := visit(t, page.URL, desktop)
 	pay := func(amount int) string {
@@ -90,11 +97,20 @@ func TestBrowserPaysOnce(t *testing.T) {
 	require.NotEqual(t, first, <-p.keys)
 	require.EqualValues(t, 2, p.charges.Load())
 
-	v.do(chromedp.Evaluate[chromedp.Void](`sessionStorage.setItem('pending', '{"key":"of-before","body":"{}"}')`))
+	// The page is loaded again when the card was charged, and before there is an answer.
+	for len(p.keys) > 0 {
+		<-p.keys
+	}
+	p.hold.Store(1)
+	v.do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`void payOnce('%s/payments', {amount: 7})`, api.URL)))
+	key := <-p.keys
+	require.Eventually(t, func() bool { return p.charges.Load() == 3 }, 20*time.Second, 5*time.Millisecond)
 	v.do(chromedp.Navigate(page.URL))
 	v.await(`'payOnce' in window`)
-	require.Equal(t, `201 charge 3 of {}`, pay(1), "the order that was pending goes first")
+	require.Equal(t, `201 charge 3 of {"amount":7}`, pay(1), "the order that was pending goes first")
+	require.Equal(t, key, <-p.keys)
 	require.Equal(t, `201 charge 4 of {"amount":1}`, pay(1))
+	require.EqualValues(t, 4, p.charges.Load())
 	require.Empty(t, ask[string](v, `sessionStorage.getItem('pending') ?? ''`))
 }
 
