@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 	"time"
 
@@ -42,12 +44,40 @@ func failLate(w http.ResponseWriter, r *http.Request, service http.Handler) {
 	fails(http.StatusInternalServerError, "InternalServerError")(w, r, service)
 }
 
+// cutReply lets the service work, and breaks the connection in the middle of what it says.
+func cutReply(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	said := httptest.NewRecorder()
+	service.ServeHTTP(said, r)
+	w.Header().Set("Content-Length", strconv.Itoa(said.Body.Len()))
+	w.WriteHeader(said.Code)
+	_, _ = w.Write(said.Body.Bytes()[:said.Body.Len()/2])
+	panic(http.ErrAbortHandler)
+}
+
+// reset lets the service work, and resets the connection.
+func reset(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	service.ServeHTTP(httptest.NewRecorder(), r)
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.(*net.TCPConn).SetLinger(0)
+		_ = conn.Close()
+	}
+}
+
+// slow lets the service work late.
+func slow(w http.ResponseWriter, r *http.Request, service http.Handler) {
+	time.Sleep(50 * time.Millisecond)
+	service.ServeHTTP(w, r)
+}
+
 // Whatever becomes of a request, the step is done once, and its caller learns that.
 func TestRequestsFail(t *testing.T) {
 	t.Parallel()
 	for name, struck := range map[string]fault{
 		"the request is lost":       loseRequest,
 		"the reply is lost":         loseReply,
+		"the reply is cut":          cutReply,
+		"the connection is reset":   reset,
+		"the service is slow":       slow,
 		"the service fails":         fails(500, "InternalServerError"),
 		"the service fails late":    failLate,
 		"the service is away":       fails(503, "ServiceUnavailable"),
@@ -87,6 +117,17 @@ func TestRequestsFail(t *testing.T) {
 			s.inject("UpdateItem", struck, struck)
 			record, _ = begun(t, store, "released")
 			require.Equal(t, 2, record.Attempt)
+
+			over := request
+			over.TakeOver = true
+			late := lapsed(t, store, "crashed")
+			s.inject("UpdateItem", struck, struck)
+			record, claim, err = store.Begin(t.Context(), keyOf("crashed"), over)
+			require.NoError(t, err)
+			require.NotNil(t, claim)
+			require.Equal(t, 2, record.Attempt)
+			s.inject("UpdateItem", struck)
+			require.ErrorIs(t, late.Complete(t.Context(), answer, time.Hour), idempotency.ErrClaimLost)
 		})
 	}
 }
@@ -96,6 +137,7 @@ func TestRequestsOfOperatorsFail(t *testing.T) {
 	t.Parallel()
 	for name, struck := range map[string]fault{
 		"the reply is lost": loseReply, "the service fails late": failLate, "the request is lost": loseRequest,
+		"the reply is cut": cutReply, "the connection is reset": reset, "the service is slow": slow,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

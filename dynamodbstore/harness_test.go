@@ -20,6 +20,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 func TestMain(m *testing.M) {
@@ -54,12 +55,15 @@ type fault func(w http.ResponseWriter, r *http.Request, service http.Handler)
 // newService returns a service with a table.
 func newService(t testing.TB) *service {
 	t.Helper()
-	s := &service{emulator: server.NewServer(), tellsOld: true, faults: make(map[string][]fault), answers: map[string]any{
-		"UpdateTimeToLive": struct{}{},
-		"DescribeTimeToLive": map[string]any{
-			"TimeToLiveDescription": map[string]string{"AttributeName": "remove_at", "TimeToLiveStatus": "ENABLED"},
+	s := &service{
+		emulator: servertest.DynamoDBHandler(server.NewServer()), tellsOld: true, faults: make(map[string][]fault),
+		answers: map[string]any{
+			"UpdateTimeToLive": struct{}{},
+			"DescribeTimeToLive": map[string]any{
+				"TimeToLiveDescription": map[string]string{"AttributeName": "remove_at", "TimeToLiveStatus": "ENABLED"},
+			},
 		},
-	}}
+	}
 	s.client = newClient("http://service.invalid", s)
 	require.NoError(t, dynamodbstore.CreateTable(context.Background(), s.client, local))
 	s.taken()
@@ -168,9 +172,6 @@ func (s *service) work(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(r.Body)
 	reply := s.emulate(name, body.Bytes())
-	if name == "UpdateItem" && reply.Code == http.StatusOK {
-		s.remove(body.Bytes())
-	}
 	told := reply.Body.Bytes()
 	if !s.tellsOld && reply.Code != http.StatusOK {
 		var failed map[string]any
@@ -189,21 +190,6 @@ func (s *service) emulate(name string, body []byte) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	s.emulator.ServeHTTP(w, r)
 	return w
-}
-
-// remove does what REMOVE of an update says. The emulator leaves such attributes where they are.
-func (s *service) remove(update []byte) {
-	var asked struct{ UpdateExpression string }
-	_ = json.Unmarshal(update, &asked)
-	_, names, found := strings.Cut(asked.UpdateExpression, " REMOVE ")
-	if !found {
-		return
-	}
-	item := s.stored(update)
-	for name := range strings.SplitSeq(names, ", ") {
-		delete(item, name)
-	}
-	s.put(item)
 }
 
 // stored returns the item with the key that a request names.

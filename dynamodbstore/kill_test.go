@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,8 +28,13 @@ func TestProcessesAreKilled(t *testing.T) {
 	repeated, err := said.Explain(t.Context(), dynamodbstore.New(s.client, local), effects)
 	require.NoError(t, err)
 	require.NoError(t, provider.Explain(said.Acknowledged()...))
-	t.Logf("%d processes were killed, %d operations acknowledged, %d executed again; %s",
-		*deaths, len(said.Acknowledged()), repeated, provider)
+	_, calls, charges := provider.Counts()
+	for name, n := range map[string]int{
+		"deaths": *deaths, "operations-acknowledged": len(said.Acknowledged()), "operations-executed-again": repeated,
+		"calls-of-the-provider": calls, "charges": charges,
+	} {
+		t.Attr(name, strconv.Itoa(n))
+	}
 }
 
 const (

@@ -19,10 +19,11 @@ import (
 
 // subject is a store that histories are made with.
 type subject struct {
-	store idempotency.Store
-	unit  time.Duration // of short leases and TTLs
-	slop  time.Duration // by how much the clock of the store may round
-	calls sync.Locker   // held during each call, unless it is nil
+	store  idempotency.Store
+	unit   time.Duration                 // of short leases and TTLs
+	slop   time.Duration                 // by how much the clock of the store may round, or be off
+	calls  sync.Locker                   // held during each call, unless it is nil
+	bubble func(func(idempotency.Store)) // makes a store for each history, with a time of its own; nil: there is one store
 }
 
 const (
@@ -45,7 +46,18 @@ type history struct {
 }
 
 // record makes a history.
-func record(s subject, seed uint64) *history {
+func record(s subject, seed uint64) (h *history) {
+	if s.bubble == nil {
+		return play(s, seed)
+	}
+	s.bubble(func(store idempotency.Store) {
+		s.store = store
+		h = play(s, seed)
+	})
+	return h
+}
+
+func play(s subject, seed uint64) *history {
 	plan := rand.New(rand.NewPCG(seed, 0))
 	h := &history{subject: s, seed: seed, keys: 1 + plan.IntN(3), start: time.Now()}
 	var clients sync.WaitGroup

@@ -114,6 +114,9 @@ func (s state) step(c call, r reply) (next []state) {
 				after = s // which may still be seen by a call that has looked at the clock before
 				after.expiry.to = min(after.expiry.to, c.to)
 			}
+			if seen.phase == lapsed && after.phase == lapsed { // likewise, or by one whose clock is behind
+				after.phase, after.lease = running, span{s.lease.from, min(s.lease.to, c.to)}
+			}
 			next = append(next, after)
 		}
 	}

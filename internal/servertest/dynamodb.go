@@ -14,8 +14,11 @@ import (
 // github.com/truora/minidyn, which is no dependency of this module. What that leaves out is done here: it does one thing at
 // a time, removes what REMOVE of an update names, and says of Time to Live that it is off, as nothing is ever deleted.
 func DynamoDB(emulator http.Handler) *httptest.Server {
-	return httptest.NewServer(&dynamoDB{emulator: emulator})
+	return httptest.NewServer(DynamoDBHandler(emulator))
 }
+
+// DynamoDBHandler is [DynamoDB] without a network.
+func DynamoDBHandler(emulator http.Handler) http.Handler { return &dynamoDB{emulator: emulator} }
 
 type dynamoDB struct {
 	mu       sync.Mutex
@@ -24,6 +27,10 @@ type dynamoDB struct {
 
 // ServeHTTP implements [http.Handler].
 func (d *dynamoDB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	request, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler) // a request that is cut has no effect
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
@@ -32,7 +39,6 @@ func (d *dynamoDB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"TimeToLiveDescription":{"TimeToLiveStatus":"DISABLED"}}`)
 		return
 	}
-	request, _ := io.ReadAll(r.Body)
 	reply := d.ask(call, request)
 	if call == "UpdateItem" && reply.Code == http.StatusOK {
 		d.remove(request)

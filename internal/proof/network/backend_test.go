@@ -25,7 +25,7 @@ type backend struct {
 	effects       ledger
 	direct        idempotency.Store                     // without a network in between; it has leases
 	alone         idempotency.Store                     // likewise, but as the test has it
-	open          func(*pgxpool.Pool) idempotency.Store // nil for Redis
+	open          func(*pgxpool.Pool) idempotency.Store // nil for Redis and DynamoDB
 
 	// behind puts a proxy in front of the server, and returns a way to connect by it: with a pool of its own each time.
 	behind func(testing.TB) (p *servertest.Proxy, connect func(testing.TB) idempotency.Store)

@@ -79,7 +79,7 @@ var all = []proof{
 	},
 	{
 		name: "linearizable", command: fewerInCI("0.1", goTest("./internal/proof", "-limit=1h")),
-		what: "recorded histories of the stores in memory, Redis and PostgreSQL, explained by a model of the contract",
+		what: "recorded histories of the stores in memory, Redis, PostgreSQL and DynamoDB, explained by a model of the contract",
 	},
 	{
 		name: "fuzz", notInCI: true,
@@ -106,12 +106,14 @@ var all = []proof{
 		},
 	},
 	{
-		name: "dynamodb", notInCI: true,
+		name: "dynamodb",
 		what: "the suites on an emulated DynamoDB, in each way to reach it, and processes killed at random",
 		command: func(o options) []string {
-			return []string{
-				"go", "test", "-json", "-count=1", "-timeout=20m", "./dynamodbstore", "-thorough", "-deaths=" + strconv.Itoa(200*o.times),
+			command := []string{"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String()}
+			if o.ci {
+				return append(command, "-run=TestProcessesAreKilled", "./dynamodbstore", "-deaths=50")
 			}
+			return append(command, "./dynamodbstore", "-thorough", "-deaths="+strconv.Itoa(1000*o.times))
 		},
 	},
 	{
