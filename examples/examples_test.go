@@ -170,6 +170,10 @@ func run(t *testing.T, name string) string {
 	if strings.Contains(documentation(t, name), "MYSQL_DSN") {
 		cmd.Env = append(cmd.Environ(), "MYSQL_DSN="+servertest.MariaDB(t).DSN())
 	}
+	if strings.Contains(documentation(t, name), "needs Node.js") {
+		_, err := exec.LookPath("npm")
+		servertest.Require(t, err)
+	}
 	if strings.Contains(documentation(t, name), "REDIS_URL") {
 		cmd.Env = append(cmd.Environ(), "REDIS_URL=redis://:"+servertest.RedisPassword()+"@"+servertest.Redis(t).Addr())
 	}

@@ -8,6 +8,7 @@ replace (
 	github.com/idempotency-go/idempotency/echoidempotency => ../../echoidempotency
 	github.com/idempotency-go/idempotency/examples => ../../examples
 	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
+	github.com/idempotency-go/idempotency/gqlgenidempotency => ../../gqlgenidempotency
 	github.com/idempotency-go/idempotency/grpcidempotency => ../../grpcidempotency
 	github.com/idempotency-go/idempotency/mysqlstore => ../../mysqlstore
 	github.com/idempotency-go/idempotency/otelidempotency => ../../otelidempotency
@@ -109,7 +110,7 @@ require (
 	github.com/klauspost/cpuid/v2 v2.4.0 // indirect
 	github.com/labstack/gommon v0.5.0 // indirect
 	github.com/leodido/go-urn v1.4.0 // indirect
-	github.com/mattn/go-colorable v0.1.15 // indirect
+	github.com/mattn/go-colorable v0.1.16 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
 	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
