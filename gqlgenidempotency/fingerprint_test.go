@@ -36,6 +36,7 @@ func TestFingerprint(t *testing.T) {
 		"default of variable":  {refund(`order: 1`, ``), refund(`order: $o, cents: $d`, ``), true},
 		"variable not given":   {refund(`order: 1`, ``), refund(`order: 1, cents: $n`, ``), true},
 		"list of one":          {literal(`(input: {cents: 1, tags: ["a"]})`), variable(`{"cents": 1, "tags": "a"}`), true},
+		"list of one, literal": {literal(`(input: {cents: 1, tags: ["a"]})`), literal(`(input: {cents: 1, tags: "a"})`), true},
 		"float":                {literal(`(input: {cents: 1, weight: 1})`), variable(`{"cents": 1, "weight": 1.0}`), true},
 		"scalar of the schema": {literal(`(input: {cents: 1, details: {b: [1], a: "x"}})`), variable(`{"cents": 1, "details": {"a": "x", "b": [1]}}`), true},
 		"variable within":      {literal(`(input: {cents: 1, tags: ["a"]})`), request{query: `mutation($t: String!) { pay(input: {cents: 1, tags: [$t]}) @idempotent(key: "1") { id } }`, variables: `{"t": "a"}`}, true},
