@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
@@ -20,6 +21,7 @@ type Backends struct {
 	Redis    *redis.Client // or Valkey
 	Pipeline *redis.AutoPipeliner
 	Postgres *pgxpool.Pool // where everything is counted
+	DynamoDB *dynamodb.Client
 
 	servers []*servertest.Server
 	flights atomic.Int64 // round trips, if they are counted
@@ -29,7 +31,7 @@ type Backends struct {
 // connections is how many connections each client has: one for each worker.
 const connections = 64
 
-// Open starts Redis and PostgreSQL. The error wraps [exec.ErrNotFound] if one is not installed.
+// Open starts Redis, PostgreSQL and an emulated DynamoDB. The error wraps [exec.ErrNotFound] if one is not installed.
 func Open() (*Backends, error) {
 	b := &Backends{}
 	return b.opened(b.open(nil))
@@ -52,7 +54,7 @@ func OpenValkey() (*Backends, error) {
 	return b, errors.Join(err, os.Setenv(variable, before))
 }
 
-// OpenCounting starts Redis and PostgreSQL, and counts the round trips to them.
+// OpenCounting starts the same, and counts the round trips to them.
 func OpenCounting() (*Backends, error) {
 	b := &Backends{}
 	return b.opened(b.open(b.dial))
@@ -62,7 +64,10 @@ func (b *Backends) open(dial dialer) error {
 	if err := b.openRedis(dial); err != nil {
 		return err
 	}
-	return b.openPostgres(dial)
+	if err := b.openPostgres(dial); err != nil {
+		return err
+	}
+	return b.openDynamoDB(dial)
 }
 
 // opened returns b, unless something has failed.

@@ -20,6 +20,9 @@ func Elapsed(c Cost) time.Duration { return c.Elapsed }
 // Processor returns the processor time of client and server together.
 func Processor(c Cost) time.Duration { return c.Client + c.Server }
 
+// ClientSide returns the processor time of this process.
+func ClientSide(c Cost) time.Duration { return c.Client }
+
 // Contender is one side of a comparison.
 type Contender struct {
 	Name  string

@@ -30,6 +30,7 @@ const (
 const (
 	Time          Quantity = "x the time"
 	ProcessorTime Quantity = "x the processor time"
+	ClientTime    Quantity = "x the processor time of the client's side"
 	Throughput    Quantity = "x the throughput"
 	Overhead      Quantity = "B a record beyond its content"
 )
@@ -136,6 +137,13 @@ var Limits = slices.Concat(
 	exact(PostgresTx, First, Small, bounds{RoundTrips: 2, Allocs: 134}),
 	exact(PostgresTx, Replay, Small, bounds{RoundTrips: 2, WAL: 0, Allocs: 96}),
 
+	exact(DynamoDB, First, Small, bounds{RoundTrips: 2, Allocs: 870}),
+	exact(DynamoDB, Replay, Small, bounds{RoundTrips: 1, Allocs: 550}),
+	exact(DynamoDB, InProgress, Small, bounds{RoundTrips: 1}),
+	exact(DynamoDB, Reuse, Small, bounds{RoundTrips: 1}),
+	exact(DynamoDB, Release, Small, bounds{RoundTrips: 2}),
+	exact(DynamoDB, Again, Small, bounds{RoundTrips: 3}), // the second one takes the released record over
+
 	// Where to look for causes: without HTTP.
 	[]Limit{
 		{Memory, Scenario{Path: First, Work: Small, Workers: 1}, Time, 3.00, MemoryLeast},
@@ -162,6 +170,9 @@ var Limits = slices.Concat(
 		{Redis, Scenario{Path: Replay, Work: Large, Workers: 16}, ProcessorTime, 1.15, RedisLeast},
 		{RedisPipeline, Scenario{Path: First, Work: Small, Workers: 64}, ProcessorTime, 0.80, Redis}, // as its documentation says
 		{Redis, Scenario{Path: Completion, Work: Large, Workers: 1, Valkey: true}, ProcessorTime, 1.15, BlindSet},
+
+		{DynamoDB, Scenario{Path: First, Work: Small, Workers: 16}, ClientTime, 10, Redis}, // signs, and speaks JSON over HTTP
+		{DynamoDB, Scenario{Path: Replay, Work: Small, Workers: 16}, ClientTime, 10, Redis},
 	},
 )
 

@@ -55,6 +55,8 @@ func (s Scenario) BatchSize(store Store) int {
 		return 1 << 12
 	case !s.Path.guarded():
 		return 1 << 18
+	case store == InDynamoDB:
+		return 1 << 10
 	case store == InRedis:
 		return max(64, min(8192, 1024*s.Workers)/answer)
 	case s.Work == LargeRequest: // is hashed
@@ -75,6 +77,8 @@ func (s Scenario) Compared(store Store) []*Subject {
 		return []*Subject{BareHandler, Memory}
 	case s.Path == Completion:
 		return []*Subject{BlindSet, Redis}
+	case store == InDynamoDB:
+		return []*Subject{Redis, Postgres, DynamoDB}
 	case store == InRedis:
 		return []*Subject{RedisLeast, RawRedis, Redis, RedisPipeline, FiberRedis}
 	case s.Path == Replay:

@@ -33,6 +33,7 @@ const (
 	InMemory   Store = "memory"
 	InRedis    Store = "Redis"
 	InPostgres Store = "PostgreSQL"
+	InDynamoDB Store = "DynamoDB"
 )
 
 // Target is a subject that is set up.

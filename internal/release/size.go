@@ -23,6 +23,7 @@ var sizes = []struct {
 	{"redis", "`NewRedisStore`", []string{""}},
 	{"pgxstore", "`pgxstore.New`", []string{"", "/pgxstore"}},
 	{"sqlitestore", "`sqlitestore.Open`", []string{"", "/sqlitestore"}},
+	{"dynamodbstore", "`dynamodbstore.New`", []string{"", "/dynamodbstore"}},
 }
 
 // size prints what users add to a program of theirs, as a table for the documentation.

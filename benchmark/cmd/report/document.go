@@ -30,6 +30,7 @@ func (r *results) document() string {
 	d := &document{}
 	d.head(r)
 	d.served(r)
+	d.dynamodb(r)
 	d.limits(r)
 	d.paragraph("## Without HTTP")
 	d.paragraph("These are to find causes by. %s", explained)
@@ -83,6 +84,17 @@ func (d *document) served(r *results) {
 	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres} {
 		d.comparisons(r.on(store, true), string(store), bm.Processor, duration)
 	}
+}
+
+// dynamodb writes what of an emulated service can be compared with servers.
+func (d *document) dynamodb(r *results) {
+	d.paragraph("## DynamoDB beside servers")
+	d.paragraph("The service was never reached. [minidyn](https://github.com/truora/minidyn) stands for it, an emulator in a " +
+		"process of its own, which says nothing of the latency, the throughput or the price of the service. So only what is " +
+		"on this side of the connection is compared: the processor time of this process, with that of the SDK, without " +
+		"that of the emulator and of the other servers. Round trips and allocations are among the limits below. The units of " +
+		"each operation are in [dynamodbstore](../../dynamodbstore/README.md#what-it-costs).")
+	d.comparisons(r.on(bm.InDynamoDB, false), "Processor time of the client's side", bm.ClientSide, duration)
 }
 
 // limits writes one row for all limits on the same.

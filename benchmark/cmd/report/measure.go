@@ -166,6 +166,8 @@ func (r *results) value(l bm.Limit) (float64, bool) {
 	switch l.Of {
 	case bm.ProcessorTime:
 		return c.ratio(l.Subject, l.Beside, bm.Processor), true
+	case bm.ClientTime:
+		return c.ratio(l.Subject, l.Beside, bm.ClientSide), true
 	case bm.Throughput:
 		return c.ratio(l.Beside, l.Subject, bm.Elapsed), true
 	default:

@@ -13,8 +13,9 @@ import (
 // Subject is a store that is measured.
 type Subject struct {
 	Name          string
-	Room          string // what records take: "memory" or "disk"
+	Room          string // what records take: "memory", "disk" or "bill"
 	Transactional bool
+	Emulated      bool // there is no Copy, and time says nothing
 	Open          func(connections int) (*Target, error)
 }
 
@@ -51,12 +52,13 @@ func (t *Target) opened(err error) (*Target, error) {
 
 // All are the stores of this project.
 var All = []Subject{
-	{"memory", "memory", false, openMemory},
-	{"Redis", "memory", false, openRedis},
-	{"SQLite", "disk", false, openSQLite},
-	{"SQLite, transactional", "disk", true, openSQLiteTx},
-	{"PostgreSQL", "disk", false, openPostgres},
-	{"PostgreSQL, transactional", "disk", true, openPostgresTx},
-	{"MariaDB", "disk", false, openMariaDB},
-	{"MariaDB, transactional", "disk", true, openMariaDBTx},
+	{Name: "memory", Room: "memory", Open: openMemory},
+	{Name: "Redis", Room: "memory", Open: openRedis},
+	{Name: "SQLite", Room: "disk", Open: openSQLite},
+	{Name: "SQLite, transactional", Room: "disk", Transactional: true, Open: openSQLiteTx},
+	{Name: "PostgreSQL", Room: "disk", Open: openPostgres},
+	{Name: "PostgreSQL, transactional", Room: "disk", Transactional: true, Open: openPostgresTx},
+	{Name: "MariaDB", Room: "disk", Open: openMariaDB},
+	{Name: "MariaDB, transactional", Room: "disk", Transactional: true, Open: openMariaDBTx},
+	{Name: "DynamoDB", Room: "bill", Emulated: true, Open: openDynamoDB},
 }

@@ -29,6 +29,12 @@ func TestCopiesAreRecords(t *testing.T) {
 			_, claim, err := target.Store.Begin(t.Context(), key, idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
 			require.NoError(t, err)
 			require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: 201, Body: make([]byte, 200)}, time.Hour))
+			if subject.Emulated {
+				taken, err := target.Size()
+				require.NoError(t, err)
+				require.Greater(t, taken-empty, int64(200))
+				return
+			}
 
 			const copies = 2_000
 			require.NoError(t, target.Copy(t.Context(), key, copies, time.Now().Add(time.Hour)))
