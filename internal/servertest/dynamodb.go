@@ -3,9 +3,11 @@ package servertest
 import (
 	"bytes"
 	"encoding/json"
+	"hash/crc32"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -31,20 +33,26 @@ func (d *dynamoDB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler) // a request that is cut has no effect
 	}
+	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
+	status, answer := d.work(call, request)
+	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+	w.Header().Set("X-Amz-Crc32", strconv.FormatUint(uint64(crc32.ChecksumIEEE(answer)), 10)) // the SDK warns without
+	w.WriteHeader(status)
+	_, _ = w.Write(answer)
+}
+
+// work does one thing at a time.
+func (d *dynamoDB) work(call string, request []byte) (status int, answer []byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	_, call, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
 	if strings.HasSuffix(call, "TimeToLive") {
-		_, _ = io.WriteString(w, `{"TimeToLiveDescription":{"TimeToLiveStatus":"DISABLED"}}`)
-		return
+		return http.StatusOK, []byte(`{"TimeToLiveDescription":{"TimeToLiveStatus":"DISABLED"}}`)
 	}
 	reply := d.ask(call, request)
 	if call == "UpdateItem" && reply.Code == http.StatusOK {
 		d.remove(request)
 	}
-	w.WriteHeader(reply.Code)
-	_, _ = w.Write(reply.Body.Bytes())
+	return reply.Code, reply.Body.Bytes()
 }
 
 // ask asks the emulator.

@@ -4,22 +4,23 @@ package cloud
 
 import (
 	"context"
-	"net/http/httptest"
 	"os"
 
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	"github.com/truora/minidyn/server"
 
 	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
 // Start starts a DynamoDB with a table for records. The SDK finds it by the environment of this process, and of those that
 // it starts.
 func Start() (stop func()) {
-	server := httptest.NewServer(newDynamoDB())
+	service := servertest.DynamoDB(server.NewServer())
 	for name, value := range map[string]string{
-		"AWS_ENDPOINT_URL_DYNAMODB": server.URL, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false", "AWS_REGION": "eu-central-1",
+		"AWS_ENDPOINT_URL_DYNAMODB": service.URL, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false", "AWS_REGION": "eu-central-1",
 		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true",
 	} {
 		demo.Check(os.Setenv(name, value))
@@ -28,5 +29,5 @@ func Start() (stop func()) {
 	settings, err := config.LoadDefaultConfig(ctx)
 	demo.Check(err)
 	demo.Check(dynamodbstore.CreateTable(ctx, dynamodb.NewFromConfig(settings), dynamodbstore.Options{}))
-	return server.Close
+	return service.Close
 }
