@@ -5,9 +5,9 @@
 //	mux.Handle("POST /webhooks/stripe", hooks.Handler(book))
 //
 // It is an [idempotency.Middleware] with a check in front and other defaults. The ID of the delivery is the key, in place
-// of Idempotency-Key. Nothing else tells deliveries apart, because a sender may write one event in several ways: Stripe's
-// pending_webhooks changes. Only an answer of 200 to 299 is kept, see Options.Storable. So a delivery that fails because
-// of a bug succeeds once the bug is mended.
+// of Idempotency-Key. Nothing else tells deliveries apart ([fingerprint.None]), because a sender may write one event in
+// several ways: Stripe's pending_webhooks changes. Only an answer of 200 to 299 is kept, see Options.Storable. So a delivery
+// that fails because of a bug succeeds once the bug is mended.
 //
 // # What senders are told
 //
@@ -41,13 +41,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
 // ErrSignature is why a delivery is refused whose sender could not be verified: its signature is missing, wrong, or too
@@ -84,7 +84,7 @@ func New(store idempotency.Store, sender Sender, opts idempotency.Options) (*Rec
 		opts.ErrorHandler = idempotency.WriteProblem
 	}
 	rc := &Receiver{sender: sender, opts: opts}
-	opts.Required, opts.ErrorHandler, opts.Fingerprint = true, rc.refuse, byIDOnly
+	opts.Required, opts.ErrorHandler, opts.Fingerprint = true, rc.refuse, fingerprint.None
 	idem, err := idempotency.New(store, rc.user, opts)
 	if err := errors.Join(fault, err); err != nil {
 		return nil, err
@@ -153,10 +153,5 @@ func (rc *Receiver) refuse(w http.ResponseWriter, r *http.Request, e *idempotenc
 }
 
 func (rc *Receiver) user(*http.Request) (string, error) { return rc.sender.Name, nil }
-
-// byIDOnly gives all deliveries one fingerprint.
-func byIDOnly(*http.Request, []byte) (idempotency.Fingerprint, error) {
-	return sha256.Sum256([]byte("webhook")), nil
-}
 
 func isSuccess(status int) bool { return status >= 200 && status <= 299 }

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -10,9 +11,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -141,6 +144,7 @@ func TestFailureIsTriedAgain(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	working, finish := make(chan struct{}), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(finish) })
 	for name, test := range map[string]struct {
 		opts    idempotency.Options
 		handler http.HandlerFunc // of the first attempt
@@ -173,6 +177,10 @@ func TestRefusals(t *testing.T) {
 				_ = e.deliver(t, "1", "")
 			}()
 			if name == "in progress" {
+				t.Cleanup(func() { // also if the test fails, or its server would not close
+					goOn()
+					<-first
+				})
 				<-working
 			} else {
 				<-first
@@ -185,7 +193,7 @@ func TestRefusals(t *testing.T) {
 			require.Equal(t, test.status, again.Status, again.Body)
 			require.Equal(t, test.runs, e.runs.Load())
 			if name == "in progress" {
-				close(finish)
+				goOn()
 				<-first
 				require.True(t, e.deliver(t, "1", "").Replayed())
 			}
@@ -239,6 +247,24 @@ func TestUnverifiedIsNotStored(t *testing.T) {
 			require.Zero(t, e.runs.Load())
 		})
 	}
+}
+
+// Half a body is not verified.
+func TestBodyBreaksOff(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t, "GitHub", idempotency.Options{}, testservice.Status(200))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(e.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /hooks HTTP/1.1\r\nHost: hooks\r\nContent-Length: 9\r\n\r\nhalf")
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusBadRequest, answer.StatusCode)
+	require.ErrorIs(t, e.journal.Last(t).Err, idempotency.ErrBodyInvalid)
+	require.Zero(t, e.runs.Load())
 }
 
 // What is signed, but is no event, has no ID.
