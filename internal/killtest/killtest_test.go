@@ -49,7 +49,10 @@ func TestStoreThatIsNotShared(t *testing.T) {
 	effects := filepath.Join(t.TempDir(), "effects")
 	said, provider := killtest.NewOperations(), killtest.NewProvider(t)
 	env := []string{child + "=alone " + effects, provider.Env()}
-	err := killUntil(said, env, func(err error) bool { return err != nil })
+	var err error
+	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); { // some have not begun to work
+		err = killtest.KillAll(3, said, env...)
+	}
 	require.ErrorContains(t, err, "has two answers")
 	require.NoError(t, provider.Explain(said.Acknowledged()...))
 	operations, calls, charges := provider.Counts()
@@ -70,26 +73,18 @@ func TestFaultsOfProcesses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			err := killUntil(killtest.NewTransfers(), []string{child + "=" + test.child}, func(err error) bool { return err != nil })
+			err := killtest.KillAll(1, killtest.NewTransfers(), child+"="+test.child)
 			require.ErrorContains(t, err, test.fault)
 		})
 	}
 }
 
+// As long as nobody has acknowledged anything, more processes follow.
 func TestProcessesThatAgree(t *testing.T) {
 	t.Parallel()
 	said := killtest.NewTransfers()
-	err := killUntil(said, []string{child + "=same"}, func(error) bool { return len(said.Acknowledged()) > 0 })
-	require.NoError(t, err)
+	require.NoError(t, killtest.KillAll(0, said, child+"=same"))
 	require.NotEmpty(t, said.Acknowledged())
-}
-
-// killUntil kills processes, some of which may not have started yet, until something is there.
-func killUntil(said killtest.Witness, env []string, isThere func(error) bool) (err error) {
-	for end := time.Now().Add(time.Minute); !isThere(err) && time.Now().Before(end); {
-		err = errors.Join(err, killtest.KillAll(3, said, env...))
-	}
-	return err
 }
 
 func TestLinesThatNobodySays(t *testing.T) {

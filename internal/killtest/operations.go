@@ -138,7 +138,7 @@ func (o *Operations) Hears(line string) error {
 	return nil
 }
 
-// Acknowledged returns the keys of the operations that were acknowledged.
+// Acknowledged implements [Witness].
 func (o *Operations) Acknowledged() []string { return o.answers.keys() }
 
 // Explain reads the file effects, and returns how many of them were repeated because of a death. It returns an error if

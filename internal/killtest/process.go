@@ -20,6 +20,8 @@ type Witness interface {
 	Hears(line string) error
 	// Buries takes the name of a process that was killed and says no more.
 	Buries(process string)
+	// Acknowledged returns the keys of the operations that were acknowledged.
+	Acknowledged() []string
 }
 
 // nameVariable is the environment variable with the name of a process.
@@ -27,7 +29,8 @@ const nameVariable = "KILLTEST_PROCESS"
 
 // KillAll starts n processes with env, two at a time, and kills each at a random time within 0.6 seconds, now and then
 // before it has begun to work. On a machine that is too busy for that, the next one gets twice the time of one that has
-// said nothing. It returns what should not have happened.
+// said nothing, and more than n are started, for a minute at most, until one has acknowledged something. It returns what
+// should not have happened.
 func KillAll(n int, by Witness, env ...string) error {
 	return killAll(n, 600*time.Millisecond, by, env)
 }
@@ -37,11 +40,17 @@ const longestLife = 10 * time.Second
 func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var mu sync.Mutex
 	var faults []error
+	end := time.Now().Add(time.Minute)
+	isShort := func() bool { // nothing is shown yet
+		mu.Lock()
+		defer mu.Unlock()
+		return len(by.Acknowledged()) == 0 && errors.Join(faults...) == nil && time.Now().Before(end)
+	}
 	var seats sync.WaitGroup
 	for seat := range 2 {
 		seats.Go(func() {
 			patience := within
-			for life := seat; life < n; life += 2 {
+			for life := seat; life < n || isShort(); life += 2 {
 				name := strconv.Itoa(life)
 				span := patience
 				patience = min(2*patience, max(within, longestLife))

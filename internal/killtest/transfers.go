@@ -34,7 +34,7 @@ func (tr *Transfers) Hears(line string) error {
 	return tr.answers.hears(words[1], words[2])
 }
 
-// Acknowledged returns the keys of the transfers that were acknowledged.
+// Acknowledged implements [Witness].
 func (tr *Transfers) Acknowledged() []string { return tr.answers.keys() }
 
 // Overtaken returns how many attempts were overtaken.
