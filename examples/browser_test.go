@@ -22,6 +22,7 @@ type payments struct {
 	charges, requests, lose, fail, hold atomic.Int32
 	keys                                chan string
 	held                                chan struct{} // closed to end the requests that are held
+	refusals                            chan *idempotency.Error
 }
 
 func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler {
@@ -41,6 +42,12 @@ func (p *payments) guarded(t *testing.T, opts idempotency.Options) http.Handler 
 	mux.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
 		p.requests.Add(1)
 		p.keys <- r.Header.Get("Idempotency-Key")
+		select {
+		case refusal := <-p.refusals:
+			idempotency.WriteProblem(w, r, refusal)
+			return
+		default:
+		}
 		if p.hold.Add(-1) >= 0 {
 			guarded.ServeHTTP(httptest.NewRecorder(), r)
 			<-p.held
@@ -70,7 +77,7 @@ func TestBrowserPaysOnce(t *testing.T) {
 			`<script type="module">import { payOnce } from '/pay.js'; window.payOnce = payOnce</script>`)
 	}))
 	t.Cleanup(page.Close)
-	p := &payments{keys: make(chan string, 100), held: make(chan struct{})}
+	p := &payments{keys: make(chan string, 100), held: make(chan struct{}), refusals: make(chan *idempotency.Error, 1)}
 	api := httptest.NewServer(browser.CORS(page.URL, p.guarded(t, idempotency.Options{Required: true})))
 	t.Cleanup(api.Close)
 	t.Cleanup(func() { close(p.held) })
@@ -112,6 +119,15 @@ func TestBrowserPaysOnce(t *testing.T) {
 	require.Equal(t, `201 charge 4 of {"amount":1}`, pay(1))
 	require.EqualValues(t, 4, p.charges.Load())
 	require.Empty(t, ask[string](v, `sessionStorage.getItem('pending') ?? ''`))
+
+	// A refusal says whether the key may be sent again, whatever its status.
+	p.requests.Store(0)
+	p.refusals <- &idempotency.Error{Status: http.StatusInternalServerError, Retry: idempotency.RetryNever}
+	require.Contains(t, pay(2), `500 {"type":"about:blank"`)
+	require.EqualValues(t, 1, p.requests.Load())
+	p.refusals <- &idempotency.Error{Status: http.StatusConflict, Retry: idempotency.RetrySameKey}
+	require.Equal(t, `201 charge 5 of {"amount":3}`, pay(3), "the refused order is not pending")
+	require.EqualValues(t, 3, p.requests.Load())
 }
 
 // What a page of another origin may send and read. Other origins are told nothing.

@@ -10,7 +10,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-// customer does what the page does.
+// customer presses as the one of the page does. It does not try again by itself.
 type customer struct {
 	url    string
 	client http.Client

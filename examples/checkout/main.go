@@ -14,8 +14,8 @@
 //
 //	go run ./examples/checkout -console 127.0.0.1:8081
 //
-// Stop the server in the middle, and try again: 409. The console has the operation, and /charges next to it says what was
-// charged. Tell the console, and try again: the customer gets the receipt.
+// Stop the server in the middle: the page tries again, and gets a 409. The console has the operation, and /charges next to
+// it says what was charged. Tell the console, and try again: the customer gets the receipt.
 //
 // With -run, the program plays the story without a browser. It ends with the line
 //

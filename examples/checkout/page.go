@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"embed"
 	"io/fs"
 	"net/http"
+	"time"
 
+	"github.com/idempotency-go/idempotency/examples/browser"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -15,11 +18,15 @@ var files embed.FS
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// page serves the page.
+// page serves the page, and beside it the script by which it pays.
 func page() http.Handler {
 	root, err := fs.Sub(files, "page")
 	demo.Check(err)
-	server := http.FileServerFS(root)
+	server := http.NewServeMux()
+	server.Handle("/", http.FileServerFS(root))
+	server.HandleFunc("/pay.js", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeContent(w, r, "pay.js", time.Time{}, bytes.NewReader(browser.PayOnce))
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", policy)

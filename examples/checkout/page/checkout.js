@@ -1,4 +1,7 @@
-// The page plays the customer: each press goes to the shop on both sides, with the key of the order.
+// The page plays the customer: each press goes to the shop on both sides, with the key of the order. Only with the
+// middleware it is safe to send an order again, so only that side pays by payOnce.
+
+import { payOnce, pending } from './pay.js'
 
 const sides = ['without', 'with']
 const buttons = document.querySelectorAll('button')
@@ -6,14 +9,19 @@ let order = newOrder()
 let busy = true
 let done = 0 // actions
 
+// newOrder returns the order that is pending, if there is one.
 function newOrder() {
+  return { key: pending()?.key ?? newKey(), presses: 0, without: newSide(), with: newSide() }
+}
+
+// newKey does without crypto.randomUUID, which a phone that uses this page by plain http has not got.
+function newKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16))
-  const key = Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
-  return { key, presses: 0, without: newSide(), with: newSide() }
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('')
 }
 
 function newSide() {
-  return { charges: 0, answers: 0, lost: 0, refused: 0, receipts: new Set() }
+  return { charges: 0, answers: 0, receipts: new Set() }
 }
 
 on('pay', () => press(1))
@@ -22,21 +30,22 @@ on('ten', () => press(10))
 on('stop', () => Promise.all([press(1, 'hold'), killServer()]))
 on('fresh', startOver)
 
-// on runs an action when a button is pressed, one at a time. The buttons stay in the order of the Tab key meanwhile.
 function on(id, action) {
-  document.getElementById(id).addEventListener('click', async () => {
-    if (busy) return
-    setBusy(true)
-    const watching = setInterval(showLedger, 250)
-    try {
-      await action()
-    } finally {
-      clearInterval(watching)
-      await showLedger()
-      tell()
-      setBusy(false)
-    }
-  })
+  document.getElementById(id).addEventListener('click', () => busy || act(action))
+}
+
+// act runs an action, one at a time. The buttons stay in the order of the Tab key meanwhile.
+async function act(action) {
+  setBusy(true)
+  const watching = setInterval(showLedger, 250)
+  try {
+    await action()
+  } finally {
+    clearInterval(watching)
+    await showLedger()
+    tell()
+    setBusy(false)
+  }
 }
 
 function setBusy(is) {
@@ -45,40 +54,55 @@ function setBusy(is) {
   if (!is) document.body.dataset.done = done++
 }
 
-// press presses so many times at once, on both sides, and waits for what comes back.
-function press(times, fault) {
-  document.querySelector('#pay b').textContent = 'Try again'
+// press presses so many times at once, and waits for what comes back.
+function press(times, fault, at = sides) {
+  setText('#pay b', 'Try again')
   const all = []
   for (let i = 0; i < times; i++) {
     order.presses++
-    for (const side of sides) all.push(pay(side, order.presses, fault))
+    for (const side of at) all.push(pay(side, order.presses, fault))
   }
-  return Promise.all(all)
+  return Promise.allSettled(all) // a press without an answer is shown as such
 }
 
-async function pay(side, number, fault) {
+function pay(side, number, fault) {
+  const url = `shop/${side}/payments`
+  const payment = { purchase: order.key, amount: 4200 }
+  const send = attempts(side, number, fault)
+  if (side === 'with') return payOnce(url, payment, { key: order.key, send })
   const headers = { 'Content-Type': 'application/json', 'Idempotency-Key': order.key }
-  if (fault) headers['Checkout-Fault'] = fault
-  const body = JSON.stringify({ purchase: order.key, amount: 4200 })
-  let response, text
-  try {
-    response = await fetch(`shop/${side}/payments`, { method: 'POST', headers, body })
-    text = await response.text()
-  } catch {
-    order[side].lost++
-    return show(side, number, 'lost', 'No answer', 'the connection broke')
+  return send(url, { method: 'POST', headers, body: JSON.stringify(payment) })
+}
+
+// attempts returns a fetch for the attempts of one press, which shows what came of them. The fault happens to the first one.
+function attempts(side, number, fault) {
+  let lost, breaks = 0
+  return async (url, init) => {
+    const headers = fault ? { ...init.headers, 'Checkout-Fault': fault } : init.headers
+    fault = undefined
+    try {
+      const response = await fetch(url, { ...init, headers })
+      showAnswer(side, number, response, await response.clone().text())
+      return response
+    } catch (error) {
+      lost?.remove()
+      lost = show(side, number, 'lost', 'No answer', 'the connection broke' + (++breaks > 1 ? ` ${times(breaks)}` : ''))
+      throw error
+    }
   }
-  const status = `${response.status} ${response.statusText}`
-  if (response.status !== 201) {
-    order[side].refused++
-    const problem = response.headers.get('Content-Type') === 'application/problem+json'
-    return show(side, number, 'refused', status, problem ? JSON.parse(text).title : 'try again')
+}
+
+function showAnswer(side, number, { status, statusText, headers }, text) {
+  const line = `${status} ${statusText}`
+  if (status !== 201) {
+    const problem = headers.get('Content-Type') === 'application/problem+json'
+    return show(side, number, 'refused', line, problem ? JSON.parse(text).title : 'try again')
   }
   const { receipt, operation } = JSON.parse(text)
-  const replayed = response.headers.get('Idempotent-Replayed') === 'true'
+  const replayed = headers.get('Idempotent-Replayed') === 'true'
   order[side].answers++
   order[side].receipts.add(receipt)
-  show(side, number, replayed ? 'replayed' : 'new', status, replayed ? 'replayed' : 'new charge', receipt, operation)
+  return show(side, number, replayed ? 'replayed' : 'new', line, replayed ? 'replayed' : 'new charge', receipt, operation)
 }
 
 // show adds an answer to the list of a side.
@@ -95,6 +119,7 @@ function show(side, number, kind, status, what, receipt, operation) {
     detail.title = operation
   }
   document.querySelector(`#${side} .answers`).prepend(item)
+  return item
 }
 
 // killServer has the server killed when it holds the answers of both sides, and waits until it runs again.
@@ -170,3 +195,4 @@ function setText(selector, text) {
 
 await showLedger()
 setBusy(false)
+if (pending()) act(() => press(1, undefined, ['with']))
