@@ -82,9 +82,15 @@ type Event struct {
 	// FromCache says that the answer was at hand in a [Recaller], such as a cache, and Begin was not called.
 	FromCache bool
 
+	untouched bool // the handler ran and has done nothing
+
 	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts. It
 	// is zero if that attempt is a transaction, which has no lease.
 	LeaseLeft time.Duration
+
+	// Fingerprints is set with OutcomeKeyReused: they are that of the request which came with the key before, and that of
+	// this one. A [FingerprintFunc] may be able to tell from them what differs: see Parts in package fingerprint.
+	Fingerprints *[2]Fingerprint
 
 	// Note is what the handler has attached to the operation with [Annotate]. A replay has the note of the attempt whose
 	// answer is replayed.
@@ -92,8 +98,6 @@ type Event struct {
 
 	// Err is the reason of a refusal, or of what went wrong. Otherwise it is nil.
 	Err error
-
-	untouched bool // the handler ran and has done nothing
 }
 
 // Observer is told of each [Outcome] as soon as it is known, mostly before the answer is sent. The context is that of

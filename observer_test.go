@@ -110,6 +110,7 @@ func TestEventsTellWhatTheStepsTook(t *testing.T) {
 		}, service.do(t, "a", workSlowly))
 		require.Equal(t, idempotency.Event{
 			Outcome: idempotency.OutcomeKeyReused, Attempt: 2, Err: idempotency.ErrKeyReused, Claim: claimTakes, Total: claimTakes,
+			Fingerprints: &[2]idempotency.Fingerprint{sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))},
 		}, service.do(t, "b", workSlowly))
 	})
 }

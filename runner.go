@@ -168,7 +168,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 		return nil, nil
 	}
 	if err := judge(&x.record, fp); err != nil {
-		return nil, x.reportRefusal(err)
+		return nil, x.reportRefusal(err, fp)
 	}
 	return x.replay()
 }
@@ -371,10 +371,12 @@ var refusalOutcomes = map[error]Outcome{
 }
 
 // reportRefusal reports and returns that another record holds the key.
-func (x *execution) reportRefusal(err error) error {
+func (x *execution) reportRefusal(err error, fp Fingerprint) error {
 	refusal := refusalFor(err)
 	x.event.Outcome, x.event.Err = refusalOutcomes[err], err
 	switch {
+	case err == ErrKeyReused:
+		x.event.Fingerprints = &[2]Fingerprint{x.record.Fingerprint, fp}
 	case err == ErrNotReplayable:
 		x.event.Status, refusal.OriginalStatus = x.record.Response.Status, x.record.Response.Status
 		x.event.keeps(x.record.Response)

@@ -12,6 +12,9 @@
 // does nothing for anybody else. Changes come by POST. A browser cannot send them from another site, see [http.CrossOriginProtection]. Each has
 // a reason, and is made only if the operation is still what the page has shown. A resolution leaves operator and reason in
 // the record, see package resolve; that a record was forgotten is logged.
+//
+// A customer may be told that a key was reused. If [Console.Observe] is an Observer of the service, the operation's page shows
+// how often and when. The example of fingerprint.Parts also shows what differed.
 package console
 
 import (
@@ -27,6 +30,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -46,6 +50,10 @@ type Options struct {
 	// status codes, the names of steps, and notes, which services write for operators.
 	Show func(*http.Request) bool
 
+	// Differences returns the names of what differs in a request that [Console.Observe] is told of, such as
+	// the method Differences of Parts in package fingerprint. Everybody sees them. Nil means that the names are not known.
+	Differences func(idempotency.Event) []string
+
 	// Resolve are the settings of resolutions. Its Logger is told of records that are forgotten, too, and of errors of the
 	// store.
 	Resolve resolve.Options
@@ -59,6 +67,9 @@ type Console struct {
 	resolver *resolve.Resolver // nil: the store is none
 	opts     Options
 	origins  *http.CrossOriginProtection
+
+	mu     sync.Mutex
+	reuses []reuse // the newest one last
 }
 
 // New returns a console for the operations of a store. It reports every fault at once. If the store is no
@@ -80,7 +91,7 @@ func New(store idempotency.Inspector, opts Options) (*Console, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	return &Console{store, resolver, opts, http.NewCrossOriginProtection()}, nil
+	return &Console{store: store, resolver: resolver, opts: opts, origins: http.NewCrossOriginProtection()}, nil
 }
 
 const (

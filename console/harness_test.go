@@ -26,9 +26,10 @@ import (
 
 // desk is a console on a server, and an operator in front of it.
 type desk struct {
-	t      testing.TB
-	url    string // of the console, with a slash at its end
-	client *http.Client
+	t       testing.TB
+	url     string // of the console, with a slash at its end
+	client  *http.Client
+	console *console.Console
 
 	mu     sync.Mutex
 	log    strings.Builder
@@ -52,9 +53,9 @@ func newDesk(t *testing.T, store idempotency.Inspector, change ...func(*console.
 }
 
 // newDirectDesk is newDesk without a server, for a fuzz test that has no time for one.
-func newDirectDesk(t testing.TB, store idempotency.Inspector) *desk {
+func newDirectDesk(t testing.TB, store idempotency.Inspector, change ...func(*console.Options)) *desk {
 	t.Helper()
-	d, pages := newPages(t, store)
+	d, pages := newPages(t, store, change...)
 	d.url, d.client = "http://direct/", &http.Client{Transport: direct{pages}}
 	return d
 }
@@ -89,6 +90,7 @@ func newPages(t testing.TB, store idempotency.Inspector, change ...func(*console
 	}
 	pages, err := console.New(store, opts)
 	require.NoError(t, err)
+	d.console = pages
 	return d, pages
 }
 

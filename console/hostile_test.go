@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/console"
 )
 
 // hostile is what people and services have stored, and what an operator types in.
@@ -115,7 +116,7 @@ func pagesOf(t testing.TB, h hostile) []string {
 	text := func(s string) string { return "a" + s } // there is always some
 	key := idempotency.Key{User: text(h.user), Endpoint: text(h.endpoint), ID: text(h.key)}
 	abandoned := idempotency.Entry{
-		Key: key, Digest: [32]byte{1}, State: idempotency.StateAbandoned, Attempt: 1, Created: began, Remaining: time.Hour,
+		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned, Attempt: 1, Created: began, Remaining: time.Hour,
 		Note: text(h.note), Steps: []idempotency.StepSize{{Name: text(h.step) + "-", Bytes: 2}},
 	}
 	completed := idempotency.Entry{
@@ -125,8 +126,12 @@ func pagesOf(t testing.TB, h hostile) []string {
 			Header: idempotency.Fields(text(h.header)), Trailer: idempotency.Fields(text(h.header)),
 		},
 	}
-	d := newDirectDesk(t, &inert{newStore(), []idempotency.Entry{abandoned, completed}})
-	address := "operation?digest=01" + strings.Repeat("0", 62)
+	reused := idempotency.Event{Outcome: idempotency.OutcomeKeyReused, Key: key}
+	d := newDirectDesk(t, &inert{newStore(), []idempotency.Entry{abandoned, completed}}, func(o *console.Options) {
+		o.Differences = func(idempotency.Event) []string { return []string{text(h.name), text(h.step)} }
+	})
+	d.console.Observe(t.Context(), reused)
+	address := addressOf(key)
 	story := d.get(address + "&name=" + url.QueryEscape(text(h.name)))
 	form := d.form(story.page, "answer", "status", text(h.name), "header", text(h.name), "body", text(h.name), "reason", "a")
 	return []string{

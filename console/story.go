@@ -19,6 +19,8 @@ type story struct {
 	Damaged     bool
 	Seen        string // the version of the record that the page shows
 	Steps       []step
+	Reused      int     // requests that were refused with its key
+	Reuses      []reuse // the newest of them
 	Header      string
 	Trailer     string
 	Body        string
@@ -69,6 +71,8 @@ func (c *Console) story(v *visit) {
 // tell makes the story of an entry.
 func (c *Console) tell(v *visit, e idempotency.Entry, damaged bool) *story {
 	s := &story{Entry: e, Damaged: damaged, Seen: version(e), Steps: stepsOf(e.Steps), Room: room(v.operator)}
+	reuses := c.reusesOf(e.Digest)
+	s.Reused, s.Reuses = len(reuses), reuses[:min(len(reuses), reusesShown)]
 	s.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned
 	s.Forgettable = e.State != "" && e.State != idempotency.StateRunning
 	resp := e.Response

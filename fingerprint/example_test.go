@@ -2,13 +2,16 @@ package fingerprint_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log"
 	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/console"
 	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
@@ -115,6 +118,48 @@ func ExampleNone() {
 	// Output:
 	// same request: true
 	// same request: true
+}
+
+// The owner of a service can find out what differs in a request that is refused because its key was reused: in what an
+// Observer makes of it, and in the console, at the operation.
+func ExampleParts() {
+	parts, err := fingerprint.NewParts(fingerprint.JSON, "/amount", "/currency")
+	if err != nil {
+		panic(err)
+	}
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	admin, err := console.New(store, console.Options{
+		Operator:    func(*http.Request) (string, error) { return "bob", nil }, // as package console says
+		Differences: parts.Differences,
+	})
+	if err != nil {
+		panic(err)
+	}
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Fingerprint: parts.Fingerprint,
+		Observer: func(ctx context.Context, e idempotency.Event) {
+			admin.Observe(ctx, e)
+			if e.Outcome == idempotency.OutcomeKeyReused {
+				fmt.Printf("key reused, differs in: %s\n", strings.Join(parts.Differences(e), ", "))
+			}
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	payments := idem.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, body := range []string{`{"amount":4200,"currency":"EUR"}`, `{"amount":4300,"currency":"EUR","tip":true}`} {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		payments.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 200
+	// key reused, differs in: the rest of the body, /amount
+	// 409
 }
 
 // compare prints whether each other body makes the same request as the first one.

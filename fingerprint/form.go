@@ -42,6 +42,8 @@ func FormWithout(names ...string) (idempotency.FingerprintFunc, error) {
 	})
 }
 
+const urlEncoded = "application/x-www-form-urlencoded"
+
 // formBy returns a function that compares what is selected of a form.
 func formBy(kind string, names []string, selected func(form url.Values, names []string) url.Values) (idempotency.FingerprintFunc, error) {
 	names = slices.Clone(names)
@@ -51,7 +53,7 @@ func formBy(kind string, names []string, selected func(form url.Values, names []
 	prefix := slices.Clip(appendNames(kind, names)) // so that nobody appends to it in place
 	return func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
 		media := mediaType(r)
-		if media != "application/x-www-form-urlencoded" {
+		if media != urlEncoded {
 			return idempotency.FingerprintRaw(r, body)
 		}
 		form, err := url.ParseQuery(string(body))
@@ -62,13 +64,19 @@ func formBy(kind string, names []string, selected func(form url.Values, names []
 		b := prefix
 		for _, name := range slices.Sorted(maps.Keys(form)) {
 			b = appendPart(b, name)
-			b = binary.BigEndian.AppendUint64(b, uint64(len(form[name])))
-			for _, value := range form[name] {
-				b = appendPart(b, value)
-			}
+			b = appendValues(b, form[name])
 		}
 		return as(r, media, b)
 	}, nil
+}
+
+// appendValues appends the values of a field, and how many they are.
+func appendValues(b []byte, values []string) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(len(values)))
+	for _, value := range values {
+		b = appendPart(b, value)
+	}
+	return b
 }
 
 func checkNames(names []string) error {

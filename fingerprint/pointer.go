@@ -217,27 +217,31 @@ func (s step) only(out, value []byte) []byte {
 	return s.to.only(out, nil)
 }
 
-// without appends a value without what is selected by some trees. A comma follows each member and each element, so that an
-// element that is left out leaves its place.
+// without appends a value without what is selected by some trees. This is JSON, too. An element that is left out leaves
+// null in its place: no other value can stand there.
 func without(out, value []byte, trees []*selection) []byte {
 	if len(trees) == 0 || value[0] != '{' && value[0] != '[' {
 		return append(out, value...)
 	}
 	out = append(out, value[0])
-	i := -1
+	i, empty := -1, len(out)
 	for name, v := range inside(value) {
 		i++
 		next, gone := stepsTo(trees, name, i)
+		if gone && name != nil {
+			continue
+		}
+		if len(out) > empty {
+			out = append(out, ',')
+		}
 		if name != nil {
-			if gone {
-				continue
-			}
 			out = append(append(out, name...), ':')
 		}
-		if !gone {
+		if gone {
+			out = append(out, "null"...)
+		} else {
 			out = without(out, v, next)
 		}
-		out = append(out, ',')
 	}
 	return append(out, value[len(value)-1])
 }

@@ -133,6 +133,18 @@ var ofMiddleware = []mutant{{
 	from: "	return x.complete()\n",
 	to:   "	defer func() { x.claim = nil }()\n	return x.complete()\n",
 	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/refuse",
+}, {
+	name: "parts-told-twice", broken: "A part that has a name also counts as the rest of the body, so that both are told.",
+	file: "fingerprint/parts.go",
+	from: "value, rest = v, without(nil, v, []*selection{p.pointers})",
+	to:   "value, rest = v, v",
+	test: "TestDifferences",
+}, {
+	name: "reuse-without-fingerprints", broken: "The event of a reused key does not have the fingerprint of the request before.",
+	file: "runner.go", in: "./fingerprint",
+	from: "&[2]Fingerprint{x.record.Fingerprint, fp}",
+	to:   "&[2]Fingerprint{fp, fp}",
+	test: "TestDifferencesOfRefusals/memory",
 }}
 
 var ofCache = []mutant{{
