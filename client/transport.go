@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// Transport is an [http.RoundTripper] that gives every POST and PATCH request to one of Hosts a key, and retries it with the same key and body until it gets a final answer. It is safe for concurrent use as long as its
-// fields are not changed.
+// Transport is an [http.RoundTripper] that gives every POST and PATCH request to one of Hosts a key, and retries it with the
+// same key and body until it gets a final answer. It is safe for concurrent use as long as its fields are not changed.
 //
 // A server that ignores the header would carry out each attempt. So a request to any other host is sent once, and it
 // has a key only if the caller gave one. The zero Transport sends every request once.

@@ -31,8 +31,9 @@
 // an answer. Nothing renews its leases then. After a lease and Skew, another process may take over. When the first one goes
 // on, it changes nothing that was taken over, and the contexts of its handlers end with [idempotency.ErrClaimLost]. If the
 // machine was suspended, they may end later, by a third of a lease: the clock that measures durations stood still, too. What
-// a handler has done until then happens twice, unless it sends DownstreamKey of [idempotency.Operation]. What nobody has
-// taken over the process may still complete. It compares its clock with that of the service before it claims anything.
+// a handler has done until then happens twice, unless it sends DownstreamKey of [idempotency.Operation]. The
+// process may still complete what nobody has taken over. It compares its clock with that of the service before it claims
+// anything.
 //
 // # Requests
 //

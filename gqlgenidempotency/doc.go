@@ -33,8 +33,8 @@
 // Fields of a document are executed one after the other, and each is settled for itself.
 //
 // Two requests are the same if the arguments are equal after coercion: variables and default values are in their place,
-// and neither order nor spelling counts. An argument that has its default value is equal to none, so that a new one with a
-// default value changes nothing. The content of an uploaded file counts.
+// and neither order nor spelling counts. An argument that is left out is equal to one with the default value. So a new
+// argument with a default value changes nothing. The content of an uploaded file counts.
 //
 // # The answer
 //
@@ -72,7 +72,7 @@
 // and "retry" is "same-key", "new-key" or "never". If waiting helps, "retryAfter" has the seconds to wait.
 //
 //	KEY_MISSING        a field that needs a key has none            new-key
-//	KEY_INVALID        no key, or not on a mutation field           new-key
+//	KEY_INVALID        malformed, or not on a mutation field        new-key
 //	BODY_INVALID       an argument has no canonical form            never
 //	USER_UNKNOWN       the user function knows no user              same-key
 //	IN_PROGRESS        an earlier attempt is running                same-key

@@ -61,8 +61,12 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 //     [io.EOF]. So next must not take effect before it has read that end.
 //   - The answer of next is kept only if the whole body was right. Before an answer below 400 begins, what next has left of
 //     the body is read. If the body was wrong, the client gets 400 body-invalid in place of the answer, or 413
-//     body-too-large if a limit has ended it. Then, and if an answer of 400 and more comes before the end of the body,
-//     [idempotency.Release] is decided, unless next has decided something that is not kept either.
+//     body-too-large if a limit has ended it. If the body was wrong, or if next answers 400 or more before its end, the
+//     operation is released, unless next has decided [idempotency.Unknown].
+//
+// A client that falls silent in the middle holds the key until a read fails: set ReadTimeout of the server, or a read
+// deadline by [http.ResponseController]. With a transactional store, the transaction is open for as long as the body takes:
+// read it first, and see IdleTimeout of pgxstore.Options. A retry sends the whole body again; there is no resuming.
 //
 // A field that cannot be read is refused with 400 body-invalid. A digest in a trailer is not looked at. A request without a
 // digest is read into memory, up to MaxBody. So a key that came with a digest must come with the same one again.

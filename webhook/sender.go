@@ -112,7 +112,8 @@ func GitHub(secrets ...string) Sender {
 
 // Shopify is a sender of X-Shopify-Hmac-Sha256. The ID is X-Shopify-Webhook-Id, which names a delivery. X-Shopify-Event-Id
 // does not: several deliveries, such as those of orders/create and orders/paid, have it in common if one action has caused
-// them. Secrets are client secrets of the app. Shopify signs neither ID nor time, see [GitHub].
+// them. So it is not the key, although an older page of Shopify, "Ignore duplicate webhooks", compares it. Secrets are client
+// secrets of the app. Shopify signs neither ID nor time, see [GitHub].
 //
 // TTL is 24 hours: Shopify tries 8 times in 4 hours. See https://shopify.dev/docs/apps/build/webhooks/verify-deliveries and
 // https://shopify.dev/docs/apps/build/webhooks/delivery-structure.

@@ -1,5 +1,5 @@
 // Package webhook receives webhooks: deliveries that their sender signs, and repeats until it is told that they have
-// arrived. A [Receiver] checks the signature, and runs the handler once for each delivery:
+// arrived. A [Receiver] checks the signature, and runs the handler for each delivery until it has succeeded:
 //
 //	hooks, err := webhook.New(store, webhook.Stripe(secret), idempotency.Options{})
 //	mux.Handle("POST /webhooks/stripe", hooks.Handler(book))
@@ -7,12 +7,13 @@
 // It is an [idempotency.Middleware] with a check in front and other defaults. The ID of the delivery is the key, in place
 // of Idempotency-Key. Nothing else tells deliveries apart ([fingerprint.None]), because a sender may write one event in
 // several ways: Stripe's pending_webhooks changes. Only an answer of 200 to 299 is kept, see Options.Storable. So a delivery
-// that fails because of a bug succeeds once the bug is mended.
+// that fails because of a bug succeeds once the bug is mended. What the failed run has done then happens again, unless the
+// store is transactional, or the handler finds it by the ID of the [idempotency.Operation].
 //
 // # What senders are told
 //
 // The handler's answers pass as they are. All these senders take 2xx for success, and everything else for a failure. Stripe,
-// Shopify and those of Standard Webhooks then try again, for a time that [Sender] tells. GitHub does not: somebody must
+// Shopify and those of Standard Webhooks then try again, for hours or days. GitHub does not: somebody must
 // have it deliver again.
 //
 //	answer                 situation
@@ -25,7 +26,7 @@
 //	400                    the delivery has no ID, or its body breaks off
 //	405, 413               it is no POST, or its body is larger than Options.MaxBody
 //
-// A Receiver never answers 410, by which a sender of Standard Webhooks disables the endpoint, and has no 409 or 429: to
+// A Receiver never answers 410, by which a sender of Standard Webhooks disables the endpoint, nor 409 or 429: to
 // some senders a 4xx means that they should not try again. Senders also give up on endpoints that fail for long: Shopify
 // removes a subscription after 8 failures in a row. So answer fast: Shopify waits for 5 seconds, GitHub for 10. If the
 // sender has hung up, the handler goes on, and the next attempt gets its answer. Put long work into a queue, and answer 202.
@@ -54,7 +55,7 @@ import (
 // old. The error that Options.ErrorHandler and Options.Observer get wraps it and the error of Sender.Verify.
 var ErrSignature = errors.New("webhook: signature is missing, wrong, or too old")
 
-// Receiver runs a handler once for each delivery of a [Sender]. It is safe for concurrent use.
+// Receiver runs a handler for each delivery of a [Sender], until it has succeeded. It is safe for concurrent use.
 type Receiver struct {
 	idem   *idempotency.Middleware
 	sender Sender

@@ -13,7 +13,7 @@
 //   - A handler that does not heed it is killed. Its key is blocked for Lease and Skew, by default 40 seconds. Lease need not be
 //     as long as the timeout: it is renewed while the handler runs, one request for each third of it.
 //   - API Gateway waits for at most 30 seconds. It then answers 503 or 504 itself, while the function goes on: a retry gets
-//     409, and then the answer. So a timeout that is a little longer does no harm.
+//     409, and then the answer. So a timeout of the function that is a little longer than that does no harm.
 //   - Between invocations the process is frozen, and nothing runs in the background. An answer that the store does not take
 //     within StoreTimeout is sent, and may never be stored.
 //

@@ -11,7 +11,8 @@
 //   - The visibility timeout is at least the timeout of the function, a Lease and a Skew. Then the claim of a process that was
 //     killed has lapsed when its messages come back. AWS advises six times the timeout.
 //   - A message that is in progress elsewhere comes back, and each time counts for maxReceiveCount of the redrive policy. So this
-//     count must not be small. A message whose ID came with another content before goes to the dead-letter queue by it.
+//     count must not be small. A message whose ID came with another content before fails each time, until that count sends it to
+//     the dead-letter queue.
 //   - TTL outlasts the last delivery: the retention period of the queue, and of what is sent again from the dead-letter queue.
 package main
 
@@ -93,8 +94,8 @@ func (c *consumer) work(ctx context.Context, batch events.SQSEvent) (events.SQSE
 	return answer, nil
 }
 
-// do does what a message asks for, unless that was done before. A message without an ID of the business has MessageId, which
-// is the same for each delivery.
+// do does what a message asks for, unless that was done before. If your messages have no ID, take MessageId, which is the same
+// for each delivery.
 func (c *consumer) do(ctx context.Context, message events.SQSMessage) error {
 	if err := ctx.Err(); err != nil {
 		return err // there is no time left to begin

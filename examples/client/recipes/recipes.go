@@ -1,5 +1,5 @@
-// Package recipes has what HTTP libraries with retries of their own need, so that an operation takes effect once. It is to
-// be copied, and changed.
+// Package recipes shows how HTTP libraries with retries of their own send an operation that takes effect once. Copy it, and
+// change it.
 //
 // On the client's side, the rule is the same for each: its own retries are off, and [client.Transport] takes their place.
 // It keeps the key of a request over all attempts, waits for an operation in progress, and obeys the member "retry" of a
@@ -47,7 +47,8 @@ func SDK(transport *client.Transport) []option.RequestOption {
 
 // TellSDKs is an Options.ErrorHandler for services whose clients use such an SDK as it is, in any language. By itself, it
 // makes one key for each call, and repeats 408, 409, 429, 500 or more, and broken connections, twice, with that key, after
-// Retry-After. So an operation takes effect once, but what must not be repeated is. The field X-Should-Retry stops that.
+// Retry-After. So one call takes effect once. But the SDK also repeats refusals that it must not repeat: the field
+// X-Should-Retry stops that. A second call makes a new key, and may take effect again, unless it is given the stored key.
 // As two retries are soon used up, set Options.Wait, too: then an operation in progress costs one.
 func TellSDKs(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
 	again := e.Retry == idempotency.RetrySameKey && e.RetryAfter > 0
