@@ -1,8 +1,15 @@
-// Package fingerprint has functions for Options.Fingerprint that count as the same request what a client writes anew for a
-// retry: JSON in another order, a form with another boundary. The default, idempotency.FingerprintRaw, compares all bytes.
+// Package fingerprint decides when two requests with one key are the same request. The default,
+// idempotency.FingerprintRaw, compares all bytes of the body. Use this package if clients write the body anew for a retry:
 //
-// As in that one, the query and the media type are parts of each fingerprint, the method, the path and the user are parts of
-// the key, and the middleware adds the header fields of Options.FingerprintHeaders.
+//	JSON                     members in another order, other white space, numbers written differently
+//	JSONOnly, JSONWithout    some values count, or do not count, such as the time of sending
+//	FormOnly, FormWithout    the same for URL-encoded forms
+//	Multipart                a form with files, whose boundary is new
+//	None                     nothing of the request counts: its key is never used again
+//	NewParts                 one of these, and it can be told which parts of a request differ
+//
+// But for None, all compare the query and the media type, too. Method, path and user are parts of the key. The middleware adds
+// the header fields of Options.FingerprintHeaders to every fingerprint.
 package fingerprint
 
 import (
@@ -13,9 +20,9 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// None tells no request from another. It is for keys that are never used for another request, such as the IDs that senders
-// of webhooks give to their events. It gives up that a key reused by mistake is noticed: whoever sends another request with
-// the key gets the first answer, and nothing is done. The middleware still compares the fields of
+// None treats all requests with one key as the same. It is for keys that are never used for another request, such as the IDs
+// that senders of webhooks give to their events. The price: a key that is reused by mistake is not noticed. Whoever sends
+// another request with the key gets the first answer, and nothing is done. The middleware still compares the fields of
 // Options.FingerprintHeaders and the others that it always does.
 func None(*http.Request, []byte) (idempotency.Fingerprint, error) {
 	return idempotency.Fingerprint{'n', 'o', 'n', 'e'}, nil

@@ -14,7 +14,7 @@ import (
 
 // FormOnly returns a function that compares only the fields of these names in an URL-encoded form. Their decoded values
 // count, with their number and order, and a field that is missing is not empty. A form that changes elsewhere is the same
-// request: the handler must not heed what is elsewhere.
+// request: the handler must not use what is not compared.
 //
 // Query and media type count. Bodies of other media types count whole, as with [idempotency.FingerprintRaw]: so do forms
 // with files. The function returns an error for a form that [url.ParseQuery] does not read.

@@ -17,15 +17,15 @@ import (
 )
 
 // JSONOnly returns a function that compares only what the pointers point at in a JSON body, in the canonical form of
-// [JSON]. A body that changes elsewhere is the same request: the handler must not heed what is elsewhere.
+// [JSON]. A body that changes elsewhere is the same request: the handler must not use what is not compared.
 //
 // A pointer is that of RFC 6901, such as "/amount" or "/items/0/sku", with ~1 for a slash in a name, and ~0 for a tilde. Its
-// part "*" stands for all elements of an array, whose number and order count as well: "/items/*/sku". In an object it is
-// the member of that name, as a number is. A value that is missing is not null. What has no members and no elements misses
-// all of them.
+// part "*" stands for all elements of an array, whose number and order count as well: "/items/*/sku". In an object, "*" and
+// numbers are names of members. A value that is missing differs from null. In a string, a number, a boolean or null, all that
+// a pointer names further down is missing.
 //
-// Query and media type count, and bodies that are empty or of other media types count whole, as with JSON. So do its errors
-// hold, for the body as a whole.
+// Query and media type count. Bodies that are empty or of other media types count whole, as with JSON. A body is refused for
+// the same reasons as with JSON, also if they lie elsewhere.
 //
 // The error reports every fault of the pointers: no pointer at all, one that is malformed, one that can never match, and
 // one that lies within what another one points at. The whole body (""), and the element behind the last one ("-"), are
@@ -39,8 +39,8 @@ func JSONOnly(pointers ...string) (idempotency.FingerprintFunc, error) {
 }
 
 // JSONWithout returns a function that compares a JSON body without what the pointers point at, such as the time of sending.
-// Pointers, errors and other bodies are as with [JSONOnly]. A member that is left out may be missing as well. An element of
-// an array leaves its place.
+// Pointers, errors and other bodies are as with [JSONOnly]. A member that is left out may be missing as well. If an
+// element of an array is left out, the others keep their places.
 func JSONWithout(pointers ...string) (idempotency.FingerprintFunc, error) {
 	all, err := parsePointers(pointers)
 	if err != nil {
