@@ -43,7 +43,6 @@ require (
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
 	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
 	github.com/jackc/pgpassfile v1.0.0 // indirect
