@@ -187,7 +187,8 @@ func run(t *testing.T, name string) string {
 // programs is the directory of all programs, and of what the browser writes.
 var programs string
 
-// buildAll builds them by one command: several side by side would each compile what they share.
+// buildAll builds them by one command: several side by side would each compile what they share. They are built as they are
+// released: with the race detector, some fifty programs take so long to link and to run that tests beside them starve.
 var buildAll = sync.OnceValue(func() error {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil {
@@ -197,7 +198,9 @@ var buildAll = sync.OnceValue(func() error {
 	for _, source := range sources {
 		args = append(args, "./"+filepath.Dir(source))
 	}
-	said, err := exec.Command("go", args...).CombinedOutput()
+	build := exec.Command("go", args...)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	said, err := build.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, said)
 	}
