@@ -38,9 +38,14 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	slog.SetDefault(log)
 	redis.SetLogger(redisLogger{log})
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	signalled, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	context.AfterFunc(signalled, func() {
+		stop() // first: a second signal then ends the process, whenever it comes
+		end()
+	})
 
 	s, err := newServer(ctx, &c, log)
 	if err == nil {
