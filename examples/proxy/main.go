@@ -80,7 +80,7 @@ func story(ctx context.Context, dir string) (string, error) {
 			"-store", "sqlite:"+filepath.Join(dir, "records.db"),
 			"-user-header", "X-User", // set by what authenticates; here by the clients themselves
 			"-abandoned", "re-execute", // the service knows an operation that it is sent again
-			"-lease", "1s", "-wait", "20s")
+			"-lease", "3s", "-wait", "30s")
 	}
 
 	kill, err := proxy()
