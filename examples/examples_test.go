@@ -191,8 +191,8 @@ var programs string
 // asReleased has programs, and what they build themselves, built as they are released.
 var asReleased = []string{"CGO_ENABLED=0", "GOFLAGS=-trimpath"}
 
-// buildAll builds them by one command: several side by side would each compile what they share. With
-// the race detector, some fifty programs take so long to link and to run that tests beside them starve.
+// buildAll builds them by one command: several side by side would each compile what they share. With the race detector, some
+// fifty programs take so long to link and to run that tests beside them starve.
 var buildAll = sync.OnceValue(func() error {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil {

@@ -38,7 +38,7 @@ func TestTransfersOutliveTheirService(t *testing.T) {
 
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var done atomic.Bool
 	for range 6 {
