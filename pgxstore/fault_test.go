@@ -196,13 +196,13 @@ func TestLostSteps(t *testing.T) {
 		} {
 			t.Run(s.statement+"/"+string(fault), func(t *testing.T) {
 				t.Parallel()
-				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-				defer cancel()
 				direct := newPool(t, serverURL(t))
 				pool, proxy := newProxiedPool(t, unprepared)
 				opts := newTable(t, direct, pgxstore.Options{})
 				key, claim := begun(t, pgxstore.New(pool, opts))
 
+				ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second) // of which a held message takes a part
+				defer cancel()
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: s.statement})
 				require.NoError(t, s.run(ctx, claim))
 				require.Equal(t, 1, proxy.Strikes())
