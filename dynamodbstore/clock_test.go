@@ -118,15 +118,18 @@ func TestClockOfErrors(t *testing.T) {
 	require.ErrorIs(t, err, dynamodbstore.ErrClock)
 }
 
-// A lease, and a record, lasts for Skew longer than was asked for: whoever is ahead by that much does not take it over.
+// A lease, and a record, lasts for Skew longer than was asked for: whoever is ahead by that much does not take it over. Its
+// owner is told of what it has asked for, also when it learns only by a second request that it has the claim.
 func TestSkewIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	const skew = time.Hour
 	store := dynamodbstore.New(s.client, dynamodbstore.Options{Skew: skew})
 	before := time.Now()
-	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	s.inject("UpdateItem", failLate)
+	record, claim, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.NoError(t, err)
+	require.LessOrEqual(t, record.LeaseLeft, request.Lease)
 	over := request
 	over.TakeOver = true
 	record, other, err := store.Begin(t.Context(), keyOf("key"), over)
