@@ -100,6 +100,7 @@ func Claim(
 	case !g.claimed:
 		return g.record, nil, store.Failure("claim", g.err)
 	}
+	g.record.LeaseLeft = min(g.record.LeaseLeft, request.Lease) // others may wait longer
 	l.record = g.record
 	return g.record, l, nil
 }
@@ -123,9 +124,6 @@ func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, 
 		}
 		if isHeld, record, err := seen.Held(l.names, request); isHeld {
 			own := string(seen.Token) == string(l.token) // put by an earlier run, which was not answered
-			if own {
-				record.LeaseLeft = min(record.LeaseLeft, request.Lease) // others may wait longer
-			}
 			return granted{record: record, claimed: own && err == nil, err: err}, nil
 		}
 		if !seen.Counts() && steps.IsFull() {
