@@ -62,8 +62,6 @@ require (
 	modernc.org/sqlite v1.61.1
 )
 
-require github.com/stripe/stripe-go/v83 v83.2.1
-
 require (
 	github.com/getkin/kin-openapi v0.152.0
 	github.com/go-logr/logr v1.4.4 // indirect
