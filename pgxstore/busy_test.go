@@ -157,7 +157,7 @@ func TestHandlersThatEmptyThePool(t *testing.T) {
 	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = handlers })
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 	runner, err := idempotency.NewRunner(pgxstore.New(pool, opts), idempotency.RunnerOptions{
-		Lease: 6 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		Lease: 12 * time.Second, Logger: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
 	var all, begun sync.WaitGroup
@@ -167,7 +167,7 @@ func TestHandlersThatEmptyThePool(t *testing.T) {
 			_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, func(ctx context.Context) (idempotency.Response, error) {
 				begun.Done()
 				begun.Wait()
-				_, err := pool.Exec(ctx, "SELECT pg_sleep(13)") // two leases and more
+				_, err := pool.Exec(ctx, "SELECT pg_sleep(25)") // two leases and more
 				return answer, err
 			})
 			assert.NoError(t, err)

@@ -198,8 +198,8 @@ func TestLostResolve(t *testing.T) {
 			pool, proxy := newProxiedPool(t, unprepared)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 			for i, resolution := range []idempotency.Resolution{happened, notHappened} {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				key, entry := abandoned(t, pool, opts)
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
 				proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: resolve", Times: 1})
 				require.NoError(t, pgxstore.New(pool, opts).Resolve(ctx, entry, resolution))
 				cancel()

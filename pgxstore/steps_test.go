@@ -300,12 +300,12 @@ func TestLostCheckpoint(t *testing.T) {
 	} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			defer cancel()
 			pool, proxy := newProxiedPool(t, unprepared)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 			key, own := begun(t, pgxstore.New(pool, opts))
 			claim := withSteps(key, own)
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+			defer cancel()
 			proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: checkpoint "})
 			stored, err := claim.Checkpoint(ctx, "charge", []byte("1"))
 			require.NoError(t, err)
