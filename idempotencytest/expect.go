@@ -92,7 +92,8 @@ func (t *trial) runsAs(seen, own answer) {
 // leaseRuns checks what a record says of the lease of own, as far as the time between question and answer allows.
 func (t *trial) leaseRuns(seen, own answer) {
 	age := seen.answered.Sub(own.asked)
-	if left := seen.LeaseLeft; left <= 0 || left > own.lease+resolution || left < own.lease-age-resolution {
+	least, most := max(own.lease-age-resolution, 0), own.lease+resolution
+	if left := seen.LeaseLeft; left < least || left > most || left == 0 && age < own.lease {
 		t.failf("of a lease of %v, claimed no longer than %v ago, %v are left", own.lease, age, left)
 	}
 }
