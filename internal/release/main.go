@@ -5,6 +5,7 @@
 //	.ci/release set v0.1.0      # has every go.mod require that version of the published modules
 //	.ci/release check [v0.1.0]  # does what a user of each module does; by default with the version that go.mod requires
 //	.ci/release tag v0.1.0      # checks everything, and makes the tags; it pushes nothing
+//	.ci/release binaries v0.1.0 cmd/idempotency dist  # programs for each platform, with their modules and sums, in dist
 //	.ci/release size            # what a user links and downloads
 //
 // The modules are those of go.work. An importer ignores the replace directives of a module, so a go.mod needs both: a
@@ -42,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	args = append(args, "", "")
+	args = append(args, "", "", "", "")
 	name, version := args[0], args[1]
 	switch name {
 	case "list":
@@ -55,9 +56,12 @@ func run(ctx context.Context, args []string) error {
 		return w.check(ctx, version)
 	case "tag":
 		return w.tag(ctx, version)
+	case "binaries":
+		return w.binaries(ctx, version, args[2], args[3])
 	case "size":
 		return w.size(ctx)
 	default:
-		return errors.New("usage: release list | api | set VERSION | check [VERSION] | tag VERSION | size")
+		return errors.New("usage: release list | api | set VERSION | check [VERSION] | tag VERSION | " +
+			"binaries VERSION COMMAND DIRECTORY | size")
 	}
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"debug/buildinfo"
 	"os"
 	"path/filepath"
 	"testing"
@@ -89,6 +91,44 @@ func TestReleaseIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, test.complaint)
 			require.Empty(t, git(t, w.dir, "tag"))
 		})
+	}
+}
+
+// Whoever builds a command again gets the same bytes, wherever that is.
+func TestBinariesAreReproducible(t *testing.T) {
+	t.Parallel()
+	w := shop(t, "v0.1.0")
+	dir := t.TempDir()
+	var programs [2][]byte
+	for i := range programs {
+		s, m, err := w.stageCommand(t.Context(), "v0.1.0", "cmd/tool")
+		require.NoError(t, err)
+		t.Cleanup(s.close)
+		for _, platform := range []string{"windows/arm64", "linux/amd64"} {
+			file, err := s.compile(t.Context(), m, platform, dir)
+			require.NoError(t, err)
+			program, err := os.ReadFile(file)
+			require.NoError(t, err)
+			programs[i] = append(programs[i], program...)
+		}
+	}
+	require.Equal(t, sha256.Sum256(programs[0]), sha256.Sum256(programs[1]))
+	info, err := buildinfo.ReadFile(filepath.Join(dir, "tool_v0.1.0_windows_arm64.exe"))
+	require.NoError(t, err)
+	require.Equal(t, "v0.1.0", info.Main.Version)
+	require.NotContains(t, info.String(), w.dir)
+
+	require.NoError(t, writeSums(dir))
+	sums, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
+	require.NoError(t, err)
+	require.Regexp(t, "^[0-9a-f]{64}  tool_v0.1.0_linux_amd64\n[0-9a-f]{64}  tool_v0.1.0_windows_arm64.exe\n$", string(sums))
+}
+
+func TestBinariesOfWhatIsNoCommand(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"", "till", "cmd/none", "examples"} {
+		err := shop(t, "v0.1.0").binaries(t.Context(), "v0.1.0", dir, t.TempDir())
+		require.ErrorContains(t, err, "is no command of the workspace")
 	}
 }
 

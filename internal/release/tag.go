@@ -27,16 +27,21 @@ func (w *workspace) tag(ctx context.Context, version string) error {
 	if _, err := output(ctx, here, "git", "fetch", "--quiet", "--no-tags", s.workspace.dir, s.commands); err != nil {
 		return err
 	}
-	push := "git push --atomic origin"
+	libraries, commands := "git push --atomic origin", "git push --atomic origin"
 	for _, m := range s.published {
 		tag := m.tag(version)
 		if _, err := output(ctx, here, "git", "tag", "--annotate", "--message", tag, tag, s.commitOf(m)); err != nil {
 			return err
 		}
 		fmt.Println("tagged", tag)
-		push += " " + tag
+		if m.command() {
+			commands += " " + tag
+		} else {
+			libraries += " " + tag
+		}
 	}
-	fmt.Println("\nNothing is pushed. What is published stays published. To publish it:\n\n\t" + push)
+	// The forge starts no workflow for tags of which more than three are pushed at once: those of the commands come by themselves.
+	fmt.Println("\nNothing is pushed. What is published stays published. To publish it:\n\n\t" + libraries + "\n\t" + commands)
 	return nil
 }
 
