@@ -36,6 +36,7 @@ func TestGates(t *testing.T) {
 				require.NoError(t, err)
 				done[key] = exact
 			}
+			t.Logf("counted %s %v", t.Name(), limit.Of.In(exact)) // which .ci/compare reads
 			require.True(t, limit.Met(limit.Of.In(exact)), "%v: %s", limit.Of.In(exact), limit)
 		})
 	}
