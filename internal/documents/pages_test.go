@@ -69,7 +69,7 @@ func TestPagesStayShort(t *testing.T) {
 // Links of the pages lead to files that are there, and to their headings.
 func TestPagesLinkToWhatIsThere(t *testing.T) {
 	t.Parallel()
-	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md"}
+	pages := []string{"CHANGELOG.md", "CONTRIBUTING.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md", "README.md"}
 	for _, pattern := range []string{"docs/*.md", "benchmark/results/*.md", "*/README.md", "*/*/README.md"} {
 		more, err := filepath.Glob(pattern)
 		require.NoError(t, err)

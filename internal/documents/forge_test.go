@@ -1,0 +1,45 @@
+package documents_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Workflows use actions at a commit, with its version beside it, and call scripts that are there.
+func TestWorkflows(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		workflow := string(text)
+		require.Contains(t, workflow, "\npermissions:\n  contents: read\n", file)
+		for _, use := range regexp.MustCompile(`uses: .*`).FindAllString(workflow, -1) {
+			require.Regexp(t, `^uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`, use, file)
+		}
+		for _, script := range regexp.MustCompile(`\.ci/\w+`).FindAllString(workflow, -1) {
+			info, err := os.Stat(filepath.Join(root, script))
+			require.NoError(t, err, file)
+			require.NotZero(t, info.Mode()&0o111, script)
+		}
+	}
+}
+
+// Dependabot is told of every module.
+func TestDependabotKnowsEveryModule(t *testing.T) {
+	t.Parallel()
+	modules := regexp.MustCompile(`(?m)^\t(\.\S*)$`).FindAllStringSubmatch(read(t, "go.work"), -1)
+	require.NotEmpty(t, modules)
+	var want []string
+	for _, module := range modules {
+		want = append(want, "      - /"+strings.TrimPrefix(strings.TrimPrefix(module[1], "."), "/"))
+	}
+	require.Contains(t, read(t, ".github/dependabot.yml"), "directories:\n"+strings.Join(want, "\n")+"\n    schedule:")
+}
