@@ -129,7 +129,7 @@ func ExampleParts() {
 	}
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	admin, err := console.New(store, console.Options{
-		Operator:    func(*http.Request) (string, error) { return "bob", nil }, // as package console says
+		Operator:    func(*http.Request) (string, error) { return "bob", nil }, // never so: see the example of package console
 		Differences: parts.Differences,
 	})
 	if err != nil {

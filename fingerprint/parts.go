@@ -14,14 +14,14 @@ import (
 	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
-// Parts compares requests as another function does, and can tell which parts differ when a key is refused as reused. It
-// tells their names only. Its method Fingerprint is for Options.Fingerprint, and its method Differences for an
+// Parts compares what another function compares, and the query, the media type and the parts with names besides. When a key is
+// refused as reused, it can tell which of them differ, by their names only. Its method Fingerprint is for Options.Fingerprint, and its method Differences for an
 // [idempotency.Observer], or for package console.
 //
 // Its fingerprints are stored as any others are. Half of one is the beginning of the other function's, the rest are a mark
 // of the names, and a tag of one byte for each part. So 2^64 work finds two requests that count as one, for whoever sends
-// both with one key. Somebody who reads the store can rule out 255 of 256 guesses of a part without knowing the others: name
-// no secrets, or use package seal.
+// both with one key. Somebody who reads the store can rule out 255 of 256 guesses of a part without knowing the others. Query,
+// media type and the rest of the body have tags, too: if any part is a secret, use package seal.
 //
 // It is safe for concurrent use.
 type Parts struct {
@@ -49,12 +49,15 @@ const (
 // always are the parts that each request has. Their tags precede the others.
 var always = [...]string{"the query", "the media type", "the rest of the body"}
 
-// NewParts returns a Parts that compares requests as whole does, such as [JSON]. Names that begin with a slash are pointers
-// into bodies of JSON, as those of [JSONOnly]; the others are fields of URL-encoded forms. Query, media type and all that is
-// named count, also if whole leaves them out. Of the rest, that counts what whole does not leave out.
+// NewParts returns a Parts on another function, such as [JSON]. Names that begin with a slash are pointers into bodies of JSON,
+// as those of [JSONOnly]; the others are fields of URL-encoded forms. Query, media type and all that is named count, also if
+// whole leaves them out. Of everything else, what whole compares counts.
 //
-// The error reports every fault of the names. At most nine are possible. Requests that were stored under other names are
-// refused as reused. Each fingerprint takes about the time of three by whole.
+// The error reports every fault of the names. At most nine are possible. When you begin to use Parts, or change the names or
+// whole, retries of earlier operations are refused as reused until these expire.
+//
+// Each fingerprint takes two calls of whole, and reads the body once more. In the second call, the request has no query, and a
+// body without what is named: whole must accept that.
 func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error) {
 	names = slices.Sorted(slices.Values(names))
 	mark := sha256.Sum256(appendNames("parts", names))
@@ -145,10 +148,11 @@ func tag(part []byte) byte { return sha256.Sum256(part)[0] }
 
 // Differences returns the names of the parts in which a request differs from the one that came with its key before. Besides
 // those that NewParts was given, they are "the query", "the media type" and "the rest of the body". If the media type differs,
-// nothing is said of the body. One of 256 differences is not seen.
+// nothing is said of the body. For each part, one of 256 differences is not seen.
 //
 // It returns nil if nothing can be told:
 //
+//   - No difference was seen.
 //   - The event has another outcome than [idempotency.OutcomeKeyReused].
 //   - One of the requests was sent to a service with other names. Or the middleware has changed its fingerprint, because it
 //     has a field of Options.FingerprintHeaders, a Content-Encoding, or a field that overrides the method.

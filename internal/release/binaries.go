@@ -19,8 +19,8 @@ var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/a
 const cyclonedx = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
 
 // binaries makes what is published of a command, in a new directory: the program for each platform, as
-// "go install -trimpath -ldflags='-s -w'" makes it with the same Go on any machine; beside each, the list of its modules
-// (CycloneDX); and their sums.
+// "CGO_ENABLED=0 go install -trimpath -ldflags='-s -w'" makes it with the same Go on any machine; beside each, the list of its
+// modules (CycloneDX); and their sums.
 func (w *workspace) binaries(ctx context.Context, version, command, dir string) error {
 	s, m, err := w.stageCommand(ctx, version, command)
 	if err != nil {
