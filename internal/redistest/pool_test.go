@@ -81,7 +81,12 @@ func occupy(t *testing.T, client redis.Cmdable) (free func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 2 {
-		wg.Go(func() { _ = client.BLPop(ctx, 0, fmt.Sprint(oneSlot, "list", i)).Err() })
+		wg.Go(func() {
+			// Something else may still have a connection, for which some clients do not wait.
+			for ctx.Err() == nil && client.BLPop(ctx, 0, fmt.Sprint(oneSlot, "list", i)).Err() != nil {
+				time.Sleep(time.Millisecond)
+			}
+		})
 	}
 	node := client
 	switch c := client.(type) {
