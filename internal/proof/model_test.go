@@ -352,7 +352,7 @@ func (r reply) String() string {
 	text := fmt.Sprintf("created %d attempt %d, request %d", r.record.created, r.record.attempt, r.record.request)
 	switch {
 	case r.claimed:
-		return "claimed: " + text
+		return fmt.Sprintf("claimed: %s, lease %v", text, r.record.left)
 	case r.record.body != 0:
 		return fmt.Sprintf("completed: %s, response %d, %v remain", text, r.record.body, r.record.remaining)
 	default:
