@@ -27,7 +27,7 @@ func main() {
 	var opts options
 	flag.IntVar(&opts.times, "times", 1, "how many times as much is done as usual")
 	flag.BoolVar(&opts.ci, "ci", false, "leave out what CI does in other steps, or has no time for")
-	flag.IntVar(&opts.parallel, "parallel", 2, "how many proofs run at a time")
+	flag.IntVar(&opts.parallel, "parallel", 1, "how many proofs run at a time")
 	flag.StringVar(&opts.only, "only", "", "names of the proofs to run, separated by commas")
 	flag.BoolVar(&opts.write, "write", false, "write the counts into docs/guarantees.md, unless something fails")
 	flag.Parse()
