@@ -15,8 +15,8 @@ import (
 )
 
 // Parts compares what another function compares, and the query, the media type and the parts with names besides. When a key is
-// refused as reused, it can tell which of them differ, by their names only. Its method Fingerprint is for Options.Fingerprint, and its method Differences for an
-// [idempotency.Observer], or for package console.
+// refused as reused, it can tell which of them differ, by their names only. Its method Fingerprint is for
+// Options.Fingerprint, and its method Differences for an [idempotency.Observer], or for package console.
 //
 // Its fingerprints are stored as any others are. Half of one is the beginning of the other function's, the rest are a mark
 // of the names, and a tag of one byte for each part. So 2^64 work finds two requests that count as one, for whoever sends

@@ -20,7 +20,6 @@ func TestKubernetesManifest(t *testing.T) {
 	text, err := os.ReadFile("kubernetes.yaml")
 	require.NoError(t, err)
 	var deployment struct {
-		Kind string
 		Spec struct {
 			Replicas int
 			Template struct {
@@ -31,7 +30,7 @@ func TestKubernetesManifest(t *testing.T) {
 			}
 		}
 	}
-	kinds := []string{}
+	var kinds []string
 	for documents := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var document struct{ Kind string }
 		err := documents.Decode(&document)

@@ -13,19 +13,17 @@ import (
 // Workflows use actions at a commit, with its version beside it, and call scripts that are there.
 func TestWorkflows(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
+	files, err := filepath.Glob(".github/workflows/*.yml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		workflow := string(text)
+		workflow := read(t, file)
 		require.Contains(t, workflow, "\npermissions:\n  contents: read\n", file)
 		for _, use := range regexp.MustCompile(`uses: .*`).FindAllString(workflow, -1) {
 			require.Regexp(t, `^uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`, use, file)
 		}
 		for _, script := range regexp.MustCompile(`\.ci/\w+`).FindAllString(workflow, -1) {
-			info, err := os.Stat(filepath.Join(root, script))
+			info, err := os.Stat(script)
 			require.NoError(t, err, file)
 			require.NotZero(t, info.Mode()&0o111, script)
 		}
