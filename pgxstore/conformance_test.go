@@ -23,10 +23,11 @@ func TestStoreConformance(t *testing.T) {
 		level pgx.TxIsoLevel // of the sessions
 		opts  pgxstore.Options
 	}{
-		"prepared":                      {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{}},
-		"unprepared, repeatable read":   {pgx.QueryExecModeExec, pgx.RepeatableRead, pgxstore.Options{}},
+		"prepared": {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{}},
+		"unprepared, repeatable read, in a divided table": {
+			pgx.QueryExecModeExec, pgx.RepeatableRead, pgxstore.Options{PartitionDays: 3},
+		},
 		"simple protocol, serializable": {pgx.QueryExecModeSimpleProtocol, pgx.Serializable, pgxstore.Options{}},
-		"prepared, in a divided table":  {pgx.QueryExecModeCacheStatement, pgx.ReadCommitted, pgxstore.Options{PartitionDays: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,10 +45,9 @@ func TestStoreConformance(t *testing.T) {
 func TestTxStoreConformance(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]pgxstore.Options{
-		"read committed":  {},
-		"repeatable read": {Isolation: pgx.RepeatableRead},
-		"serializable":    {Isolation: pgx.Serializable},
-		"divided table":   {PartitionDays: 3},
+		"read committed, divided table": {PartitionDays: 3},
+		"repeatable read":               {Isolation: pgx.RepeatableRead},
+		"serializable":                  {Isolation: pgx.Serializable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,10 +64,9 @@ func TestTxStoreConformanceOfEffects(t *testing.T) {
 		opts   pgxstore.Options
 		effect func(ctx context.Context, sql, name string) error
 	}{
-		"pgx":                           {pgxstore.Options{}, actByPgx},
+		"pgx, divided table":            {pgxstore.Options{PartitionDays: 3}, actByPgx},
 		"database/sql, repeatable read": {pgxstore.Options{Isolation: pgx.RepeatableRead}, actBySQL},
 		"serializable":                  {pgxstore.Options{Isolation: pgx.Serializable}, actByPgx},
-		"divided table":                 {pgxstore.Options{PartitionDays: 3}, actByPgx},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

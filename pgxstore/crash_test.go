@@ -58,9 +58,9 @@ func TestDatabaseCrashes(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 				fmt.Fprint(w, uuid.New())
 			})
-			acknowledged := crash(t, db, h, 10)
+			acknowledged := crash(t, db, h, 4)
 			require.NoError(t, provider.Explain(slices.Collect(maps.Keys(acknowledged))...))
-			t.Logf("10 crashes, %d operations acknowledged; %s", len(acknowledged), provider)
+			t.Logf("4 crashes, %d operations acknowledged; %s", len(acknowledged), provider)
 			for key, body := range acknowledged {
 				require.Equal(t, body, post(h, key).Body.String())
 				effects := l.effects(t, keyOf(key))

@@ -24,43 +24,29 @@ func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, serverURL(t))
 	bouncer := newPool(t, pgBouncer(t), unprepared)
-	for form, opts := range map[string]pgxstore.Options{
-		"plain": {}, "partitions": {PartitionDays: 3}, "digests": {DigestNames: true},
-		"digests in partitions": {DigestNames: true, PartitionDays: 3}, "schema": {Schema: "inspected"},
+	plain := func(store idempotency.Store) idempotency.Store { return store }
+	for name, test := range map[string]struct {
+		pool  *pgxpool.Pool
+		opts  pgxstore.Options
+		outer func(idempotency.Store) idempotency.Store
+	}{
+		"plain":                 {direct, pgxstore.Options{}, plain},
+		"digests in partitions": {direct, pgxstore.Options{DigestNames: true, PartitionDays: 3}, plain},
+		"cached, sealed, pgbouncer, a schema": {bouncer, pgxstore.Options{Schema: "inspected"},
+			func(store idempotency.Store) idempotency.Store {
+				return cache.New(mustSeal(t, store, nil), cache.Options{})
+			}},
 	} {
-		t.Run(form, func(t *testing.T) {
-			t.Parallel()
-			for kind, store := range stores(direct, newTable(t, direct, opts)) {
-				t.Run(kind, func(t *testing.T) {
-					idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
-					idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
-				})
-			}
-		})
-	}
-	for kind, store := range stores(direct, newTable(t, direct, pgxstore.Options{})) {
-		t.Run("sealed "+kind, func(t *testing.T) {
-			t.Parallel()
-			sealed := mustSeal(t, store, nil)
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return sealed })
-			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return sealed })
-		})
-		t.Run("cached "+kind, func(t *testing.T) {
-			t.Parallel()
-			cached := cache.New(store, cache.Options{})
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return cached })
-			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return cached })
-		})
-	}
-	t.Run("pgbouncer", func(t *testing.T) {
-		t.Parallel()
-		for kind, store := range stores(bouncer, newTable(t, direct, pgxstore.Options{})) {
-			t.Run(kind, func(t *testing.T) {
-				idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
-				idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
+		opts := newTable(t, direct, test.opts)
+		for kind, store := range stores(test.pool, opts) {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				t.Parallel()
+				newStore := func(*testing.T) idempotency.Store { return test.outer(store) }
+				idempotencytest.RunInspector(t, newStore)
+				idempotencytest.RunResolver(t, newStore)
 			})
 		}
-	})
+	}
 }
 
 // A transaction is seen by its lock alone, before its commit and after. It is never forgotten.

@@ -34,31 +34,24 @@ func mustBeside(t testing.TB, pool, steps *pgxpool.Pool, opts pgxstore.Options) 
 
 func TestStepsBesideTransactionsConform(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]pgxstore.Options{
-		"plain": {}, "repeatable read": {Isolation: pgx.RepeatableRead}, "divided table": {PartitionDays: 3},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool, steps := newPool(t, serverURL(t)), newPool(t, serverURL(t))
-			opts := newTable(t, pool, opts)
-			store := mustBeside(t, pool, steps, opts)
-			newStore := func(*testing.T) idempotency.Store { return store }
-			idempotencytest.Run(t, newStore)
-			idempotencytest.RunSteps(t, newStore)
-			idempotencytest.RunInspector(t, newStore)
+	pool, steps := newPool(t, serverURL(t)), newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 3})
+	store := mustBeside(t, pool, steps, opts)
+	newStore := func(*testing.T) idempotency.Store { return store }
+	idempotencytest.Run(t, newStore)
+	idempotencytest.RunSteps(t, newStore)
+	idempotencytest.RunInspector(t, newStore)
 
-			effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
-			execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
-			effect := func(ctx context.Context, name string) error {
-				return actByPgx(ctx, "INSERT INTO "+effects+" VALUES ($1)", name)
-			}
-			count := func(ctx context.Context, name string) (n int, err error) {
-				err = steps.QueryRow(ctx, "SELECT count(*) FROM "+effects+" WHERE name = $1", name).Scan(&n)
-				return n, err
-			}
-			idempotencytest.RunTx(t, newStore, effect, count)
-		})
+	effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
+	execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
+	effect := func(ctx context.Context, name string) error {
+		return actByPgx(ctx, "INSERT INTO "+effects+" VALUES ($1)", name)
 	}
+	count := func(ctx context.Context, name string) (n int, err error) {
+		err = steps.QueryRow(ctx, "SELECT count(*) FROM "+effects+" WHERE name = $1", name).Scan(&n)
+		return n, err
+	}
+	idempotencytest.RunTx(t, newStore, effect, count)
 }
 
 // order is a service that charges a card and ships a parcel elsewhere, and writes rows.
