@@ -41,10 +41,11 @@ func serveShop() {
 	telemetry, metrics := newTelemetry()
 	s := &shop{ledger: ledger, refuses: hasConsole(), telemetry: telemetry}
 	opts := idempotency.Options{
-		Required: true,
-		Wait:     10 * time.Second, // hold a retry until the first attempt is through
-		Lease:    2 * time.Second,  // for Redis: how long an order is blocked if the server dies; the default is more patient
-		Observer: s.observe,
+		Required:     true,
+		Wait:         10 * time.Second, // hold a retry until the first attempt is through
+		Lease:        2 * time.Second,  // for Redis: how long an order is blocked if the server dies; the default is more patient
+		StoreTimeout: 2 * time.Second,  // so that a slow disk is none of the failures that are shown here
+		Observer:     s.observe,
 	}
 	if s.refuses {
 		opts.Abandoned = idempotency.Refuse

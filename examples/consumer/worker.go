@@ -30,9 +30,10 @@ func newWorker(stream, addr string) *worker {
 	client := redis.NewClient(&redis.Options{Addr: addr})
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: stream + ":record:"})
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
-		TTL:   time.Hour,        // longer than a message may take to be delivered again
-		Lease: time.Second,      // how long a message waits when its worker has died
-		Wait:  10 * time.Second, // for the lease of a worker that has died
+		TTL:          time.Hour,        // longer than a message may take to be delivered again
+		Lease:        time.Second,      // how long a message waits when its worker has died
+		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
+		Wait:         10 * time.Second, // for the lease of a worker that has died
 	})
 	demo.Check(err)
 	return &worker{client, stream, runner}

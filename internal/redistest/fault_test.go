@@ -509,13 +509,15 @@ func TestRedisRestarts(t *testing.T) {
 			server := servertest.Redis(t, test.args...)
 			client := testservice.NewRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
 			testservice.Until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
-			svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t,
-				func(w http.ResponseWriter, r *http.Request) {
-					require.NoError(t, server.Restart())
-					testservice.Echo(w, r)
-				})
+			svc := testservice.Setup{
+				Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+				Opts:  idempotency.Options{StoreTimeout: 30 * time.Second}, // starting servers may keep the machine busy
+			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+				require.NoError(t, server.Restart())
+				testservice.Echo(w, r)
+			})
 			first := svc.Call("key", "body")
-			require.Equal(t, http.StatusCreated, first.Status)
+			require.Equal(t, http.StatusCreated, first.Status, "%v", svc.Journal.Last(t).Err)
 			require.Equal(t, test.outcome, svc.Journal.Last(t).Outcome)
 			require.NoError(t, server.Restart())
 			if test.outcome == idempotency.OutcomeExecuted {
