@@ -31,7 +31,7 @@ func (w *workspace) check(ctx context.Context, version string) error {
 	return s.try(ctx)
 }
 
-// try uses each module.
+// try uses each module, and then some together.
 func (s *stage) try(ctx context.Context) error {
 	for _, m := range s.published {
 		began := time.Now()
@@ -44,7 +44,7 @@ func (s *stage) try(ctx context.Context) error {
 		}
 		fmt.Printf("%s %s@%s: %.0f s\n", verb, m.path(), s.version, time.Since(began).Seconds())
 	}
-	return nil
+	return s.rehearse(ctx)
 }
 
 // tryLibrary builds a program that uses all functions of a module.

@@ -5,6 +5,8 @@ import (
 	"debug/buildinfo"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -32,6 +34,8 @@ func shop(t *testing.T, version string) *workspace {
 		"CHANGELOG.md":                  "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
 		listFolder + "/idempotency.txt": "package " + name + "\nfunc Open() string\n",
 		listFolder + "/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
+		rehearsalFile: "package main\n\nimport (\n\t\"os\"\n\n\t\"" + name + "/till\"\n)\n\n" +
+			"func main() {\n\tif till.Ring() != \"open\" || os.Getenv(\"DATABASE_URL\") == \"\" {\n\t\tos.Exit(1)\n\t}\n}\n",
 	})
 	return w
 }
@@ -78,6 +82,9 @@ func TestReleaseIsRefused(t *testing.T) {
 		{"lacks what is listed", "till/till.go",
 			"package till\n\nimport \"example.com/shop\"\n\nfunc Rang() string { return shop.Open() }\n", false, "Ring"},
 		{"lists no package", listFolder + "/till.txt", "", false, "lists no package"},
+		{"is not rehearsed", rehearsalFile, "package main\n\nfunc main() {}\n", false, "uses none of the modules"},
+		{"fails when rehearsed", rehearsalFile,
+			"package main\n\nimport _ \"example.com/shop\"\n\nfunc main() { panic(\"closed today\") }\n", false, "closed today"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -92,6 +99,42 @@ func TestReleaseIsRefused(t *testing.T) {
 			require.Empty(t, git(t, w.dir, "tag"))
 		})
 	}
+}
+
+// Each release has a number that says what its users have to change.
+func TestVersionsTellWhatChanges(t *testing.T) {
+	t.Parallel()
+	const was = "package example.com/shop\nfunc Open() string\ntype Door interface\ntype Door interface, Close()\n"
+	for name, test := range map[string]struct {
+		is      string
+		refused []string // versions
+	}{
+		"nothing":             {was, nil},
+		"a new name":          {was + "func Shut() string\n", []string{"v0.1.1", "v1.1.1"}},
+		"a new package":       {was + "package example.com/shop/yard\nfunc Open() string\n", []string{"v0.1.1", "v1.1.1"}},
+		"a new interface":     {was + "type Gate interface\ntype Gate interface, Close()\n", []string{"v0.1.1", "v1.1.1"}},
+		"a name is gone":      {strings.Replace(was, "func Open() string\n", "", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+		"another signature":   {strings.Replace(was, "Open()", "Open(n int)", 1), []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+		"an interface's more": {was + "type Door interface, Lock()\n", []string{"v0.1.1", "v1.1.1", "v1.2.0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorkspace(t, map[string]string{"go.mod": requiring("example.com/shop"), listFolder + "/idempotency.txt": was})
+			for _, tag := range []string{"v0.1.0", "v0.1.1-rc.1", "v1.1.0", "v1.9.0", "vain"} {
+				git(t, w.dir, "tag", tag)
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(w.dir, w.published[0].listFile()), []byte(test.is), 0o666))
+			for _, version := range []string{"v0.0.9", "v0.1.1", "v0.2.0", "v1.0.0", "v1.1.1", "v1.2.0"} {
+				err := w.changesFit(t.Context(), version)
+				require.Equal(t, slices.Contains(test.refused, version), err != nil, "%s: %v", version, err)
+			}
+		})
+	}
+	gone := newWorkspace(t, map[string]string{
+		"go.mod": requiring("example.com/shop"), listFolder + "/idempotency.txt": was, listFolder + "/till.txt": "package till\n",
+	})
+	git(t, gone.dir, "tag", "v1.1.0")
+	require.ErrorContains(t, gone.changesFit(t.Context(), "v1.2.0"), "v1.2.0 cannot be without what v1.1.0 exports: till: package till")
 }
 
 // Whoever builds a command again gets the same bytes, wherever that is.

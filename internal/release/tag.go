@@ -50,7 +50,8 @@ func (w *workspace) ready(ctx context.Context, version string) error {
 	if err := validVersion(version); err != nil {
 		return err
 	}
-	return errors.Join(w.isClean(ctx), w.isFree(ctx, version), w.requiresOnly(version), w.isInChangelog(version), w.isInReadme())
+	return errors.Join(w.isClean(ctx), w.isFree(ctx, version), w.requiresOnly(version), w.isInChangelog(version), w.isInReadme(),
+		w.changesFit(ctx, version))
 }
 
 func (w *workspace) isClean(ctx context.Context) error {
