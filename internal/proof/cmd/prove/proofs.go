@@ -115,6 +115,20 @@ var all = []proof{
 		},
 	},
 	{
+		name: "proxy",
+		what: "the proxy between clients and a service in Python killed at random, and started again",
+		command: func(o options) []string {
+			kills := 2000 * o.times
+			if o.ci {
+				kills = 100
+			}
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String(),
+				"-run=TestProxyIsKilled", "./cmd/idempotency-proxy", "-deaths=" + strconv.Itoa(kills),
+			}
+		},
+	},
+	{
 		name: "mutants", notInCI: true,
 		what:    "bugs put into the library, each of which a test must find",
 		command: func(options) []string { return []string{"go", "run", "./internal/mutants"} },
