@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -25,6 +29,25 @@ func (a *admin) handler() http.Handler {
 	mux.HandleFunc("GET /readyz", a.ready)
 	mux.Handle("GET /metrics", a.metrics.handler())
 	return mux
+}
+
+// lives asks the proxy whose admin listener has that address whether it lives. A container without a shell has nothing
+// else that could ask.
+func lives(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("-admin: %w", err)
+	}
+	client := http.Client{Timeout: pingTimeout}
+	resp, err := client.Get("http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port) + "/healthz")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New("/healthz: " + resp.Status)
+	}
+	return nil
 }
 
 // ready answers whether requests should come here. The service behind is not asked: if it failed, no instance would be

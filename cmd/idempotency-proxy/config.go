@@ -25,13 +25,20 @@ const envPrefix = "IDEMPOTENCY_PROXY_"
 // config is what the operator has set.
 type config struct {
 	listen, tlsCert, tlsKey string
+	tlsClientCA             string
 	admin                   string
+	accessLog               bool
+	healthcheck             bool
 	shutdownTimeout         time.Duration
 	shutdownDelay           time.Duration
 	version                 bool
 
 	upstream            string
 	upstreamURL         *url.URL
+	upstreamHTTP2       bool
+	upstreamCA          string
+	upstreamCert        string
+	upstreamKey         string
 	upstreamDial        time.Duration
 	upstreamHeader      time.Duration
 	upstreamTimeout     time.Duration
@@ -114,6 +121,10 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.failOpen, "fail-open", false, "forward without protection while the store is down")
 	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal of a key that came with another request")
 
+	f.BoolVar(&c.upstreamHTTP2, "upstream-http2", false, "speak HTTP/2 to the service; without TLS, only that")
+	f.StringVar(&c.upstreamCA, "upstream-ca", "", "PEM `file` with the authorities of an https service; empty: the system's")
+	f.StringVar(&c.upstreamCert, "upstream-cert", "", "PEM `file` with the certificate that the service is shown")
+	f.StringVar(&c.upstreamKey, "upstream-key", "", "PEM `file` with its key")
 	f.BoolVar(&c.preserveHost, "preserve-host", false, "send the client's Host to the service")
 	f.BoolVar(&c.forwardKey, "forward-key", false, "send the key to the service")
 	f.DurationVar(&c.upstreamDial, "upstream-dial-timeout", 5*time.Second, "bound on connecting, TLS included")
@@ -124,9 +135,12 @@ func (c *config) flags() *flag.FlagSet {
 	f.StringVar(&c.listen, "listen", "127.0.0.1:8080", "`address` to serve on")
 	f.StringVar(&c.tlsCert, "tls-cert", "", "PEM `file` with the certificate, to serve TLS")
 	f.StringVar(&c.tlsKey, "tls-key", "", "PEM `file` with its key")
+	f.StringVar(&c.tlsClientCA, "tls-client-ca", "", "PEM `file` with the authorities of the certificates that clients must show")
 	f.StringVar(&c.admin, "admin", "", "`address` of /healthz, /readyz and /metrics; empty: none")
+	f.BoolVar(&c.accessLog, "access-log", false, "write a line of JSON for each request to standard output")
 	f.DurationVar(&c.shutdownTimeout, "shutdown-timeout", 30*time.Second, "bound on the wait for requests and WebSockets")
 	f.DurationVar(&c.shutdownDelay, "shutdown-delay", 0, "how long to go on serving after SIGTERM, not ready")
+	f.BoolVar(&c.healthcheck, "healthcheck", false, "ask the proxy at -admin whether it lives, and exit")
 	f.BoolVar(&c.version, "version", false, "print the version and exit")
 	return f
 }
@@ -153,7 +167,7 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 	if err := flags.Parse(args); err != nil {
 		return c, errors.Join(append(faults, err)...)
 	}
-	if c.version {
+	if c.version || c.healthcheck {
 		return c, nil
 	}
 	if flags.NArg() > 0 {
@@ -196,6 +210,15 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 	}
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		fault("-tls-cert and -tls-key belong together")
+	}
+	if c.tlsClientCA != "" && c.tlsCert == "" {
+		fault("-tls-client-ca needs -tls-cert")
+	}
+	if (c.upstreamCert == "") != (c.upstreamKey == "") {
+		fault("-upstream-cert and -upstream-key belong together")
+	}
+	if c.upstreamURL != nil && c.upstreamURL.Scheme == "http" && c.upstreamCA+c.upstreamCert != "" {
+		fault("-upstream-ca and -upstream-cert are for an https service")
 	}
 	if len(c.methods) == 0 {
 		fault("-methods: none is named")

@@ -3,6 +3,7 @@ package main_test
 import (
 	"bytes"
 	"context"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,7 @@ func TestBadConfiguration(t *testing.T) {
 	long := file("secret", strings.Repeat("s", 32))
 	public := file("public", "-----BEGIN PUBLIC KEY-----\n"+strings.Repeat("A", 64))
 	private := file("private", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+	cert, key := certificate(t)
 	jwt := func(more ...string) []string {
 		return append([]string{
 			"-upstream", "http://localhost:1", "-store", "memory:", "-jwt-issuer", "i", "-jwt-audience", "a",
@@ -90,25 +92,32 @@ func TestBadConfiguration(t *testing.T) {
 		"not a host":           {one("-store", "sqlite://dir/records.db"), 1, []string{"want sqlite:file"}},
 		"not a name of memory": {one("-store", "memory:records"), 1, []string{"want memory:"}},
 		"unknown parameter":    {one("-store", "memory:?maxbytes=5"), 1, []string{`"maxbytes" is unknown`}},
-		"no time for bodies":   {memory("-body-timeout", "0s"), 2, []string{"-body-timeout must be positive"}},
-		"no directory":         {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
-		"migrate memory":       {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
-		"memory limit":         {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
-		"methods":              {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
-		"small methods":        {memory("-methods", "post"), 2, []string{"capital letters"}},
-		"no methods":           {memory("-methods", ","), 2, []string{"-methods"}},
-		"lease beyond TTL":     {memory("-ttl", "1s"), 2, []string{"TTL 1s is shorter than Lease"}},
-		"no lease":             {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
-		"fingerprint":          {memory("-fingerprint", "xml"), 2, []string{"-fingerprint: want raw"}},
-		"abandoned":            {memory("-abandoned", "maybe"), 2, []string{"-abandoned: want refuse"}},
-		"status":               {memory("-unknown-status", "502,abc"), 2, []string{`"abc" is not a status`}},
-		"networks":             {memory("-trusted-peers", "everyone"), 2, []string{`"everyone" is not a network`}},
-		"half of TLS":          {memory("-tls-cert", long), 2, []string{"-tls-cert and -tls-key"}},
-		"no certificate":       {memory("-listen", "127.0.0.1:0", "-tls-cert", long, "-tls-key", long), 1, []string{"-tls"}},
-		"address":              {memory("-listen", "nonsense"), 1, []string{"nonsense"}},
-		"argument":             {memory("serve"), 2, []string{`unexpected argument "serve"`}},
-		"unknown flag":         {memory("-nonsense"), 2, []string{"-nonsense"}},
-		"not a duration":       {memory("-ttl", "soon"), 2, []string{"-ttl"}},
+		"client CA, no TLS":    {memory("-tls-client-ca", long), 2, []string{"-tls-client-ca needs -tls-cert"}},
+		"half a certificate":   {memory("-upstream-cert", long), 2, []string{"-upstream-key belong together"}},
+		"CA without https":     {memory("-upstream-ca", long), 2, []string{"-upstream-ca and -upstream-cert are for"}},
+		"no CA":                {memory("-upstream", "https://localhost:1", "-upstream-ca", long), 1, []string{"-upstream-ca: no cert"}},
+		"no certificate to show": {memory("-upstream", "https://localhost:1", "-upstream-cert", long, "-upstream-key", long), 1,
+			[]string{"-upstream-cert: tls"}},
+		"no client CA":       {memory("-tls-cert", cert, "-tls-key", key, "-tls-client-ca", long), 1, []string{"-tls-client-ca: no cert"}},
+		"no time for bodies": {memory("-body-timeout", "0s"), 2, []string{"-body-timeout must be positive"}},
+		"no directory":       {one("-store", "sqlite:"+dir+"/none/records.db"), 1, []string{"-store: sqlitestore"}},
+		"migrate memory":     {memory("-migrate"), 2, []string{"-migrate is for postgres"}},
+		"memory limit":       {one("-store", "memory:?max-bytes=much"), 1, []string{"max-bytes"}},
+		"methods":            {memory("-methods", "POST,GET"), 2, []string{"GET cannot be guarded"}},
+		"small methods":      {memory("-methods", "post"), 2, []string{"capital letters"}},
+		"no methods":         {memory("-methods", ","), 2, []string{"-methods"}},
+		"lease beyond TTL":   {memory("-ttl", "1s"), 2, []string{"TTL 1s is shorter than Lease"}},
+		"no lease":           {memory("-lease", "0s"), 2, []string{"-lease must be positive"}},
+		"fingerprint":        {memory("-fingerprint", "xml"), 2, []string{"-fingerprint: want raw"}},
+		"abandoned":          {memory("-abandoned", "maybe"), 2, []string{"-abandoned: want refuse"}},
+		"status":             {memory("-unknown-status", "502,abc"), 2, []string{`"abc" is not a status`}},
+		"networks":           {memory("-trusted-peers", "everyone"), 2, []string{`"everyone" is not a network`}},
+		"half of TLS":        {memory("-tls-cert", long), 2, []string{"-tls-cert and -tls-key"}},
+		"no certificate":     {memory("-listen", "127.0.0.1:0", "-tls-cert", long, "-tls-key", long), 1, []string{"-tls"}},
+		"address":            {memory("-listen", "nonsense"), 1, []string{"nonsense"}},
+		"argument":           {memory("serve"), 2, []string{`unexpected argument "serve"`}},
+		"unknown flag":       {memory("-nonsense"), 2, []string{"-nonsense"}},
+		"not a duration":     {memory("-ttl", "soon"), 2, []string{"-ttl"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -162,6 +171,27 @@ func TestVersionAndHelp(t *testing.T) {
 	require.Zero(t, status)
 	require.Contains(t, stdout, "-upstream")
 	require.Empty(t, stderr)
+}
+
+// A container asks whether its proxy lives, by the variables that the proxy has as well.
+func TestHealthcheck(t *testing.T) {
+	t.Parallel()
+	p := start(t, "http://127.0.0.1:1", append(asHeader, "-store", "memory:")...)
+	admin := "IDEMPOTENCY_PROXY_ADMIN=" + strings.TrimPrefix(p.admin, "http://")
+	status, _, stderr := try(t, []string{admin}, "-healthcheck")
+	require.Zero(t, status, stderr)
+	p.kill()
+	status, _, stderr = try(t, []string{admin}, "-healthcheck")
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr, "refused")
+	status, _, stderr = try(t, nil, "-healthcheck")
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr, "-admin: ")
+
+	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	status, _, stderr = try(t, nil, "-healthcheck", "-admin", other.Listener.Addr().String())
+	require.Equal(t, 1, status)
+	require.Contains(t, stderr, "404")
 }
 
 // The table in the README has each flag, in the order and with the default of the program.

@@ -44,10 +44,11 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 	return idempotency.New(store, user, opts)
 }
 
-// observer has outcomes counted. Why a user is unknown is logged, because the client is not told.
+// observer has outcomes counted, and noted for the access log. Why a user is unknown is logged, because the client is not told.
 func observer(m *metrics, log *slog.Logger) idempotency.Observer {
 	return func(ctx context.Context, e idempotency.Event) {
 		m.observe(e)
+		noteOutcome(ctx, e.Outcome)
 		if errors.Is(e.Err, idempotency.ErrUserUnknown) {
 			log.InfoContext(ctx, "user unknown", "error", e.Err)
 		}

@@ -60,6 +60,7 @@ type process struct {
 
 	mu  sync.Mutex
 	log bytes.Buffer
+	out bytes.Buffer // what it prints
 }
 
 // asHeader are the flags of a proxy that is told the user by the proxy in front, which is the test.
@@ -77,6 +78,7 @@ func startAt(t testing.TB, listen, upstream string, args ...string) *process {
 	all := append([]string{"-listen", listen, "-admin", "127.0.0.1:0", "-upstream", upstream}, args...)
 	p.cmd = exec.Command(binary, all...)
 	p.cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=1"), awsVariables...)
+	p.cmd.Stdout = printer{p}
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Start())
@@ -118,6 +120,23 @@ func (p *process) follow(stderr io.Reader, lines chan<- string) {
 		p.mu.Unlock()
 		lines <- scanner.Text()
 	}
+}
+
+// printer keeps what a process prints.
+type printer struct{ *process }
+
+func (p printer) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(b)
+}
+
+// printed returns the lines that are whole.
+func (p *process) printed() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := p.out.String()
+	return text[:strings.LastIndex(text, "\n")+1]
 }
 
 func (p *process) logged() string {

@@ -34,6 +34,12 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 	case c.version:
 		fmt.Fprintln(stdout, version())
 		return 0
+	case c.healthcheck:
+		if err := lives(c.admin); err != nil {
+			complain(stderr, err)
+			return exitFailed
+		}
+		return 0
 	}
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	slog.SetDefault(log)
@@ -47,7 +53,7 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 		end()
 	})
 
-	s, err := newServer(ctx, &c, log)
+	s, err := newServer(ctx, &c, log, stdout)
 	if err == nil {
 		err = s.serve(ctx)
 	}

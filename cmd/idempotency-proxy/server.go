@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,10 +24,11 @@ type server struct {
 	guard    *idempotency.Middleware
 	upstream *upstream
 	admin    *admin
+	access   *accessLog
 	running  sync.WaitGroup // requests
 }
 
-func newServer(ctx context.Context, c *config, log *slog.Logger) (*server, error) {
+func newServer(ctx context.Context, c *config, log *slog.Logger, stdout io.Writer) (*server, error) {
 	user, stopUser, err := c.user()
 	if err != nil {
 		return nil, err
@@ -42,8 +43,12 @@ func newServer(ctx context.Context, c *config, log *slog.Logger) (*server, error
 		stopUser()
 		return nil, errors.Join(err, store.shut())
 	}
-	s.upstream = newUpstream(c, s.metrics, log)
+	if s.upstream, err = newUpstream(c, s.metrics, log); err != nil {
+		stopUser()
+		return nil, errors.Join(err, store.shut())
+	}
 	s.admin = &admin{store: store, metrics: s.metrics, failOpen: c.failOpen}
+	s.access = newAccessLog(c, stdout)
 	return s, nil
 }
 
@@ -65,13 +70,20 @@ func (s *server) serve(ctx context.Context) (err error) {
 	failed := make(chan error, 2)
 	if s.config.admin != "" {
 		watched := s.newHTTP(s.admin.handler())
-		if err := s.listen(watched, s.config.admin, "", "", "admin", failed); err != nil {
+		if err := s.listen(watched, s.config.admin, "admin", failed); err != nil {
 			return err
 		}
 		defer watched.Close()
 	}
-	public := s.newHTTP(s.counted(forPaths(onlyWebSockets(s.config.inTime(s.guard.Handler(s.upstream))))))
-	if err := s.listen(public, s.config.listen, s.config.tlsCert, s.config.tlsKey, "serving", failed); err != nil {
+	public := s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.inTime(s.guard.Handler(s.upstream)))))))
+	public.Protocols = new(http.Protocols)
+	public.Protocols.SetHTTP1(true)
+	public.Protocols.SetHTTP2(true)
+	public.Protocols.SetUnencryptedHTTP2(true) // to a client that begins with it
+	if public.TLSConfig, err = s.config.serverTLS(s.log); err != nil {
+		return err
+	}
+	if err := s.listen(public, s.config.listen, "serving", failed); err != nil {
 		return err
 	}
 	select {
@@ -92,18 +104,14 @@ func (s *server) newHTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// listen has a server serve on an address in the background. An address or a certificate that cannot be used is an
-// error at once.
-func (s *server) listen(server *http.Server, addr, cert, key, what string, failed chan<- error) error {
+// listen has a server serve on an address in the background. An address that cannot be used is an error at once.
+func (s *server) listen(server *http.Server, addr, what string, failed chan<- error) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	serve := server.Serve
-	if cert != "" {
-		if err := loadCertificate(server, cert, key); err != nil {
-			return errors.Join(fmt.Errorf("-tls-cert: %w", err), listener.Close())
-		}
+	if server.TLSConfig != nil {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
 	s.log.Info(what, "address", listener.Addr().String())
@@ -170,14 +178,4 @@ func (s *server) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// loadCertificate has a server use a certificate.
-func loadCertificate(server *http.Server, cert, key string) error {
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return err
-	}
-	server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
-	return nil
 }

@@ -35,7 +35,11 @@ type upstream struct {
 	proxy   *httputil.ReverseProxy
 }
 
-func newUpstream(c *config, m *metrics, log *slog.Logger) *upstream {
+func newUpstream(c *config, m *metrics, log *slog.Logger) (*upstream, error) {
+	transport, err := newTransport(c, log)
+	if err != nil {
+		return nil, err
+	}
 	u := &upstream{config: c, user: c.header(), metrics: m, log: log}
 	for _, name := range append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...) {
 		u.keys = append(u.keys, textproto.CanonicalMIMEHeaderKey(name))
@@ -44,20 +48,30 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) *upstream {
 	u.keys = slices.Compact(u.keys)
 	u.proxy = &httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
-		Transport:      newTransport(c),
+		Transport:      transport,
 		ModifyResponse: u.judge,
 		ErrorHandler:   u.failed,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		BufferPool:     new(bufferPool),
 	}
-	return u
+	return u, nil
 }
 
-// newTransport returns a transport of HTTP/1.1 that changes nothing of what it carries. That of HTTP/2 may send a
-// request again by itself.
-func newTransport(c *config) *http.Transport {
+// newTransport returns a transport that changes nothing of what it carries. In HTTP/2 it sends a request again if the
+// service has said that it did not process it (RFC 9113, section 8.7).
+func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
+	settings, err := c.upstreamTLS(log)
+	if err != nil {
+		return nil, err
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(!c.upstreamHTTP2 || c.upstreamURL.Scheme == "https")
+	protocols.SetHTTP2(c.upstreamHTTP2)
+	protocols.SetUnencryptedHTTP2(c.upstreamHTTP2)
 	dialer := &net.Dialer{Timeout: c.upstreamDial}
 	return &http.Transport{
+		Protocols:       protocols,
+		TLSClientConfig: settings,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
 			if err != nil {
@@ -71,7 +85,7 @@ func newTransport(c *config) *http.Transport {
 		IdleConnTimeout:       c.upstreamIdle,
 		MaxIdleConnsPerHost:   256,
 		DisableCompression:    true,
-	}
+	}, nil
 }
 
 func (u *upstream) close() { u.proxy.Transport.(*http.Transport).CloseIdleConnections() }

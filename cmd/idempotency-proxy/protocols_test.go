@@ -1,0 +1,212 @@
+package main_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// speaking is a service that speaks HTTP/2, and what a proxy needs to reach it. Without TLS it speaks nothing else.
+func speaking(t *testing.T, secure bool, handler http.HandlerFunc) (s *service, flags []string) {
+	t.Helper()
+	s = new(service)
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		s.requests = append(s.requests, r)
+		s.mu.Unlock()
+		handler(w, r)
+	}))
+	t.Cleanup(s.Close)
+	flags = append(asHeader, "-store", "memory:", "-upstream-http2")
+	if secure {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+		return s, append(flags, "-upstream-ca", writePEM(t, "CERTIFICATE", s.Certificate().Raw))
+	}
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	return s, flags
+}
+
+// A guarded request and its replay, what streams, and trailers pass in HTTP/2 as they do in HTTP/1.1.
+func TestHTTP2ToTheService(t *testing.T) {
+	t.Parallel()
+	for name, secure := range map[string]bool{"TLS": true, "no TLS": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			next := make(chan string)
+			upstream, flags := speaking(t, secure, func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					created(w, r)
+					return
+				}
+				w.Header().Set("Trailer", "Grpc-Status")
+				_ = http.NewResponseController(w).Flush()
+				for event := range next {
+					_, _ = io.WriteString(w, event)
+					_ = http.NewResponseController(w).Flush()
+				}
+				w.Header().Set("Grpc-Status", "0")
+			})
+			p := start(t, upstream.URL, flags...)
+			for _, replayed := range []bool{false, true} {
+				got := p.post("/things?a=1", "x", as("alice"), keyed("k"))
+				require.Equal(t, 201, got.status, got)
+				require.Equal(t, "made for alice", got.body)
+				require.Equal(t, replayed, got.replayed)
+			}
+			require.Equal(t, 1, upstream.count())
+			require.Equal(t, 2, upstream.last(t).ProtoMajor)
+
+			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(httptest.NewRequest("GET", p.url+"/events", nil))
+			require.NoError(t, err)
+			defer resp.Body.Close()
+			for _, event := range []string{"one", "two"} {
+				next <- event
+				read := make([]byte, len(event))
+				_, err := io.ReadFull(resp.Body, read) // before the next one is sent
+				require.NoError(t, err)
+				require.Equal(t, event, string(read))
+			}
+			close(next)
+			_, err = io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			require.Equal(t, "0", resp.Trailer.Get("Grpc-Status"))
+		})
+	}
+}
+
+// Of a request that a broken connection had, nobody knows the outcome, and the next one is answered. A service that is not
+// there has seen nothing.
+func TestHTTP2Fails(t *testing.T) {
+	t.Parallel()
+	upstream, flags := speaking(t, false, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	p := start(t, upstream.URL, append(flags, "-lease", "1s")...)
+	got := p.post("/", "x", as("alice"), keyed("aborted"))
+	require.Equal(t, 502, got.status, got)
+	require.Equal(t, "Connection to the service broke", got.code())
+	eventually(t, "an outcome", func() bool {
+		return p.post("/", "x", as("alice"), keyed("aborted")).code() == "outcome-unknown"
+	})
+	require.Equal(t, 1, upstream.count())
+
+	upstream.CloseClientConnections()
+	upstream.Close()
+	for range 2 {
+		got = p.post("/", "x", as("alice"), keyed("not-reached"))
+		require.Equal(t, 502, got.status, got)
+		require.Equal(t, "Service not reached", got.code())
+	}
+	require.Equal(t, 1, upstream.count())
+}
+
+// A WebSocket needs HTTP/1.1: a service that speaks only HTTP/2 is not asked for one.
+func TestNoWebSocketInHTTP2(t *testing.T) {
+	t.Parallel()
+	upstream, flags := speaking(t, false, created)
+	p := start(t, upstream.URL, flags...)
+	got := p.post("/", "", method("GET"), with("Connection", "Upgrade"), with("Upgrade", "websocket"))
+	require.GreaterOrEqual(t, got.status, 400, got)
+}
+
+// Clients may begin with HTTP/2, with and without TLS, and send several requests at a time.
+func TestHTTP2OfClients(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	p := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
+	client := &http.Transport{Protocols: new(http.Protocols)}
+	client.Protocols.SetUnencryptedHTTP2(true)
+	defer client.CloseIdleConnections()
+	for _, replayed := range []string{"", "true"} {
+		r, err := http.NewRequest("POST", p.url, strings.NewReader("x"))
+		require.NoError(t, err)
+		r.Header = http.Header{"X-User": {"alice"}, "Idempotency-Key": {"k"}}
+		resp, err := client.RoundTrip(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, 2, resp.ProtoMajor)
+		require.Equal(t, replayed, resp.Header.Get("Idempotent-Replayed"))
+	}
+	require.Equal(t, 1, upstream.count())
+}
+
+// Both sides show certificates: clients to the proxy, and the proxy to the service. Who has none gets nothing.
+func TestMutualTLS(t *testing.T) {
+	t.Parallel()
+	upstream := new(service)
+	upstream.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
+	}))
+	upstream.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	upstream.StartTLS()
+	t.Cleanup(upstream.Close)
+	cert, key := certificate(t)
+	clientCert, clientKey := certificate(t)
+	common := append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", clientCert,
+		"-upstream-ca", writePEM(t, "CERTIFICATE", upstream.Certificate().Raw))
+	pair, err := tls.LoadX509KeyPair(clientCert, clientKey)
+	require.NoError(t, err)
+	strange, err := tls.LoadX509KeyPair(certificate(t))
+	require.NoError(t, err)
+	ask := func(p *process, certs ...tls.Certificate) (int, string, error) {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}
+		defer transport.CloseIdleConnections()
+		r, err := http.NewRequest("POST", strings.Replace(p.url, "http", "https", 1), nil)
+		require.NoError(t, err)
+		resp, err := transport.RoundTrip(r)
+		if err != nil {
+			return 0, "", err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(body), err
+	}
+
+	p := start(t, upstream.URL, append(common, "-upstream-cert", cert, "-upstream-key", key)...)
+	status, body, err := ask(p, pair)
+	require.NoError(t, err)
+	require.Equal(t, 200, status)
+	require.Equal(t, "proxy", body, "the name in the certificate that the service was shown")
+	_, _, err = ask(p)
+	require.ErrorContains(t, err, "certificate required")
+	_, _, err = ask(p, strange)
+	require.Error(t, err)
+
+	without := start(t, upstream.URL, common...)
+	status, _, err = ask(without, pair)
+	require.NoError(t, err)
+	require.Equal(t, 502, status)
+}
+
+// A certificate that is renewed is shown without a restart. Files that are half renewed change nothing.
+func TestCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	p := start(t, serve(t, created).URL, append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key)...)
+	shown := func() string {
+		conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(context.Background(), "tcp", p.address())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.(net.Conn).Close()) }()
+		return string(conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw)
+	}
+	first := shown()
+	newCert, newKey := certificate(t)
+	replace := func(file, by string) {
+		text, err := os.ReadFile(by)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+	}
+	replace(cert, newCert)
+	eventually(t, "a warning", func() bool { return shown() == first && strings.Contains(p.logged(), "certificate not renewed") })
+	replace(key, newKey)
+	eventually(t, "the new certificate", func() bool { return shown() != first })
+}
