@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	modules "golang.org/x/mod/module"
 )
 
 // The API of a module is a list, one line for each exported name with its signature, in a file that is checked in.
@@ -172,13 +174,14 @@ func signature(t types.Type, short types.Qualifier) string {
 	return strings.TrimPrefix(types.TypeString(t, short), "func")
 }
 
-// shortly names a type as the source of its package does.
+// shortly names a type as the source of its package does, with the major version of a package that has one in its path.
 func shortly(p *types.Package) types.Qualifier {
 	return func(other *types.Package) string {
 		if other == p {
 			return ""
 		}
-		return other.Name()
+		_, major, _ := modules.SplitPathVersion(other.Path())
+		return other.Name() + major
 	}
 }
 

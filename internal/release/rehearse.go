@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,10 @@ import (
 // rehearsalFile is a program that users could have written. It fails if what it uses does not work.
 const rehearsalFile = "internal/release/testdata/rehearsal/main.go"
 
-// rehearse builds the program of the rehearsal with the staged modules, and runs it. DATABASE_URL tells it a PostgreSQL.
+// databaseVariable tells the program an empty PostgreSQL, if it asks for one.
+const databaseVariable = "DATABASE_URL"
+
+// rehearse builds the program of the rehearsal with the staged modules, and runs it.
 func (s *stage) rehearse(ctx context.Context) error {
 	began := time.Now()
 	program, err := os.ReadFile(filepath.Join(s.workspace.dir, rehearsalFile))
@@ -33,12 +37,17 @@ func (s *stage) rehearse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	db, err := servertest.StartPostgres()
-	if err != nil {
-		return err
+	here := command{dir: dir}
+	if bytes.Contains(program, []byte(databaseVariable)) {
+		db, err := servertest.StartPostgres()
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		here.env = []string{databaseVariable + "=" + db.URL()}
 	}
-	defer db.Close()
-	here := command{dir: dir, env: []string{"DATABASE_URL=" + db.URL()}}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	if _, err := output(ctx, here, filepath.Join(dir, "program")); err != nil {
 		return err
 	}

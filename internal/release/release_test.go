@@ -34,8 +34,8 @@ func shop(t *testing.T, version string) *workspace {
 		"CHANGELOG.md":                  "# Changelog\n\n## [0.1.0] - 2026-11-23\n\nThe first one.\n",
 		listFolder + "/idempotency.txt": "package " + name + "\nfunc Open() string\n",
 		listFolder + "/till.txt":        "package " + name + "/till\nfunc Ring() string\n",
-		rehearsalFile: "package main\n\nimport (\n\t\"os\"\n\n\t\"" + name + "/till\"\n)\n\n" +
-			"func main() {\n\tif till.Ring() != \"open\" || os.Getenv(\"DATABASE_URL\") == \"\" {\n\t\tos.Exit(1)\n\t}\n}\n",
+		rehearsalFile: "package main\n\nimport \"" + name + "/till\"\n\n" +
+			"func main() {\n\tif till.Ring() != \"open\" {\n\t\tpanic(\"closed\")\n\t}\n}\n",
 	})
 	return w
 }
