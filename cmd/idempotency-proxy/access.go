@@ -26,6 +26,8 @@ func newAccessLog(c *config, out io.Writer) *accessLog {
 
 // access is what becomes of a request.
 type access struct {
+	complete bool // false if the connection is to break
+
 	mu      sync.Mutex
 	outcome idempotency.Outcome
 }
@@ -48,10 +50,9 @@ func (l *accessLog) handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began, a, answer := time.Now(), new(access), &answerWriter{ResponseWriter: w}
-		defer func() { // also if the connection is to break
-			l.write(r, answer, a, time.Since(began))
-		}()
+		defer func() { l.write(r, answer, a, time.Since(began)) }()
 		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), accessKey{}, a)))
+		a.complete = true
 	})
 }
 
@@ -62,7 +63,7 @@ func (l *accessLog) write(r *http.Request, answer *answerWriter, a *access, took
 	l.lines.LogAttrs(r.Context(), slog.LevelInfo, "request",
 		slog.String("peer", peer), slog.String("method", r.Method), slog.String("host", r.Host),
 		slog.String("path", r.URL.EscapedPath()), slog.String("proto", r.Proto),
-		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytes),
+		slog.Int("status", answer.status), slog.Int64("bytes", answer.bytes), slog.Bool("complete", a.complete),
 		slog.Float64("seconds", took.Seconds()), slog.String("outcome", string(a.outcome)))
 }
 

@@ -38,7 +38,7 @@ func lives(addr string) error {
 	if err != nil {
 		return fmt.Errorf("-admin: %w", err)
 	}
-	client := http.Client{Timeout: pingTimeout}
+	client := http.Client{Timeout: pingTimeout, Transport: new(http.Transport)} // by no proxy of the environment
 	resp, err := client.Get("http://" + net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port) + "/healthz")
 	if err != nil {
 		return err

@@ -121,7 +121,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.BoolVar(&c.failOpen, "fail-open", false, "forward without protection while the store is down")
 	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal of a key that came with another request")
 
-	f.BoolVar(&c.upstreamHTTP2, "upstream-http2", false, "speak HTTP/2 to the service; without TLS, only that")
+	f.BoolVar(&c.upstreamHTTP2, "upstream-http2", false, "HTTP/2 to the service: with https if it can, with http always")
 	f.StringVar(&c.upstreamCA, "upstream-ca", "", "PEM `file` with the authorities of an https service; empty: the system's")
 	f.StringVar(&c.upstreamCert, "upstream-cert", "", "PEM `file` with the certificate that the service is shown")
 	f.StringVar(&c.upstreamKey, "upstream-key", "", "PEM `file` with its key")

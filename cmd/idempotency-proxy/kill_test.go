@@ -40,6 +40,7 @@ func TestProxyIsKilled(t *testing.T) {
 				first := start(t, url, args...)
 				o := &orders{proxy: first, acknowledged: make(map[string]bool)}
 				stop := o.send(t)
+				defer stop()
 				p, kills := first, *deaths/4
 				for range kills {
 					o.await(t, 5)
@@ -55,9 +56,10 @@ func TestProxyIsKilled(t *testing.T) {
 				for order := range o.acknowledged {
 					require.Equal(t, 1, charges[order], order)
 				}
-				require.LessOrEqual(t, len(o.acknowledged)+o.unknown, o.begun)
 				if remembers {
 					require.Zero(t, o.unknown)
+				} else if kills >= 25 {
+					require.Positive(t, o.unknown, "no request was struck")
 				}
 				for name, n := range map[string]int{"deaths": kills, "operations-acknowledged": len(o.acknowledged),
 					"operations-with-an-unknown-outcome": o.unknown, "charges": len(charges)} {
@@ -108,9 +110,9 @@ func chargesIn(t *testing.T, ledger string) map[string]int {
 type orders struct {
 	proxy *process
 
-	mu             sync.Mutex
-	begun, unknown int
-	acknowledged   map[string]bool
+	mu           sync.Mutex
+	unknown      int
+	acknowledged map[string]bool
 }
 
 // send lets clients send orders until it is told to stop. Then each ends with the order that it has begun.
@@ -130,17 +132,14 @@ func (o *orders) send(t *testing.T) (stop func()) {
 			}
 		})
 	}
-	return func() {
+	return sync.OnceFunc(func() {
 		close(stopping)
 		clients.Wait()
-	}
+	})
 }
 
 // one sends an order until its outcome is known, or is said to be unknown, and then once more.
 func (o *orders) one(t *testing.T, order string) {
-	o.mu.Lock()
-	o.begun++
-	o.mu.Unlock()
 	got := o.ask(t, order)
 	again := o.ask(t, order)
 	assert.Equal(t, got.status, again.status, order)
@@ -159,7 +158,7 @@ func (o *orders) one(t *testing.T, order string) {
 
 // ask sends an order until it is answered, which a refusal to wait is not.
 func (o *orders) ask(t *testing.T, order string) answer {
-	for until := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for until := time.Now().Add(3 * patience); ; time.Sleep(20 * time.Millisecond) {
 		got := o.proxy.post("/orders", order, as("alice"), keyed(order))
 		if got.err == nil && (got.status == 201 || got.code() == "outcome-unknown") {
 			return got

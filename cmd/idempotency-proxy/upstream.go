@@ -57,8 +57,8 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) (*upstream, error) {
 	return u, nil
 }
 
-// newTransport returns a transport that changes nothing of what it carries. In HTTP/2 it sends a request again if the
-// service has said that it did not process it (RFC 9113, section 8.7).
+// newTransport returns a transport that changes nothing of what it carries. In HTTP/2 it gives up a connection that is silent,
+// as it does in HTTP/1.1 with the one of a request that takes too long.
 func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
 	settings, err := c.upstreamTLS(log)
 	if err != nil {
@@ -72,6 +72,9 @@ func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
 	return &http.Transport{
 		Protocols:       protocols,
 		TLSClientConfig: settings,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: c.upstreamDial, PingTimeout: c.upstreamDial, WriteByteTimeout: c.upstreamDial,
+		},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
 			if err != nil {
@@ -141,6 +144,10 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.Out.Header[attemptHeader] = []string{strconv.Itoa(operation.Attempt)}
 	r.Out.Header.Del("Expect") // the body is here
 	joinBody(r.Out)
+	if r.Out.Body == nil && u.config.upstreamHTTP2 {
+		// In HTTP/2, net/http sends a request without a body again after some errors, one of which says nothing of the outcome.
+		r.Out.Body = io.NopCloser(strings.NewReader(""))
+	}
 }
 
 // smallBody is what fits into the buffer of a connection of net/http, beside a header.
@@ -237,6 +244,12 @@ func failureOf(ctx context.Context, err error) failure {
 			Title:  "Service not reached",
 			Detail: "The service was not reached, and has seen nothing of the request.",
 		}}
+	case wasRefused(err):
+		return failure{"refused", idempotency.Release, idempotency.Error{
+			Status: http.StatusBadGateway,
+			Title:  "Service did not take the request",
+			Detail: "The service has said that it did not process the request.",
+		}}
 	case isTimeout(err):
 		return failure{"timeout", idempotency.Unknown, idempotency.Error{
 			Status: http.StatusGatewayTimeout,
@@ -250,6 +263,15 @@ func failureOf(ctx context.Context, err error) failure {
 			Detail: "The service may have carried out the request, or not.",
 		}}
 	}
+}
+
+// wasRefused reports whether a service has said in HTTP/2 that it did not process a request (RFC 9113, section 8.7): it reset
+// the stream for that reason, or the stream came behind the last one that it takes before it ends. net/http has no other sign
+// of that than its text.
+func wasRefused(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "; REFUSED_STREAM; received from peer") ||
+		strings.Contains(text, "http2: Transport received Server's graceful shutdown GOAWAY")
 }
 
 func isTimeout(err error) bool {
