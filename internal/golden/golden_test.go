@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -26,14 +25,13 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/fingerprint"
+	"github.com/idempotency-go/idempotency/internal/golden"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 )
 
 // goldenVersion is that of the forms that this package writes; testdata/README.md says what to do for a new one.
 const goldenVersion = "v1"
-
-var update = flag.Bool("update", false, "write the golden files of the current version that differ")
 
 // goldenRecord is an operation that leaves a record in Redis.
 type goldenRecord struct {
@@ -240,13 +238,13 @@ func unsealed(t *testing.T, name, head, text string) string {
 // What is written today is what the golden files of the current version have.
 func TestGoldenRedisRecordsAreWritten(t *testing.T) {
 	t.Parallel()
-	for name, golden := range goldenRecords {
+	for name, record := range goldenRecords {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			file := newGoldenService(t, name, golden).made(t)
+			file := newGoldenService(t, name, record).made(t)
 			path := filepath.Join("testdata", "redis", goldenVersion, name+".txt")
 			have, err := os.ReadFile(path)
-			if *update && (err != nil || normal(t, string(have)) != normal(t, file)) {
+			if *golden.Update && (err != nil || normal(t, string(have)) != normal(t, file)) {
 				if !strings.Contains(file, goldenMark) { // which is bound to the operation
 					file = normal(t, file)
 				}
@@ -447,7 +445,7 @@ func TestGoldenNames(t *testing.T) {
 	path := filepath.Join("testdata", "names", goldenVersion+".txt")
 	have, err := os.ReadFile(path)
 	names := goldenNames(t)
-	if *update && string(have) != names {
+	if *golden.Update && string(have) != names {
 		have, err = []byte(names), writeGolden(path, names)
 	}
 	require.NoError(t, err)

@@ -1,0 +1,72 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/golden"
+)
+
+// goldenRows has what this version writes, and every later one reads. All rows were made at one time, and expire after an
+// hour, as leases do.
+const goldenRows = "testdata/rows_v1.sql"
+
+const goldenTimes = "created = 1894276800000000, lease = IF(lease IS NULL, NULL, 1894280400000000), expires = 1894280400000000"
+
+const goldenColumns = "digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response, answer_size, steps"
+
+// dumped returns the rows of a table as SQL.
+func dumped(t *testing.T, db *sql.DB, table string) string {
+	t.Helper()
+	var quoted []string
+	for column := range strings.SplitSeq(goldenColumns, ", ") {
+		switch column {
+		case "digest", "fingerprint", "token", "response", "steps":
+			column = "CONCAT('x''', HEX(" + column + "), '''')"
+		case "user_id", "endpoint", "`key`":
+			column = "QUOTE(" + column + ")"
+		}
+		quoted = append(quoted, "COALESCE("+column+", 'NULL')")
+	}
+	rows, err := db.QueryContext(context.Background(), "SELECT CONCAT_WS(', ', "+strings.Join(quoted, ", ")+") FROM "+table+" ORDER BY digest")
+	require.NoError(t, err)
+	defer rows.Close()
+	var b strings.Builder
+	for rows.Next() {
+		var row string
+		require.NoError(t, rows.Scan(&row))
+		b.WriteString("INSERT INTO idempotency_records (" + goldenColumns + ")\nVALUES (" + row + ");\n")
+	}
+	require.NoError(t, rows.Err())
+	return b.String()
+}
+
+func TestGoldenRowsAreWritten(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, table := newStore(t, db)
+	golden.MakeRows(t, store)
+	execute(t, db, "UPDATE "+table+" SET token = SUBSTR(digest, 1, 16), "+goldenTimes) // all that differs each time
+	golden.RequireFile(t, goldenRows, dumped(t, db, table))
+}
+
+func TestGoldenRowsAreRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "multiStatements=true")
+	rows, err := os.ReadFile(goldenRows)
+	require.NoError(t, err)
+	execute(t, w.db, strings.ReplaceAll(string(rows), "idempotency_records", w.table))
+	execute(t, w.db, "SET @since = (SELECT UNIX_TIMESTAMP() * 1000000 - 1894276800000000); UPDATE "+w.table+
+		" SET created = created + @since, lease = lease + @since, expires = expires + @since")
+	golden.RequireHeld(t, w.leased())
+	golden.RequireHeld(t, w.store)
+	execute(t, w.db, "UPDATE "+w.table+" SET "+goldenTimes)
+	require.Equal(t, string(rows), dumped(t, w.db, w.table), "who reads changes nothing")
+	execute(t, w.db, "UPDATE "+w.table+" SET expires = UNIX_TIMESTAMP() * 1000000 + 3600000000")
+	golden.RequireReleased(t, w.leased())
+}
