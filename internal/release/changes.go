@@ -43,6 +43,26 @@ func (w *workspace) changesFit(ctx context.Context, version string) error {
 	return errors.Join(faults...)
 }
 
+// forms are the files that have records as releases have written them.
+var forms = []string{
+	":(glob)testdata/*.txt", ":(glob)internal/golden/testdata/**/*.txt", ":(glob)*store/testdata/rows*", ":(glob)*store/testdata/rows/**",
+	":(glob)*store/testdata/items*",
+}
+
+// formsAreKept reports files of forms that are not as in the release before: its records may be in a store.
+func (w *workspace) formsAreKept(ctx context.Context, version string) error {
+	before, err := w.releaseBefore(ctx, version)
+	if before == "" || err != nil {
+		return err
+	}
+	diff := append([]string{"diff", "--name-only", "--diff-filter=DMRT", before, "HEAD", "--"}, forms...)
+	changed, err := output(ctx, command{dir: w.dir}, "git", diff...)
+	if err == nil && changed != "" {
+		err = fmt.Errorf("%s had other golden files: %s", before, strings.Join(strings.Fields(changed), " "))
+	}
+	return err
+}
+
 // releaseBefore is the newest release that is older than a version, or empty.
 func (w *workspace) releaseBefore(ctx context.Context, version string) (string, error) {
 	tags, err := output(ctx, command{dir: w.dir}, "git", "tag", "--list", "v*")

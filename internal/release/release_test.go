@@ -137,6 +137,32 @@ func TestVersionsTellWhatChanges(t *testing.T) {
 	require.ErrorContains(t, gone.changesFit(t.Context(), "v1.2.0"), "v1.2.0 cannot be without what v1.1.0 exports: till: package till")
 }
 
+// A golden file of a release is never changed. That of a new form is new.
+func TestFormsAreKept(t *testing.T) {
+	t.Parallel()
+	const old, row = "internal/golden/testdata/redis/v1/done.txt", "tillstore/testdata/rows_v1.sql"
+	w := newWorkspace(t, map[string]string{
+		"go.mod": requiring("example.com/shop"), "internal/golden/testdata/README.md": "", old: "a record\n", row: "a row\n",
+	})
+	require.NoError(t, w.formsAreKept(t.Context(), "v0.1.0"), "there is no release yet")
+	git(t, w.dir, "tag", "v0.1.0")
+	write := func(file, text string) {
+		file = filepath.Join(w.dir, file)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o666))
+		commit(t, w.dir)
+	}
+	write("internal/golden/testdata/redis/v2/done.txt", "another record\n")
+	write("internal/golden/testdata/README.md", "There are two forms.\n")
+	require.NoError(t, w.formsAreKept(t.Context(), "v0.2.0"))
+	write(row, "another row\n")
+	require.ErrorContains(t, w.formsAreKept(t.Context(), "v0.2.0"), "v0.1.0 had other golden files: "+row)
+	write(row, "a row\n")
+	require.NoError(t, os.Remove(filepath.Join(w.dir, old)))
+	commit(t, w.dir)
+	require.ErrorContains(t, w.formsAreKept(t.Context(), "v0.2.0"), old)
+}
+
 // Whoever builds a command again gets the same bytes, wherever that is.
 func TestBinariesAreReproducible(t *testing.T) {
 	t.Parallel()

@@ -51,7 +51,7 @@ func (w *workspace) ready(ctx context.Context, version string) error {
 		return err
 	}
 	return errors.Join(w.isClean(ctx), w.isFree(ctx, version), w.requiresOnly(version), w.isInChangelog(version), w.isInReadme(),
-		w.changesFit(ctx, version))
+		w.changesFit(ctx, version), w.formsAreKept(ctx, version))
 }
 
 func (w *workspace) isClean(ctx context.Context) error {
