@@ -57,8 +57,9 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) (*upstream, error) {
 	return u, nil
 }
 
-// newTransport returns a transport that changes nothing of what it carries. In HTTP/2 it gives up a connection that is silent,
-// as it does in HTTP/1.1 with the one of a request that takes too long.
+// newTransport returns a transport that changes nothing of what it carries. A connection of HTTP/1.1 ends with a request that
+// takes too long. One of HTTP/2 has others, so it is asked then whether it lives, and not earlier: servers of gRPC end those
+// that ask often.
 func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
 	settings, err := c.upstreamTLS(log)
 	if err != nil {
@@ -73,7 +74,7 @@ func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
 		Protocols:       protocols,
 		TLSClientConfig: settings,
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout: c.upstreamDial, PingTimeout: c.upstreamDial, WriteByteTimeout: c.upstreamDial,
+			SendPingTimeout: c.upstreamHeader, PingTimeout: c.upstreamDial, WriteByteTimeout: c.upstreamDial,
 		},
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
