@@ -16,7 +16,8 @@
 // and runs the handler: one run is an attempt. Any other request gets the [Record]: the state of the operation, and its
 // answer. If the operation is completed, the stored answer is sent again: this is a replay. If the operation is running,
 // the request is refused as in progress, or waits (Options.Wait). A record has the [Fingerprint] of its request, a
-// digest of the content. A request with another fingerprint reuses the key, and is refused.
+// digest of the content. A request with another fingerprint reuses the key, and is refused. All words are explained at
+// https://github.com/idempotency-go/idempotency/blob/main/docs/guarantees.md#words.
 //
 // A claim has a lease: the claim ends after a time, unless the owner renews it. The owner renews it for as long as the
 // handler runs. If the process dies, the lease lapses within Options.Lease. Then Options.Abandoned decides about the

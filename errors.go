@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// These are the reasons for which a request is refused. Match them with [errors.Is], in the error of [Runner.Do] and in
+// These are the errors of this package. All but ErrRestored are reasons to refuse a request. Match them with [errors.Is], in the error of [Runner.Do] and in
 // the [Error] that Options.ErrorHandler gets. The comment behind each one names the problem type that a client sees.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing

@@ -61,8 +61,8 @@ type Entry struct {
 	// Remaining is how long the record is still kept. It is zero if the store does not know.
 	Remaining time.Duration
 
-	// Size is how many bytes the store counts for the record, without its own overhead. For a sealed answer, the sealed
-	// bytes are counted.
+	// Size is how many bytes the store counts for the record, without its own overhead. For a sealed answer, see
+	// package seal, the sealed bytes are counted.
 	Size int64
 
 	// Status is that of the response. It is zero if there is no response yet, or if nothing vouches for the status, as
@@ -133,8 +133,7 @@ type Inspector interface {
 	List(ctx context.Context, request ListRequest) (Listing, error)
 }
 
-// Resolver is an [Inspector] by which an operator ends operations of which nobody knows what they have done: those that
-// were abandoned. Package resolve is its user.
+// Resolver is an [Inspector] that can end abandoned operations: those whose outcome is unknown. Package resolve uses it.
 type Resolver interface {
 	Inspector
 
@@ -176,8 +175,8 @@ type Resolution struct {
 	TTL time.Duration
 }
 
-// Validate returns every fault of a resolution: what an answer of a handler, or a note of [Annotate], must not have either.
-// A store does not ask for it: what package seal stores is no answer as a handler gives it.
+// Validate reports every fault of a resolution: a Response that no handler could have given, a note that [Annotate] would
+// refuse, or a TTL out of range. A store does not call it, because package seal gives it an encrypted Response.
 func (r Resolution) Validate() error {
 	var faults faults
 	note := r.Note

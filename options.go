@@ -68,9 +68,8 @@ type Options struct {
 	MaxBody int64
 
 	// MaxBodies limits the memory that the bodies of all guarded requests take together, in bytes. At the limit, a request
-	// is refused with overloaded. A request counts with its buffer. That begins with what the request announces, though at
-	// most 32 KiB, and grows to up to twice the body. It has at least 512 bytes. Zero means no
-	// limit.
+	// is refused with overloaded. A request counts with the size of its buffer: first what it announces, but at least 512
+	// bytes and at most 32 KiB; then up to twice its body. Zero means no limit.
 	//
 	// One user may take half of it, or the buffer of a body of MaxBody if that is more. So set MaxBodies to several times
 	// MaxBody: then one user cannot take all of it. With [SingleUser], the one user may take all of it.
@@ -118,8 +117,7 @@ type Options struct {
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
 	ErrorHandler func(http.ResponseWriter, *http.Request, *Error)
 
-	// The others are as in RunnerOptions.
-
+	// TTL and all fields below are as in [RunnerOptions], which says what each does.
 	TTL          time.Duration
 	Lease        time.Duration
 	Wait         time.Duration
@@ -157,15 +155,15 @@ type RunnerOptions struct {
 
 	// Reconcile finds out what has become of an abandoned operation, with [Refuse]: its owner disappeared, panicked, or
 	// decided Unknown. It asks the system that has the effects, such as a payment provider for the charge of
-	// [Operation.DownstreamKey]. The next request like it calls Reconcile, and holds the claim. So there is one call at a
-	// time, if Reconcile heeds its context. Nil asks nobody.
+	// [Operation.DownstreamKey]. The next request with the same key and content calls Reconcile while it holds the claim. So
+	// there is one call at a time, if Reconcile heeds its context. Nil asks nobody.
 	//
 	//   - A response: the operation has happened. The response is stored, with its Note, and replayed.
 	//   - Nil: the operation has not happened. The handler runs.
 	//   - An error: nobody knows. The request is refused with outcome-unknown. The same holds if the response is invalid,
 	//     see [Resolution.Validate]. Reconcile is asked again by a request that comes a lease after the call.
 	//
-	// Its context ends after half a lease, and not with the client. What it returns after that is an error. It must heed its
+	// Its context ends after half a lease, and not with the client. An answer that comes later counts as an error. It must heed its
 	// context: the claim lapses after a lease, and another call may begin. After a panic, Reconcile is asked again as well.
 	Reconcile func(context.Context, Operation) (*Response, error)
 

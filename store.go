@@ -8,8 +8,9 @@ import (
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
 //
 // A Store is safe for concurrent use. It holds at least two claims to different keys at the same time: Begin does not
-// wait for the end of another claim. The context of a step may end when the step has returned. So a claim, and a
-// transaction that belongs to it, outlives the context of Begin.
+// wait for the end of another claim. A step of a Store is one call of its methods, or of those of its claims; it is no step of
+// package step. The context of a step may end when the step has returned. So a claim, and a transaction that belongs to it,
+// outlives the context of Begin.
 //
 // An error means that the backend failed, or did not answer in time. The step may have taken effect nevertheless. The
 // caller takes an error that wraps no other sentinel of this package for [ErrUnavailable], so a Store need not wrap

@@ -29,8 +29,8 @@ func (e *UnsafeSetting) Error() string {
 	return fmt.Sprintf("idempotency: %s: %s is %s: %s", e.Node, e.Setting, e.Value, e.Risk)
 }
 
-// Findings returns what the Check of a store has found, one by one, for a service that accepts some of it. Err is what
-// Check has returned. There are none if it is nil.
+// Findings splits the error of a store's Check, such as [RedisStore.Check], into single findings, so that a service can accept
+// some of them. It returns none for nil.
 func Findings(err error) []error {
 	switch joined := err.(type) {
 	case nil:

@@ -5,8 +5,8 @@
 // A replay from the cache takes no round trip, and works while the store is down. This helps when many clients retry at
 // once, or when one client retries again and again.
 //
-// An operation that nobody repeats pays for the cache and gains nothing: its answer is copied. The copy takes its size
-// and about 500 bytes, until newer ones come after MaxAge or need the room. A cache in front of an
+// For an operation that nobody repeats, the cache only costs: it keeps a copy of the answer, and about 500 bytes, until newer
+// ones come after MaxAge or need the room. A cache in front of an
 // [idempotency.MemoryStore] saves nothing.
 package cache
 

@@ -1,5 +1,4 @@
-// Package console is a web page for operators: it shows which operations were abandoned, so that nobody knows what they have done,
-// and lets an operator end them.
+// Package console is a web page on which operators find operations whose outcome is unknown, and end them.
 //
 //	admin, err := console.New(store, console.Options{Operator: operatorOf})
 //	mux.Handle("/admin/idempotency/", admin)
@@ -14,7 +13,8 @@
 // the record, see package resolve; that a record was forgotten is logged.
 //
 // A customer may be told that a key was reused. If [Console.Observe] is an Observer of the service, the operation's page shows
-// how often and when. The example of fingerprint.Parts also shows what differed.
+// how often and when. With Options.Differences, it also shows which parts of the request differed, see the example of type
+// Parts in package fingerprint.
 package console
 
 import (

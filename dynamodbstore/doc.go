@@ -18,8 +18,8 @@
 //
 //   - A lease, and a record, lasts for Skew longer than was asked for. So a takeover after a crash comes that much later.
 //   - Each answer of the service has a Date. A process whose clock is further from that than Skew/2 minus two seconds claims
-//     nothing and replays nothing: the error is [ErrClock]. The Date has whole seconds, and an answer takes its time: with
-//     answers within a second, no clock that is accepted is further off than half of Skew. The clock is compared before the
+//     nothing and replays nothing: the error is [ErrClock]. The Date has whole seconds. If an answer
+//     takes no longer than a second, no clock that is accepted is further off than half of Skew. The clock is compared before the
 //     first claim of a process, by every answer, and again after five minutes of silence or after it was set.
 //
 // What a process has claimed it may complete, whatever its clock says: the token of the claim decides then, and no time. An

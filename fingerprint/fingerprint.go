@@ -1,12 +1,16 @@
 // Package fingerprint decides when two requests with one key are the same request. The default,
 // idempotency.FingerprintRaw, compares all bytes of the body. Use this package if clients write the body anew for a retry:
 //
+//	idempotency.Options{Fingerprint: fingerprint.JSON}
+//
+// These are the functions:
+//
 //	JSON                     members in another order, other white space, numbers written differently
 //	JSONOnly, JSONWithout    some values count, or do not count, such as the time of sending
 //	FormOnly, FormWithout    the same for URL-encoded forms
 //	Multipart                a form with files, whose boundary is new
-//	None                     nothing of the request counts: its key is never used again
-//	NewParts                 one of these, and it can be told which parts of a request differ
+//	None                     nothing counts: for keys that nobody uses for two requests
+//	NewParts                 one of these, which also tells what parts of a request differ
 //
 // But for None, all compare the query and the media type, too. Method, path and user are parts of the key. The middleware adds
 // the header fields of Options.FingerprintHeaders to every fingerprint.

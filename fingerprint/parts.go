@@ -14,14 +14,14 @@ import (
 	"github.com/idempotency-go/idempotency/internal/canonicaljson"
 )
 
-// Parts compares what another function compares, and the query, the media type and the parts with names besides. When a key is
+// Parts compares what another function compares and, in any case, the query, the media type and the named parts. When a key is
 // refused as reused, it can tell which of them differ, by their names only. Its method Fingerprint is for
 // Options.Fingerprint, and its method Differences for an [idempotency.Observer], or for package console.
 //
 // Its fingerprints are stored as any others are. Half of one is the beginning of the other function's, the rest are a mark
-// of the names, and a tag of one byte for each part. So 2^64 work finds two requests that count as one, for whoever sends
-// both with one key. Somebody who reads the store can rule out 255 of 256 guesses of a part without knowing the others. Query,
-// media type and the rest of the body have tags, too: if any part is a secret, use package seal.
+// of the names, and a tag of one byte for each part. A caller who tries about 2^64 requests can find two that count as one.
+// Somebody who reads the store can rule out 255 of 256 guesses of a single part. Query, media type and the rest of the body
+// have tags, too: if any part is a secret, use package seal.
 //
 // It is safe for concurrent use.
 type Parts struct {

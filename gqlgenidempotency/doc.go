@@ -60,10 +60,10 @@
 // gqlgen resolves the fields below at the same time, and a transaction is for one goroutine: with a transactional store
 // only the resolver of the mutation field itself may use it.
 //
-// The extension is outermost if it is the first that the server uses. What interceptors inside of it and directives of the
-// schema do is not done for a replay. So check outside whether a user may still see the answer.
+// Use the extension first: then it is outermost. For a replay, neither the interceptors inside of it nor the directives of the
+// schema run. So check outside whether a user may still see the answer.
 //
-// RunnerOptions.Reconcile, or an operator, may end an operation of which nobody knows the result. The body that they give
+// RunnerOptions.Reconcile, or an operator, may end an operation whose outcome is unknown. The body that they give
 // is {"data": {"id": "7"}}, with "errors" if there are any. It is the answer to any selection.
 //
 // # Refusals
@@ -84,8 +84,8 @@
 //	STORE_UNAVAILABLE  the store does not work                      same-key
 //	ROLLED_BACK        the store could not commit                   same-key; never, if a retry would fail, too
 //
-// The first two refuse the document before anything of it is executed. By GraphQL over HTTP, it is answered as one that is
-// not valid: with 400, or with 422 to a client that wants application/json. All others have the status 200, as every
+// The first two refuse the document before anything of it is executed. By GraphQL over HTTP, such a document is answered
+// like an invalid one: with 400, or with 422 to a client that wants application/json. All others have the status 200, as every
 // answer of a document that was executed. An ErrorPresenter finds the [*idempotency.Error] in the error by [errors.As].
 //
 // # The context of the resolver

@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// RunSteps tests stores whose claims are [idempotency.Checkpointer]s. NewStore returns the stores. Each rule has a subtest,
-// which has its own store, as in [Run]. RunSteps does not repeat the rules of Run, which the stores must keep, too.
+// RunSteps tests stores each of whose claims is an [idempotency.Checkpointer]. NewStore returns the stores. Each rule has a
+// subtest, which has its own store, as in [Run]. RunSteps does not repeat the rules of Run, which the stores must keep, too.
 //
 // The stores may share a database, because every subtest uses its own keys.
 func RunSteps(t *testing.T, newStore func(*testing.T) idempotency.Store) {

@@ -1,6 +1,10 @@
 // Package idempotencytest tests implementations of [idempotency.Store] against the contract that its documentation
 // states. It also has a test for services: [Guarded] finds the routes on which the middleware was forgotten.
 //
+//	func TestStore(t *testing.T) {
+//		idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return newStore(t) })
+//	}
+//
 // Two kinds of stores keep that contract. In a leased store a claim lapses unless it is extended. In a transactional
 // store a claim has no lease, and [idempotency.Record].NoLease says so: the claim holds until it is settled. If it is
 // not completed, it is undone with everything else. [Run] finds out the kind by the first claim, and names it in the
@@ -17,7 +21,7 @@
 //
 // [Run] is for every store. It uses only the interface of the store, and so knows nothing of the effects of a handler.
 // [RunTx] is for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of
-// them. [RunInspector] is for stores that implement [idempotency.Inspector], in addition.
+// them. [RunInspector], [RunResolver] and [RunSteps] are for stores that can be inspected, can be resolved, and keep steps.
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest

@@ -9,7 +9,7 @@
 //	err = store.Check(ctx)
 //	go store.Janitor(ctx, 0, nil) // every five minutes
 //
-// There are two stores; the README of package idempotency says which one a handler needs. A claim of [Store] is a lease.
+// There are two stores, see https://github.com/idempotency-go/idempotency#choosing-a-store. A claim of [Store] is a lease.
 // If an owner dies, the store does not know what it has done, and Abandoned of [idempotency.Options] decides, as with
 // Redis.
 //

@@ -113,7 +113,7 @@ func collect(rows *sql.Rows, err error) (records []expired, _ error) {
 // or shorter, so that instances come at different times. An interval of zero means five minutes.
 //
 // It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
-// failure is given to failed, or logged by [slog.Default] if that is nil. Janitor then goes on.
+// failure is given to failed, or logged by [log/slog.Default] if that is nil. Janitor then goes on.
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }

@@ -15,7 +15,7 @@ import (
 // with the answer, so that replays can have a link to it. Each step of next has a span, see [Telemetry.Step]. If
 // otelhttp is inside of idem.Handler, put Handler inside of otelhttp.
 //
-// Requests that belong to no operation reach next untouched: those without a key, and those that run unprotected.
+// Requests without a key, and those that run unprotected, reach next untouched.
 func (t *Telemetry) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !t.begin(r.Context()) {

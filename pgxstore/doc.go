@@ -1,13 +1,18 @@
 // Package pgxstore keeps the records of package idempotency in PostgreSQL, by way of pgx. The README says which other engines
 // it allows, and why it refuses the rest, with [ErrEngine].
 //
-// There are two stores; the README of package idempotency says which one a handler needs. With [TxStore], the handler
+// There are two stores, see https://github.com/idempotency-go/idempotency#choosing-a-store. With [TxStore], the handler
 // writes in the transaction of its record. Claim, rows and record are one transaction, so the rows are there exactly
 // once, whatever breaks. With [Store], a claim is a lease, as with Redis. If an owner dies, the database does not know
 // what it has done.
 //
-//	pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
+//	err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
 //	store := pgxstore.NewTx(pool, pgxstore.Options{})
+//
+// In the handler:
+//
+//	tx, ok := pgxstore.Tx(r.Context()) // the store commits it
+//	_, err := tx.Exec(r.Context(), "INSERT INTO payments ...")
 //
 // # How a transaction claims
 //

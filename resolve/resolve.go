@@ -1,4 +1,4 @@
-// Package resolve lets an operator end operations of which nobody knows what they have done.
+// Package resolve lets an operator end operations whose outcome is unknown.
 //
 // With Abandoned: [idempotency.Refuse], an operation whose owner died is refused until its record expires. An operator
 // asks the system that has the effects, such as a payment provider, and ends the operation in one of two ways: it has happened, with the answer
@@ -8,6 +8,7 @@
 //	entry, err := store.Inspect(ctx, key)
 //	by := resolve.By{Operator: "alice", Reason: "charge ch_17 is in the provider's list"}
 //	err = resolver.Happened(ctx, entry, idempotency.Response{Status: 201, Body: receipt}, by)
+//	// or, if the provider does not know of it: err = resolver.NotHappened(ctx, entry, by)
 //
 // Only what was abandoned is resolved. The fingerprint stays: a changed request is still refused.
 package resolve

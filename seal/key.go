@@ -36,7 +36,7 @@ type Key struct {
 	Cipher Cipher
 }
 
-// String returns the ID of the key.
+// String returns the ID of the key, as in "seal.Key(2026)".
 func (k Key) String() string { return "seal.Key(" + k.ID + ")" }
 
 // Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.

@@ -58,7 +58,7 @@ type Options struct {
 }
 
 // Store is an [idempotency.Store] that keeps its records in another one, where answers and results of steps are sealed.
-// Its claims are [idempotency.Checkpointer]s if those of the other store are.
+// Each of its claims is an [idempotency.Checkpointer] if those of the other store are.
 //
 // The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
 // [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation

@@ -6,7 +6,7 @@
 //	defer store.Close() // when the server has shut down
 //	err = store.Check(ctx)
 //
-// There are two stores; the README of package idempotency says which one a handler needs. With [TxStore], the handler
+// There are two stores, see https://github.com/idempotency-go/idempotency#choosing-a-store. With [TxStore], the handler
 // writes in the transaction of its record, so its rows are there exactly once, whatever breaks. With [Store], a claim is
 // a lease. If an owner dies, the store does not know what it has done, and Abandoned of [idempotency.Options] decides,
 // as with Redis. Both stores may have the same file open at the same time, and respect each other's records.

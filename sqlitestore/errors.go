@@ -12,7 +12,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// ErrClosed says that the store was closed before the step.
+// ErrClosed is returned by every step after Close.
 var ErrClosed = errors.New("sqlitestore: closed")
 
 // ErrReplaced says that the file, or one of those beside it, was deleted or replaced while the store had it open.

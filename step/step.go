@@ -1,5 +1,6 @@
-// Package step lets a handler that crashed midway go on where it stopped.
+// Package step lets a retry go on where a handler that crashed has stopped.
 //
+//	op, _ := idempotency.FromContext(ctx)
 //	receipt, err := step.Do(ctx, "charge", func(ctx context.Context) (Receipt, error) {
 //		return provider.Charge(ctx, card, op.DownstreamKey("charge"))
 //	})
@@ -20,8 +21,8 @@
 // [idempotency.Operation.DownstreamKey], the effect happens once. [AtMostOnce] is for systems that know no such key. It
 // writes that the step has begun before it runs the step.
 //
-// The results live as long as the record: until the operation is completed, or has expired. A store keeps them if its
-// claims are [idempotency.Checkpointer]s, as those of this module are, and of the other modules. A transactional store forgets
+// The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
+// claims is an [idempotency.Checkpointer], as with all stores of this module and of the others. A transactional store forgets
 // all that an attempt has done if it rolls back: [Beside] gives it a place for steps outside of its transactions.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII

@@ -6,6 +6,9 @@
 // The digest stands for the body in the fingerprint. So a replay, or a refusal, needs no body at all, and the handler reads
 // the body as it arrives, however long it is. The body is verified on the way. What differs from its digest, or breaks off,
 // is a fault of the client: it is never stored as an answer.
+//
+//	idem, err := upload.New(store, account, idempotency.Options{})
+//	mux.Handle("POST /scans", idem.Handler(http.MaxBytesHandler(archive, 1<<30)))
 package upload
 
 import (
@@ -19,7 +22,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware is an [idempotency.Middleware] that does not hold bodies in memory if they have a digest.
+// Middleware is an [idempotency.Middleware] that does not hold bodies in memory if they have a digest. Its method Shutdown is
+// that of the other: call it before the program ends.
 type Middleware struct {
 	*idempotency.Middleware
 	refuse func(http.ResponseWriter, *http.Request, *idempotency.Error)
@@ -61,8 +65,8 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 //     [io.EOF]. So next must not take effect before it has read that end.
 //   - The answer of next is kept only if the whole body was right. Before an answer below 400 begins, what next has left of
 //     the body is read. If the body was wrong, the client gets 400 body-invalid in place of the answer, or 413
-//     body-too-large if a limit has ended it. If the body was wrong, or if next answers 400 or more before its end, the
-//     operation is released, unless next has decided [idempotency.Unknown].
+//     body-too-large if a limit has ended it. In both cases, or if next answers 400 or more before it has read the whole
+//     body, the operation is released, unless next has decided [idempotency.Unknown].
 //
 // A client that falls silent in the middle holds the key until a read fails: set ReadTimeout of the server, or a read
 // deadline by [http.ResponseController]. With a transactional store, the transaction is open for as long as the body takes:

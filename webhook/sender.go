@@ -30,7 +30,7 @@ type Sender struct {
 	// Many goroutines call it at once.
 	Verify func(header http.Header, body []byte) (id string, err error)
 
-	// TTL is longer than the sender repeats a delivery. It is used if Options.TTL is zero. Zero means 24 hours.
+	// TTL must be longer than the time for which the sender repeats a delivery. It is used if Options.TTL is zero. Zero means 24 hours.
 	TTL time.Duration
 
 	// MaxBody is the largest body that the sender sends, in bytes. It is used if Options.MaxBody is zero. Zero means 1 MiB.

@@ -1,5 +1,11 @@
-// Idempotency tells what has happened to idempotency keys, for support and operators: it inspects, lists and forgets the
-// records that a service keeps. README.md says how to run it, docs/operating.md what for.
+// Idempotency tells support and operators what has happened to an idempotency key: it inspects, lists, resolves and forgets
+// the records that a service keeps.
+//
+//	export DATABASE_URL=postgres://app@db/shop
+//	idempotency inspect --user alice --endpoint 'POST /payments' --key order-1
+//
+// The README lists all commands. What to do with what they show:
+// https://github.com/idempotency-go/idempotency/blob/main/docs/support.md
 package main
 
 import "os"
