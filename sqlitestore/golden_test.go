@@ -15,9 +15,9 @@ import (
 // goldenRows has what this version writes, and every later one reads.
 const goldenRows = "testdata/rows_v1.sql"
 
-// atGolden are options with a clock that stands still.
-func atGolden() sqlitestore.Options {
-	return sqlitestore.Options{}.At(func() time.Time { return time.Date(2030, 1, 10, 12, 0, 0, 0, time.UTC) })
+// atGolden are options with a clock that stands still, so long after the rows were made.
+func atGolden(since time.Duration) sqlitestore.Options {
+	return sqlitestore.Options{}.At(func() time.Time { return time.Date(2030, 1, 10, 12, 0, 0, 0, time.UTC).Add(since) })
 }
 
 const goldenColumns = "digest, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps"
@@ -33,7 +33,7 @@ func dumped(t *testing.T, path string) string {
 func TestGoldenRowsAreWritten(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	golden.MakeRows(t, open(t, path, atGolden()))
+	golden.MakeRows(t, open(t, path, atGolden(0)))
 	execute(t, foreign(t, path), "UPDATE idempotency_records SET token = substr(digest, 1, 16)") // all that differs each time
 	golden.RequireFile(t, goldenRows, dumped(t, path))
 }
@@ -41,12 +41,12 @@ func TestGoldenRowsAreWritten(t *testing.T) {
 func TestGoldenRowsAreRead(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store := open(t, path, atGolden())
+	store := open(t, path, atGolden(0))
 	rows, err := os.ReadFile(goldenRows)
 	require.NoError(t, err)
 	execute(t, foreign(t, path), string(rows))
 	golden.RequireHeld(t, store)
-	golden.RequireHeld(t, openTx(t, path, atGolden()))
+	golden.RequireHeld(t, openTx(t, path, atGolden(0)))
 	require.Equal(t, string(rows), dumped(t, path), "who reads changes nothing")
-	golden.RequireReleased(t, store)
+	golden.RequireAttempts(t, open(t, path, atGolden(2*time.Minute)))
 }

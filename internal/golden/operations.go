@@ -91,7 +91,9 @@ func MakeRows(t testing.TB, store idempotency.Store) {
 // begin claims the key. The attempt has a number, unless that is 0.
 func (o operation) begin(t testing.TB, store idempotency.Store, attempt int) idempotency.Claim {
 	t.Helper()
-	record, claim, err := store.Begin(t.Context(), o.key(), request)
+	takeOver := request
+	takeOver.TakeOver = true
+	record, claim, err := store.Begin(t.Context(), o.key(), takeOver)
 	require.NoError(t, err, o.id)
 	require.NotNil(t, claim, o.id)
 	if attempt > 0 {
@@ -115,14 +117,15 @@ func RequireHeld(t testing.TB, store idempotency.Store) {
 		require.Equal(t, request.Fingerprint, record.Fingerprint, o.id)
 		require.Equal(t, o.response, record.Response, o.id)
 		require.Equal(t, o.response == nil, record.LeaseLeft > 0, o.id)
+		require.LessOrEqual(t, record.LeaseLeft, request.TTL, o.id)
 	}
 }
 
-// RequireReleased claims what was released, and requires that the steps are there.
-func RequireReleased(t testing.TB, store idempotency.Store) {
+// RequireAttempts claims what was released, and what has lapsed, and requires that the steps are there.
+func RequireAttempts(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
-		if !o.released {
+		if o.response != nil {
 			continue
 		}
 		claim := o.begin(t, store, o.attempts+2)

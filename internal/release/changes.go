@@ -55,10 +55,10 @@ func (w *workspace) formsAreKept(ctx context.Context, version string) error {
 	if before == "" || err != nil {
 		return err
 	}
-	diff := append([]string{"diff", "--name-only", "--diff-filter=DMRT", before, "HEAD", "--"}, forms...)
+	diff := append([]string{"diff", "--name-only", "--no-renames", "--diff-filter=DMT", before, "HEAD", "--"}, forms...)
 	changed, err := output(ctx, command{dir: w.dir}, "git", diff...)
 	if err == nil && changed != "" {
-		err = fmt.Errorf("%s had other golden files: %s", before, strings.Join(strings.Fields(changed), " "))
+		err = fmt.Errorf("golden files of %s were changed or removed: %s", before, strings.Join(strings.Fields(changed), " "))
 	}
 	return err
 }

@@ -156,7 +156,7 @@ func TestFormsAreKept(t *testing.T) {
 	write("internal/golden/testdata/README.md", "There are two forms.\n")
 	require.NoError(t, w.formsAreKept(t.Context(), "v0.2.0"))
 	write(row, "another row\n")
-	require.ErrorContains(t, w.formsAreKept(t.Context(), "v0.2.0"), "v0.1.0 had other golden files: "+row)
+	require.ErrorContains(t, w.formsAreKept(t.Context(), "v0.2.0"), "golden files of v0.1.0 were changed or removed: "+row)
 	write(row, "a row\n")
 	require.NoError(t, os.Remove(filepath.Join(w.dir, old)))
 	commit(t, w.dir)
