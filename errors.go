@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// These are the errors of this package. All but ErrRestored are reasons to refuse a request. Match them with [errors.Is], in the error of [Runner.Do] and in
-// the [Error] that Options.ErrorHandler gets. The comment behind each one names the problem type that a client sees.
+// These are the reasons for which a request is refused, but for ErrRestored, which only a store returns. Match them with
+// [errors.Is], in the error of [Runner.Do] and in the [Error] that Options.ErrorHandler gets. The comment behind each one
+// names the problem type that a client sees.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
 	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid

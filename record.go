@@ -17,9 +17,9 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim, for as long as the store has the record.
 	Attempt int
 
-	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise it equals the fingerprint of the
-	// request that asks if and only if that request is the same as the first one. Nothing else follows from it, because a
-	// store may keep fingerprints secret.
+	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise compare it with the fingerprint
+	// of the request that asks for the record: the two are equal if and only if this request is the same as the first one.
+	// Nothing else follows from it, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.

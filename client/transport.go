@@ -72,7 +72,7 @@ type Transport struct {
 
 	// Base sends the requests. Nil means [http.DefaultTransport]. A transport that authenticates or traces belongs here if
 	// it is to see each attempt. Otherwise it belongs around this one. A library with retries of its own takes this one
-	// instead of them. For three of them, see
+	// instead of them. For three such libraries, see
 	// https://github.com/idempotency-go/idempotency/blob/main/examples/client/recipes/recipes.go.
 	//
 	// The answers of Base must have their Request, as those of net/http do. If an answer that redirects has none, the

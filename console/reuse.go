@@ -20,9 +20,10 @@ type reuse struct {
 	Names  []string // of what differs
 }
 
-// Observe is an [idempotency.Observer]: give it to Options.Observer of the service, or call it from yours. The console remembers the newest 1,000 requests
-// that were refused with OutcomeKeyReused, in memory, and shows at an operation how many there were. It does not know those
-// that other processes have refused, and a client that is refused 1,000 times displaces all others.
+// Observe is an [idempotency.Observer]: give it to Options.Observer of the service, or call it from yours. The console
+// remembers the newest 1,000 requests that were refused with OutcomeKeyReused, in memory, and shows at an operation how many
+// there were. It does not know those that other processes have refused, and a client that is refused 1,000 times displaces
+// all others.
 func (c *Console) Observe(_ context.Context, e idempotency.Event) {
 	if e.Outcome != idempotency.OutcomeKeyReused {
 		return

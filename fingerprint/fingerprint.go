@@ -10,7 +10,7 @@
 //	FormOnly, FormWithout    the same for URL-encoded forms
 //	Multipart                a form with files, whose boundary is new
 //	None                     nothing counts: for keys that nobody uses for two requests
-//	NewParts                 one of these, which also tells what parts of a request differ
+//	NewParts                 one of these, which also tells which parts of a request differ
 //
 // But for None, all compare the query and the media type, too. Method, path and user are parts of the key. The middleware adds
 // the header fields of Options.FingerprintHeaders to every fingerprint.

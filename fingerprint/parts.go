@@ -19,9 +19,9 @@ import (
 // Options.Fingerprint, and its method Differences for an [idempotency.Observer], or for package console.
 //
 // Its fingerprints are stored as any others are. Half of one is the beginning of the other function's, the rest are a mark
-// of the names, and a tag of one byte for each part. A caller who tries about 2^64 requests can find two that count as one.
-// Somebody who reads the store can rule out 255 of 256 guesses of a single part. Query, media type and the rest of the body
-// have tags, too: if any part is a secret, use package seal.
+// of the names, and a tag of one byte for each part. Whoever computes about 2^64 fingerprints can find two requests that
+// count as one. Somebody who reads the store can rule out 255 of 256 guesses of one part, without knowing the others. Query,
+// media type and the rest of the body have tags, too: if any part is a secret, use package seal.
 //
 // It is safe for concurrent use.
 type Parts struct {

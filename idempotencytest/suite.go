@@ -21,7 +21,8 @@
 //
 // [Run] is for every store. It uses only the interface of the store, and so knows nothing of the effects of a handler.
 // [RunTx] is for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of
-// them. [RunInspector], [RunResolver] and [RunSteps] are for stores that can be inspected, can be resolved, and keep steps.
+// them. In addition, [RunInspector] is for stores that implement [idempotency.Inspector], [RunResolver] for those that
+// implement [idempotency.Resolver], and [RunSteps] for those whose claims implement [idempotency.Checkpointer].
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest

@@ -15,7 +15,8 @@ import (
 // with the answer, so that replays can have a link to it. Each step of next has a span, see [Telemetry.Step]. If
 // otelhttp is inside of idem.Handler, put Handler inside of otelhttp.
 //
-// Requests without a key, and those that run unprotected, reach next untouched.
+// Requests that belong to no operation, such as those without a key, reach next untouched. One that runs without protection
+// (Options.FailOpen) belongs to an operation: its attempt is 0, and nothing is stored.
 func (t *Telemetry) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !t.begin(r.Context()) {

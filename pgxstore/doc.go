@@ -11,8 +11,8 @@
 //
 // In the handler:
 //
-//	tx, ok := pgxstore.Tx(r.Context()) // the store commits it
-//	_, err := tx.Exec(r.Context(), "INSERT INTO payments ...")
+//	tx, ok := pgxstore.Tx(r.Context()) // false: the request is not guarded, for instance because it has no key
+//	_, err := tx.Exec(r.Context(), "INSERT INTO payments ...") // the store commits if the answer is below 400
 //
 // # How a transaction claims
 //

@@ -26,10 +26,10 @@ import (
 // would be refused with [idempotency.ErrKeyReused] after a change of the sealing key.
 //
 // The leased store has a record for each operation with steps that is not completed. The Endpoint of its key is
-// "steps of " and then that of the operation, as in "steps of POST /payments". A request whose content differs from that of an earlier attempt with steps gets
-// [idempotency.ErrKeyReused] from its first step. When the operation is completed, the record stays for a minute: where two
-// processes may run one operation, as with one file of SQLite, the slower one finds that its steps are done. If a process
-// dies in between, the record stays until it expires.
+// "steps of " and then that of the operation, as in "steps of POST /payments". A request whose content differs from that of
+// an earlier attempt with steps gets [idempotency.ErrKeyReused] from its first step. When the operation is completed, the
+// record stays for a minute: where two processes may run one operation, as with one file of SQLite, the slower one finds
+// that its steps are done. If a process dies in between, the record stays until it expires.
 //
 // The error says that tx is not transactional, or that leased is.
 func Beside(tx, leased idempotency.Store) (idempotency.Store, error) {

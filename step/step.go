@@ -22,8 +22,8 @@
 // writes that the step has begun before it runs the step.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
-// claims is an [idempotency.Checkpointer], as with all stores of this module and of the others. A transactional store forgets
-// all that an attempt has done if it rolls back: [Beside] gives it a place for steps outside of its transactions.
+// claims is an [idempotency.Checkpointer], as with all stores with leases of this module and of the others. A transactional
+// store keeps none, because they would be rolled back: [Beside] gives it a place for steps outside of its transactions.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
 // characters other than "?". A result has at most [MaxResult] bytes of JSON, and all results of an operation with their

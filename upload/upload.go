@@ -22,8 +22,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware is an [idempotency.Middleware] that does not hold bodies in memory if they have a digest. Its method Shutdown is
-// that of the other: call it before the program ends.
+// Middleware is an [idempotency.Middleware] that does not hold bodies in memory if they have a digest. It also
+// has Shutdown of [idempotency.Middleware]: call it before the program ends.
 type Middleware struct {
 	*idempotency.Middleware
 	refuse func(http.ResponseWriter, *http.Request, *idempotency.Error)

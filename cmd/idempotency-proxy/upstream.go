@@ -57,9 +57,9 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) (*upstream, error) {
 	return u, nil
 }
 
-// newTransport returns a transport that changes nothing of what it carries. A connection of HTTP/1.1 ends with a request that
-// takes too long. One of HTTP/2 has others, so it is asked then whether it lives, and not earlier: servers of gRPC end those
-// that ask often.
+// newTransport returns a transport that changes nothing of what it carries. If a request takes too long, HTTP/1.1 closes its
+// connection. One of HTTP/2 carries other requests, too: when it has been silent for as long as an answer may take to begin, a
+// ping asks whether it lives. It is not asked sooner, because servers of gRPC close connections that are pinged often.
 func newTransport(c *config, log *slog.Logger) (*http.Transport, error) {
 	settings, err := c.upstreamTLS(log)
 	if err != nil {
