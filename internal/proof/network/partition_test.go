@@ -107,6 +107,10 @@ func TestPartitionedOwner(t *testing.T) {
 		}
 		if healsFirst {
 			p.heal()
+			require.Eventually(t, func() bool {
+				_, _, err := p.owner.store.again(p.owner.store.Store)
+				return err == nil
+			}, patience, 10*time.Millisecond, "the owner reaches its store")
 		}
 		close(answers)
 		first := <-p.answers
