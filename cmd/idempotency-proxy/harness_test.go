@@ -254,8 +254,16 @@ type service struct {
 
 func serve(t testing.TB, handler http.HandlerFunc) *service {
 	t.Helper()
+	s := newService(t, handler)
+	s.Start()
+	return s
+}
+
+// newService returns a service that is not started yet.
+func newService(t testing.TB, handler http.HandlerFunc) *service {
+	t.Helper()
 	s := new(service)
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		s.requests = append(s.requests, r)
 		s.mu.Unlock()

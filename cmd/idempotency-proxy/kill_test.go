@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -80,17 +79,12 @@ func pythonService(t *testing.T, ledger string, remembers bool) string {
 		args = append(args, "remember")
 	}
 	cmd := exec.Command(python, args...)
-	cmd.Stderr = os.Stderr
-	output, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	port := tellingPort(t, cmd).Text()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	lines := bufio.NewScanner(output)
-	require.True(t, lines.Scan())
-	return "http://127.0.0.1:" + lines.Text()
+	return "http://127.0.0.1:" + port
 }
 
 // chargesIn returns how often each order was charged.

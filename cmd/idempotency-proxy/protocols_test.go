@@ -21,14 +21,7 @@ import (
 // speaking is a service that speaks HTTP/2, and what a proxy needs to reach it. Without TLS it speaks nothing else.
 func speaking(t *testing.T, secure bool, handler http.HandlerFunc) (s *service, flags []string) {
 	t.Helper()
-	s = new(service)
-	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.requests = append(s.requests, r)
-		s.mu.Unlock()
-		handler(w, r)
-	}))
-	t.Cleanup(s.Close)
+	s = newService(t, handler)
 	flags = append(asHeader, "-store", "memory:", "-upstream-http2")
 	if secure {
 		s.EnableHTTP2 = true
@@ -242,13 +235,11 @@ func TestHTTP2OfClients(t *testing.T) {
 // Both sides show certificates: clients to the proxy, and the proxy to the service. Who has none gets nothing.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
-	upstream := new(service)
-	upstream.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	upstream := newService(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].Subject.CommonName)
-	}))
+	})
 	upstream.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
 	upstream.StartTLS()
-	t.Cleanup(upstream.Close)
 	cert, key := certificate(t)
 	clientCert, clientKey := certificate(t)
 	common := append(asHeader, "-store", "memory:", "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", clientCert,

@@ -39,11 +39,10 @@ func newServer(ctx context.Context, c *config, log *slog.Logger, stdout io.Write
 		return nil, err
 	}
 	s := &server{config: c, log: log, metrics: newMetrics(), store: store, stopUser: stopUser}
-	if s.guard, err = newGuard(c, store.Store, user, s.metrics, log); err != nil {
-		stopUser()
-		return nil, errors.Join(err, store.shut())
+	if s.guard, err = newGuard(c, store.Store, user, s.metrics, log); err == nil {
+		s.upstream, err = newUpstream(c, s.metrics, log)
 	}
-	if s.upstream, err = newUpstream(c, s.metrics, log); err != nil {
+	if err != nil {
 		stopUser()
 		return nil, errors.Join(err, store.shut())
 	}

@@ -36,13 +36,20 @@ func open(t testing.TB, args ...string) *bank {
 func (b *bank) start() {
 	b.t.Helper()
 	b.cmd = exec.Command("perl", append([]string{"../../examples/proxy/service.pl", b.port, b.ledger}, b.args...)...)
-	b.cmd.Stderr = os.Stderr
-	output, err := b.cmd.StdoutPipe()
-	require.NoError(b.t, err)
-	require.NoError(b.t, b.cmd.Start())
-	b.output = bufio.NewScanner(output)
-	require.True(b.t, b.output.Scan())
+	b.output = tellingPort(b.t, b.cmd)
 	b.port = b.output.Text()
+}
+
+// tellingPort starts a service, and returns what it prints: its port is in the first line, which is read.
+func tellingPort(t testing.TB, cmd *exec.Cmd) *bufio.Scanner {
+	t.Helper()
+	cmd.Stderr = os.Stderr
+	output, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(output)
+	require.True(t, lines.Scan())
+	return lines
 }
 
 // awaitCharge returns when the service has begun to charge a card.
