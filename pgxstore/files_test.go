@@ -1,7 +1,6 @@
 package pgxstore_test
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,10 +8,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency/internal/golden"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
-
-var update = flag.Bool("update", false, "write the files that TestFiles compares")
 
 // TestFiles compares the files that are there to be read or copied with what they are made from: migrations and
 // statements of both forms of table, for the default options.
@@ -27,7 +25,7 @@ func TestFiles(t *testing.T) {
 			want[filepath.Join("testdata/statements", form, name+".sql")] = text
 		}
 	}
-	if *update {
+	if *golden.Update {
 		writeFiles(t, want)
 	}
 	for name, text := range want {

@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/golden"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
@@ -50,22 +52,12 @@ func newDigested(pool *pgxpool.Pool, opts pgxstore.Options) idempotency.Store {
 	return pgxstore.New(pool, withDigests(opts, true))
 }
 
-// goldenSteps are names and results.
-var goldenSteps = []string{"reserve", "'\\\x00", "charge?", "8 bytes"}
-
 // goldenRows are in the order of their IDs.
 func goldenRows() (rows []goldenRow) {
 	header := strings.Repeat("X-Large: "+strings.Repeat("v", 90)+"\n", 40)
-	answers := map[string]*idempotency.Response{
-		"done":         &answer,
-		"done-binary":  {Status: 201, Header: `X-Odd\x5c\x3aName: caf\xe9` + "\nX-Suppressed\n", Body: []byte("'\\\x00\xff\n")},
-		"done-empty":   {Status: http.StatusNoContent, Body: []byte{}},
-		"done-header":  {Status: http.StatusAccepted, Header: idempotency.Fields(header), Body: []byte("body")},
-		"done-note":    {Status: http.StatusCreated, Body: []byte("body"), Note: "charge ch_1"},
-		"done-omitted": {Status: http.StatusOK, Omitted: true},
-		"done-trailer": {Status: 200, Header: "Trailer: X-Sum\n", Trailer: `Trailer\x3aX-Late: 2` + "\nX-Sum: 1\n", Body: []byte("body")},
-		"done-work":    {Status: 0, Body: []byte("work without HTTP")},
-	}
+	answers := maps.Clone(golden.Responses)
+	answers["done"] = &answer
+	answers["done-header"] = &idempotency.Response{Status: http.StatusAccepted, Header: idempotency.Fields(header), Body: []byte("body")}
 	for id, resp := range answers {
 		complete := func(t *testing.T, claim idempotency.Claim) {
 			require.NoError(t, claim.Complete(t.Context(), *resp, time.Hour))
@@ -78,8 +70,8 @@ func goldenRows() (rows []goldenRow) {
 		}
 	}
 	keep := func(t *testing.T, claim idempotency.Claim) {
-		for i := 0; i < len(goldenSteps); i += 2 {
-			requireStep(t, claim.(idempotency.Checkpointer), goldenSteps[i], goldenSteps[i+1])
+		for i := 0; i < len(golden.Steps); i += 2 {
+			requireStep(t, claim.(idempotency.Checkpointer), golden.Steps[i], golden.Steps[i+1])
 		}
 	}
 	return append(rows,
@@ -149,14 +141,7 @@ func TestGoldenRowsAreWritten(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			t.Parallel()
 			pool, opts := newGoldenTable(t, opts)
-			rows, path := made(t, pool, opts), goldenFile(goldenVersion, form)
-			if *update {
-				require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-				require.NoError(t, os.WriteFile(path, []byte(rows), 0o644))
-			}
-			have, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, string(have), rows)
+			golden.RequireFile(t, goldenFile(goldenVersion, form), made(t, pool, opts))
 		})
 	}
 }
@@ -217,7 +202,7 @@ func requireAttempts(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options) {
 	execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = $1::text::timestamptz WHERE lease_until IS NOT NULL", goldenTime)
 	for id, steps := range map[string][]string{
 		"released": nil, "running": nil, "running-extended": nil,
-		"released-steps": goldenSteps, "running-steps": goldenSteps,
+		"released-steps": golden.Steps, "running-steps": golden.Steps,
 	} {
 		record, claim, err := pgxstore.New(pool, opts).Begin(t.Context(), keyOf(id), request)
 		require.NoError(t, err)

@@ -248,19 +248,12 @@ func TestGoldenRedisRecordsAreWritten(t *testing.T) {
 				if !strings.Contains(file, goldenMark) { // which is bound to the operation
 					file = normal(t, file)
 				}
-				have, err = []byte(file), writeGolden(path, file)
+				have, err = []byte(file), golden.WriteFile(path, file)
 			}
 			require.NoError(t, err)
 			require.Equal(t, normal(t, string(have)), normal(t, file))
 		})
 	}
-}
-
-func writeGolden(path, text string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 // What any released version has written is read today: requests are answered as they were by that version.
@@ -442,12 +435,5 @@ func (s begunStore) Begin(
 // Names and fingerprints are the same in every version: while a service is replaced, both versions ask the same store.
 func TestGoldenNames(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join("testdata", "names", goldenVersion+".txt")
-	have, err := os.ReadFile(path)
-	names := goldenNames(t)
-	if *golden.Update && string(have) != names {
-		have, err = []byte(names), writeGolden(path, names)
-	}
-	require.NoError(t, err)
-	require.Equal(t, string(have), names)
+	golden.RequireFile(t, filepath.Join("testdata", "names", goldenVersion+".txt"), goldenNames(t))
 }

@@ -20,12 +20,19 @@ var Update = flag.Bool("update", false, "write the golden files of the current v
 func RequireFile(t testing.TB, path, text string) {
 	t.Helper()
 	if *Update {
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		require.NoError(t, WriteFile(path, text))
 	}
 	have, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(have), text)
+}
+
+// WriteFile writes a golden file.
+func WriteFile(path, text string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 // operation leaves a row in a table, whose key has the ID that it is called by.
@@ -41,26 +48,32 @@ var request = idempotency.ClaimRequest{
 	Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour,
 }
 
-// steps are names and results.
-var steps = []string{"reserve", "'\\\x00", "charge?", "8 bytes"}
+// Steps are names and results.
+var Steps = []string{"reserve", "'\\\x00", "charge?", "8 bytes"}
+
+// Responses are of some kinds, by the IDs of their operations.
+var Responses = map[string]*idempotency.Response{
+	"done-binary":  {Status: 201, Header: `X-Odd\x5c\x3aName: caf\xe9` + "\nX-Suppressed\n", Body: []byte("'\\\x00\xff\n")},
+	"done-empty":   {Status: http.StatusNoContent, Body: []byte{}},
+	"done-note":    {Status: http.StatusCreated, Body: []byte("body"), Note: "charge ch_1"},
+	"done-omitted": {Status: http.StatusOK, Omitted: true},
+	"done-trailer": {Status: 200, Header: "Trailer: X-Sum\n", Trailer: `Trailer\x3aX-Late: 2` + "\nX-Sum: 1\n", Body: []byte("body")},
+	"done-work":    {Status: 0, Body: []byte("work without HTTP")},
+}
 
 var operations = []operation{
 	{id: "done", response: &idempotency.Response{Status: 201, Header: "Content-Type: text/plain\n", Body: []byte("receipt 1")}},
-	{id: "done-binary", response: &idempotency.Response{
-		Status: 201, Header: `X-Odd\x5c\x3aName: caf\xe9` + "\nX-Suppressed\n", Body: []byte("'\\\x00\xff\n"),
-	}},
-	{id: "done-empty", response: &idempotency.Response{Status: http.StatusNoContent, Body: []byte{}}},
-	{id: "done-note", response: &idempotency.Response{Status: 201, Body: []byte("body"), Note: "charge ch_1"}},
-	{id: "done-omitted", response: &idempotency.Response{Status: 200, Omitted: true}},
+	{id: "done-binary", response: Responses["done-binary"]},
+	{id: "done-empty", response: Responses["done-empty"]},
+	{id: "done-note", response: Responses["done-note"]},
+	{id: "done-omitted", response: Responses["done-omitted"]},
 	{id: "done-third", attempts: 2, response: &idempotency.Response{Status: 200, Body: []byte("body")}},
-	{id: "done-trailer", response: &idempotency.Response{
-		Status: 200, Header: "Trailer: X-Sum\n", Trailer: `Trailer\x3aX-Late: 2` + "\nX-Sum: 1\n", Body: []byte("body"),
-	}},
-	{id: "done-work", response: &idempotency.Response{Body: []byte("work without HTTP")}},
+	{id: "done-trailer", response: Responses["done-trailer"]},
+	{id: "done-work", response: Responses["done-work"]},
 	{id: "running"},
-	{id: "running-steps", steps: steps},
+	{id: "running-steps", steps: Steps},
 	{id: "released", released: true},
-	{id: "released-steps", steps: steps, released: true},
+	{id: "released-steps", steps: Steps, released: true},
 }
 
 func (o operation) key() idempotency.Key {
@@ -71,10 +84,10 @@ func (o operation) key() idempotency.Key {
 func MakeRows(t testing.TB, store idempotency.Store) {
 	t.Helper()
 	for _, o := range operations {
-		for range o.attempts {
-			require.NoError(t, o.begin(t, store, 0).Release(t.Context(), time.Hour))
+		for i := range o.attempts {
+			require.NoError(t, o.begin(t, store, i+1).Release(t.Context(), time.Hour))
 		}
-		claim := o.begin(t, store, 0)
+		claim := o.begin(t, store, o.attempts+1)
 		for i := 0; i < len(o.steps); i += 2 {
 			_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), o.steps[i], []byte(o.steps[i+1]))
 			require.NoError(t, err)
@@ -88,7 +101,7 @@ func MakeRows(t testing.TB, store idempotency.Store) {
 	}
 }
 
-// begin claims the key. The attempt has a number, unless that is 0.
+// begin claims the key for the attempt of that number.
 func (o operation) begin(t testing.TB, store idempotency.Store, attempt int) idempotency.Claim {
 	t.Helper()
 	takeOver := request
@@ -96,9 +109,7 @@ func (o operation) begin(t testing.TB, store idempotency.Store, attempt int) ide
 	record, claim, err := store.Begin(t.Context(), o.key(), takeOver)
 	require.NoError(t, err, o.id)
 	require.NotNil(t, claim, o.id)
-	if attempt > 0 {
-		require.Equal(t, attempt, record.Attempt, o.id)
-	}
+	require.Equal(t, attempt, record.Attempt, o.id)
 	return claim
 }
 
