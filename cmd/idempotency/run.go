@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 
@@ -47,6 +48,8 @@ type commandLine struct {
 	Forget  forgetCommand  `cmd:"" help:"Remove the record of a key, so that its operation may be executed again."`
 	Check   checkCommand   `cmd:"" help:"Report what is unsafe about the store, or broken. Run it as the role of the service."`
 	Stats   statsCommand   `cmd:"" help:"Sum up the store: records by state, what is abandoned, the largest users."`
+
+	Completion kongcompletion.Completion `cmd:"" help:"Tell how your shell completes the commands and flags."`
 }
 
 const (
@@ -104,6 +107,7 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 	if err != nil {
 		panic(err) // a fault of commandLine
 	}
+	kongcompletion.Register(parser) // ends the program if a shell asks
 	parsed, err := parser.Parse(args)
 	if err == nil {
 		out := &output{w: stdout}
