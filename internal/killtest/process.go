@@ -29,8 +29,8 @@ const nameVariable = "KILLTEST_PROCESS"
 
 // KillAll starts n processes with env, two at a time, and kills each at a random time within 0.6 seconds, now and then
 // before it has begun to work. On a machine that is too busy for that, the next one gets twice the time of one that has
-// said nothing, and more than n are started, for a minute at most, until one has acknowledged something. It returns what
-// should not have happened.
+// said nothing, and more than n are started, for three minutes at most, until one has acknowledged something. It returns
+// what should not have happened.
 func KillAll(n int, by Witness, env ...string) error {
 	return killAll(n, 600*time.Millisecond, by, env)
 }
@@ -40,7 +40,7 @@ const longestLife = 10 * time.Second
 func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var mu sync.Mutex
 	var faults []error
-	end := time.Now().Add(time.Minute)
+	end := time.Now().Add(3 * time.Minute)
 	isShort := func() bool { // nothing is shown yet
 		mu.Lock()
 		defer mu.Unlock()

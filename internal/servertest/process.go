@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a server may take to start or to end.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // isReady finds what both Redis and PostgreSQL say, and what a sentinel, a PgBouncer, MariaDB, Prometheus and etcd do.
 var isReady = regexp.MustCompile("eady to accept |Sentinel ID is |process up: PgBouncer |: ready for connections|" +
