@@ -163,7 +163,6 @@ func run(t *testing.T, name string) string {
 	if strings.Contains(documentation(t, name), "With -run") {
 		cmd.Args = append(cmd.Args, "-run") // without it, the program waits for somebody to use it
 	}
-	cmd.Env = append(os.Environ(), asReleased...)
 	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
 		cmd.Env = append(cmd.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
@@ -188,11 +187,7 @@ func run(t *testing.T, name string) string {
 // programs is the directory of all programs, and of what the browser writes.
 var programs string
 
-// asReleased has programs, and what they build themselves, built as they are released.
-var asReleased = []string{"CGO_ENABLED=0", "GOFLAGS=-trimpath"}
-
-// buildAll builds them by one command: several side by side would each compile what they share. With the race detector, some
-// fifty programs take so long to link and to run that tests beside them starve.
+// buildAll builds them by one command: several side by side would each compile what they share.
 var buildAll = sync.OnceValue(func() error {
 	sources, err := filepath.Glob("*/main.go")
 	if err != nil {
@@ -203,7 +198,6 @@ var buildAll = sync.OnceValue(func() error {
 		args = append(args, "./"+filepath.Dir(source))
 	}
 	build := exec.Command("go", args...)
-	build.Env = append(os.Environ(), asReleased...)
 	said, err := build.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, said)
