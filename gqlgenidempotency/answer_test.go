@@ -37,10 +37,13 @@ func payment(order *shop.Order, failure error, verdicts ...idempotency.Verdict) 
 	}}
 }
 
-// detailed is an error with all that an error of GraphQL may have.
-var detailed = &gqlerror.Error{Message: "no <money>", Extensions: map[string]any{
-	"code": "DECLINED", "limit": json.Number("12345678901234567890"), "list": []int{1},
-}}
+// detailed returns an error with all that an error of GraphQL may have. Each test has its own: gqlgen writes where it was
+// into the error of a resolver.
+func detailed() *gqlerror.Error {
+	return &gqlerror.Error{Message: "no <money>", Extensions: map[string]any{
+		"code": "DECLINED", "limit": json.Number("12345678901234567890"), "list": []int{1},
+	}}
+}
 
 // To the client, the first answer is that of the unguarded field, and so is a replay but for its mark.
 func TestAnswersAreEqual(t *testing.T) {
@@ -57,12 +60,12 @@ func TestAnswersAreEqual(t *testing.T) {
 		"null":                   {setup{}, `mutation { refund(order: "none") @idempotent(key: "1") { id } }`, true},
 		"null where none may be": {setup{resolvers: payment(nil, nil)}, payOnce, true},
 		"a child fails":          {setup{resolvers: resolvers{note: fails[*string](errors.New("no note"))}}, payAll, true},
-		"a child that must not":  {setup{resolvers: resolvers{state: fails[string](detailed)}}, payAll, true},
+		"a child that must not":  {setup{resolvers: resolvers{state: fails[string](detailed())}}, payAll, true},
 		"a child panics":         {setup{resolvers: resolvers{state: func(context.Context) (string, error) { panic("oops") }}}, payAll, true},
 		"error":                  {setup{resolvers: payment(order, errors.New("not now"))}, payOnce, false},
-		"error with all":         {setup{resolvers: payment(nil, detailed)}, payOnce, false},
-		"several errors":         {setup{resolvers: payment(nil, gqlerror.List{detailed, {Message: "nor this"}})}, payOnce, false},
-		"error that is kept":     {setup{resolvers: payment(nil, detailed, idempotency.Keep)}, payOnce, true},
+		"error with all":         {setup{resolvers: payment(nil, detailed())}, payOnce, false},
+		"several errors":         {setup{resolvers: payment(nil, gqlerror.List{detailed(), {Message: "nor this"}})}, payOnce, false},
+		"error that is kept":     {setup{resolvers: payment(nil, detailed(), idempotency.Keep)}, payOnce, true},
 		"panic": {setup{resolvers: resolvers{pay: func(context.Context, shop.PayInput) (*shop.Order, error) {
 			panic("oops")
 		}}}, payOnce, false},
