@@ -231,7 +231,12 @@ func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
 			}.Guard(t, testservice.AttemptNumber)
 
 			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
-			testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+			for range 10 { // on a loaded machine, a request may not even get as far as the fault
+				testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+				if n.strikes() > 0 {
+					break
+				}
+			}
 			require.Equal(t, 1, n.strikes())
 			n.proxies[0].Release()
 			var first testservice.Answer
