@@ -1,4 +1,4 @@
-# test and lint, and the programs that tests build, compile everything in the same way, and so once. nomsgpack leaves out a
+# test and lint, and most programs that tests build, compile everything in the same way, and so once. nomsgpack leaves out a
 # codec of gin that takes longest to compile, and that nothing here uses.
 test lint: export CGO_ENABLED = 1
 test lint: export GOFLAGS = -race -tags=nomsgpack
