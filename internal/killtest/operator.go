@@ -52,7 +52,7 @@ func (o *Operator) Finish(ctx context.Context) error {
 			if state != idempotency.StateRunning && state != idempotency.StateAbandoned {
 				break
 			}
-			if time.Since(began) > 3*time.Minute {
+			if time.Since(began) > longestWait {
 				return fmt.Errorf("%s is stuck: it is %s", key.ID, state)
 			}
 		}

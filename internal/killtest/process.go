@@ -35,12 +35,15 @@ func KillAll(n int, by Witness, env ...string) error {
 	return killAll(n, 600*time.Millisecond, by, env)
 }
 
-const longestLife = 10 * time.Second
+const (
+	longestLife = 10 * time.Second
+	longestWait = 3 * time.Minute // for what happens sooner unless something is broken, or the machine is very slow
+)
 
 func killAll(n int, within time.Duration, by Witness, env []string) error {
 	var mu sync.Mutex
 	var faults []error
-	end := time.Now().Add(3 * time.Minute)
+	end := time.Now().Add(longestWait)
 	isShort := func() bool { // nothing is shown yet
 		mu.Lock()
 		defer mu.Unlock()

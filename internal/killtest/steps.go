@@ -318,7 +318,7 @@ func (e *Errands) complete(ctx context.Context, store idempotency.Store, operati
 		return err
 	}
 	numbered := !idempotency.IsTransactional(store)
-	for began := time.Now(); time.Since(began) < 3*time.Minute; time.Sleep(10 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < longestWait; time.Sleep(10 * time.Millisecond) {
 		answer, err := executeSteps(ctx, runner, e.url, numbered, keyOf(operation))
 		switch {
 		case err != nil:

@@ -151,6 +151,6 @@ func (c *cluster) agree(t *testing.T, m move) {
 		require.Eventually(t, func() bool {
 			err := client.Get(t.Context(), tag).Err()
 			return errors.Is(err, redis.Nil) && node.Addr() == m.to.Options().Addr || err != nil && err.Error() == moved
-		}, 2*time.Minute, 10*time.Millisecond)
+		}, patience, 10*time.Millisecond)
 	}
 }

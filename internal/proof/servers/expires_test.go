@@ -23,7 +23,7 @@ func TestAnswersExpire(t *testing.T) {
 	opts.TTL = opts.Lease
 	s := newShop(t, opts, &memory{}, twoStores(func() redis.Cmdable { return newClient(t, server) })...)
 	s.open(100, func() {})
-	require.Eventually(t, func() bool { return claims(t, client) == 0 }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return claims(t, client) == 0 }, patience, 10*time.Millisecond)
 	found := s.audit(t, loss{to: time.Now(), until: time.Now()}, false)
 	found.report(t)
 }

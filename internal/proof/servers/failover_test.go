@@ -89,7 +89,7 @@ func (s *shop) awaitUnrecorded() {
 	before := s.outcome(idempotency.OutcomeUnrecorded)
 	require.Eventually(s.t, func() bool {
 		return s.outcome(idempotency.OutcomeUnrecorded) > before
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 }
 
 // replicated waits until the replicas have all that a master has answered so far. The key is one of the master.
@@ -103,5 +103,5 @@ func replicated(t *testing.T, master *servertest.Server, key string, replicas in
 			acknowledged, err = conn.Wait(t.Context(), int(replicas), time.Second).Result()
 		}
 		return err == nil && acknowledged == replicas
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 }

@@ -38,7 +38,7 @@ func newGalera(t *testing.T) *galera {
 		require.Eventually(t, func() bool {
 			_, err := node.ExecContext(t.Context(), "SELECT 1 FROM ledger")
 			return err == nil
-		}, 2*time.Minute, time.Millisecond)
+		}, patience, time.Millisecond)
 	}
 	return g
 }
@@ -94,7 +94,7 @@ func (g *galera) isolate(t *testing.T, node int) (heal func()) {
 			var name, value string
 			err := g.direct[node].QueryRowContext(t.Context(), "SHOW STATUS LIKE 'wsrep_ready'").Scan(&name, &value)
 			return err == nil && value == ready
-		}, 2*time.Minute, 10*time.Millisecond)
+		}, patience, 10*time.Millisecond)
 	}
 	set("gmcast.isolate=1", "OFF")
 	return func() { set("gmcast.isolate=0", "ON") }
@@ -191,7 +191,7 @@ func TestGaleraTransactionsMeet(t *testing.T) {
 			var err error
 			_, claim, err = store.Begin(t.Context(), key, request)
 			return err == nil && claim != nil
-		}, 2*time.Minute, time.Millisecond)
+		}, patience, time.Millisecond)
 		return claim
 	}
 	loses := func(claim idempotency.Claim) { // at its commit, or at the statement before it if the other commit has arrived
@@ -212,7 +212,7 @@ func TestGaleraTransactionsMeet(t *testing.T) {
 	require.Eventually(t, func() bool {
 		record, claim, err := stores[1].Begin(t.Context(), key, request)
 		return err == nil && claim == nil && record.Response != nil
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 
 	key = idempotency.Key{ID: "expired"}
 	old := mysqlstore.New(g.direct[0], mysqlstore.Options{})
@@ -226,7 +226,7 @@ func TestGaleraTransactionsMeet(t *testing.T) {
 			err = g.direct[1].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM idempotency_records").Scan(&records)
 		}
 		return err == nil && records == 1 // that of the other key
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	loses(replacing)
 	require.Equal(t, map[string]int{"on two nodes": 1}, book.effects(t))
 }

@@ -43,7 +43,7 @@ func TestRedisSlotIsHalfMoved(t *testing.T) {
 			target := newClient(t, c.master(t, 1))
 			require.Eventually(t, func() bool { // it takes the slot for that of the dead source
 				return (target.Set(t.Context(), names[1], "", 0).Err() == nil) == (told || dies == "target")
-			}, 2*time.Minute, 100*time.Millisecond)
+			}, patience, 100*time.Millisecond)
 
 			m = c.moving(t)
 			for _, node := range []*redis.Client{m.from, m.to} {
@@ -85,7 +85,7 @@ func (s *shop) survey() (again, refused int) {
 			}
 		}
 		return !found.IsZero() && (refused == 0 || time.Since(found) > 5*time.Second)
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 	for key := range s.sales {
 		s.about(key, func(sale *sale) { again += min(1, sale.runs-1) })
 	}

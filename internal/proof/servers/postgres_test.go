@@ -207,7 +207,7 @@ func replayed(t *testing.T, primary, standby *pgxpool.Pool) {
 		var behind bool
 		err := standby.QueryRow(t.Context(), "SELECT pg_last_wal_replay_lsn() < $1::text::pg_lsn", end).Scan(&behind)
 		return err == nil && !behind
-	}, 2*time.Minute, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // A PgBouncer that is killed and started again costs nothing.

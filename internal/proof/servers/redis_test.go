@@ -36,7 +36,7 @@ func till(t *testing.T, client *redis.Client, section, told string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return strings.Contains(client.Info(t.Context(), section).Val(), told)
-	}, 2*time.Minute, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // What a Redis that is killed and started again forgets is what its settings say, no more and no less. The same holds

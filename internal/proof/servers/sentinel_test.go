@@ -109,7 +109,7 @@ func (s *sentinels) awaitReplicas(t *testing.T, master *servertest.Server) {
 				}
 			}
 			return replicas == 2
-		}, 2*time.Minute, 100*time.Millisecond)
+		}, patience, 100*time.Millisecond)
 	}
 }
 
@@ -126,7 +126,7 @@ func (s *sentinels) settle(t *testing.T, nodes ...*servertest.Server) {
 	for _, client := range s.clients {
 		require.Eventually(t, func() bool {
 			return client.ConfigGet(t.Context(), "port").Val()["port"] == port
-		}, 2*time.Minute, 10*time.Millisecond)
+		}, patience, 10*time.Millisecond)
 	}
 	till(t, newClient(t, master), "replication", "connected_slaves:2\r\n")
 }
@@ -143,5 +143,5 @@ func pauseWrites(t *testing.T, master *redis.Client) {
 			offsets[found[1]] = true
 		}
 		return len(offsets) == 1
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 }

@@ -83,6 +83,9 @@ var patient = idempotency.Options{Lease: time.Minute, StoreTimeout: 30 * time.Se
 // brief is for the others. A key whose claim the store has, but not the answer, is free again soon.
 var brief = idempotency.Options{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second}
 
+// patience bounds what is waited for. Nothing takes that long unless it is broken, or the machine is very slow.
+const patience = 2 * time.Minute
+
 // newShop returns a service with one server for each store.
 func newShop(t *testing.T, opts idempotency.Options, ledger ledger, stores ...idempotency.Store) *shop {
 	t.Helper()
@@ -175,7 +178,7 @@ func (s *shop) await(more int64) {
 	s.t.Helper()
 	before := s.seen.Load()
 	enough := func() bool { return s.seen.Load() >= before+more }
-	require.Eventually(s.t, enough, 2*time.Minute, time.Millisecond)
+	require.Eventually(s.t, enough, patience, time.Millisecond)
 }
 
 func (s *shop) buy(key string) {
@@ -194,7 +197,7 @@ func (s *shop) buy(key string) {
 func (s *shop) pay(key string, servers []*httptest.Server) (receipt string, replayed bool) {
 	n := mathrand.IntN(len(servers))
 	refusal := map[string]int{}
-	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); n++ {
+	for until := time.Now().Add(patience); time.Now().Before(until); n++ {
 		receipt, replayed, err := s.ask(servers[n%len(servers)], key)
 		if err == nil {
 			return receipt, replayed

@@ -91,7 +91,7 @@ func (m move) some(t *testing.T, most int) int {
 	}
 	require.Eventually(t, func() bool { // a node may refuse that while another one is replaced
 		return m.from.Do(t.Context(), command...).Err() == nil
-	}, 2*time.Minute, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 	return len(keys)
 }
 

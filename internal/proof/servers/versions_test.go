@@ -63,7 +63,7 @@ func (h handover) finish(t *testing.T) {
 		record, claim, err := h.to.Begin(t.Context(), h.key, takeover)
 		next = claim
 		return err == nil && claim != nil && record.Attempt > 1
-	}, 2*time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	answer, late := idempotency.Response{Status: 201, Body: []byte("answer")}, idempotency.Response{Status: 201}
 	require.ErrorIs(t, h.claim.Complete(t.Context(), late, time.Hour), idempotency.ErrClaimLost)
 	require.NoError(t, next.Complete(t.Context(), answer, time.Hour))
