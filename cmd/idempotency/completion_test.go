@@ -18,8 +18,10 @@ func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	bin := t.TempDir()
+	require.NoError(t, os.Symlink(program, filepath.Join(bin, "idempotency")))
 	shell := exec.CommandContext(ctx, "bash", "--norc", "--noprofile", "-i")
-	shell.Env = []string{"HOME=/nonexistent", "TERM=dumb", "PS1=$ ", "PATH=" + filepath.Dir(binary) + ":" + os.Getenv("PATH")}
+	shell.Env = append([]string{"HOME=/nonexistent", "TERM=dumb", "PS1=$ ", "PATH=" + bin + ":" + os.Getenv("PATH")}, asProgram...)
 	terminal, err := pty.Start(shell)
 	require.NoError(t, err)
 	defer func() {
@@ -38,7 +40,7 @@ func TestCompletionInBash(t *testing.T) {
 		said.Reset()
 	}
 	for _, step := range []struct{ types, expects string }{
-		{"source <(idempotency completion --code bash)\n", "$ "},
+		{"eval \"$(idempotency completion --code bash)\"\n", "$ "},
 		{"echo rea''dy\n", "ready"},
 		{"idempotency lis\t", "list "},
 		{"--lar\t", "--largest "},

@@ -33,7 +33,7 @@ func TestJSON(t *testing.T) {
 			append([]string{"inspect"}, asking(bob)...),
 			resolving(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
 		} {
-			got := try(t, b.env, append(args, "--json")...)
+			got := b.try(t, append(args, "--json")...)
 			require.Empty(t, got.stderr)
 			var document map[string]any
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &document), got.stdout)

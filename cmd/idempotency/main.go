@@ -8,6 +8,13 @@
 // https://github.com/idempotency-go/idempotency/blob/main/docs/support.md
 package main
 
-import "os"
+import (
+	"os"
 
-func main() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr)) }
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	redis.SetLogger(quiet{}) // not in run: it is one for the process, in which tests call run many times at once
+	os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdin, os.Stdout, os.Stderr))
+}

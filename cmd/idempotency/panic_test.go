@@ -1,4 +1,4 @@
-package main
+package main_test
 
 import (
 	"os"
@@ -6,9 +6,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	main "github.com/idempotency-go/idempotency/cmd/idempotency"
 )
 
-// The report of a panic has no credential either. It is the only test within the package: no argument makes the program panic.
+// The report of a panic has no credential either. No argument makes the program panic, so what reads its
+// variables does.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	const address = "redis://:s3cret@host"
@@ -24,7 +27,7 @@ func TestPanic(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
 	require.NoError(t, err)
 	defer file.Close()
-	require.Equal(t, exitUnknown, run([]string{"list"}, env, os.Stdin, file, file))
+	require.Equal(t, 3, main.Run([]string{"list"}, env, os.Stdin, file, file))
 	said, err := os.ReadFile(file.Name())
 	require.NoError(t, err)
 	require.Contains(t, string(said), "panic: cannot dial ***")

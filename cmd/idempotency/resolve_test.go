@@ -91,10 +91,10 @@ func TestResolveAsNotHappened(t *testing.T) {
 		own := abandon(t, b, keyOfAlice).(idempotency.Checkpointer)
 		_, err := own.Checkpoint(t.Context(), "reserve", []byte("7"))
 		require.NoError(t, err)
-		got := try(t, b.env, resolving(keyOfAlice, "--not-happened", "--operator", "alice", "--yes")...)
+		got := b.try(t, resolving(keyOfAlice, "--not-happened", "--operator", "alice", "--yes")...)
 		require.Zero(t, got.status, got.stderr)
 		require.Contains(t, strings.Join(strings.Fields(got.stdout), " "), "makes attempt 2 at the same operation")
-		shown := try(t, b.env, with("show")...).stdout
+		shown := b.try(t, with("show")...).stdout
 		require.Regexp(t, `(?m)^  state +released$`, shown)
 		require.Regexp(t, `(?m)^  note +alice: case 17$`, shown)
 		require.Regexp(t, `(?m)^  steps +reserve: done, 1 byte\n  note`, shown)
@@ -125,10 +125,10 @@ func TestResolveKeepsTheRecord(t *testing.T) {
 			key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: fmt.Sprint(i)}
 			claim(t, store, key, idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: time.Millisecond, TTL: test.ttl})
 			await(t, func() bool {
-				return strings.Contains(try(t, b.env, append([]string{"show"}, asking(key)...)...).stdout, "abandoned")
+				return strings.Contains(b.try(t, append([]string{"show"}, asking(key)...)...).stdout, "abandoned")
 			})
 			flags := append(resolving(key, "--not-happened", "--yes", "--json"), strings.Fields(test.flag)...)
-			got := try(t, b.env, flags...)
+			got := b.try(t, flags...)
 			require.Zero(t, got.status, got.stderr)
 			entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
 			require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestResolveAsJSON(t *testing.T) {
 	t.Parallel()
 	b := newPostgres(t)
 	abandon(t, b, keyOfAlice)
-	got := try(t, b.env, resolving(keyOfAlice, "--happened", "--status", "201", "--operator", "alice", "--ttl", "48h", "--yes",
+	got := b.try(t, resolving(keyOfAlice, "--happened", "--status", "201", "--operator", "alice", "--ttl", "48h", "--yes",
 		"--header", "A: b", "--body", "go.mod", "--json")...)
 	require.Zero(t, got.status, got.stderr)
 	var document struct {
@@ -176,7 +176,7 @@ func TestResolveInASealedStore(t *testing.T) {
 			own := abandon(t, sealed, keyIn(id)).(idempotency.Checkpointer)
 			_, err := own.Checkpoint(t.Context(), "charge", []byte("17"))
 			require.NoError(t, err)
-			got := try(t, b.env, resolving(keyIn(id), append(flags, "--yes")...)...)
+			got := b.try(t, resolving(keyIn(id), append(flags, "--yes")...)...)
 			require.Zero(t, got.status, got.stderr)
 		}
 		resolve("tombstone", "--happened", "--status", "201", "--tombstone")
@@ -197,8 +197,8 @@ func TestResolveInASealedStore(t *testing.T) {
 		entry, err := store.Inspect(t.Context(), keyOfAlice)
 		require.NoError(t, err)
 		require.NoError(t, store.Resolve(t.Context(), entry, idempotency.Resolution{Note: "alice: secret", TTL: time.Hour}))
-		require.Regexp(t, `(?m)^  note +sealed$`, try(t, b.env, with("show")...).stdout)
-		require.Contains(t, try(t, b.env, with("show", "--json")...).stdout, `"note": "sealed"`)
+		require.Regexp(t, `(?m)^  note +sealed$`, b.try(t, with("show")...).stdout)
+		require.Contains(t, b.try(t, with("show", "--json")...).stdout, `"note": "sealed"`)
 	})
 }
 
@@ -217,7 +217,7 @@ func TestListPages(t *testing.T) {
 			Totals  map[string]struct{ Records int }
 		}
 		list := func(flags ...string) (page listing) {
-			got := try(t, b.env, append([]string{"list", "--json"}, flags...)...)
+			got := b.try(t, append([]string{"list", "--json"}, flags...)...)
 			require.Zero(t, got.status, got.stderr)
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &page))
 			return page
@@ -234,13 +234,13 @@ func TestListPages(t *testing.T) {
 			}
 		}
 		if b.kind == "redis" { // which looks at no more for a page than for a list
-			bounded := try(t, b.env, "list", "--limit", "1", "--scan", "1", "--after", list("--limit", "1").Next)
+			bounded := b.try(t, "list", "--limit", "1", "--scan", "1", "--after", list("--limit", "1").Next)
 			require.Contains(t, bounded.stdout, "The store has more records than were looked at")
 		}
-		first := try(t, b.env, "list", "--limit", "4")
+		first := b.try(t, "list", "--limit", "4")
 		require.Contains(t, first.stdout, "\n4 of 5 records.\nThe next page: --after ")
 		cursor := strings.TrimSpace(first.stdout[strings.LastIndex(first.stdout, " "):])
-		second := try(t, b.env, "list", "--limit", "4", "--after", cursor)
+		second := b.try(t, "list", "--limit", "4", "--after", cursor)
 		require.Contains(t, second.stdout, "\n1 of 5 records.\n")
 		require.NotContains(t, second.stdout, "The next page")
 		require.NotContains(t, second.stdout, "lease left", "no record has one")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/term"
 
 	"github.com/idempotency-go/idempotency/internal/visible"
@@ -100,7 +99,6 @@ func run(args []string, env func(string) (string, bool), stdin, stdout, stderr *
 			status = exitUnknown
 		}
 	}()
-	redis.SetLogger(quiet{})
 	var line commandLine
 	parser, err := kong.New(&line, kong.Name("idempotency"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars{"version": version(), "store": storeHelp, "ttl": ttlHelp})

@@ -28,7 +28,10 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(home, ".pgpass"), []byte(passwords), 0o600))
 	words := "host=" + host + " port=" + port + " user=postgres"
 	const closed = "127.0.0.1:1"
-	type setting struct{ env, flags []string }
+	type setting struct {
+		env, flags []string
+		all        bool // all commands are tried
+	}
 	atRedis := func(rest string) setting { return setting{env: []string{"REDIS_URL=redis://:" + secret + rest}} }
 	atPostgres := func(rest string) setting {
 		return setting{env: []string{"DATABASE_URL=postgres://postgres:" + secret + rest}}
@@ -36,13 +39,13 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 	variables := func(variables ...string) setting { return setting{env: variables} }
 	flags := func(flags ...string) setting { return setting{flags: flags} }
 	for name, test := range map[string]setting{
-		"Redis refuses":              atRedis("@" + redis),
+		"Redis refuses":              {env: atRedis("@" + redis).env, all: true},
 		"Redis refuses the variable": variables("REDIS_URL=redis://"+redis, "REDISCLI_AUTH=top s3cret"),
 		"Redis refuses a user":       variables("REDIS_URL=redis://support:" + secret + "@" + redis),
 		"Redis is down":              atRedis("@" + closed),
 		"Cluster refuses":            atRedis("@" + redis + "?addr=" + redis),
-		"Sentinel is down":           {atRedis("@" + closed + "?master_name=m&password=" + secret).env, []string{"--timeout", "500ms"}},
-		"Redis, no host":             {atRedis("@").env, []string{"--timeout", "1s"}},
+		"Sentinel is down":           {env: atRedis("@" + closed + "?master_name=m&password=" + secret).env, flags: []string{"--timeout", "500ms"}},
+		"Redis, no host":             {env: atRedis("@").env, flags: []string{"--timeout", "1s"}},
 		"Redis, no port":             atRedis("@host:port"),
 		"Redis, no database":         atRedis("@host/records"),
 		"Redis, unknown parameter":   atRedis("@host?pass=" + secret),
@@ -51,7 +54,7 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 		"Redis, a slash within":      atRedis("/x@host"),
 		"Redis, a control character": atRedis("\x7f@host"),
 
-		"PostgreSQL refuses":         atPostgres("@" + postgres + "/postgres"),
+		"PostgreSQL refuses":         {env: atPostgres("@" + postgres + "/postgres").env, all: true},
 		"PostgreSQL refuses words":   variables("DATABASE_URL=" + words + " password='top s3cret'"),
 		"PostgreSQL, .pgpass":        variables("HOME="+home, "DATABASE_URL=postgres://postgres@"+postgres+"/postgres"),
 		"PostgreSQL is down":         atPostgres("@" + closed + "/postgres"),
@@ -62,11 +65,11 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 		"PostgreSQL, a slash within": atPostgres("/x@host/db"),
 		"PostgreSQL, a bad escape":   atPostgres("%zz@host/db"),
 		"PostgreSQL, variables": {
-			[]string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=postgres", "PGPASSWORD=top s3cret"},
-			[]string{"--store", "postgres"},
+			env:   []string{"PGHOST=" + host, "PGPORT=" + port, "PGUSER=postgres", "PGPASSWORD=top s3cret"},
+			flags: []string{"--store", "postgres"},
 		},
 
-		"MySQL refuses":           variables("DATABASE_URL=mysql://root:" + secret + "@" + mysql + "/shop"),
+		"MySQL refuses":           {env: []string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql + "/shop"}, all: true},
 		"MySQL, MYSQL_PWD":        variables("DATABASE_URL=mysql://root@"+mysql+"/shop", "MYSQL_PWD=top s3cret"),
 		"MySQL is down":           variables("DATABASE_URL=mysql://root:" + secret + "@" + closed + "/shop"),
 		"MySQL, no host":          variables("DATABASE_URL=mysql://root:" + secret + "@/shop"),
@@ -75,10 +78,10 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 		"MySQL, a parameter":      variables("DATABASE_URL=mysql://root@host/shop?tls=" + secret + "&password=" + secret),
 		"MySQL, a slash within":   variables("DATABASE_URL=mysql://root:" + secret + "/x@host/shop"),
 		"a flag of MySQL":         flags("--store", "mysql://root:"+secret+"@"+mysql+"/shop"),
-		"a flag of MySQL, a word": {[]string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, []string{"--store", "mysql"}},
-		"a flag of another store": {[]string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, []string{"--store", "sqlite"}},
+		"a flag of MySQL, a word": {env: []string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, flags: []string{"--store", "mysql"}},
+		"a flag of another store": {env: []string{"DATABASE_URL=mysql://root:" + secret + "@" + mysql}, flags: []string{"--store", "sqlite"}},
 
-		"both":                        {append(atRedis("@h").env, atPostgres("@h/").env...), nil},
+		"both":                        {env: append(atRedis("@h").env, atPostgres("@h/").env...)},
 		"a flag of Redis":             flags("--store", "redis://:"+secret+"@"+redis),
 		"a flag of PostgreSQL":        flags("--store", "postgres://u:"+secret+"@"+postgres+"/db"),
 		"a parameter in a flag":       flags("--store", "postgres://u@"+postgres+"/db?password="+secret),
@@ -88,11 +91,13 @@ func TestCredentialsAreNotPrinted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, args := range [][]string{
-				with("inspect"), with("inspect", "--json"), with("forget", "--yes"),
-				resolving(keyOfAlice, "--not-happened", "--yes"), {"list"}, {"stats", "--json"}, {"check"},
-				{"check", "--json"}, {"list", "--help"}, {"--version"},
-			} {
+			// These are the ways that a failure takes: an error, a finding, its JSON, the help.
+			commands := [][]string{with("inspect"), {"check"}, {"check", "--json"}, {"list", "--help"}}
+			if test.all {
+				commands = append(commands, with("inspect", "--json"), with("forget", "--yes"),
+					resolving(keyOfAlice, "--not-happened", "--yes"), []string{"list"}, []string{"stats", "--json"}, []string{"--version"})
+			}
+			for _, args := range commands {
 				got := try(t, test.env, append(args, test.flags...)...)
 				said := got.stdout + got.stderr
 				if args[len(args)-1] != "--help" && args[0] != "--version" {

@@ -22,7 +22,7 @@ func TestFileOfSQLite(t *testing.T) {
 		got := try(t, nil, with("show", args...)...)
 		require.Zero(t, got.status, "%v: %s", args, got.stderr)
 	}
-	require.Zero(t, try(t, b.env, with("show", "--store", "sqlite")...).status)
+	require.Zero(t, b.try(t, with("show", "--store", "sqlite")...).status)
 	cmd := command(t.Context(), nil, with("show", "--store", "shop.db")...)
 	cmd.Dir = filepath.Dir(path)
 	require.NoError(t, cmd.Run())

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -25,14 +24,14 @@ type chapter struct{ name, command, output string }
 // story collects what the program prints.
 type story struct {
 	t        testing.TB
-	env      []string
+	backend  backend
 	chapters []chapter
 }
 
 // ask runs the program, which must end with a status, and adds what it says to the story.
 func (s *story) ask(name string, status int, args ...string) string {
 	s.t.Helper()
-	got := try(s.t, s.env, args...)
+	got := s.backend.try(s.t, args...)
 	require.Equal(s.t, status, got.status, "%s: %s%s", name, got.stdout, got.stderr)
 	output := got.stdout + got.stderr
 	s.chapters = append(s.chapters, chapter{name, shell(args), steady(output)})
@@ -77,16 +76,14 @@ func (s *story) text() string {
 // await asks until the program says what is expected.
 func (s *story) await(says string, args ...string) {
 	s.t.Helper()
-	require.Eventually(s.t, func() bool {
-		return strings.Contains(try(s.t, s.env, args...).stdout, says)
-	}, patience, 20*time.Millisecond)
+	await(s.t, func() bool { return strings.Contains(s.backend.try(s.t, args...).stdout, says) })
 }
 
 // The story of one key: its first attempt dies, the next one takes over, a retry is replayed, the record is forgotten.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, b backend) {
-		s := &story{t: t, env: b.env}
+		s := &story{t: t, backend: b}
 		s.ask("never used", 1, with("inspect")...)
 		first := startService(t, b.kind, b.url())
 		first.hang(t)
@@ -165,7 +162,7 @@ func document(t testing.TB, chapters []chapter, outputs int) {
 func TestStoryOfAResolution(t *testing.T) {
 	t.Parallel()
 	forEachBackend(t, func(t *testing.T, b backend) {
-		s := &story{t: t, env: b.env}
+		s := &story{t: t, backend: b}
 		resolve := func(flags ...string) []string {
 			return append(with("resolve", flags...), "--operator", "bob", "--yes")
 		}
@@ -192,7 +189,7 @@ func TestStoryOfAResolution(t *testing.T) {
 func TestStoryOfATransaction(t *testing.T) {
 	t.Parallel()
 	b := newPostgres(t)
-	s := &story{t: t, env: b.env}
+	s := &story{t: t, backend: b}
 	first := startService(t, "transactions", b.url())
 	first.hang(t)
 	s.ask("running in a transaction", 0, with("inspect")...)

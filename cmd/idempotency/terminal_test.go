@@ -69,12 +69,12 @@ func TestQuestion(t *testing.T) {
 			}, with("forget")...)
 			require.Equal(t, 4, status, "%q: %s", no, said)
 			require.Contains(t, said, "not forgotten: you did not type "+word)
-			require.Equal(t, 0, try(t, b.env, with("inspect")...).status, "%q", no)
+			require.Equal(t, 0, b.try(t, with("inspect")...).status, "%q", no)
 		}
 		status, said := onTerminal(t, b.env, func(string) string { return " " + word }, with("forget")...)
 		require.Zero(t, status, said)
 		require.Contains(t, said, "Forgotten.")
-		require.Equal(t, 1, try(t, b.env, with("inspect")...).status)
+		require.Equal(t, 1, b.try(t, with("inspect")...).status)
 	})
 }
 
@@ -111,7 +111,7 @@ func TestRecordChangesBehindTheQuestion(t *testing.T) {
 				require.NoError(t, claim(t, store, key, attempt).Release(t.Context(), attempt.TTL))
 			}, 4, "has changed since it was shown"},
 			"forgotten": {func(key idempotency.Key) {
-				got := try(t, b.env, append(append([]string{"forget"}, asking(key)...), "--yes")...)
+				got := b.try(t, append(append([]string{"forget"}, asking(key)...), "--yes")...)
 				require.Zero(t, got.status, got.stderr)
 			}, 1, "no record any more"},
 		} {
@@ -178,11 +178,11 @@ func TestRecordChangesBehindTheResolution(t *testing.T) {
 				require.NoError(t, claim(t, store, key, takingOver).Complete(t.Context(), answer, attempt.TTL))
 			}, 4, "has changed since it was shown"},
 			"resolved": {func(key idempotency.Key) {
-				got := try(t, b.env, resolving(key, "--happened", "--status", "200", "--yes")...)
+				got := b.try(t, resolving(key, "--happened", "--status", "200", "--yes")...)
 				require.Zero(t, got.status, got.stderr)
 			}, 4, "has changed since it was shown"},
 			"forgotten": {func(key idempotency.Key) {
-				got := try(t, b.env, append(append([]string{"forget"}, asking(key)...), "--yes")...)
+				got := b.try(t, append(append([]string{"forget"}, asking(key)...), "--yes")...)
 				require.Zero(t, got.status, got.stderr)
 			}, 1, "no record any more"},
 		} {
@@ -201,7 +201,7 @@ func TestRecordChangesBehindTheResolution(t *testing.T) {
 		status, said := onTerminal(t, b.env, func(string) string { return "yes" }, resolving(key, "--happened", "--status", "200")...)
 		require.Equal(t, 4, status, said)
 		require.Contains(t, said, "not resolved: you did not type "+key.OperationID().String()[:8])
-		require.Contains(t, try(t, b.env, append([]string{"show"}, asking(key)...)...).stdout, "abandoned")
+		require.Contains(t, b.try(t, append([]string{"show"}, asking(key)...)...).stdout, "abandoned")
 	})
 }
 
@@ -236,13 +236,13 @@ func TestHostileText(t *testing.T) {
 			{"show", "--digest", hexOf(uncertainDigest), "--body"}, {"show", "--digest", hexOf(uncertainDigest), "--json"},
 			append([]string{"forget", "--yes", "--json"}, flag...), with("forget", "--yes"),
 		} {
-			got := try(t, b.env, args...)
+			got := b.try(t, args...)
 			require.Zero(t, got.status, "%v: %s", args, got.stderr)
 			requireVisible(t, got.stdout+got.stderr)
 			require.NotContains(t, got.stdout, "\nForgotten.\nidempotency: fake", args)
 			require.NotContains(t, got.stdout, "\nidempotency: fake", args)
 		}
-		got := try(t, b.env, "inspect", "--user", attack[:len(attack)-10], "--endpoint", "x", "--key", "y", "--"+"x\x1b[31m")
+		got := b.try(t, "inspect", "--user", attack[:len(attack)-10], "--endpoint", "x", "--key", "y", "--"+"x\x1b[31m")
 		require.Equal(t, 2, got.status)
 		requireVisible(t, got.stdout+got.stderr)
 	})
