@@ -98,7 +98,7 @@ func TestLostMessages(t *testing.T) {
 			require.Eventually(t, func() bool {
 				s := pool.Stat()
 				return s.TotalConns() == s.IdleConns()
-			}, 20*time.Second, time.Millisecond, "pgx has asked the server to cancel what it gave up")
+			}, 20*time.Second, 10*time.Millisecond, "pgx has asked the server to cancel what it gave up")
 			proxy.Release() // what was held comes late
 
 			resp, replayed, err := patient.Do(ctx, key, nil, work)
