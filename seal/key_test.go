@@ -8,6 +8,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"regexp"
 	"strings"
@@ -335,7 +336,7 @@ func TestForgedSealedRecords(t *testing.T) {
 		"status 202":                                  status(202),
 		"status 0":                                    status(0),
 		"status 500":                                  status(500),
-		"status 2^32 + 201":                           status(1<<32 + 201),
+		"status 2^32 + 201":                           status(min(1<<32+201, math.MaxInt)),
 		"another fingerprint":                         genuine.with("fingerprint", secondKey.word("fingerprint")),
 		"the fingerprint of another key":              genuine.with("fingerprint", otherKey.word("fingerprint")),
 		"no fingerprint":                              genuine.with("fingerprint", strings.Repeat("0", 64)),
