@@ -38,14 +38,3 @@ func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
 		}
 	}
 }
-
-func expectNoPassword(t *testing.T, arguments string) {
-	t.Helper()
-	for _, password := range []string{
-		servertest.RedisPassword(), servertest.PostgresPassword, servertest.MariaPassword, servertest.PatroniPassword,
-	} {
-		if strings.Contains(arguments, password) {
-			t.Errorf("the password is in %q", arguments)
-		}
-	}
-}

@@ -104,3 +104,14 @@ func expectMode(t *testing.T, name string, want os.FileMode) {
 		t.Errorf("got mode %o for %s, want %o", got, name, want)
 	}
 }
+
+func expectNoPassword(t *testing.T, arguments string) {
+	t.Helper()
+	for _, password := range []string{
+		servertest.RedisPassword(), servertest.PostgresPassword, servertest.MariaPassword, servertest.PatroniPassword,
+	} {
+		if strings.Contains(arguments, password) {
+			t.Errorf("the password is in %q", arguments)
+		}
+	}
+}
