@@ -10,8 +10,8 @@ type proof struct {
 	name    string
 	what    string                   // that is proved
 	command func(o options) []string // that does so many times as much as usual
+	ci      []string                 // more arguments in CI, which has little time; without any, CI leaves it out
 	beside  bool                     // it hardly needs the processor, so others run at the same time
-	notInCI bool
 }
 
 // goTest returns the command for tests of a package that know the flag -times, and some that need more arguments.
@@ -23,20 +23,9 @@ func goTest(pkg string, args ...string) func(options) []string {
 	}
 }
 
-// inCI returns the command for tests that get more arguments in CI, which has little time. Of a flag, the last one counts.
-func inCI(usual func(options) []string, args ...string) func(options) []string {
-	return func(o options) []string {
-		command := usual(o)
-		if o.ci {
-			command = append(command, args...)
-		}
-		return command
-	}
-}
-
 var all = []proof{
 	{
-		name: "soak", beside: true, notInCI: true,
+		name: "soak", beside: true,
 		what: "the stores in memory, Redis and PostgreSQL under a small load, with a fault now and then: nothing grows",
 		command: func(o options) []string {
 			soak := []string{"go", "run", "./internal/proof/cmd/soak", "-for", (time.Duration(o.times) * 5 * time.Minute).String()}
@@ -47,55 +36,56 @@ var all = []proof{
 		},
 	},
 	{
-		name: "servers", command: inCI(goTest("./internal/proof/servers", "-skip=TestPatroni"), "-times=0.1", "-skip=TestPatroni|TestGalera"),
+		name: "servers", command: goTest("./internal/proof/servers", "-skip=TestPatroni"),
+		ci:   []string{"-times=0.1", "-skip=TestPatroni|TestGalera"}, // of a flag, the last one counts
 		what: "Redis, PostgreSQL, PgBouncer and the nodes of clusters killed, emptied, replaced, cut off",
 	},
 	{
-		name: "patroni", beside: true, notInCI: true,
+		name: "patroni", beside: true,
 		what:    "PostgreSQL under Patroni, behind PgBouncer, that fails over under load; two versions of a service meanwhile",
 		command: goTest("./internal/proof/servers", "-timeout=1h", "-parallel=3", "-run=TestPatroni"),
 	},
 	{
-		name: "explore", command: inCI(goTest("./internal/proof/explore"), "-times=0.1"),
+		name: "explore", command: goTest("./internal/proof/explore"), ci: []string{"-times=0.1"},
 		what: "every order of requests, store calls, faults, crashes and timers, within bounds",
 	},
 	{
 		// One fleet at a time takes no longer, and starves nobody: on a slow machine, two had clients without an answer for minutes.
-		name: "death", command: inCI(goTest("./internal/proof/death", "-parallel=1"), "-times=0.1"),
+		name: "death", command: goTest("./internal/proof/death", "-parallel=1"), ci: []string{"-times=0.1"},
 		what: "servers killed by SIGKILL, at named points and at random",
 	},
 	{
-		name: "steps", command: inCI(goTest("./internal/proof/steps", "-timeout=1h"), "-times=0.03"),
+		name: "steps", command: goTest("./internal/proof/steps", "-timeout=1h"), ci: []string{"-times=0.03"},
 		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
 	},
 	{
-		name: "network", command: inCI(goTest("./internal/proof/network"), "-times=0.1"),
+		name: "network", command: goTest("./internal/proof/network"),
 		what: "every message between a store and its server lost, held or delayed; owners cut off",
 	},
 	{
-		name: "clocks", command: inCI(goTest("./internal/proof/clocks"), "-times=0.1"),
+		name: "clocks", command: goTest("./internal/proof/clocks"),
 		what: "clocks that jump or differ, and processes that stand still beyond their lease",
 	},
 	{
-		name: "linearizable", command: inCI(goTest("./internal/proof", "-limit=1h"), "-times=0.1"),
+		name: "linearizable", command: goTest("./internal/proof", "-limit=1h"),
 		what: "recorded histories of the stores in memory, Redis, PostgreSQL and DynamoDB, explained by a model of the contract",
 	},
 	{
-		name: "fuzz", notInCI: true,
+		name: "fuzz",
 		what: "random input to whatever decodes or compares bytes",
 		command: func(o options) []string {
 			return []string{"go", "run", "./internal/proof/cmd/fuzz", "-each", (time.Duration(o.times) * 6 * time.Second).String()}
 		},
 	},
 	{
-		name: "wire", notInCI: true,
+		name: "wire",
 		what: "requests as raw bytes and as frames, and clients that hang up",
 		command: func(options) []string {
 			return []string{"go", "test", "-json", "-count=1", "./internal/wire"}
 		},
 	},
 	{
-		name: "valkey", notInCI: true,
+		name: "valkey",
 		what: "all tests of the Redis store, histories and faults included, on Valkey",
 		command: func(options) []string {
 			return []string{
@@ -108,34 +98,29 @@ var all = []proof{
 		name: "dynamodb",
 		what: "the suites on an emulated DynamoDB, in each way to reach it, and processes killed at random",
 		command: func(o options) []string {
-			command := []string{"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String()}
-			if o.ci {
-				return append(command, "-run=TestProcessesAreKilled", "./dynamodbstore", "-deaths=50")
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String(),
+				"./dynamodbstore", "-thorough", "-deaths=" + strconv.Itoa(1000*o.times),
 			}
-			return append(command, "./dynamodbstore", "-thorough", "-deaths="+strconv.Itoa(1000*o.times))
 		},
 	},
 	{
 		name: "proxy",
 		what: "the proxy between clients and a service in Python killed at random, and started again",
 		command: func(o options) []string {
-			kills := 2000 * o.times
-			if o.ci {
-				kills = 100
-			}
 			return []string{
 				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String(),
-				"-run=TestProxyIsKilled", "./cmd/idempotency-proxy", "-deaths=" + strconv.Itoa(kills),
+				"-run=TestProxyIsKilled", "./cmd/idempotency-proxy", "-deaths=" + strconv.Itoa(2000*o.times),
 			}
 		},
 	},
 	{
-		name: "mutants", notInCI: true,
+		name:    "mutants",
 		what:    "bugs put into the library, each of which a test must find",
 		command: func(options) []string { return []string{"go", "run", "./internal/mutants"} },
 	},
 	{
-		name: "tests", notInCI: true,
+		name:    "tests",
 		what:    "all other tests of all modules, with the race detector",
 		command: func(options) []string { return []string{"go", "test", "-race", "-shuffle=on", "-json", "work"} },
 	},

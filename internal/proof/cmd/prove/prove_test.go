@@ -91,11 +91,13 @@ func TestChoose(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, len(some), len(all))
 	for _, p := range some {
-		require.False(t, p.notInCI, p.name)
+		require.NotEmpty(t, p.ci, p.name)
 	}
-	two, err := choose(options{ci: true, only: "mutants,death"})
+	two, err := choose(options{only: "mutants,death"})
 	require.NoError(t, err)
 	require.Equal(t, "mutants death", two[0].name+" "+two[1].name)
+	_, err = choose(options{ci: true, only: "mutants,death"})
+	require.ErrorContains(t, err, `"mutants" is not one of CI`)
 	_, err = choose(options{only: "deaht"})
 	require.ErrorContains(t, err, `no proof "deaht"`)
 }
@@ -112,6 +114,16 @@ func TestResult(t *testing.T) {
 	holds.run(t.Context(), t.TempDir(), options{times: 2})
 	require.NoError(t, holds.err)
 	require.Equal(t, "42 things", holds.tally.String())
+
+	echoes := func(o options) *result { // its last argument
+		r := &result{proof: proof{name: "p", ci: []string{"count p things 2"}, command: func(options) []string {
+			return []string{"sh", "-c", `for last; do :; done; echo "$last"`, "sh", "count p things 1"}
+		}}}
+		r.run(t.Context(), t.TempDir(), o)
+		return r
+	}
+	require.Equal(t, "1 things", echoes(options{}).tally.String())
+	require.Equal(t, "2 things", echoes(options{ci: true}).tally.String())
 
 	fails := script("echo too bad; exit 3")
 	fails.run(t.Context(), t.TempDir(), options{times: 1})

@@ -49,6 +49,9 @@ func (r *result) run(ctx context.Context, root string, o options) {
 // execute runs the command of the proof.
 func (r *result) execute(ctx context.Context, root string, o options) error {
 	command := r.command(o)
+	if o.ci {
+		command = append(command, r.ci...)
+	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "IDEMPOTENCY_CI=1")    // a proof that cannot run does not hold
