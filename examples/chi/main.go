@@ -21,7 +21,7 @@ func main() {
 	r.Use(middleware.Recoverer, demo.Authenticate) // authentication goes outside
 
 	// On one route.
-	r.With(idem.Handler).Method("POST", "/payments", &shop)
+	r.With(idem.Handler).Post("/payments", shop.ServeHTTP)
 
 	// On a group of routes.
 	r.Group(func(r chi.Router) {
