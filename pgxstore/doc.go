@@ -30,8 +30,8 @@
 // With synchronous replication, a record that can be read may be missing on the standbys. So before anybody relies on a
 // record that was only read, the store locks it in a transaction whose commit waits for the standbys.
 //
-// An answer with a status of 400 or more is a refusal. It is stored, and the changes of the handler are rolled back,
-// unless it calls [KeepEffects]. To do so, the store ends the transaction of the handler, claims the key again on the
+// If an answer has a status of 400 or more, the changes of the handler are rolled back. An answer that is stored keeps them
+// if the handler has called [KeepEffects]. To do so, the store ends the transaction of the handler, claims the key again on the
 // same connection, and commits a transaction with nothing but the record. The key is free for a moment in between. If
 // another attempt claims it then, that attempt counts, and the first one has lost its claim.
 //
