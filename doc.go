@@ -3,6 +3,7 @@
 // run a second time.
 //
 //	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or NewRedisStore
+//	account := func(r *http.Request) (string, error) { ... } // the ID of the authenticated caller
 //	idem, err := idempotency.New(store, account, idempotency.Options{})
 //	...
 //	mux.Handle("POST /payments", idem.Handler(payments))

@@ -22,7 +22,7 @@
 // writes that the step has begun before it runs the step.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
-// claims is an [idempotency.Checkpointer], as with all stores with leases of this module and of the others. A transactional
+// claims is an [idempotency.Checkpointer], as are those of all stores with leases in this repository. A transactional
 // store keeps none, because they would be rolled back: [Beside] gives it a place for steps outside of its transactions.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
@@ -41,7 +41,7 @@ import (
 
 // The bounds of the steps of one operation.
 const (
-	MaxSteps  = checkpoint.MaxCount // a step of AtMostOnce counts twice
+	MaxSteps  = checkpoint.MaxCount // 100; a step of AtMostOnce counts twice
 	MaxTotal  = checkpoint.MaxTotal // 256 KiB: bytes of all results, with the names
 	MaxResult = 64 << 10            // bytes of one result
 	MaxName   = 100                 // bytes of a name

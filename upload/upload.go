@@ -7,6 +7,7 @@
 // the body as it arrives, however long it is. The body is verified on the way. What differs from its digest, or breaks off,
 // is a fault of the client: it is never stored as an answer.
 //
+//	account := func(r *http.Request) (string, error) { ... } // the ID of the authenticated caller
 //	idem, err := upload.New(store, account, idempotency.Options{})
 //	mux.Handle("POST /scans", idem.Handler(http.MaxBytesHandler(archive, 1<<30)))
 package upload
