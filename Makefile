@@ -6,13 +6,15 @@ test lint: export GOFLAGS = -race -tags=nomsgpack
 # test installs what is missing and tests every module of the workspace. GORACE saves each program a second at its end. lint
 # vets, and compiles the packages without tests. Two packages at a time, and four tests of each, are enough: with more, tests
 # fail for want of processor time. On a busy machine, a package takes longer than the ten minutes that Go allows by default.
-# The proofs are for prove: their processes are built without the race detector.
+# pgxstore is first: it mostly waits, and would do so alone as one of the last. The proofs are for prove: their processes are
+# built without the race detector.
 .PHONY: test
 test: export GORACE = atexit_sleep_ms=0
 test:
 	.ci/setup
 	packages=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' work) && \
-		go test -p=2 -vet=off -shuffle=on -parallel=4 -timeout=1h $$(echo "$$packages" | grep -v /internal/proof/)
+		go test -p=2 -vet=off -shuffle=on -parallel=4 -timeout=1h \
+		$$(echo "$$packages" | grep '/pgxstore$$') $$(echo "$$packages" | grep -v '/internal/proof/\|/pgxstore$$')
 	.ci/untested "valkey-server (see .ci/redis)"
 
 # prove runs what takes long: all proofs at full size, fuzzing, mutants, soak.
