@@ -41,18 +41,20 @@ const patience = 30 * time.Second
 // With the race detector, it would sleep for a second at its end.
 var (
 	program   string
-	asProgram = []string{"IDEMPOTENCY_TEST_PROGRAM=1", "GORACE=atexit_sleep_ms=0"}
+	asProgram = []string{programVariable + "=1", "GORACE=atexit_sleep_ms=0"}
 )
 
+const programVariable = "IDEMPOTENCY_TEST_PROGRAM"
+
 func TestMain(m *testing.M) {
-	if os.Getenv("IDEMPOTENCY_TEST_PROGRAM") != "" {
+	if os.Getenv(programVariable) != "" {
 		main.Program()
 	}
 	if kind := os.Getenv(serviceVariable); kind != "" {
 		serve(kind)
 		return
 	}
-	for _, variable := range append(awsVariables, "HOME=/nonexistent") { // where AWS looks for credentials by itself
+	for _, variable := range append(awsVariables, "HOME=/nonexistent") { // what drivers read by themselves
 		name, value, _ := strings.Cut(variable, "=")
 		_ = os.Setenv(name, value)
 	}
@@ -207,17 +209,22 @@ func (b backend) url() string {
 	return url
 }
 
-// try runs the program for this store, within this process: that takes a tenth of the time of a process of its own.
+// try runs the program for this store, within this process.
 func (b backend) try(t testing.TB, args ...string) result {
 	t.Helper()
-	env := func(name string) (string, bool) {
+	return within(t, func(name string) (string, bool) {
 		for _, variable := range b.env {
 			if value, ok := strings.CutPrefix(variable, name+"="); ok {
 				return value, true
 			}
 		}
 		return "", false
-	}
+	}, args...)
+}
+
+// within runs the program within this process, which takes a quarter of the time of a process of its own.
+func within(t testing.TB, env func(string) (string, bool), args ...string) result {
+	t.Helper()
 	stdin, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	defer stdin.Close()
