@@ -53,7 +53,8 @@ func (o Operation) DownstreamKey(name string) string {
 }
 
 // FromContext returns the operation that ctx belongs to, and true. If the request has no key, there is none: then it
-// returns the zero Operation, whose ID is the same for all such requests, and false. A handler that runs without protection (Options.FailOpen) has its operation too, with Attempt 0.
+// returns the zero Operation, whose ID is the same for all such requests, and false. A handler that runs without
+// protection (Options.FailOpen) has its operation too, with Attempt 0.
 func FromContext(ctx context.Context) (Operation, bool) {
 	op := operationIn(ctx)
 	if op == nil {

@@ -30,10 +30,11 @@
 // With synchronous replication, a record that can be read may be missing on the standbys. So before anybody relies on a
 // record that was only read, the store locks it in a transaction whose commit waits for the standbys.
 //
-// If an answer has a status of 400 or more, the changes of the handler are rolled back. An answer that is stored keeps them
-// if the handler has called [KeepEffects]. To do so, the store ends the transaction of the handler, claims the key again on the
-// same connection, and commits a transaction with nothing but the record. The key is free for a moment in between. If
-// another attempt claims it then, that attempt counts, and the first one has lost its claim.
+// If an answer has a status of 400 or more, the changes of the handler are rolled back, unless the answer is stored and
+// the handler has called [KeepEffects]. To store an answer without the changes, the store ends the transaction of the
+// handler, claims the key again on the same connection, and commits a transaction with nothing but the record. The key
+// is free for a moment in between. If another attempt claims it then, that attempt counts, and the first one has lost
+// its claim.
 //
 // At the isolation levels repeatable read and serializable, the database may refuse a commit because of another
 // transaction, even of one that is merely similar. The client is told to try again then; nothing is half done. At the
