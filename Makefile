@@ -6,8 +6,8 @@ test lint: export GOFLAGS = -race -tags=nomsgpack
 # test installs what is missing and tests every module of the workspace. GORACE saves each program a second at its end. lint
 # vets, and compiles the packages without tests. Two packages at a time, and four tests of each, are enough: with more, tests
 # fail for want of processor time. On a busy machine, a package takes longer than the ten minutes that Go allows by default.
-# pgxstore is first: it mostly waits, and would do so alone as one of the last. The proofs are for prove: their processes are
-# built without the race detector.
+# pgxstore is first because it mostly waits: other packages run meanwhile. If it were last, none would. The proofs are
+# for prove: their processes are built without the race detector.
 .PHONY: test
 test: export GORACE = atexit_sleep_ms=0
 test:

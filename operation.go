@@ -52,9 +52,9 @@ func (o Operation) DownstreamKey(name string) string {
 	return uuid.NewSHA1(o.ID, []byte(name)).String()
 }
 
-// FromContext returns the operation that ctx belongs to, and true. If the request has no key, there is none: then it
-// returns the zero Operation, whose ID is the same for all such requests, and false. A handler that runs without
-// protection (Options.FailOpen) has its operation too, with Attempt 0.
+// FromContext returns the operation that ctx belongs to, and true. If the request has no key, it has no
+// operation: then FromContext returns the zero Operation, and false. Its ID is the same for all such requests. A handler
+// that runs without protection (Options.FailOpen) has its operation too, with Attempt 0.
 func FromContext(ctx context.Context) (Operation, bool) {
 	op := operationIn(ctx)
 	if op == nil {

@@ -37,8 +37,8 @@ import (
 // patience bounds what is waited for. Nothing waits that long unless it is broken.
 const patience = 30 * time.Second
 
-// program is that of the tests. With asProgram in its environment, it is the one that they test, so nothing else is built.
-// With the race detector, it would sleep for a second at its end.
+// program is the file of this test. With asProgram in its environment, it runs main instead of the tests, so no other
+// program has to be built. GORACE saves the second for which a process with the race detector sleeps at its end.
 var (
 	program   string
 	asProgram = []string{programVariable + "=1", "GORACE=atexit_sleep_ms=0"}

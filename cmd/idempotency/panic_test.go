@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The report of a panic has no credential either. No argument makes the program panic, so what reads its variables does.
+// The report of a panic has no credential either. No argument makes the program panic, so env does, which looks up its
+// variables.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	const address = "redis://:s3cret@host"

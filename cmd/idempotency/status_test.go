@@ -141,7 +141,7 @@ func TestExitStatus(t *testing.T) {
 	})
 }
 
-// await asks until is says yes. It does so in the goroutine of the test, which is may end.
+// await calls is until it returns true. It does so in the goroutine of the test, which a failed require within is ends.
 func await(t testing.TB, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
