@@ -28,7 +28,7 @@ var quick = []death.Point{
 }
 
 // points are all named ones. Those that wait for a renewal, a third of a lease, have fewer deaths.
-var points = slices.Concat(quick, quick, quick, []death.Point{death.RenewingBefore}, quick, quick, quick, []death.Point{death.RenewedAfter})
+var points = slices.Concat(quick, []death.Point{death.RenewingBefore}, quick, []death.Point{death.RenewedAfter}, quick, quick, quick, quick)
 
 // Exactly once, wherever the server dies.
 func TestKilledInTransaction(t *testing.T) {
