@@ -245,7 +245,7 @@ func TestOutcomeUnknown(t *testing.T) {
 	var got answer
 	require.Eventually(t, func() bool {
 		got = s.call(withKey("1"), 1)
-		return got.Code != codes.Aborted
+		return got.Code == codes.FailedPrecondition
 	}, patience, 10*time.Millisecond)
 	requireRefused(t, got, codes.FailedPrecondition, "OUTCOME_UNKNOWN", 0)
 	require.Equal(t, int64(1), s.runs.Load())

@@ -295,7 +295,7 @@ func TestOpenAPIDescribesRefusals(t *testing.T) {
 			if tested.lapses {
 				eventually(t, func() bool {
 					resp = tested.send(t, check, tested.keys[0], validPayment)
-					return resp.Header.Get("Retry-After") == ""
+					return resp.StatusCode == http.StatusConflict && resp.Header.Get("Retry-After") == ""
 				}, "the lease lapses")
 			}
 			requireCode(t, resp, code)
