@@ -41,6 +41,19 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 
 var lastLine = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
 
+// Without the address of a server, an example starts one. Unique starts PostgreSQL and Redis, gormmysql MariaDB.
+func TestExamplesStartServers(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"unique", "gormmysql"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_ = servers(t, name) // they can be started here
+			printed := lines(runOn(t, name, "DATABASE_URL=", "MYSQL_DSN=", "REDIS_URL="))
+			require.Equal(t, lastLine.FindStringSubmatch(documentation(t, name))[1], printed[len(printed)-1])
+		})
+	}
+}
+
 // The README shows what the quickstart prints. Only what is random, and the date, may differ.
 func TestReadmeShowsTheQuickstart(t *testing.T) {
 	t.Parallel()
@@ -156,27 +169,40 @@ func documentation(t *testing.T, name string) string {
 	return file.Doc.Text()
 }
 
-// run runs an example to its end, which must be a success, and returns what it prints.
+// run runs an example to its end, on servers of this package, and returns what it prints.
 func run(t *testing.T, name string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), built(t, name))
-	if strings.Contains(documentation(t, name), "With -run") {
-		cmd.Args = append(cmd.Args, "-run") // without it, the program waits for somebody to use it
-	}
-	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
+	return runOn(t, name, servers(t, name)...)
+}
+
+// servers starts what an example needs, and returns the variables that tell it where.
+func servers(t *testing.T, name string) (variables []string) {
+	t.Helper()
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
-		cmd.Env = append(cmd.Environ(), "DATABASE_URL="+servertest.Postgres(t).URL())
+		variables = append(variables, "DATABASE_URL="+servertest.Postgres(t).URL())
 	}
 	if strings.Contains(documentation(t, name), "MYSQL_DSN") {
-		cmd.Env = append(cmd.Environ(), "MYSQL_DSN="+servertest.MariaDB(t).DSN())
+		variables = append(variables, "MYSQL_DSN="+servertest.MariaDB(t).DSN())
+	}
+	if strings.Contains(documentation(t, name), "REDIS_URL") {
+		variables = append(variables, "REDIS_URL=redis://:"+servertest.RedisPassword()+"@"+servertest.Redis(t).Addr())
 	}
 	if strings.Contains(documentation(t, name), "needs Node.js") {
 		_, err := exec.LookPath("npm")
 		servertest.Require(t, err)
 	}
-	if strings.Contains(documentation(t, name), "REDIS_URL") {
-		cmd.Env = append(cmd.Environ(), "REDIS_URL=redis://:"+servertest.RedisPassword()+"@"+servertest.Redis(t).Addr())
+	return variables
+}
+
+// runOn runs an example to its end, which must be a success. The variables name the servers that it uses.
+func runOn(t *testing.T, name string, variables ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), built(t, name))
+	if strings.Contains(documentation(t, name), "With -run") {
+		cmd.Args = append(cmd.Args, "-run") // without it, the program waits for somebody to use it
 	}
+	cmd.Env = append(cmd.Environ(), variables...)
+	cmd.WaitDelay = 10 * time.Second // for output: a program that it has left behind must not hold up the test
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
 	output, err := cmd.Output()

@@ -40,7 +40,7 @@ type Gift struct {
 }
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	conns, drop := database.CreateMySQL(ctx)
 	defer drop()
