@@ -51,11 +51,11 @@ var all = []proof{
 	},
 	{
 		// One fleet at a time takes no longer, and starves nobody: on a slow machine, two had clients without an answer for minutes.
-		name: "death", command: goTest("./internal/proof/death", "-parallel=1"), ci: []string{"-times=0.1"},
+		name: "death", command: goTest("./internal/proof/death", "-parallel=1"), ci: []string{"-times=0.03"},
 		what: "servers killed by SIGKILL, at named points and at random",
 	},
 	{
-		name: "steps", command: goTest("./internal/proof/steps", "-timeout=1h"), ci: []string{"-times=0.03"},
+		name: "steps", command: goTest("./internal/proof/steps", "-timeout=1h"), ci: []string{"-times=0.02"},
 		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
 	},
 	{
@@ -90,7 +90,7 @@ var all = []proof{
 		command: func(options) []string {
 			return []string{
 				"env", "IDEMPOTENCY_REDIS=valkey-server", "go", "test", "-json", "-count=1", "-timeout=20m", "-run=Redis",
-				".", "./internal/proof", "./internal/proof/network", "./internal/proof/servers",
+				".", "./internal/redistest", "./internal/proof", "./internal/proof/network", "./internal/proof/servers",
 			}
 		},
 	},
