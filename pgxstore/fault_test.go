@@ -273,7 +273,8 @@ func TestLockOfBrokenSession(t *testing.T) {
 	for _, fault := range []servertest.Fault{servertest.LoseReply, servertest.HoldReply} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+			// A silent connection takes half of it, and a quarter is for meeting the lock.
+			ctx, cancel := context.WithTimeout(context.Background(), 24*time.Second)
 			defer cancel()
 			direct := newPool(t, serverURL(t))
 			pool, proxy := newProxiedPool(t, unprepared)
