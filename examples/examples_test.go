@@ -175,11 +175,18 @@ func run(t *testing.T, name string) string {
 	return runOn(t, name, servers(t, name)...)
 }
 
+// postgres is the server that examples share: each has a schema of its own. It ends with this process.
+var postgres = sync.OnceValues(func() (*servertest.Database, error) {
+	return servertest.StartPostgres("max_connections=500")
+})
+
 // servers starts what an example needs, and returns the variables that tell it where.
 func servers(t *testing.T, name string) (variables []string) {
 	t.Helper()
 	if strings.Contains(documentation(t, name), "DATABASE_URL") {
-		variables = append(variables, "DATABASE_URL="+servertest.Postgres(t).URL())
+		db, err := postgres()
+		servertest.Require(t, err)
+		variables = append(variables, "DATABASE_URL="+db.URL())
 	}
 	if strings.Contains(documentation(t, name), "MYSQL_DSN") {
 		variables = append(variables, "MYSQL_DSN="+servertest.MariaDB(t).DSN())
