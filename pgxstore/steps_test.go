@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -330,11 +331,12 @@ func TestRestorationKeepsSteps(t *testing.T) {
 		go func() { extended <- claim.Extend(t.Context(), time.Hour) }()
 		require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 10*time.Second, time.Millisecond)
 		stored, err := claim.Checkpoint(t.Context(), "charge", []byte("1"))
-		if err != nil { // else a busy machine has let Extend come first
+		faults := slices.DeleteFunc([]error{err, <-extended}, func(err error) bool { return err == nil })
+		require.NotEmpty(t, faults, form) // on a busy machine, one of the two has come too late to see that the record was gone
+		for _, err := range faults {
 			require.ErrorIs(t, err, idempotency.ErrRestored, form)
 		}
 		require.Equal(t, "1", string(stored))
-		require.ErrorIs(t, <-extended, idempotency.ErrRestored, form)
 		requireSteps(t, claim, "charge", "1")
 		require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 		require.True(t, one[bool](t, direct, "SELECT step_names IS NULL FROM "+tableName(opts)))
