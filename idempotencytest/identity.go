@@ -46,12 +46,13 @@ func (t *trial) attempt(number int, end ending) (effect string) {
 	t.succeeds("NewRunner", err)
 	var own idempotency.Operation
 	var known bool
+	var refusal error
 	effect = uuid.NewString()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer func() { _ = recover() }()
-		_, _, _ = runner.Do(t.ctx, t.key, []byte("request"), func(ctx context.Context) (idempotency.Response, error) {
+		_, _, refusal = runner.Do(t.ctx, t.key, []byte("request"), func(ctx context.Context) (idempotency.Response, error) {
 			own, known = idempotency.FromContext(ctx)
 			if t.effect != nil {
 				err = t.effect(ctx, effect)
@@ -63,7 +64,7 @@ func (t *trial) attempt(number int, end ending) (effect string) {
 	t.succeeds("effect", err)
 	switch {
 	case !known:
-		t.failf("attempt %d was not run, or not told of its operation", number)
+		t.failf("attempt %d was not run, or not told of its operation (%v)", number, refusal)
 	case own.ID != t.key.OperationID() || own.Key != t.key:
 		t.failf("attempt %d is told of operation %v, not of %v", number, own.ID, t.key.OperationID())
 	case own.Attempt != number:
