@@ -6,10 +6,10 @@ test redis lint: export GOFLAGS = -race -tags=nomsgpack -gcflags=all=-dwarf=fals
 test redis lint: export GOGC = 200
 
 # test installs what is missing and tests every module of the workspace. GORACE saves each program a second at its end. lint
-# vets, and compiles the packages without tests. Three packages at a time, and three tests of each, keep two processors
-# busy. With more, tests fail for want of processor time. On a busy machine, a package takes longer than the ten minutes
-# that Go allows by default. pgxstore is first because it mostly waits: other packages run meanwhile. If it were last, none
-# would. The proofs are for prove: their processes are built without the race detector.
+# vets, and compiles the packages without tests. Two packages at a time, and four tests of each, are enough: with more, tests
+# fail for want of processor time. On a busy machine, a package takes longer than the ten minutes that Go allows by default.
+# pgxstore is first because it mostly waits: other packages run meanwhile. If it were last, none would. The proofs are
+# for prove: their processes are built without the race detector.
 #
 # If nothing has changed, go test takes the results from its cache. In CI it does not: a shuffled run is not cached. The
 # cache does not see which servers there are, the files of other modules, nor what tests compile. So the command has a sum
@@ -20,7 +20,7 @@ test:
 	.ci/setup
 	packages=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' work) && \
 		sum=$$({ .ci/servers; find . -name .git -prune -o -type f -exec cksum {} +; } | sort | cksum | cut -d' ' -f1) && \
-		go test -p=3 -vet=off $(if $(IDEMPOTENCY_CI),-shuffle=on,-skip=^sum$$sum\$$) -parallel=3 -timeout=1h \
+		go test -p=2 -vet=off $(if $(IDEMPOTENCY_CI),-shuffle=on,-skip=^sum$$sum\$$) -parallel=4 -timeout=1h \
 		$$(echo "$$packages" | grep '/pgxstore$$') $$(echo "$$packages" | grep -v '/internal/proof/\|/pgxstore$$')
 	.ci/untested "valkey-server (see .ci/redis)"
 
