@@ -24,11 +24,8 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 	for _, name := range examples(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			promised := lastLine.FindStringSubmatch(documentation(t, name))
-			require.NotNil(t, promised)
 			output := run(t, name)
-			printed := lines(output)
-			require.Equal(t, promised[1], printed[len(printed)-1])
+			requireLastLine(t, name, output)
 			switch name {
 			case "order":
 				require.True(t, strings.HasPrefix(output, shownIn(t, "../docs/steps.md", name)), "docs/steps.md shows the beginning of %s", output)
@@ -37,6 +34,15 @@ func TestExamplesDoWhatTheySay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// requireLastLine fails unless the output of an example ends as its documentation says.
+func requireLastLine(t *testing.T, name, output string) {
+	t.Helper()
+	promised := lastLine.FindStringSubmatch(documentation(t, name))
+	require.NotNil(t, promised)
+	printed := lines(output)
+	require.Equal(t, promised[1], printed[len(printed)-1])
 }
 
 var lastLine = regexp.MustCompile(`ends\s+with\s+the\s+line\n\n\t(.*)`)
@@ -48,8 +54,7 @@ func TestExamplesStartServers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_ = servers(t, name) // they can be started here
-			printed := lines(runOn(t, name, "DATABASE_URL=", "MYSQL_DSN=", "REDIS_URL="))
-			require.Equal(t, lastLine.FindStringSubmatch(documentation(t, name))[1], printed[len(printed)-1])
+			requireLastLine(t, name, runOn(t, name, "DATABASE_URL=", "MYSQL_DSN=", "REDIS_URL="))
 		})
 	}
 }
