@@ -14,8 +14,10 @@ type scratch struct {
 	remove func() // called by nobody: it holds what tells the remover that this process still runs
 }
 
+// ownScratch makes it in the directory that IDEMPOTENCY_SERVER_FILES names, as the Makefile does, or among other temporary
+// files.
 var ownScratch = sync.OnceValues(func() (*scratch, error) {
-	dir, err := os.MkdirTemp("", "servertest-")
+	dir, err := os.MkdirTemp(os.Getenv("IDEMPOTENCY_SERVER_FILES"), "servertest-")
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,9 @@ func TestCopiesAreRecords(t *testing.T) {
 			continue // its records are those of the store with leases
 		}
 		t.Run(subject.Name, func(t *testing.T) {
-			t.Parallel()
+			if subject.Name != "memory" { // its size is that of this process's heap, which others would change
+				t.Parallel()
+			}
 			target, err := subject.Open(2)
 			servertest.Require(t, err)
 			defer target.Close()
