@@ -17,7 +17,7 @@ import (
 //
 // An attempt begins with the fate that a crash would give it: unknown, with nothing kept. What happens then overwrites
 // it: how the handler ended, its verdict, and Storable (exchange.fate has the table). [execution.end] carries the fate
-// out, and nothing else does.
+// out. For an answer that is kept and too large, exchange.outgrown does so before, if the store lets it.
 //
 //	fate      what end asks of the store    what the next attempt finds
 //	unknown   Release, or with Refuse       the same as after failed; with Refuse, a lapsed
