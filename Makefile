@@ -6,17 +6,18 @@ test redis lint: export GOFLAGS = -race -tags=nomsgpack -gcflags=all=-dwarf=fals
 test redis lint: export GOGC = 200
 
 # test installs what is missing and tests every module of the workspace. lint vets, and compiles the packages without tests.
-# Three packages at a time, and three tests of each, keep two processors busy. With more, tests may fail for want of processor
-# time. On a busy machine, a package takes longer than the ten minutes that Go allows by default. pgxstore is first because it
-# mostly waits: other packages run meanwhile. If it were last, none would. The proofs are for prove: their processes are built without the
-# race detector. GORACE: without it, each program under the race detector sleeps for a second at its end.
+# Three packages at a time, and three tests of each, keep two processors busy. With more, tests may fail for want of
+# processor time. On a busy machine, a package takes longer than the ten minutes that Go allows by default. pgxstore is
+# first because it mostly waits: other packages run meanwhile. If it were last, none would. The proofs are for prove: their
+# processes are built without the race detector. GORACE: without it, each program under the race detector sleeps for a
+# second at its end.
 #
 # If nothing has changed, go test takes the results from its cache. In CI it does not: a shuffled run is not cached. The
 # cache does not see which servers there are, the files of other modules, nor what tests compile. So a sum of all of it is
 # part of the command, in -skip, as a name that no test has. If one file changes, all tests run.
 #
 # Servers have their files in /dev/shm if it is large: they take a GB. A PostgreSQL has a thousand files, and ext4 without a
-# journal is slow to make files where many were deleted in the last minutes. The proofs, and benchmarks, use the disk.
+# journal is slow to make files where many were deleted in the last minutes. make prove and make bench use the disk.
 test redis: export IDEMPOTENCY_SERVER_FILES := $(shell df -Pk /dev/shm 2>/dev/null | \
 	awk '$$6 == "/dev/shm" && $$2 > 6e6 { print $$6 }')
 .PHONY: test
