@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/labstack/echo/v4 v4.16.0
+	github.com/labstack/echo/v4 v4.16.4
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 )

@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/labstack/echo/v5 v5.4.4
+	github.com/labstack/echo/v5 v5.4.5
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 )

@@ -13,7 +13,7 @@ require (
 	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
 	github.com/idempotency-go/idempotency/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
-	github.com/jackc/pgx/v5 v5.12.0
+	github.com/jackc/pgx/v5 v5.13.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
