@@ -85,7 +85,8 @@ type RedisStore struct {
 }
 
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
-// a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands.
+// a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands. A
+// *redis.Ring is refused, because it moves keys to servers that do not have the records; so is a redis.Pipeliner.
 //
 // Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
 // ends the step. If a *redis.Client does not have it set, the store uses a copy that shares its connections and has it
@@ -97,7 +98,7 @@ type RedisStore struct {
 // saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer than without it. No
 // step relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered).
 //
-// If opts has a fault, Begin and Check return it.
+// If opts has a fault, or client is refused, Begin and Check return the error; for a client it wraps [errors.ErrUnsupported].
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
 	conn, err := redisconn.New(client, opts.Replicas, redisconn.Errors{

@@ -2,6 +2,9 @@ package redisconn
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"reflect"
 	"runtime"
 
 	"github.com/redis/go-redis/v9"
@@ -11,6 +14,42 @@ import (
 type client interface {
 	redis.Cmdable
 	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// checkClient refuses a client that cannot keep records.
+//
+// A *redis.Ring moves the keys of a server that does not respond to the other servers, which do not have the records: completed
+// operations would run again. A redis.Pipeliner only queues commands, so no record would ever be written.
+func checkClient(given redis.Cmdable) error {
+	const maxWrappers = 4 // bounds the search in a client that refers to itself
+	if _, queues := given.(redis.Pipeliner); queues {
+		return fmt.Errorf("idempotency: Redis: a %T (redis.Pipeliner) sends nothing by itself: %w", given, errors.ErrUnsupported)
+	}
+	if holdsRing(reflect.ValueOf(given), maxWrappers) {
+		return fmt.Errorf("idempotency: Redis: a *redis.Ring moves keys to servers that do not have their records: %w",
+			errors.ErrUnsupported)
+	}
+	return nil
+}
+
+// holdsRing reports whether client is a *redis.Ring, or a wrapper with a field that holds one, through at most maxWrappers
+// wrappers. Only reflection sees the field of a wrapper that some service has written.
+func holdsRing(client reflect.Value, maxWrappers int) bool {
+	for client.Kind() == reflect.Interface || client.Kind() == reflect.Pointer {
+		if client.Type() == reflect.TypeFor[*redis.Ring]() {
+			return true
+		}
+		client = client.Elem()
+	}
+	if client.Kind() != reflect.Struct || maxWrappers == 0 {
+		return false
+	}
+	for _, field := range client.Fields() {
+		if holdsRing(field, maxWrappers-1) {
+			return true
+		}
+	}
+	return false
 }
 
 // withDeadlines returns a client that ends by the deadline of the context, if possible.
@@ -51,8 +90,6 @@ func isPrompt(given redis.Cmdable) bool {
 		return c.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		return c.Options().ContextTimeoutEnabled
-	case *redis.Ring:
-		return c.Options().ContextTimeoutEnabled
 	}
 	return false
 }
@@ -64,8 +101,6 @@ func poolSize(given redis.Cmdable) int64 {
 	case *redis.Client:
 		return int64(c.Options().PoolSize)
 	case *redis.ClusterClient:
-		return int64(c.Options().PoolSize)
-	case *redis.Ring:
 		return int64(c.Options().PoolSize)
 	}
 	return 10 * int64(runtime.GOMAXPROCS(0))

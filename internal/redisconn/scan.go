@@ -78,11 +78,8 @@ func (c *Conn) Scan(
 		defer mu.Unlock()
 		return s.node(ctx, withDeadlines(node))
 	}
-	switch all := c.client.(type) {
-	case *redis.ClusterClient:
-		return all.ForEachMaster(ctx, each)
-	case *redis.Ring:
-		return all.ForEachShard(ctx, each)
+	if cluster, ok := c.client.(*redis.ClusterClient); ok {
+		return cluster.ForEachMaster(ctx, each)
 	}
 	if c.isInCluster(ctx) {
 		return fmt.Errorf("idempotency: list: a Cluster needs a *redis.ClusterClient: %w", errors.ErrUnsupported)
