@@ -14,16 +14,16 @@ import (
 // Unsafe is a setting of a server that weakens what the store promises.
 type Unsafe struct{ Node, Setting, Value, Risk string }
 
-// Check asks every master for its settings, and for its clock and those of its replicas. It returns what is unsafe, and
-// why a server could not be asked.
-func (c *Conn) Check(ctx context.Context) (found []Unsafe, failed []error) {
+// Check asks every master for its settings, for the rights of the user on keys that begin with prefix, and for its clock
+// and those of its replicas. It returns what is unsafe, and why a server could not be asked.
+func (c *Conn) Check(ctx context.Context, prefix string) (found []Unsafe, failed []error) {
 	cluster, ok := c.client.(*redis.ClusterClient)
 	if !ok {
-		return c.checkNode(ctx, c.client)
+		return c.checkNode(ctx, c.client, prefix)
 	}
 	var mu sync.Mutex
 	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		some, errs := c.checkNode(ctx, node)
+		some, errs := c.checkNode(ctx, node, prefix)
 		mu.Lock()
 		defer mu.Unlock()
 		found, failed = append(found, some...), append(failed, errs...)
@@ -86,10 +86,14 @@ func is(safe string) func(string, settings) bool {
 // settings are those that a server tells.
 type settings map[string]string
 
-func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable) (found []Unsafe, failed []error) {
+func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable, prefix string) (found []Unsafe, failed []error) {
+	for _, right := range checkRights(ctx, node, prefix) {
+		found = append(found, Unsafe{nodeName(node), "right " + right, "missing",
+			"requests that need it are refused with store-unavailable"})
+	}
 	told, err := readSettings(ctx, node)
 	if err != nil {
-		return nil, []error{fmt.Errorf("idempotency: Redis: %w", err)}
+		return found, []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
 	told[asked] = strconv.Itoa(c.replicas)
 	if client, ok := node.(*redis.Client); ok && c.replicas > 0 {

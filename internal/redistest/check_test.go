@@ -328,3 +328,39 @@ func (info infoHook) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 		return cmd.Err()
 	}
 }
+
+// Check names each right that the user of Redis lacks, before the first request does.
+func TestRedisCheckNamesMissingRights(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	admin := testservice.NewRedisClient(t, server.Addr())
+	commands := []string{"get", "getex", "set", "getrange", "pttl", "pexpire", "exists", "rename", "unlink",
+		"hget", "hset", "hsetnx", "hgetall", "eval", "evalsha"}
+	limited := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "service", Password: "secret", DisableIdentity: true})
+	t.Cleanup(func() { _ = limited.Close() })
+	check := func(keys string, without ...string) (missing []string) {
+		t.Helper()
+		rule := []any{"ACL", "SETUSER", "service", "reset", "on", ">secret", keys, "+info", "+config|get", "+time"}
+		for _, command := range commands {
+			if !slices.Contains(without, command) {
+				rule = append(rule, "+"+command)
+			}
+		}
+		require.NoError(t, admin.Do(t.Context(), rule...).Err())
+		for _, found := range idempotency.Findings(idempotency.NewRedisStore(limited, idempotency.RedisOptions{}).Check(t.Context())) {
+			require.ErrorContains(t, found, "is missing")
+			missing = append(missing, found.(*idempotency.UnsafeSetting).Setting)
+		}
+		return missing
+	}
+	require.Empty(t, check("~idempotency:*"))
+	for _, command := range commands {
+		require.Equal(t, []string{"right +" + command}, check("~idempotency:*", command))
+	}
+	require.Equal(t, []string{"right +set", "right +hsetnx"}, check("~idempotency:*", "set", "hsetnx"))
+	for _, keys := range []string{"~other:*", "%R~idempotency:*", "%W~idempotency:*"} {
+		require.Equal(t, []string{"right ~idempotency:*"}, check(keys), keys)
+	}
+	require.Equal(t, []string{"right +get", "right ~idempotency:*"}, check("~other:*", "get"))
+	require.Empty(t, admin.Keys(t.Context(), "*").Val(), "Check leaves nothing behind")
+}
