@@ -202,6 +202,11 @@ func (c *config) resolve(storeInEnv bool) (faults []error) {
 			fault("-methods: %s is not in capital letters, as methods are", method)
 		}
 	}
+	for _, name := range c.fingerprintHeaders {
+		if slices.Contains(changedFields, textproto.CanonicalMIMEHeaderKey(name)) {
+			fault("-fingerprint-headers: %s does not reach the service as clients send it", name)
+		}
+	}
 	if _, ok := fingerprints[c.fingerprint]; !ok {
 		fault("-fingerprint: want raw, json or multipart")
 	}
@@ -342,12 +347,14 @@ func (c *config) checkUserHeader() (faults []error) {
 	return faults
 }
 
-// otherHeaders name no user: they belong to HTTP, to the hop, or to this proxy.
-var otherHeaders = []string{
-	"Authorization", "Connection", "Cookie", "Expect", "Forwarded", "Host", "Http2-Settings", "Keep-Alive",
-	"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
-	"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", operationHeader, attemptHeader,
-}
+// changedFields do not reach the service as the client sends them: they belong to the hop, or to this proxy.
+var changedFields = append([]string{
+	"Connection", "Expect", "Forwarded", "Http2-Settings", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Te",
+	"Upgrade", operationHeader, attemptHeader,
+}, forwardedFields...)
+
+// otherHeaders name no user, because they have a meaning of their own.
+var otherHeaders = append([]string{"Authorization", "Cookie", "Host", "Trailer", "Transfer-Encoding"}, changedFields...)
 
 func isNoLetter(c rune) bool {
 	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')

@@ -69,8 +69,13 @@ func (c *config) inTime(next http.Handler) http.Handler {
 
 // guards reports whether the middleware reads the body of a request.
 func (c *config) guards(r *http.Request) bool {
+	return slices.Contains(c.methods, r.Method) && c.wantsGuard(r)
+}
+
+// wantsGuard reports whether the middleware guards a request if its method is one of -methods.
+func (c *config) wantsGuard(r *http.Request) bool {
 	hasKey := func(name string) bool { return len(r.Header.Values(name)) > 0 }
-	return slices.Contains(c.methods, r.Method) && (c.required || slices.ContainsFunc(c.keyHeaders, hasKey))
+	return c.required || slices.ContainsFunc(c.keyHeaders, hasKey)
 }
 
 // timelyBody is a body that must arrive before the deadline of its connection. The deadline ends with it: net/http goes

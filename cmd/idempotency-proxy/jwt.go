@@ -10,15 +10,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
-	"github.com/MicahParks/keyfunc/v3"
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/idempotency-go/idempotency"
@@ -181,70 +177,3 @@ func parsePublicKey(block *pem.Block) (any, error) {
 }
 
 func always(key any) jwt.Keyfunc { return func(*jwt.Token) (any, error) { return key, nil } }
-
-// keySet reads a key set from a file once, or from a URL again and again until ctx ends.
-func keySet(ctx context.Context, source string) (jwt.Keyfunc, []string, error) {
-	from, err := url.Parse(source)
-	if err != nil || from.Scheme != "http" && from.Scheme != "https" {
-		text, err := os.ReadFile(source)
-		if err != nil {
-			return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
-		}
-		set, err := keyfunc.NewJWKSetJSON(text)
-		if err != nil {
-			return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
-		}
-		return publicKeys(ctx, set)
-	}
-	if err := checkSecure(from); err != nil {
-		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
-	}
-	strict := false
-	set, err := keyfunc.NewDefaultOverrideCtx(ctx, []string{source}, keyfunc.Override{
-		Client:                    &http.Client{Timeout: 10 * time.Second, CheckRedirect: checkRedirect},
-		HTTPTimeout:               10 * time.Second,
-		RateLimitWaitMax:          time.Second,
-		NoErrorReturnFirstHTTPReq: &strict,
-		RefreshErrorHandlerFunc: func(string) func(context.Context, error) {
-			return func(_ context.Context, err error) { slog.Warn("key set not read", "error", err) }
-		},
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
-	}
-	return publicKeys(ctx, set)
-}
-
-// publicKeys returns the keys of a set, if there is one that can verify a token.
-func publicKeys(ctx context.Context, set keyfunc.Keyfunc) (jwt.Keyfunc, []string, error) {
-	all, err := set.VerificationKeySet(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("-jwt-jwks: %w", err)
-	}
-	for _, key := range all.Keys {
-		if _, shared := key.([]byte); !shared {
-			return set.Keyfunc, setMethods, nil
-		}
-	}
-	return nil, nil, errors.New("-jwt-jwks: no public key in the set")
-}
-
-// checkSecure refuses a URL that is read in the clear.
-func checkSecure(from *url.URL) error {
-	if from.Scheme != "https" && !isLoopback(from.Hostname()) {
-		return errors.New("want https, because whoever changes the keys can name any user")
-	}
-	return nil
-}
-
-func checkRedirect(r *http.Request, earlier []*http.Request) error {
-	if len(earlier) > 5 {
-		return errors.New("too many redirects")
-	}
-	return checkSecure(r.URL)
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}

@@ -13,12 +13,15 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -284,4 +287,79 @@ func jwk(kid string, key *ecdsa.PrivateKey) map[string]string {
 
 func jwkSecret(kid string, secret []byte) map[string]string {
 	return map[string]string{"kty": "oct", "kid": kid, "alg": "HS256", "k": base64.RawURLEncoding.EncodeToString(secret)}
+}
+
+// Anybody can send a token with a key ID that nobody knows. Such tokens have the key set read at most once in ten seconds, and
+// keep no rotated key away for longer than that.
+func TestUnknownKeyIDs(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	old, rotated := ecKey(t), ecKey(t)
+	var current atomic.Pointer[[]byte]
+	publish := func(keys ...map[string]string) {
+		set := keySet(keys...)
+		current.Store(&set)
+	}
+	publish(jwk("old", old))
+	var reads atomic.Int64
+	issuing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		reads.Add(1)
+		_, _ = w.Write(*current.Load())
+	}))
+	t.Cleanup(issuing.Close)
+	began := time.Now()
+	p := start(t, upstream.URL, append([]string{"-jwt-jwks", issuing.URL}, issuer...)...)
+	pay := func(key *ecdsa.PrivateKey, kid string) int {
+		return p.post("/", "x", keyed("k"), bearer(token(t, jwt.SigningMethodES256, key, claims(), "kid", kid))).status
+	}
+	strangers := func(n int) {
+		for i := range n {
+			require.Equal(t, 401, pay(rotated, fmt.Sprint("unknown-", i)))
+		}
+	}
+	require.Equal(t, 201, pay(old, "old"))
+	strangers(50)
+	publish(jwk("rotated", rotated))
+	strangers(50)
+	eventually(t, "the rotated key verifies tokens", func() bool {
+		strangers(10)
+		return pay(rotated, "rotated") == 201
+	})
+	require.Equal(t, 401, pay(old, "old"), "this key was withdrawn")
+	require.LessOrEqual(t, reads.Load(), 2+int64(time.Since(began)/(10*time.Second)), "one when it started")
+}
+
+// Many tokens with a rotated key come at once. All of them wait for the key set, which is read once.
+func TestRotatedKeyOfManyTokens(t *testing.T) {
+	t.Parallel()
+	const tokens = 20
+	upstream := serve(t, created)
+	old, rotated := ecKey(t), ecKey(t)
+	var reads atomic.Int64
+	read := make(chan struct{})
+	issuing := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if reads.Add(1) == 1 {
+			_, _ = w.Write(keySet(jwk("old", old)))
+			return
+		}
+		<-read
+		_, _ = w.Write(keySet(jwk("rotated", rotated)))
+	}))
+	t.Cleanup(issuing.Close)
+	release := sync.OnceFunc(func() { close(read) })
+	t.Cleanup(release)
+	p := start(t, upstream.URL, append([]string{"-jwt-jwks", issuing.URL}, issuer...)...)
+	statuses := make(chan int, tokens)
+	for i := range tokens {
+		changes := []request{keyed(fmt.Sprint(i)), bearer(token(t, jwt.SigningMethodES256, rotated, claims(), "kid", "rotated"))}
+		go func() { statuses <- p.post("/", "x", changes...).status }()
+	}
+	eventually(t, "all of them wait", func() bool {
+		return strings.Contains(get(t, p.admin+"/metrics").body, fmt.Sprintf("idempotency_proxy_requests_running %d\n", tokens))
+	})
+	release()
+	for range tokens {
+		require.Equal(t, 201, <-statuses)
+	}
+	require.EqualValues(t, 2, reads.Load())
 }

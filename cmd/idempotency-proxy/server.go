@@ -74,7 +74,8 @@ func (s *server) serve(ctx context.Context) (err error) {
 		}
 		defer watched.Close()
 	}
-	public := s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.inTime(s.guard.Handler(s.upstream)))))))
+	guarded := s.config.refuseHiddenMethods(s.config.inTime(s.guard.Handler(s.upstream)))
+	public := s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.compareAsForwarded(guarded))))))
 	public.Protocols = new(http.Protocols)
 	public.Protocols.SetHTTP1(true)
 	public.Protocols.SetHTTP2(true)

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/textproto"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ const (
 type upstream struct {
 	config  *config
 	user    *trustedHeader
-	keys    []string // canonical names of the headers with the key, and those that net/http knows
+	keys    []string // see keyFields
 	metrics *metrics
 	log     *slog.Logger
 	proxy   *httputil.ReverseProxy
@@ -40,12 +39,7 @@ func newUpstream(c *config, m *metrics, log *slog.Logger) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{config: c, user: c.header(), metrics: m, log: log}
-	for _, name := range append([]string{"Idempotency-Key", "X-Idempotency-Key"}, c.keyHeaders...) {
-		u.keys = append(u.keys, textproto.CanonicalMIMEHeaderKey(name))
-	}
-	slices.Sort(u.keys)
-	u.keys = slices.Compact(u.keys)
+	u := &upstream{config: c, user: c.header(), keys: c.keyFields(), metrics: m, log: log}
 	u.proxy = &httputil.ReverseProxy{
 		Rewrite:        u.rewrite,
 		Transport:      transport,
@@ -123,8 +117,8 @@ func (u *upstream) brokenOff(ctx context.Context) {
 // clientLeft reports whether the client of an unguarded request has left. A guarded one goes on.
 func clientLeft(ctx context.Context) bool { return errors.Is(context.Cause(ctx), context.Canceled) }
 
-// rewrite makes the request to the service out of the client's. ReverseProxy has taken away the fields of the hop,
-// and those that tell of the client.
+// rewrite makes the request to the service out of the client's. compareAsForwarded has removed the look-alikes of all fields
+// that are set here. ReverseProxy has removed the fields of the hop, and those that tell of the client.
 func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(u.config.upstreamURL)
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it was sent; nothing here reads it
@@ -133,8 +127,8 @@ func (u *upstream) rewrite(r *httputil.ProxyRequest) {
 	}
 	u.tellOfClient(r)
 	u.user.forward(r.In, r.Out.Header)
-	removeLike(r.Out.Header, operationHeader)
-	removeLike(r.Out.Header, attemptHeader)
+	delete(r.Out.Header, operationHeader)
+	delete(r.Out.Header, attemptHeader)
 	r.Out.Trailer = nil // which may be discarded (RFC 9110, section 6.5.1), could name a user, and is in no fingerprint
 	operation, guarded := idempotency.FromContext(r.In.Context())
 	u.rewriteKeys(r.Out.Header, guarded)
@@ -168,9 +162,6 @@ func joinBody(out *http.Request) {
 
 // tellOfClient sets X-Forwarded-For, -Host and -Proto, and keeps what a proxy in front has said in them.
 func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
-	for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		removeLike(r.Out.Header, name)
-	}
 	trusted := u.config.trusted.contain(r.In.RemoteAddr)
 	if trusted {
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"] // which SetXForwarded appends to
@@ -189,11 +180,7 @@ func (u *upstream) tellOfClient(r *httputil.ProxyRequest) {
 func (u *upstream) rewriteKeys(header http.Header, guarded bool) {
 	for _, name := range u.keys {
 		values, ok := header[name]
-		if guarded {
-			removeLike(header, name)
-		} else {
-			delete(header, name)
-		}
+		delete(header, name)
 		if ok && (!guarded || u.config.forwardKey) {
 			header[strings.ToLower(name)] = values
 		}

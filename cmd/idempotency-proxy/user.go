@@ -58,43 +58,8 @@ func (h *trustedHeader) forward(in *http.Request, out http.Header) {
 	if h == nil {
 		return
 	}
-	removeLike(out, h.name)
+	delete(out, h.name)
 	if user, err := h.user(in); err == nil {
 		out[h.name] = []string{user}
-	}
-}
-
-// removeLike removes a field, and those that servers take for it: in CGI, WSGI, Rack and PHP, X_User is X-User, and in
-// some of them X.User or X~User, too.
-func removeLike(header http.Header, name string) {
-	for other := range header {
-		if alike(other, name) {
-			delete(header, other)
-		}
-	}
-}
-
-// alike reports whether two names differ in nothing but the case of their letters and what is no letter or digit.
-func alike(a, b string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range len(a) {
-		if inCGI(a[i]) != inCGI(b[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// inCGI returns what becomes of a byte of a name in the variable of CGI (RFC 3875, section 4.1.18).
-func inCGI(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9', 'A' <= c && c <= 'Z':
-		return c
-	case 'a' <= c && c <= 'z':
-		return c - 'a' + 'A'
-	default:
-		return '_'
 	}
 }
