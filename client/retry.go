@@ -119,7 +119,11 @@ func (r *retry) pause(attempt *http.Request, resp *http.Response, err error) tim
 	if r.attempts >= cmp.Or(r.transport.MaxAttempts, 4) || !r.until.IsZero() && time.Until(r.until) <= pause {
 		return 0
 	}
-	return pause
+	began := time.Now()
+	if resp != nil && refused(resp) {
+		return 0
+	}
+	return max(1, pause-time.Since(began))
 }
 
 // delay returns the usual pause, or that of Retry-After if it is longer. For an operation in progress, Retry-After
@@ -147,7 +151,7 @@ func retryAfter(resp *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// transient reports whether another attempt may end better than one with this answer or error.
+// transient reports whether another attempt may end better than one with this status or error.
 func transient(attempt *http.Request, resp *http.Response, err error) bool {
 	if err != nil {
 		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -156,23 +160,30 @@ func transient(attempt *http.Request, resp *http.Response, err error) bool {
 	switch resp.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return !refused(resp)
+		return true
 	}
-	return inProgress(resp) && !refused(resp)
+	return inProgress(resp)
 }
 
-// maxProblem is the size of the largest problem that is read.
-const maxProblem = 64 << 10
+const (
+	maxProblem      = 64 << 10    // the size of the largest problem that is read
+	problemPatience = time.Second // how long a problem may take to arrive
+)
 
 // refused reports whether an answer is a problem (RFC 9457) whose member "retry" says that the same request must not be
-// sent again with its key. The answer can be read as before.
+// sent again with its key. The answer can be read as before, unless it has stalled: then it is closed, and refuses nothing.
 func refused(resp *http.Response) bool {
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if media != "application/problem+json" {
 		return false
 	}
-	start, _ := io.ReadAll(io.LimitReader(resp.Body, maxProblem)) // a body that breaks off does so again for the caller
-	resp.Body = unread(start, resp.Body)
+	body := resp.Body
+	impatient := time.AfterFunc(problemPatience, func() { _ = body.Close() })
+	start, _ := io.ReadAll(io.LimitReader(body, maxProblem)) // a body that breaks off does so again for the caller
+	if !impatient.Stop() {
+		return false
+	}
+	resp.Body = unread(start, body)
 	var problem struct{ Retry string }
 	return json.Unmarshal(start, &problem) == nil && (problem.Retry == "never" || problem.Retry == "new-key")
 }

@@ -695,28 +695,56 @@ func (s *stalling) Close() error {
 	return nil
 }
 
-// However long the pause is, an answer that stalls holds its connection for a second at most.
+// However long the pause is, an answer that stalls holds its connection for a second at most. A problem is given that second in
+// any case, because it may say that the request must not be sent again.
 func TestAnswerThatStallsIsClosedAfterASecond(t *testing.T) {
 	t.Parallel()
-	for _, pause := range []time.Duration{100 * time.Millisecond, time.Minute} {
+	for _, tt := range []struct {
+		media         string
+		pause, latest time.Duration // of the end of the answer
+	}{
+		{"", 100 * time.Millisecond, 150 * time.Millisecond}, {"", time.Minute, time.Second},
+		{"application/problem+json", 100 * time.Millisecond, time.Second}, {"application/problem+json", time.Minute, time.Second},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			var answered, closed time.Time
 			body := &stalling{end: make(chan struct{}), after: func() { closed = time.Now() }}
-			transport := client.Transport{Hosts: []string{"service.test"}, MinDelay: pause, MaxDelay: pause}
+			transport := client.Transport{Hosts: []string{"service.test"}, MinDelay: tt.pause, MaxDelay: tt.pause}
 			transport.Base = baseFunc(func(r *http.Request) (*http.Response, error) {
 				if !answered.IsZero() {
 					return replying(200, nil)(r)
 				}
 				answered = time.Now()
-				return &http.Response{StatusCode: 503, Body: body}, nil
+				return &http.Response{StatusCode: 503, Header: http.Header{"Content-Type": {tt.media}}, Body: body}, nil
 			})
 			resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1"))
 			require.NoError(t, err)
 			require.Equal(t, 200, resp.StatusCode)
-			require.LessOrEqual(t, closed.Sub(answered), min(time.Second, pause*3/2))
-			require.LessOrEqual(t, time.Since(answered), pause*3/2)
+			require.LessOrEqual(t, closed.Sub(answered), tt.latest)
+			require.LessOrEqual(t, time.Since(answered), max(tt.latest+time.Millisecond, tt.pause*3/2), "the pause includes the wait for the answer")
 		})
 	}
+}
+
+// The caller gets the last answer at once, and decides how long to wait for the rest of it.
+func TestLastAnswerThatStallsIsHandedBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		body := &stalling{end: make(chan struct{}), after: func() {}}
+		transport := client.Transport{Hosts: []string{"service.test"}}
+		transport.Base = baseFunc(func(*http.Request) (*http.Response, error) {
+			header := http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {"60"}}
+			return &http.Response{StatusCode: 503, Header: header, Body: body}, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		began := time.Now()
+		resp, err := transport.RoundTrip(newPost(t, "http://service.test", "order 1").WithContext(ctx))
+		require.NoError(t, err)
+		require.Equal(t, 503, resp.StatusCode)
+		require.Zero(t, time.Since(began))
+		require.Zero(t, body.closed.Load())
+	})
 }
 
 func TestAttemptsShareAConnection(t *testing.T) {
@@ -738,21 +766,43 @@ func TestAttemptsShareAConnection(t *testing.T) {
 	})
 }
 
-// An answer that nobody wants is not waited for.
+// An answer that nobody wants is not waited for, whatever it asks for.
 func TestTransportLeavesAnAnswerThatStalls(t *testing.T) {
 	t.Parallel()
-	var got arrivals
-	stalled := make(chan struct{})
-	server := httptest.NewServer(got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
-		if n == 1 {
-			w.Header().Set("Content-Length", "100")
-			w.WriteHeader(http.StatusServiceUnavailable)
-			_ = http.NewResponseController(w).Flush()
-			<-stalled
-		}
-	}))
-	defer server.Close()
-	defer close(stalled)
-	require.Equal(t, http.StatusOK, do(impatient(server), newPost(t, server.URL, "")).Status)
-	got.requireOneKey(t, 2)
+	for _, tt := range []struct {
+		name, media, retryAfter string
+		status                  int
+	}{
+		{"text", "text/plain", "", 503},
+		{"problem", "application/problem+json", "", 503},
+		{"problem of an operation in progress", "application/problem+json", "1", 409},
+		{"problem with a malformed Retry-After", "application/problem+json", "soon", 503},
+		{"problem with a negative Retry-After", "application/problem+json", "-1", 409},
+		{"problem with a long Retry-After", "application/problem+json", "99999999999999999999", 429},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var got arrivals
+			stalled := make(chan struct{})
+			server := httptest.NewServer(got.record(func(w http.ResponseWriter, _ *http.Request, n int) {
+				if n == 1 {
+					w.Header().Set("Content-Length", "100")
+					w.Header().Set("Content-Type", tt.media)
+					w.Header().Set("Retry-After", tt.retryAfter)
+					w.WriteHeader(tt.status)
+					_, _ = io.WriteString(w, `{"retry":`)
+					_ = http.NewResponseController(w).Flush()
+					<-stalled
+				}
+			}))
+			defer server.Close()
+			defer close(stalled)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // which a Transport that waits for the answer needs
+			defer cancel()
+			a := do(impatient(server), newPost(t, server.URL, "").WithContext(ctx))
+			require.NoError(t, a.Err)
+			require.Equal(t, http.StatusOK, a.Status)
+			got.requireOneKey(t, 2)
+		})
+	}
 }

@@ -184,7 +184,7 @@ var ofClient = []mutant{{
 }, {
 	name: "retry-never-ignored", broken: "The client sends again what a problem says never to send again.",
 	file: "client/retry.go",
-	from: "		return !refused(resp)\n",
-	to:   "		return true\n",
+	from: "	if resp != nil && refused(resp) {\n",
+	to:   "	if false {\n",
 	test: "TestTransportObeysTheProblem",
 }}
