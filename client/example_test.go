@@ -25,7 +25,7 @@ func ExampleTransport() {
 	provider.loseAnswers = 2
 
 	transport := &client.Transport{Hosts: []string{"payments.example.com"}}
-	payments := &http.Client{Transport: transport}
+	payments := &http.Client{Transport: transport, Timeout: 5 * time.Minute} // for all attempts, and the answer
 
 	transport.Base = provider.Client().Transport // it finds the provider under this name
 	resp, err := payments.Post("http://payments.example.com/payments", "text/plain", strings.NewReader("4200"))

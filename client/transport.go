@@ -1,7 +1,7 @@
 // Package client is the client's half: it makes requests that are safe to retry, and retries them.
 //
 //	transport := &client.Transport{Hosts: []string{"payments.example.com"}}
-//	payments := &http.Client{Transport: transport}
+//	payments := &http.Client{Transport: transport, Timeout: 5 * time.Minute}
 //	resp, err := payments.Post("https://payments.example.com/payments", "application/json", body)
 //
 // Each of these requests has a key. It is sent again, with the same key and body, until it has a final answer. If the

@@ -176,6 +176,23 @@ var accidents = map[string]func(t *testing.T, s *till, start func() send){
 		start().require(t, http.StatusCreated, "", "4200")
 		s.requirePaid(t, 1, 2, 1)
 	},
+	"the answer stalls": func(t *testing.T, s *till, start func() send) {
+		s.meet = func(w http.ResponseWriter, r *http.Request, n int) {
+			if n > 1 {
+				s.guarded.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Retry-After", "2592000")
+			w.Header().Set("Content-Type", "application/problem+json")
+			stalling(w, r)
+		}
+		start().require(t, http.StatusCreated, "", "4200")
+		s.requirePaid(t, 1, 2, 1)
+	},
+	"a malformed Retry-After": asked("soon"),
+	"a negative Retry-After":  asked("-5"),
+	"a long Retry-After":      asked("2592000"),
+	"an endless Retry-After":  asked("99999999999999999999"),
 	"in progress": func(t *testing.T, s *till, start func() send) {
 		first := make(chan struct{})
 		s.working, s.finish = make(chan struct{}), make(chan struct{})
@@ -229,6 +246,22 @@ var accidents = map[string]func(t *testing.T, s *till, start func() send){
 		start().require(t, http.StatusCreated, "order-1", "4200")
 		s.requirePaid(t, 1, 2, 1)
 	},
+}
+
+// asked is an accident: the service asks the client to wait in a way that makes no sense, or for far too long.
+func asked(retryAfter string) func(t *testing.T, s *till, start func() send) {
+	return func(t *testing.T, s *till, start func() send) {
+		s.meet = func(w http.ResponseWriter, r *http.Request, n int) {
+			if n > 1 {
+				s.guarded.ServeHTTP(w, r)
+				return
+			}
+			w.Header().Set("Retry-After", retryAfter)
+			w.WriteHeader(http.StatusConflict)
+		}
+		start().require(t, http.StatusCreated, "", "4200")
+		s.requirePaid(t, 1, 2, 1)
+	}
 }
 
 func (pay send) require(t *testing.T, want int, key, order string) {

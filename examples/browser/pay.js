@@ -14,14 +14,16 @@ export async function payOnce(url, order, { key, send = fetch } = {}) {
   for (let attempt = 0; attempt < 8; attempt++) {
     let seconds = Math.min(2 ** attempt / 4, 10) * (0.5 + Math.random() / 2)
     try {
-      const response = await send(url, { method: 'POST', headers, body: payment.body, keepalive: true })
+      const signal = AbortSignal.timeout(60_000) // for the whole answer
+      const response = await send(url, { method: 'POST', headers, body: payment.body, keepalive: true, signal })
       const answer = { status: response.status, text: await response.text() }
       if (isFinal(response, answer.text)) {
         sessionStorage.removeItem('pending')
         return answer
       }
       if (response.status === 401) return answer // log in, and press again: the key is kept
-      seconds = Math.max(seconds, Number(response.headers.get('Retry-After')) || 0)
+      const asked = Number(response.headers.get('Retry-After')) || 0 // also if it is a date
+      seconds = Math.min(Math.max(seconds, asked), 60) // setTimeout takes a pause above 24 days for none
     } catch {
       // No answer, or half of one: nobody knows what has happened.
     }

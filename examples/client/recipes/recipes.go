@@ -10,6 +10,7 @@ package recipes
 import (
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/go-resty/resty/v2"
@@ -19,17 +20,21 @@ import (
 	"github.com/idempotency-go/idempotency/client"
 )
 
+// patience bounds all attempts of a request and its answer, which may stall. The caller may then send the request again with
+// its key.
+const patience = 5 * time.Minute
+
 // Resty is for go-resty/resty. Its retries are off unless SetRetryCount is called. A stored key is passed in by
 // SetContext(client.WithKey(ctx, key)) of the request.
 func Resty(transport *client.Transport) *resty.Client {
-	return resty.New().SetTransport(transport)
+	return resty.New().SetTransport(transport).SetTimeout(patience)
 }
 
 // Retryable is for hashicorp/go-retryablehttp. A stored key is passed in by NewRequestWithContext(client.WithKey(ctx,
 // key), ...).
 func Retryable(transport *client.Transport) *retryablehttp.Client {
 	c := retryablehttp.NewClient()
-	c.HTTPClient = &http.Client{Transport: transport}
+	c.HTTPClient = &http.Client{Transport: transport, Timeout: patience}
 	c.RetryMax = 0
 	c.ErrorHandler = retryablehttp.PassthroughErrorHandler // else the caller gets an error for a last 503
 	return c
@@ -40,7 +45,7 @@ func Retryable(transport *client.Transport) *retryablehttp.Client {
 // call: that of the context would not replace the key of the SDK. Do not give it to the client, whose calls would share it.
 func SDK(transport *client.Transport) []option.RequestOption {
 	return []option.RequestOption{
-		option.WithHTTPClient(&http.Client{Transport: transport}),
+		option.WithHTTPClient(&http.Client{Transport: transport, Timeout: patience}),
 		option.WithMaxRetries(0),
 	}
 }

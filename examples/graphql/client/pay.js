@@ -9,7 +9,9 @@ const retry = retryExchange({
   retryIf: (error) => Boolean(error.networkError) ||
     error.graphQLErrors.some((e) => e.extensions.retry === 'same-key'),
 })
-const client = new Client({ url: process.argv[2], preferGetMethod: false, exchanges: [retry, fetchExchange] })
+// An answer that stalls must not hold the mutation up for ever.
+const patient = (url, init) => fetch(url, { ...init, signal: AbortSignal.any([init.signal, AbortSignal.timeout(60_000)]) })
+const client = new Client({ url: process.argv[2], preferGetMethod: false, fetch: patient, exchanges: [retry, fetchExchange] })
 
 const Pay = gql`
   mutation Pay($key: String!, $cents: Int!) {

@@ -1,0 +1,33 @@
+# Sends an order by the program of docs/clients.md to one URL after the other, and prints what came of each. The arguments are the
+# path of the page, how many seconds a wait for bytes may take in place of what the program allows it, and the URLs. Pauses are
+# noted, and not made.
+import json
+import re
+import sys
+import time
+import types
+import uuid
+
+import requests
+
+path, patience, *urls = sys.argv[1:]
+pauses, bounds = [], []
+time.sleep = pauses.append
+
+
+class Session(requests.Session):
+    def request(self, *args, timeout=None, **kwargs):
+        bounds.append(timeout[1])
+        return super().request(*args, timeout=(5, float(patience)), **kwargs)
+
+
+with open(path) as page:
+    program = re.search(r"```python\n(.*?)```", page.read(), re.DOTALL).group(1)
+names = {}
+exec(program, names)
+for url in urls:
+    pauses.clear()
+    bounds.clear()
+    order = types.SimpleNamespace(key=str(uuid.uuid4()), body='{"amount":4200}', deadline=time.time() + 3600)
+    answer = names["send"](Session(), url, order)
+    print(json.dumps({"status": answer.status_code, "pauses": pauses, "bounds": bounds}))
