@@ -3,6 +3,7 @@ package idempotency
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -194,10 +195,16 @@ func checkKey(id string, quoted bool) error {
 	return nil
 }
 
-// ValidateUUID accepts only UUIDs in their usual form of 36 characters. It is meant for Options.ValidateKey.
+// ValidateUUID accepts only UUIDs in their usual form of 36 characters, in lower case. It is meant for Options.ValidateKey.
+//
+// RFC 9562, section 4, allows both cases. But keys are compared byte by byte, so a UUID in both cases would be two keys, and
+// a client that changes the case between two attempts would carry out its operation twice.
 func ValidateUUID(id string) error {
 	if len(id) != 36 {
 		return fmt.Errorf("a UUID has 36 characters, not %d", len(id))
+	}
+	if id != strings.ToLower(id) {
+		return errors.New("a UUID must be in lower case")
 	}
 	return uuid.Validate(id)
 }

@@ -89,6 +89,7 @@ func TestKeyInvalidNamesTheReason(t *testing.T) {
 		{lines: []string{"a", "a"}, reason: "Idempotency-Key was sent 2 times"},
 		{opts: both, lines: []string{"a"}, reason: "Idempotency-Key and X-Key have different keys"},
 		{opts: uuids, lines: []string{"a"}, reason: "a UUID has 36 characters, not 1"},
+		{opts: uuids, lines: []string{"8E03978E-40D5-43DD-BC93-6894A57F9324"}, reason: "a UUID must be in lower case"},
 	} {
 		svc := testservice.Setup{Opts: row.opts}.Guard(t, testservice.Echo)
 		got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.lines...), testservice.WithHeader("X-Key", "other"))
@@ -128,7 +129,8 @@ func TestValidateUUID(t *testing.T) {
 	t.Parallel()
 	for id, valid := range map[string]bool{
 		"8e03978e-40d5-43dd-bc93-6894a57f9324":          true,
-		"8E03978E-40D5-43DD-BC93-6894A57F9324":          true,
+		"8E03978E-40D5-43DD-BC93-6894A57F9324":          false,
+		"8e03978e-40d5-43dd-bc93-6894a57f932A":          false,
 		"8e03978e40d543ddbc936894a57f9324":              false,
 		"{8e03978e-40d5-43dd-bc93-6894a57f9324}":        false,
 		"urn:uuid:8e03978e-40d5-43dd-bc93-6894a57f9324": false,
