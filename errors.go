@@ -37,7 +37,7 @@ var (
 	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // never shown: the answer stands
 )
 
-// problemBase is the first part of every problem type. Types are stable: changing one breaks clients.
+// problemBase is the default of Options.ProblemBase. Types are stable: changing one breaks clients.
 const problemBase = "https://github.com/idempotency-go/idempotency#"
 
 // Retry tells a client what to do about a refusal.
@@ -55,9 +55,13 @@ type Error struct {
 	// Status is the HTTP status code. A value outside of 400 to 599 means 500.
 	Status int
 
-	// Code names the kind of problem, such as "in-progress". The type of the problem is a URL that ends in Code. An empty
-	// Code means the type about:blank: the client learns only the status.
+	// Code names the kind of problem, such as "in-progress". Without a Type and a Code, the type of the problem is
+	// about:blank: the client learns only the status.
 	Code string
+
+	// Type is the type of the problem, a URI. Empty means Options.ProblemBase followed by Code, if there is a Code. A
+	// [Middleware] sets Type before it calls Options.ErrorHandler.
+	Type string
 
 	// Title is the same for every problem with this code. An empty Title means the text of the status.
 	Title string
@@ -222,10 +226,7 @@ func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
 
 // problem returns the body of the answer.
 func (e *Error) problem() []byte {
-	kind := "about:blank"
-	if e.Code != "" {
-		kind = problemBase + e.Code
-	}
+	kind := cmp.Or(e.Type, typeOf(problemBase, e.Code), "about:blank")
 	body, _ := json.Marshal(struct { // strings and integers always marshal
 		Type           string `json:"type"`
 		Title          string `json:"title"`
@@ -235,6 +236,14 @@ func (e *Error) problem() []byte {
 		OriginalStatus int    `json:"originalStatus,omitempty"`
 	}{kind, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
 	return body
+}
+
+// typeOf returns the type of a problem with code, or nothing if code is empty.
+func typeOf(base, code string) string {
+	if code == "" {
+		return ""
+	}
+	return base + code
 }
 
 // retryAfterSeconds rounds up to whole seconds, the only unit of Retry-After (RFC 9110, section 10.2.3).

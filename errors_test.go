@@ -83,6 +83,50 @@ func TestErrorWithEmptyFields(t *testing.T) {
 	}
 }
 
+// ProblemBase is the address of every refusal that has a code, unless the refusal has a type of its own.
+func TestOptionProblemBase(t *testing.T) {
+	t.Parallel()
+	own := func(e idempotency.Error) idempotency.UserFunc {
+		e.Status = http.StatusForbidden
+		return func(*http.Request) (string, error) { return "", &e }
+	}
+	const base = "https://api.example.com/problems/"
+	for _, row := range []struct {
+		name  string
+		user  idempotency.UserFunc
+		lines []string // of the key
+		want  string
+	}{
+		{"key missing", nil, nil, base + "key-missing"},
+		{"key invalid", nil, []string{"a b"}, base + "key-invalid"},
+		{"key reused", nil, []string{"used"}, base + "key-reused"},
+		{"a code of the service", own(idempotency.Error{Code: "tenant-missing"}), []string{"k"}, base + "tenant-missing"},
+		{"no code", own(idempotency.Error{}), []string{"k"}, "about:blank"},
+		{"a type of the service", own(idempotency.Error{Type: "urn:x", Code: "tenant-missing"}), []string{"k"}, "urn:x"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			var handled string
+			for _, handler := range []func(http.ResponseWriter, *http.Request, *idempotency.Error){
+				nil, func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+					handled = e.Type
+					idempotency.WriteProblem(w, r, e)
+				},
+			} {
+				svc := testservice.Setup{User: row.user, Opts: idempotency.Options{
+					ProblemBase: base, Required: true, ErrorHandler: handler,
+				}}.Guard(t, testservice.Echo)
+				svc.Call("used", "another body")
+				got := svc.Call("", "b", testservice.WithHeader("Idempotency-Key", row.lines...))
+				var problem struct{ Type string }
+				require.NoError(t, json.Unmarshal([]byte(got.Body), &problem), got.Body)
+				require.Equal(t, row.want, problem.Type)
+			}
+			require.Equal(t, strings.TrimPrefix(row.want, "about:blank"), handled)
+		})
+	}
+}
+
 func TestUnknownUserIsChallenged(t *testing.T) {
 	t.Parallel()
 	nobody := func(*http.Request) (string, error) { return "", nil }

@@ -591,17 +591,31 @@ func TestOptionFingerprintHeadersTakesWhatAHeaderCanHave(t *testing.T) {
 	}
 }
 
+// overriding is middleware that lets the header name the method.
+func overriding(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if method := r.Header.Get("X-Http-Method-Override"); method != "" {
+			r.Method = method
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// A GET that becomes a POST is guarded if it becomes one outside of the middleware, and passes otherwise.
+func TestMethodOverriddenInside(t *testing.T) {
+	t.Parallel()
+	pay := func(w http.ResponseWriter, r *http.Request) { w.Header().Set("X-Method", r.Method) }
+	become := testservice.WithHeader("X-Http-Method-Override", http.MethodPost)
+	get, required := testservice.WithMethod(http.MethodGet), idempotency.Options{Required: true}
+	outside := testservice.Setup{Outer: overriding, Opts: required}.Serve(t, pay)
+	testservice.RequireProblem(t, outside.Call("", "", get, become), http.StatusBadRequest, "key-missing")
+	inside := testservice.Setup{Opts: required}.Serve(t, overriding(http.HandlerFunc(pay)).ServeHTTP)
+	require.Equal(t, http.MethodPost, inside.Call("", "", get, become).Header.Get("X-Method"))
+}
+
 // The method that counts is the one that a request has when it arrives, wherever it has it from.
 func TestMethodOverriddenByOuterMiddleware(t *testing.T) {
 	t.Parallel()
-	overriding := func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if method := r.Header.Get("X-Http-Method-Override"); method != "" {
-				r.Method = method
-			}
-			next.ServeHTTP(w, r)
-		})
-	}
 	remove := testservice.WithHeader("X-Http-Method-Override", http.MethodDelete)
 	for name, row := range map[string]struct {
 		methods []string

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,11 +142,12 @@ func (m *Middleware) reject(r *http.Request, key Key, err error) error {
 }
 
 func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
-	refusal := refusalFor(err)
+	refusal := *refusalFor(err) // which may be an Error of the service's, that other requests get, too
+	refusal.Type = cmp.Or(refusal.Type, typeOf(m.opts.ProblemBase, refusal.Code))
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}
-	m.opts.ErrorHandler(w, r, refusal)
+	m.opts.ErrorHandler(w, r, &refusal)
 }
 
 func (m *Middleware) key(r *http.Request) (Key, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +36,8 @@ type Options struct {
 	Headers []string
 
 	// Methods are the guarded methods. Requests with other methods pass untouched, with or without a key. If outer
-	// middleware overrides the method of a request, the new method counts. Nil means POST and PATCH.
+	// middleware overrides the method of a request, the new method counts. Such middleware belongs outside, because a GET
+	// that becomes a POST inside passes unguarded. Nil means POST and PATCH.
 	Methods []string
 
 	// Required refuses requests of a guarded method that have no key, with key-missing. By default they pass untouched and
@@ -102,6 +104,11 @@ type Options struct {
 	// ReuseStatus is the status code of key-reused. Zero means 409;
 	// draft-ietf-httpapi-idempotency-key-header-07 asks for 422.
 	ReuseStatus int
+
+	// ProblemBase is the address of the types of problems: the type of a refusal is ProblemBase followed by a code, such as
+	// key-missing. It must end in / or #. Empty means https://github.com/idempotency-go/idempotency#. Choose it before clients
+	// rely on the types.
+	ProblemBase string
 
 	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. If the process crashes in
 	// between, a client may have seen an answer, or a part of it, that is not stored. By default the answer is stored
@@ -222,6 +229,7 @@ func (o Options) withDefaults() Options {
 		o.Storable = DefaultStorable
 	}
 	o.ReuseStatus = cmp.Or(o.ReuseStatus, http.StatusConflict)
+	o.ProblemBase = cmp.Or(o.ProblemBase, problemBase)
 	if o.ErrorHandler == nil {
 		o.ErrorHandler = WriteProblem
 	}
@@ -253,6 +261,9 @@ func (o Options) validate() error {
 	faults.check(o.MaxBodies == 0 || o.MaxBodies >= bounds.Room(o.MaxBody),
 		"MaxBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxBodies, bounds.Room(o.MaxBody), o.MaxBody)
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
+	_, err := url.Parse(o.ProblemBase)
+	isBase := err == nil && (strings.HasSuffix(o.ProblemBase, "/") || strings.HasSuffix(o.ProblemBase, "#"))
+	faults.check(isBase, "ProblemBase %q is no URL that ends in / or #", o.ProblemBase)
 	faults.check(o.ReuseStatus >= 400 && o.ReuseStatus <= 499, "ReuseStatus %d is no 4xx status", o.ReuseStatus)
 	return errors.Join(faults...)
 }

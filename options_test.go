@@ -27,12 +27,12 @@ func TestNewReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	m, err := idempotency.New(nil, nil, idempotency.Options{
 		Headers: []string{"no name"}, Methods: []string{"PO ST", "post"}, OmitHeaders: []string{"a:"},
-		FingerprintHeaders: []string{"Host"}, MaxBody: -1, MaxResponse: -1, ReuseStatus: 200, TTL: time.Second,
+		FingerprintHeaders: []string{"Host"}, MaxBody: -1, MaxResponse: -1, ReuseStatus: 200, ProblemBase: "https://x", TTL: time.Second,
 		Lease: time.Minute, Wait: -1, Abandoned: -1, StoreTimeout: time.Hour,
 	})
 	require.Nil(t, m)
 	for _, fault := range []string{"Store is nil", "UserFunc", "Header", "Methods", "OmitHeaders", "FingerprintHeaders",
-		"MaxBody", "MaxResponse", "ReuseStatus", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
+		"MaxBody", "MaxResponse", "ReuseStatus", "ProblemBase", "TTL", "Wait", "Abandoned", "StoreTimeout", "not in capitals"} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser, idempotency.Options{Methods: []string{}})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -19,7 +20,7 @@ type GuardedOptions struct {
 	// Refused reports whether an answer is the refusal of an invalid key. It is for services whose Options.ErrorHandler
 	// writes other bodies than [idempotency.WriteProblem] does. It must report false for whatever a handler may answer,
 	// or Guarded would not notice a route that is not guarded. Nil means that the body must be a JSON object whose type
-	// is the problem type of key-invalid.
+	// ends in /key-invalid or #key-invalid, whatever Options.ProblemBase of the service is.
 	Refused func(*http.Response) bool
 }
 
@@ -109,5 +110,5 @@ func (o GuardedOptions) refused(answer *httptest.ResponseRecorder) bool {
 	}
 	var problem struct{ Type string }
 	err := json.Unmarshal(answer.Body.Bytes(), &problem)
-	return err == nil && problem.Type == "https://github.com/idempotency-go/idempotency#key-invalid"
+	return err == nil && (strings.HasSuffix(problem.Type, "/key-invalid") || strings.HasSuffix(problem.Type, "#key-invalid"))
 }

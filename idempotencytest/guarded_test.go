@@ -62,6 +62,7 @@ func TestGuardedAcceptsEveryConfiguration(t *testing.T) {
 		"fail open":   {opts: idempotency.Options{FailOpen: true}},
 		"streams":     {opts: idempotency.Options{Stream: true}},
 		"other verb":  {opts: idempotency.Options{Methods: []string{"DELETE"}}, method: "DELETE"},
+		"base":        {opts: idempotency.Options{ProblemBase: "https://api.example.com/problems/"}},
 		"two headers": {opts: idempotency.Options{Headers: []string{"X-Request-Id", "Idempotency-Key"}}},
 		"other header": {
 			opts:   idempotency.Options{Headers: []string{"X-Idempotency-Key"}},

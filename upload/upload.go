@@ -56,6 +56,12 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	if m.refuse == nil {
 		m.refuse = idempotency.WriteProblem
 	}
+	if refuse := m.refuse; opts.ProblemBase != "" {
+		m.refuse = func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+			e.Type = opts.ProblemBase + e.Code
+			refuse(w, r, e)
+		}
+	}
 	return m, nil
 }
 

@@ -228,6 +228,14 @@ func TestRefusalsOfTheHandler(t *testing.T) {
 	}
 }
 
+// Refusals for the sake of the body have the same address as those of the middleware.
+func TestProblemBase(t *testing.T) {
+	t.Parallel()
+	s := serve(t, idempotency.Options{ProblemBase: "https://api.example.com/problems/"}, count)
+	require.Contains(t, s.send("a b", sha("a"), "a").Body, `"type":"https://api.example.com/problems/key-invalid"`)
+	require.Contains(t, s.send("1", sha("a"), "b").Body, `"type":"https://api.example.com/problems/body-invalid"`)
+}
+
 // The verdict that nobody knows what has happened stands, also if the body was wrong.
 func TestUnknownOutcomeOfAWrongBody(t *testing.T) {
 	t.Parallel()

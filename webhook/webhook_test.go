@@ -211,6 +211,12 @@ func TestStoreIsDown(t *testing.T) {
 	require.Equal(t, http.StatusOK, e.deliver(t, "", `{"id":"evt_1"}`).Status)
 }
 
+func TestProblemBase(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t, "Stripe", idempotency.Options{ProblemBase: "https://shop.example/problems#"}, testservice.Status(200))
+	require.Contains(t, e.deliver(t, "", `{"id":"a b"}`).Body, `"type":"https://shop.example/problems#key-invalid"`)
+}
+
 // Nothing is stored, and the handler does not run, for what the sender has not signed.
 func TestUnverifiedIsNotStored(t *testing.T) {
 	t.Parallel()

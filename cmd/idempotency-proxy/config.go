@@ -66,6 +66,7 @@ type config struct {
 	maxResponse         int64
 	failOpen            bool
 	reuseStatus         int
+	problemBase         string
 }
 
 // jwtConfig says how access tokens are verified. One of the first three names the key.
@@ -120,6 +121,7 @@ func (c *config) flags() *flag.FlagSet {
 	f.DurationVar(&c.bodyTimeout, "body-timeout", time.Minute, "bound on the arrival of the body of a guarded request")
 	f.BoolVar(&c.failOpen, "fail-open", false, "forward without protection while the store is down")
 	f.IntVar(&c.reuseStatus, "reuse-status", 409, "`status` of the refusal of a key that came with another request")
+	f.StringVar(&c.problemBase, "problem-base", "", "`URL` in front of the code in the type of a problem; empty: that of the library")
 
 	f.BoolVar(&c.upstreamHTTP2, "upstream-http2", false, "HTTP/2 to the service: with https if it can, with http always")
 	f.StringVar(&c.upstreamCA, "upstream-ca", "", "PEM `file` with the authorities of an https service; empty: the system's")

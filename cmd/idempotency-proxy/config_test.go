@@ -68,6 +68,7 @@ func TestBadConfiguration(t *testing.T) {
 		"compared, the hop's": {memory("-fingerprint-headers", "X-A,te"), 2, []string{"-fingerprint-headers: te does not reach"}},
 		"compared, the proxy's": {memory("-fingerprint-headers", "X-Forwarded-Host"), 2,
 			[]string{"-fingerprint-headers: X-Forwarded-Host does not reach"}},
+		"no problem base":      {memory("-problem-base", "https://x"), 2, []string{"ProblemBase \"https://x\" is no URL"}},
 		"nobody in front":      {append(header("X-User"), "-trusted-peers", ""), 2, []string{"-trusted-peers: none"}},
 		"two keys":             {jwt("-jwt-key", "a", "-jwt-secret", "b"), 2, []string{"-jwt-key and -jwt-secret"}},
 		"no issuer":            {jwt("-jwt-secret", long, "-jwt-issuer", ""), 2, []string{"-jwt-issuer is missing"}},

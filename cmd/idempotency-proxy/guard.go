@@ -29,6 +29,7 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 		MaxBodies:          c.maxBodies,
 		MaxResponse:        c.maxResponse,
 		ReuseStatus:        c.reuseStatus,
+		ProblemBase:        c.problemBase,
 		TTL:                c.ttl,
 		Lease:              c.lease,
 		Wait:               c.wait,

@@ -112,3 +112,15 @@ func TestOneUser(t *testing.T) {
 	require.False(t, p.post("/things", "x", keyed("k"), as("alice")).replayed)
 	require.True(t, p.post("/things", "x", keyed("k"), as("bob")).replayed)
 }
+
+// The operator chooses the address of the types of refusals, also of those that the proxy makes itself.
+func TestProblemBase(t *testing.T) {
+	t.Parallel()
+	upstream := serve(t, created)
+	base := []string{"-store", "memory:", "-required", "-problem-base", "https://api.example.com/problems/"}
+	p := start(t, upstream.URL, append(asHeader, base...)...)
+	require.Contains(t, p.post("/", "x", as("alice")).body, `"type":"https://api.example.com/problems/key-missing"`)
+	byToken := start(t, upstream.URL, append(append([]string{"-jwt-key", publicPEM(t, ecKey(t))}, issuer...), base[2:]...)...)
+	refused := byToken.post("/", "x", keyed("k"), bearer("none"))
+	require.Contains(t, refused.body, `"type":"https://api.example.com/problems/user-unknown"`)
+}
