@@ -50,8 +50,9 @@ import (
 //     end. Other conflicts are final, for instance a key that was reused.
 //
 // A problem (application/problem+json, RFC 9457) of at most 64 KiB whose member "retry" is "never" or "new-key" is final,
-// whatever its status, if it arrives within a second. No other value makes an answer final, or has it retried: "same-key" may ask the caller to do
-// something first, such as to log in. A final problem is an answer, not an error: the caller reads the member.
+// whatever its status, if it arrives within a second. No other value makes an answer final, or has it retried: "same-key"
+// may ask the caller to do something first, such as to log in. A final problem is an answer, not an error: the caller reads
+// the member.
 //
 // Idempotent-Replayed has no influence, because any handler can set it. So a stored 503 is requested MaxAttempts times.
 //
