@@ -42,11 +42,10 @@ type execution struct {
 	lasting context.Context // the same without an end; nil: not needed yet
 	caller  caller          // nil in a Runner
 
-	record Record
-	claim  Claim     // nil: the attempt holds none, or none any more
-	since  time.Time // the lease did not begin before
-
-	uncertain bool // the attempt before was abandoned, and Reconcile is to be asked
+	fingerprint Fingerprint // of the request
+	record      Record
+	claim       Claim     // nil: the attempt holds none, or none any more
+	since       time.Time // the lease did not begin before
 
 	*attempt // nil: no work runs, or has run
 	fate     fate
@@ -134,6 +133,7 @@ func (x *execution) execute(ctx context.Context, work func(context.Context)) (re
 // enter returns ctx with the operation. Without a claim, its attempt is 0.
 func (x *execution) enter(ctx context.Context) context.Context {
 	x.operation.key, x.operation.attempt, x.operation.store = x.key, x.record.Attempt, x.runner.store
+	x.operation.fingerprint = x.fingerprint
 	x.lease.leases, x.lease.claim = &x.runner.leases, x.claim
 	return context.WithValue(ctx, checkpoint.Key{}, x.attempt)
 }

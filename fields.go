@@ -299,6 +299,50 @@ func (u unstoredFields) in(f Fields) bool {
 	return false
 }
 
+// checkStorable refuses a response that could not be read any more once it is stored. Work without HTTP has no status, and
+// an answer whose body is not kept may have switched the protocol.
+func (resp *Response) checkStorable() error {
+	if s := resp.Status; s != 0 && s != http.StatusSwitchingProtocols && (s < 200 || s > 999) {
+		return fmt.Errorf("%w: status %d", ErrRecordInvalid, s)
+	}
+	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
+		if _, err := ParseFields(string(fields)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAnswer refuses a response that no handler can have given over HTTP, whatever the method of its request was. Any
+// other response can be stored and replayed.
+func (resp *Response) checkAnswer() error {
+	if err := resp.checkStorable(); err != nil {
+		return err
+	}
+	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
+		header := fields.Header()
+		if NewFields(header) != fields {
+			return fmt.Errorf("%w: the fields %.256q are not as NewFields returns them", ErrRecordInvalid, string(fields))
+		}
+		for name, values := range header {
+			if !isToken(strings.TrimPrefix(name, http.TrailerPrefix)) || slices.ContainsFunc(values, cannotBeSent) {
+				return fmt.Errorf("%w: field %q cannot be sent as it is", ErrRecordInvalid, name)
+			}
+		}
+	}
+	if len(resp.Body) > 0 && !bodyAllowed(resp.Status) {
+		return fmt.Errorf("%w: a body with status %d", ErrRecordInvalid, resp.Status)
+	}
+	return resp.check("")
+}
+
+// cannotBeSent reports whether the value of a field has characters that no field has, or spaces around it, which do not
+// belong to the value (RFC 9110, section 5.5).
+func cannotBeSent(value string) bool {
+	return strings.Trim(value, " \t") != value ||
+		strings.ContainsFunc(value, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7F })
+}
+
 // check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for
 // two responses. Method is that of the request.
 func (resp *Response) check(method string) error {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -158,6 +159,20 @@ type Resolver interface {
 // ResolutionNote is the name of the checkpoint that keeps the note of a [Resolution]. No step has this name.
 const ResolutionNote = "?"
 
+// resolverOf returns the Resolver of a store. The error wraps [errors.ErrUnsupported] if there is none: neither the store
+// nor any behind it is one, or one stands in front of a store that has none.
+func resolverOf(store Store) (Resolver, error) {
+	resolver, ok := As[Resolver](store)
+	for behind := resolver; ok; {
+		wrapper, wraps := behind.(interface{ Unwrap() Store })
+		if !wraps {
+			return resolver, nil
+		}
+		behind, ok = As[Resolver](wrapper.Unwrap())
+	}
+	return nil, fmt.Errorf("idempotency: Reconcile with a %T, which is no Resolver: %w", store, errors.ErrUnsupported)
+}
+
 // Resolution says how an abandoned operation ends.
 type Resolution struct {
 	// Response says that the operation has happened. It is completed with this response, which its retries get. Its
@@ -182,9 +197,7 @@ func (r Resolution) Validate() error {
 	note := r.Note
 	if resp := r.Response; resp != nil {
 		note = resp.Note
-		sent := *resp
-		sent.Status = cmp.Or(resp.Status, 200)  // work of a Runner may have none
-		faults = append(faults, sent.check("")) // or nil, which Join leaves out
+		faults = append(faults, resp.checkAnswer()) // nil is left out by Join
 		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
 	}
 	faults.check(recordline.IsNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))

@@ -36,6 +36,11 @@ type Operation struct {
 	// (fencing). This is safe only while the record is there: after a loss, the resource refuses the attempt that is right.
 	// Where that can happen, have the resource accept one effect for each ID, by a unique constraint.
 	Attempt int
+
+	// Fingerprint is that of the request, see [FingerprintFunc], or the SHA-256 of the payload of [Runner.Do]. Every attempt
+	// at an operation has the same one. A handler that stores it with its effect, beside the ID, can tell after a loss of
+	// the record that the key came back with another request.
+	Fingerprint Fingerprint
 }
 
 // DownstreamKey derives a key for another system, such as a payment provider's Idempotency-Key, an object name or a
@@ -60,7 +65,7 @@ func FromContext(ctx context.Context) (Operation, bool) {
 	if op == nil {
 		return Operation{}, false
 	}
-	return Operation{Key: op.key, ID: op.key.OperationID(), Attempt: op.attempt}, true
+	return Operation{Key: op.key, ID: op.key.OperationID(), Attempt: op.attempt, Fingerprint: op.fingerprint}, true
 }
 
 // OperationID returns the ID of the operation that the key identifies, see [Operation]. It is a UUID of version 8 (RFC
@@ -86,11 +91,12 @@ func operationID(digest [sha256.Size]byte) uuid.UUID {
 // operationContext is what the context of a handler knows of its operation. A context holds the attempt by a pointer: whoever
 // prints the context sees an address, and neither user nor key.
 type operationContext struct {
-	key     Key
-	attempt int
-	store   Store
-	verdict atomic.Int32
-	note    atomic.Pointer[string]
+	key         Key
+	attempt     int
+	fingerprint Fingerprint
+	store       Store
+	verdict     atomic.Int32
+	note        atomic.Pointer[string]
 }
 
 // decided returns the verdict of the handler.

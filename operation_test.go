@@ -81,6 +81,8 @@ func TestOperationIDAfterTheTTL(t *testing.T) {
 		time.Sleep(time.Hour)
 		svc.Call("k", "another body")
 		require.Len(t, seen, 2)
+		require.NotEqual(t, seen[0].Fingerprint, seen[1].Fingerprint, "which tells that the effect is that of another request")
+		seen[1].Fingerprint = seen[0].Fingerprint
 		require.Equal(t, seen[0], seen[1])
 		require.Equal(t, operationOfK, seen[0].ID.String())
 	})

@@ -160,18 +160,25 @@ type RunnerOptions struct {
 	// allowed with a transactional store: what is abandoned there is undone, so a retry always runs.
 	Abandoned Abandoned
 
-	// Reconcile finds out what has become of an abandoned operation, with [Refuse]: its owner disappeared, panicked, or
-	// decided Unknown. It asks the system that has the effects, such as a payment provider for the charge of
-	// [Operation.DownstreamKey]. The next request with the same key and content calls Reconcile while it holds the claim. So
-	// there is one call at a time, if Reconcile heeds its context. Nil asks nobody.
+	// Reconcile finds out what became of an abandoned operation, with [Refuse]: its owner disappeared, panicked, or decided
+	// Unknown. Reconcile asks the system that has the effects, such as a payment provider for the charge of
+	// [Operation.DownstreamKey]. The next request with the same key and content calls Reconcile, and the store ends the
+	// operation as if an operator had resolved it (see [Resolver]):
 	//
-	//   - A response: the operation has happened. The response is stored, with its Note, and replayed.
-	//   - Nil: the operation has not happened. The handler runs.
-	//   - An error: nobody knows. The request is refused with outcome-unknown. The same holds if the response is invalid,
-	//     see [Resolution.Validate]. Reconcile is asked again by a request that comes a lease after the call.
+	//   - A response: the operation has happened. The response is stored, with its Note, and replayed. If it is Omitted,
+	//     requests get not-replayable.
+	//   - Nil: the operation has not happened. The request runs the handler, unless another one has been faster.
+	//   - An error: nobody knows. The operation stays as it was, and the request is refused with outcome-unknown. The same
+	//     holds if the response is invalid, see [Resolution.Validate].
 	//
-	// Its context ends after half a lease, and not with the client. An answer that comes later counts as an error. It must heed its
-	// context: the claim lapses after a lease, and another call may begin. After a panic, Reconcile is asked again as well.
+	// A question is no attempt: it holds no claim, and an operator can resolve the operation meanwhile. The Operation has the
+	// attempt that was abandoned. One request of the process asks about an operation at a time. Others wait for the end of
+	// the question, as Wait permits, or are refused with outcome-unknown. Each request asks once at most. Several processes
+	// may ask at the same time; the first answer counts.
+	//
+	// The context of Reconcile ends after half a lease, and not with the client. An answer that comes later counts as an
+	// error. A panic goes on to the server, and the operation stays as it was. Nil asks nobody. The store, or one behind it
+	// (see [As]), must be a [Resolver].
 	Reconcile func(context.Context, Operation) (*Response, error)
 
 	// StoreTimeout bounds each step of the store, retries included. Zero means 5 seconds, or a third of Lease if that is

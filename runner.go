@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/idempotency-go/idempotency/internal/backlog"
@@ -18,10 +19,12 @@ import (
 type Runner struct {
 	store     Store
 	recaller  Recaller // the store, if it is one
+	resolver  Resolver // nil: there is no Reconcile
 	immediate bool     // the store never waits for anything, so its steps need no deadline
 	opts      RunnerOptions
 	events    reporter
 	waiters   polling.Group[Key, Record]
+	questions questions
 	leases    leases
 	backlog   *backlog.Backlog
 }
@@ -36,12 +39,18 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if IsTransactional(store) {
 		err = errors.Join(err, opts.validateTransactional())
 	}
+	var resolver Resolver
+	if opts.Reconcile != nil && store != nil {
+		found, missing := resolverOf(store)
+		resolver, err = found, errors.Join(err, missing)
+	}
 	if err != nil {
 		return nil, err
 	}
 	recaller, _ := store.(Recaller)
 	return &Runner{
-		store: store, recaller: recaller, immediate: isImmediate(store), opts: opts, events: reporter{opts.Observer, opts.Logger},
+		store: store, recaller: recaller, resolver: resolver, immediate: isImmediate(store), opts: opts,
+		events: reporter{opts.Observer, opts.Logger},
 		leases: newLeases(opts, IsTransactional(store)), backlog: backlog.New(),
 	}, nil
 }
@@ -63,6 +72,9 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.Shutdown
 // If work returns an error, nothing is stored, the operation may be tried again, and Do returns that error. The same
 // holds if work panics or calls [runtime.Goexit]. With [Refuse], however, a panic or Goexit leaves the claim to lapse,
 // as a crash does.
+//
+// If work returns a response that no store can keep, with Fields of another form or with a status that is neither zero nor
+// one of HTTP, the operation is completed without it: Do returns an error, and later calls [ErrNotReplayable].
 //
 // [Decide] changes what a response or an error means. If the store does not take the response in time, Do returns it
 // all the same. It is then stored in the background (see [Runner.Shutdown]).
@@ -94,7 +106,11 @@ func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(cont
 		if decided == Tombstone {
 			kept = resp.tombstone()
 		}
-		x.conclude(resp.Status, fateOfWork(decided, failure), kept, failure)
+		f := fateOfWork(decided, failure)
+		if unfit := resp.checkStorable(); unfit != nil && f == fateKept {
+			kept, failure = Response{Omitted: true}, fmt.Errorf("idempotency: the response of work cannot be stored: %v", unfit)
+		}
+		x.conclude(resp.Status, f, kept, failure)
 	})
 	resp.Note = x.event.Note // as in a replay
 	return resp.Clone(), false, cmp.Or(err, failure)
@@ -147,10 +163,17 @@ func DoJSON[T any](
 // admit asks the store what is to be done: x is to be executed, unless there is a replay of it or an error, which is a
 // refusal.
 func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
-	x.event.Began = x.runner.events.now()
+	x.fingerprint, x.event.Began = fp, x.runner.events.now()
 	err := x.acquire(fp)
+	abandoned := x.runner.resolver != nil && err == nil && x.claim == nil && judge(&x.record, fp) == ErrOutcomeUnknown
+	if abandoned {
+		if refusal := x.reconcile(); refusal != nil {
+			return nil, refusal
+		}
+		err = x.acquire(fp)
+	}
 	switch {
-	case err != nil && x.runner.failsOpen(err) && x.event.Waited == 0:
+	case err != nil && x.runner.failsOpen(err) && x.event.Waited == 0 && !abandoned:
 		x.record, x.claim = Record{}, nil // a claim that was granted unknown to us keeps others away for a lease
 		x.event.Outcome, x.event.Err = OutcomeUnprotected, err
 		return nil, nil
@@ -160,8 +183,6 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 			x.releaseLater()
 		}
 		return nil, refusal
-	case x.claim != nil && x.uncertain:
-		return x.reconcile()
 	case x.claim != nil && !x.bound() && time.Since(x.since) >= x.runner.leases.span():
 		return nil, x.giveUp()
 	case x.claim != nil:
@@ -237,101 +258,189 @@ func (x *execution) begin(fp Fingerprint) (err error) {
 	request := ClaimRequest{Fingerprint: fp, Lease: r.opts.Lease, TTL: r.opts.TTL, TakeOver: r.opts.Abandoned == ReExecute}
 	x.since = time.Now()
 	x.record, x.claim, err = r.store.Begin(ctx, x.key, request)
-	if r.opts.Reconcile != nil && err == nil && x.claim == nil && judge(&x.record, fp) == ErrOutcomeUnknown {
-		x.takeOver(ctx, request)
-	}
 	return err
 }
 
-// takeOver claims an operation that was abandoned, to ask what has become of it. If the store fails, it stays abandoned: a
-// claim that was granted all the same lapses, since its release would let the handler run again.
-func (x *execution) takeOver(ctx context.Context, request ClaimRequest) {
-	request.TakeOver, x.since = true, time.Now()
-	record, claim, err := x.runner.store.Begin(ctx, x.key, request)
-	if err == nil {
-		x.record, x.claim = record, claim
-		x.uncertain = claim != nil && record.Attempt > 1
+// reconcile asks Options.Reconcile what became of the abandoned operation in x.record, and has the store end the operation
+// accordingly, as an operator does. The request holds no claim meanwhile. If there is no refusal, the request goes the
+// usual way again: the operation was ended, or its record has changed.
+func (x *execution) reconcile() (refusal error) {
+	r := x.runner
+	answered, first := r.questions.begin(x.key)
+	if !first {
+		return x.awaitAnswer(answered)
 	}
-}
-
-// reconcile ends an operation whose owner died by what Reconcile says of it. Its claim is not renewed, so it lapses if
-// nobody knows, or if Reconcile panics. Whoever comes after that asks again.
-func (x *execution) reconcile() (replay *Response, refusal error) {
-	resp, err := x.ask()
+	defer r.questions.end(x.key)
+	entry, err := x.inspect()
 	switch {
+	case errors.Is(err, ErrNoRecord):
+		return nil
 	case err != nil:
-		x.letGo()
-		return nil, x.refuse(OutcomeUnknown, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err))
-	case resp == nil:
-		x.reportAlso(OutcomeNotHappened, &Response{})
-		return nil, nil
+		return x.refuse(outcomeOf(err), err)
+	case entry.State != StateAbandoned || entry.Attempt != x.record.Attempt || !entry.Created.Equal(x.record.Created):
+		return nil
 	}
-	x.kept = resp.Clone()
-	err = x.persist(x.runner.opts.StoreTimeout)
-	x.letGo()
-	if err != nil && !errors.Is(err, ErrRestored) {
-		return nil, x.refuse(outcomeOf(err), err)
+	resolution, err := x.ask(entry)
+	if err != nil {
+		return x.refuseUnknown(err)
 	}
-	x.runner.wake(x.key)
-	x.reportAlso(OutcomeHappened, &x.kept)
-	x.record.Response = &x.kept
-	return x.replay()
+	switch err := x.resolve(entry, resolution); {
+	case errors.Is(err, ErrEntryChanged), errors.Is(err, ErrInProgress), errors.Is(err, ErrNoRecord):
+		return nil
+	case err != nil:
+		return x.refuse(outcomeOf(err), err)
+	}
+	x.reportResolution(resolution)
+	return nil
 }
 
-// ask asks Reconcile, for half a lease at most: the rest is for what follows.
-func (x *execution) ask() (*Response, error) {
-	ctx, cancel := context.WithDeadline(x.detached(), x.since.Add(x.runner.opts.Lease/2))
+// awaitAnswer waits, as long as the request may, until another request of this process has heard what became of the
+// operation. A request that may not wait is refused.
+func (x *execution) awaitAnswer(answered <-chan struct{}) (refusal error) {
+	waited := x.wait(func(ctx context.Context) {
+		select {
+		case <-answered:
+		case <-ctx.Done():
+		}
+	})
+	if !waited {
+		return x.reportRefusal(ErrOutcomeUnknown, x.fingerprint)
+	}
+	return nil
+}
+
+// inspect returns the entry of the operation.
+func (x *execution) inspect() (Entry, error) {
+	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
 	defer cancel()
-	resp, err := x.runner.opts.Reconcile(ctx, Operation{Key: x.key, ID: x.key.OperationID(), Attempt: x.record.Attempt})
-	err = cmp.Or(err, ctx.Err())
-	if err == nil && resp != nil {
-		err = Resolution{Response: resp, TTL: x.runner.opts.TTL}.Validate()
-	}
-	return resp, err
+	return x.runner.resolver.Inspect(ctx, x.key)
 }
 
-// reportAlso reports that Reconcile has ended the operation. What becomes of the request is another event.
-func (x *execution) reportAlso(o Outcome, resp *Response) {
+// ask calls Reconcile, for half a lease at most, and returns the resolution that its answer means.
+func (x *execution) ask(entry Entry) (Resolution, error) {
+	opts := &x.runner.opts
+	ctx, cancel := context.WithTimeout(x.detached(), opts.Lease/2)
+	defer cancel()
+	operation := Operation{Key: x.key, ID: x.key.OperationID(), Attempt: entry.Attempt, Fingerprint: x.fingerprint}
+	resp, err := opts.Reconcile(ctx, operation)
+	resolution := Resolution{Response: resp, TTL: opts.TTL}
+	err = cmp.Or(err, ctx.Err())
+	if err == nil {
+		err = resolution.Validate()
+	}
+	return resolution, err
+}
+
+// resolve ends the operation of entry.
+func (x *execution) resolve(entry Entry, resolution Resolution) error {
+	ctx, cancel := x.step(x.runner.opts.StoreTimeout)
+	defer cancel()
+	return x.runner.resolver.Resolve(ctx, entry, resolution)
+}
+
+// refuseUnknown reports and returns that Reconcile has not found out what became of the operation. Whatever err is, the
+// client is told no more than that.
+func (x *execution) refuseUnknown(err error) *Error {
+	refusal := refusalFor(ErrOutcomeUnknown)
+	refusal.Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	x.event.Outcome, x.event.Err = OutcomeUnknown, refusal.Err
+	x.report(x.request)
+	return refusal
+}
+
+// reportResolution reports that Reconcile has ended the operation. What becomes of the request is another event.
+func (x *execution) reportResolution(resolution Resolution) {
 	of := *x
-	of.event.Outcome, of.event.Status, of.event.Note = o, resp.Status, resp.Note
+	of.event.Outcome = OutcomeNotHappened
+	if resp := resolution.Response; resp != nil {
+		of.event.Outcome, of.event.Status, of.event.Note = OutcomeHappened, resp.Status, resp.Note
+		of.event.keeps(resp)
+	}
 	of.report(x.request)
+}
+
+// questions are those that Reconcile is asked at the moment: one for each operation at a time.
+type questions struct {
+	mu   sync.Mutex
+	open map[Key]chan struct{} // closed at the end of the question
+}
+
+// begin begins the question about an operation, unless it is asked already: first is false then, and answered is closed
+// when that question ends.
+func (q *questions) begin(key Key) (answered <-chan struct{}, first bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if open, ok := q.open[key]; ok {
+		return open, false
+	}
+	if q.open == nil {
+		q.open = make(map[Key]chan struct{})
+	}
+	q.open[key] = make(chan struct{})
+	return nil, true
+}
+
+// end ends a question.
+func (q *questions) end(key Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	close(q.open[key])
+	delete(q.open, key)
 }
 
 // acquire begins an attempt. If another one is running, it waits for that to end.
 func (x *execution) acquire(fp Fingerprint) error {
 	err := x.begin(fp)
-	x.event.Claim = x.runner.events.since(x.event.Began)
-	if x.runner.opts.Wait == 0 || !x.blocked(fp, err) {
-		return err
+	x.event.Claim = cmp.Or(x.event.Claim, x.runner.events.since(x.event.Began))
+	if x.blocked(fp, err) {
+		err = x.awaitTurn(fp, err)
+	}
+	return err
+}
+
+// awaitTurn waits, as long as the request may, for the end of the attempt that is running, and begins one then.
+func (x *execution) awaitTurn(fp Fingerprint, err error) error {
+	x.wait(func(ctx context.Context) {
+		for x.blocked(fp, err) && ctx.Err() == nil {
+			found, polled := x.runner.waiters.Await(ctx, x.key, func() (found *Record, changed bool) {
+				err = x.begin(fp)
+				if err == nil && x.claim == nil { // nobody else may use a claim
+					record := x.record
+					found = &record
+				}
+				return found, !x.blocked(fp, err)
+			})
+			switch {
+			case polled || found == nil:
+			case found.Fingerprint == fp:
+				x.record = *found
+			default: // of another request: all that the record says of it is that its fingerprint is another one
+				err = x.begin(fp)
+			}
+		}
+	})
+	return err
+}
+
+// wait calls do with a context that ends with the request, or when the request has waited for Options.Wait. It returns
+// false, and does not call do, if the request may not wait.
+func (x *execution) wait(do func(context.Context)) bool {
+	left := x.runner.opts.Wait - x.event.Waited
+	if left <= 0 {
+		return false
 	}
 	if x.caller != nil {
 		if !x.caller.mayWait() {
-			return err
+			return false
 		}
 		defer x.caller.waited()
 	}
 	began := time.Now()
-	defer func() { x.event.Waited = time.Since(began) }()
-	ctx, cancel := context.WithTimeout(x.request, x.runner.opts.Wait)
+	defer func() { x.event.Waited += time.Since(began) }()
+	ctx, cancel := context.WithTimeout(x.request, left)
 	defer cancel()
-	for x.blocked(fp, err) && ctx.Err() == nil {
-		found, polled := x.runner.waiters.Await(ctx, x.key, func() (found *Record, changed bool) {
-			err = x.begin(fp)
-			if err == nil && x.claim == nil { // nobody else may use a claim
-				record := x.record
-				found = &record
-			}
-			return found, !x.blocked(fp, err)
-		})
-		switch {
-		case polled || found == nil:
-		case found.Fingerprint == fp:
-			x.record = *found
-		default: // of another request: all that the record says of it is that its fingerprint is another one
-			err = x.begin(fp)
-		}
-	}
-	return err
+	do(ctx)
+	return true
 }
 
 // blocked reports whether the key is held by an attempt of the same request that goes on.
@@ -380,7 +489,7 @@ func (x *execution) reportRefusal(err error, fp Fingerprint) error {
 	case err == ErrNotReplayable:
 		x.event.Status, refusal.OriginalStatus = x.record.Response.Status, x.record.Response.Status
 		x.event.keeps(x.record.Response)
-	case err == ErrInProgress && x.event.Waited > 0 && x.request.Err() != nil:
+	case (err == ErrInProgress || err == ErrOutcomeUnknown) && x.event.Waited > 0 && x.request.Err() != nil:
 		x.event.Outcome, x.event.Err = OutcomeClientLeft, context.Cause(x.request)
 	case err == ErrInProgress:
 		x.event.LeaseLeft = x.record.LeaseLeft

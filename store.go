@@ -172,16 +172,25 @@ type Transactional interface {
 
 // IsTransactional reports whether the claims of a store are transactions, as [Transactional] says.
 func IsTransactional(store Store) bool {
-	for {
-		if s, ok := store.(Transactional); ok {
-			return s.Transactional()
+	s, ok := As[Transactional](store)
+	return ok && s.Transactional()
+}
+
+// As returns store as a T, such as [Resolver], if it is one. Otherwise it returns the first one behind it that is a T,
+// where a Store that stands in front of another one has a method "Unwrap() Store". As is to optional interfaces of stores
+// what [errors.As] is to errors.
+func As[T any](store Store) (found T, ok bool) {
+	for store != nil {
+		if found, ok := store.(T); ok {
+			return found, true
 		}
-		wrapper, ok := store.(interface{ Unwrap() Store })
-		if !ok {
-			return false
+		wrapper, wraps := store.(interface{ Unwrap() Store })
+		if !wraps {
+			break
 		}
 		store = wrapper.Unwrap()
 	}
+	return found, false
 }
 
 // Immediate is a [Store] that says whether it never waits for anything, as a [MemoryStore] does not. Its steps then have

@@ -15,12 +15,12 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// other returns the other store as what it must be for a method.
+// other returns the other store, or the first one behind it, as what it must be for a method.
 func other[T any](s *Store) (inner T, err error) {
 	if s.faults != nil {
 		return inner, s.faults
 	}
-	inner, ok := s.inner.(T)
+	inner, ok := idempotency.As[T](s.inner)
 	if !ok {
 		err = fmt.Errorf("cache: a %T is no %s: %w", s.inner, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
 	}

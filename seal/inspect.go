@@ -12,9 +12,9 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// inner returns the inner store as what it must be for a method.
+// inner returns the inner store, or the first one behind it, as what it must be for a method.
 func inner[T any](s *Store) (store T, err error) {
-	store, ok := s.inner.(T)
+	store, ok := idempotency.As[T](s.inner)
 	if !ok {
 		err = fmt.Errorf("seal: a %T is no %s: %w", s.inner, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
 	}

@@ -51,8 +51,8 @@ var ofRunner = []mutant{{
 }, {
 	name: "operation-id-random", broken: "Each attempt has an ID of its own: a provider that gets DownstreamKey charges for each.",
 	file: "operation.go",
-	from: "ID: op.key.OperationID(), Attempt: op.attempt}",
-	to:   "ID: uuid.New(), Attempt: op.attempt}",
+	from: "ID: op.key.OperationID(), Attempt: op.attempt, Fingerprint",
+	to:   "ID: uuid.New(), Attempt: op.attempt, Fingerprint",
 	test: "TestMemoryStoreConforms/leased/identity",
 }}
 

@@ -45,11 +45,11 @@ var ofResolutions = []mutant{{
 }, {
 	name: "reconcile-not-asked", broken: "An operation that was abandoned runs again, and nobody asks what has happened.",
 	file: "runner.go",
-	from: "		x.uncertain = claim != nil && record.Attempt > 1\n",
-	to:   "",
+	from: "	resolution, err := x.ask(entry)\n",
+	to:   "	resolution, err := Resolution{TTL: r.opts.TTL}, error(nil)\n",
 	test: "TestReconcileSaysWhatHasHappened",
 }, {
-	name: "reconcile-too-late", broken: "What Reconcile says after its time counts, although others may ask by then.",
+	name: "reconcile-too-late", broken: "What Reconcile says after its time counts.",
 	file: "runner.go",
 	from: "	err = cmp.Or(err, ctx.Err())\n",
 	to:   "",
@@ -57,13 +57,25 @@ var ofResolutions = []mutant{{
 }, {
 	name: "reconcile-releases-what-nobody-knows", broken: "If nobody knows what has happened, the handler runs.",
 	file: "runner.go",
-	from: "	case err != nil:\n		x.letGo()\n		return nil, x.refuse(OutcomeUnknown,",
-	to:   "	case err != nil:\n		_ = x.release(x.untouched())\n		return nil, x.refuse(OutcomeUnknown,",
+	from: "		return x.refuseUnknown(err)\n",
+	to:   "		resolution = Resolution{TTL: r.opts.TTL}\n",
 	test: "TestReconcileDoesNotKnow/error",
 }, {
-	name: "reconcile-of-a-lost-reply", broken: "A takeover whose reply was lost is released, so that the handler runs.",
+	name: "reconcile-of-another-attempt", broken: "Reconcile ends an attempt that was not abandoned when the request came.",
 	file: "runner.go",
-	from: "	if err == nil {\n		x.record, x.claim = record, claim\n",
-	to:   "	if err != nil && claim != nil {\n		_ = claim.Release(ctx, x.runner.opts.TTL)\n	}\n	if err == nil {\n		x.record, x.claim = record, claim\n",
-	test: "TestReconcileWhileTheStoreFails",
+	from: " || entry.Attempt != x.record.Attempt ||",
+	to:   " ||",
+	test: "TestReconcileIsOvertaken/another process crashes before the inspection",
+}, {
+	name: "reconcile-then-fail-open", broken: "An operation that was abandoned runs without a claim, because the store fails by now.",
+	file: "runner.go",
+	from: " && x.event.Waited == 0 && !abandoned:",
+	to:   " && x.event.Waited == 0:",
+	test: "TestReconcileWhileTheStoreFails/second claim",
+}, {
+	name: "reconcile-asked-by-all", broken: "Every request asks about an operation, although another one is asking.",
+	file: "runner.go",
+	from: "	if open, ok := q.open[key]; ok {\n		return open, false\n	}\n",
+	to:   "	if _, ok := q.open[key]; ok {\n		q.open[key] = make(chan struct{})\n	}\n",
+	test: "TestReconcileIsAskedOnce/may not wait",
 }}

@@ -40,6 +40,9 @@ func NewSpyStore() *SpyStore {
 	return &SpyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
 }
 
+// Unwrap returns the store that is spied on.
+func (s *SpyStore) Unwrap() idempotency.Store { return s.Store }
+
 // Begin is counted, and so are the methods of the claim that it returns.
 func (s *SpyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
