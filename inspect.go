@@ -8,11 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 	"github.com/idempotency-go/idempotency/internal/firsts"
 	"github.com/idempotency-go/idempotency/internal/recordline"
 )
@@ -74,12 +79,15 @@ type Entry struct {
 	// It is shared: nobody modifies it.
 	Response *Response
 
-	// Note is that of the Response. Without a Response, it is that of the last [Resolution] which said that the operation
-	// had not happened. It may be empty in a [Listing], because a sealed note is not opened for it.
+	// Note is that of the Response. It may be empty in a [Listing], because a sealed note is not opened for it.
 	Note string
 
-	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names, without that of a
-	// Resolution. There are none in a [Listing], and none once the operation is completed.
+	// Resolved is the last resolution of the operation. It stays when later attempts run, and when they complete the
+	// operation. Nil means that nobody has resolved the operation. It is always nil in a [Listing].
+	Resolved *Resolved
+
+	// Steps are the checkpoints of the operation, see [Checkpointer], in the order of their names. There are none in a
+	// [Listing], and none once the operation is completed.
 	Steps []StepSize
 }
 
@@ -93,13 +101,21 @@ type StepSize struct {
 func (e *Entry) addSteps(data map[string][]byte) (size int64) {
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		size += int64(len(name) + len(data[name]))
-		if name == ResolutionNote {
-			e.Note = string(data[name])
-			continue
-		}
 		e.Steps = append(e.Steps, StepSize{name, len(data[name])})
 	}
 	return size
+}
+
+// OpenMarks returns the names of the checkpoints which mark that a step has begun (see AtMostOnce of package step), if no
+// result of that step is among Steps: nobody knows what these steps have done.
+func (e Entry) OpenMarks() (names []string) {
+	for _, step := range e.Steps {
+		name, isMark := strings.CutSuffix(step.Name, checkpoint.Mark)
+		if isMark && !slices.ContainsFunc(e.Steps, func(other StepSize) bool { return other.Name == name }) {
+			names = append(names, step.Name)
+		}
+	}
+	return names
 }
 
 // OperationID returns the ID of the operation, see [Key.OperationID].
@@ -143,7 +159,8 @@ type Resolver interface {
 	InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error)
 
 	// Resolve ends the operation of an entry that Inspect or InspectDigest has returned, in one atomic step. Attempt,
-	// fingerprint and creation of the record stay. If its owner still lives, it has lost the claim.
+	// fingerprint and creation of the record stay. If its owner still lives, it has lost the claim. The record keeps
+	// resolution.Resolved(entry), in the place of an earlier one, for as long as the record lives.
 	//
 	// The store finds the record by Key or by Digest, whichever it keeps. With each of these errors nothing is changed:
 	//
@@ -155,9 +172,6 @@ type Resolver interface {
 	//   - [ErrStoreFull], [ErrUserQuota]: there is no room for the resolution.
 	Resolve(ctx context.Context, entry Entry, resolution Resolution) error
 }
-
-// ResolutionNote is the name of the checkpoint that keeps the note of a [Resolution]. No step has this name.
-const ResolutionNote = "?"
 
 // resolverOf returns the Resolver of a store. The error wraps [errors.ErrUnsupported] if there is none: neither the store
 // nor any behind it is one, or one stands in front of a store that has none.
@@ -179,30 +193,120 @@ type Resolution struct {
 	// checkpoints are removed. If the response is Omitted, retries get not-replayable with its status.
 	//
 	// Nil says that the operation has not happened. It is released: the next request with the key runs it, if it is the
-	// same request. Its checkpoints are kept.
+	// same request. Its checkpoints are kept, except those that [Entry.OpenMarks] names: what these steps have begun has not
+	// happened. A mark that the owner has stored since the entry was made is kept.
 	Response *Response
 
-	// Note says who has resolved the operation, and why, if there is no Response. It becomes the checkpoint
-	// [ResolutionNote], in the place of an earlier one. A Response has a Note of its own.
-	Note string
+	// Operator and Reason say who resolves the operation, and why. Both are empty if Options.Reconcile does.
+	Operator, Reason string
+
+	// At is when the operation is resolved, by the clock of the caller. The zero time means now.
+	At time.Time
 
 	// TTL is how long the record is kept from now. It is positive.
 	TTL time.Duration
 }
 
-// Validate reports every fault of a resolution: a Response that no handler could have given, a note that [Annotate] would
-// refuse, or a TTL out of range. A store does not call it, because package seal gives it an encrypted Response.
+// The most bytes that the parts of a [Resolution] may have.
+const (
+	MaxOperator = 255
+	MaxReason   = 1000
+)
+
+// Validate reports every fault of a resolution: a Response that no handler could have given, or with a note that
+// [Annotate] would refuse; an operator or a reason that is too long, or is not visible text; or a TTL out of range. A store
+// does not call it, because package seal gives it what is encrypted.
 func (r Resolution) Validate() error {
 	var faults faults
-	note := r.Note
+	note := ""
 	if resp := r.Response; resp != nil {
 		note = resp.Note
 		faults = append(faults, resp.checkAnswer()) // nil is left out by Join
 		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
 	}
 	faults.check(recordline.IsNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
+	faults.check(isVisible(r.Operator, MaxOperator), "operator %.256q of %d bytes: at most %d of visible text", r.Operator, len(r.Operator), MaxOperator)
+	faults.check(isVisible(r.Reason, MaxReason), "reason %.256q of %d bytes: at most %d of visible text", r.Reason, len(r.Reason), MaxReason)
 	faults.check(r.TTL > 0 && r.TTL <= longestTTL, "TTL %v is not between 0 and %v", r.TTL, longestTTL)
 	return errors.Join(faults...)
+}
+
+// isVisible reports whether text has at most so many bytes, all of which a person sees.
+func isVisible(text string, most int) bool {
+	return len(text) <= most && utf8.ValidString(text) && strings.TrimSpace(text) == text &&
+		!strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) })
+}
+
+// Resolved returns what stays in the record of the operation of entry when r has resolved it.
+func (r Resolution) Resolved(entry Entry) Resolved {
+	at := r.At
+	if at.IsZero() {
+		at = time.Now()
+	}
+	return Resolved{
+		Happened: r.Response != nil, Attempt: entry.Attempt, At: at.UTC().Truncate(time.Microsecond),
+		Operator: r.Operator, Reason: r.Reason,
+	}
+}
+
+// Resolved says how an abandoned operation was ended, by a [Resolution].
+type Resolved struct {
+	// Happened says that the operation had happened. Otherwise it had not, and was released.
+	Happened bool
+
+	// Attempt is the one that was abandoned.
+	Attempt int
+
+	// At is when the operation was resolved, by the clock of who resolved it, in microseconds.
+	At time.Time
+
+	// Operator and Reason say who resolved the operation, and why. No Operator means Options.Reconcile: package resolve
+	// takes no resolution without one.
+	Operator, Reason string
+}
+
+// The stored form of a Resolved is text:
+//
+//	resolved/1 not-happened attempt=1 at=2026-11-21T10:05:29.123456Z operator=3
+//	bob
+//	no charge at the provider
+//
+// The first line says how many bytes the operator has. Operator and reason may have any bytes, as those of package seal do.
+const (
+	resolvedMagic       = "resolved/1"
+	resolvedHappened    = "happened"
+	resolvedNotHappened = "not-happened"
+)
+
+// MarshalBinary returns the stored form of r. It never fails.
+func (r Resolved) MarshalBinary() ([]byte, error) {
+	what := resolvedNotHappened
+	if r.Happened {
+		what = resolvedHappened
+	}
+	return fmt.Appendf(nil, "%s %s attempt=%d at=%s operator=%d\n%s\n%s", resolvedMagic, what, r.Attempt,
+		r.At.UTC().Format(time.RFC3339Nano), len(r.Operator), r.Operator, r.Reason), nil
+}
+
+// UnmarshalBinary sets r to what has the stored form data. The error wraps [ErrRecordInvalid] if data is damaged, or was
+// written by a version of this package that this one does not know.
+func (r *Resolved) UnmarshalBinary(data []byte) error {
+	first, rest, _ := bytes.Cut(data, []byte("\n"))
+	line := recordline.Reader{Rest: first, OK: true}
+	magic, what := string(line.Next("")), string(line.Next(""))
+	attempt, at := line.Number("attempt="), string(line.Next("at="))
+	operator := line.Number("operator=")
+	when, err := time.Parse(time.RFC3339Nano, at)
+	ok := line.OK && err == nil && len(line.Rest) == 0 && magic == resolvedMagic && attempt <= math.MaxInt32 &&
+		(what == resolvedHappened || what == resolvedNotHappened) && operator < int64(len(rest)) && rest[operator] == '\n'
+	if !ok {
+		return fmt.Errorf("%w: resolution of the operation", ErrRecordInvalid)
+	}
+	*r = Resolved{
+		Happened: what == resolvedHappened, Attempt: int(attempt), At: when.UTC(),
+		Operator: string(rest[:operator]), Reason: string(rest[operator+1:]),
+	}
+	return nil
 }
 
 // ListRequest says which records [Inspector.List] returns. The zero value of each field is its default.

@@ -96,6 +96,9 @@ type Event struct {
 	// answer is replayed.
 	Note string
 
+	// Resolved is set with OutcomeHappened and OutcomeNotHappened. It is what the record keeps of the resolution.
+	Resolved *Resolved
+
 	// Err is the reason of a refusal, or of what went wrong. Otherwise it is nil.
 	Err error
 }
@@ -172,7 +175,7 @@ func (p *reporter) report(ctx context.Context, e *Event) {
 
 // attributes returns what a line of the log says of the event, as far as it is known.
 func (e *Event) attributes() []slog.Attr {
-	all := make([]slog.Attr, 0, 5)
+	all := make([]slog.Attr, 0, 7)
 	if e.Operation != uuid.Nil {
 		all = append(all, slog.String("operation", e.Operation.String()))
 	}
@@ -184,6 +187,9 @@ func (e *Event) attributes() []slog.Attr {
 	}
 	if e.Status != 0 {
 		all = append(all, slog.Int("status", e.Status))
+	}
+	if r := e.Resolved; r != nil && r.Operator != "" {
+		all = append(all, slog.String("operator", r.Operator), slog.String("reason", r.Reason))
 	}
 	if e.Err != nil {
 		all = append(all, slog.Any("error", e.Err))

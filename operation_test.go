@@ -504,10 +504,10 @@ func TestVerdictOfWork(t *testing.T) {
 		b := newBench(t, testservice.NewSpyStore(), idempotency.RunnerOptions{Abandoned: idempotency.Refuse})
 		resp, _, err := b.do(func(ctx context.Context) (idempotency.Response, error) {
 			assert.True(t, idempotency.Decide(ctx, test.verdict))
-			return idempotency.Response{Status: 7}, test.err
+			return idempotency.Response{Status: 207}, test.err
 		})
 		require.Equal(t, test.err, err, name)
-		require.Equal(t, 7, resp.Status)
+		require.Equal(t, 207, resp.Status)
 		require.Equal(t, test.outcome, b.journal.Last(t).Outcome, name)
 	}
 }

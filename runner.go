@@ -290,7 +290,7 @@ func (x *execution) reconcile() (refusal error) {
 	case err != nil:
 		return x.refuse(outcomeOf(err), err)
 	}
-	x.reportResolution(resolution)
+	x.reportResolution(entry, resolution)
 	return nil
 }
 
@@ -323,7 +323,7 @@ func (x *execution) ask(entry Entry) (Resolution, error) {
 	defer cancel()
 	operation := Operation{Key: x.key, ID: x.key.OperationID(), Attempt: entry.Attempt, Fingerprint: x.fingerprint}
 	resp, err := opts.Reconcile(ctx, operation)
-	resolution := Resolution{Response: resp, TTL: opts.TTL}
+	resolution := Resolution{Response: resp, At: time.Now(), TTL: opts.TTL}
 	err = cmp.Or(err, ctx.Err())
 	if err == nil {
 		err = resolution.Validate()
@@ -349,9 +349,9 @@ func (x *execution) refuseUnknown(err error) *Error {
 }
 
 // reportResolution reports that Reconcile has ended the operation. What becomes of the request is another event.
-func (x *execution) reportResolution(resolution Resolution) {
-	of := *x
-	of.event.Outcome = OutcomeNotHappened
+func (x *execution) reportResolution(entry Entry, resolution Resolution) {
+	of, resolved := *x, resolution.Resolved(entry)
+	of.event.Outcome, of.event.Resolved = OutcomeNotHappened, &resolved
 	if resp := resolution.Response; resp != nil {
 		of.event.Outcome, of.event.Status, of.event.Note = OutcomeHappened, resp.Status, resp.Note
 		of.event.keeps(resp)

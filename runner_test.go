@@ -116,7 +116,7 @@ func TestDoRefuses(t *testing.T) {
 	_, _, err := b.do(func(context.Context) (idempotency.Response, error) {
 		refused(someKey, "payload", idempotency.ErrInProgress)
 		refused(someKey, "other", idempotency.ErrKeyReused)
-		return idempotency.Response{Status: 3, Omitted: true}, nil
+		return idempotency.Response{Status: 203, Omitted: true}, nil
 	})
 	require.NoError(t, err)
 	refused(someKey, "payload", idempotency.ErrNotReplayable)

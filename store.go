@@ -117,7 +117,7 @@ type Claim interface {
 // Checkpointer, as in front of a Store that wraps the claims of another one and knows nothing of checkpoints.
 //
 // Checkpoints belong to the record. They are kept as long as it is, through releases and takeovers. Complete, Forget and
-// the expiry of the record remove them. A record without them costs nothing more. A Store counts them where it counts
+// the expiry of the record remove them, and a [Resolution] some. A record without them costs nothing more. A Store counts them where it counts
 // bytes: an [Entry] has their names and sizes. They may be secret as a response is.
 //
 // Both methods may be called at any time, also by several goroutines, and beside all other methods of the Claim. Their
@@ -134,8 +134,7 @@ type Checkpointer interface {
 	// characters; data may be empty. The caller does not use data again.
 	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
 
-	// Checkpoints returns all checkpoints of the operation, by name. It may leave out that of a [Resolution]. Nobody modifies
-	// what it returns.
+	// Checkpoints returns all checkpoints of the operation, by name. Nobody modifies what it returns.
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 

@@ -10,6 +10,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,13 +97,14 @@ type shard struct {
 	mu       sync.Mutex
 	entries  map[uint64]*entry
 	expiring expiring
-	steps    map[*entry]checkpoints
+	extras   map[*entry]extras
 }
 
-// checkpoints are those of one operation. Few have any, so no record has a place for them.
-type checkpoints struct {
-	data map[string][]byte
-	size int64
+// extras are what the shard keeps for a record beside its entry. Few records have any, so no entry has a place for them.
+type extras struct {
+	checkpoints map[string][]byte
+	resolved    *Resolved
+	size        int64 // of all, see add and resolve
 }
 
 func (sh *shard) get(hash uint64, key Key) *entry {
@@ -172,7 +174,7 @@ const entryOverhead = 320
 func (e *entry) size() int64 {
 	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
 		len(e.response.Note) + len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
-	return int64(n) + e.shard.steps[e].size
+	return int64(n) + e.shard.extras[e].size
 }
 
 // Begin implements [Store].
@@ -246,7 +248,7 @@ func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
 	sh.drop(hash, e)
 	sh.forget(e)
 	s.usage.Subtract(e.key.User, e.size())
-	delete(sh.steps, e)
+	delete(sh.extras, e)
 }
 
 // take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
@@ -362,7 +364,7 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	if err != nil && err != ErrRestored {
 		return err
 	}
-	e.shard.dropSteps(e)
+	e.shard.dropCheckpoints(e)
 	e.respond(resp, now)
 	e.lease = now
 	e.shard.expireAfter(e, now, ttl)
@@ -419,8 +421,8 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 }
 
 const (
-	checkpointOverhead = 100         // estimates what a checkpoint takes beyond its bytes
-	restoredFor        = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
+	extraOverhead = 100         // estimates what a checkpoint, or a Resolved, takes beyond its bytes
+	restoredFor   = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
 )
 
 // Checkpoint implements [Checkpointer].
@@ -440,47 +442,69 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 	default:
 		return nil, restored
 	}
-	steps := sh.steps[e]
-	if stored, ok := steps.data[name]; ok {
+	extra := sh.extras[e]
+	if stored, ok := extra.checkpoints[name]; ok {
 		return stored, restored
 	}
-	size := int64(checkpointOverhead + len(name) + len(data))
-	if err := s.take(sh, e.key.User, size, s.answers, now); err != nil {
+	before := extra.size
+	extra.add(name, data)
+	if err := s.take(sh, e.key.User, extra.size-before, s.answers, now); err != nil {
+		delete(extra.checkpoints, name)
 		return nil, err
 	}
-	sh.addStep(e, name, data, size)
+	sh.setExtras(e, extra)
 	return data, restored
 }
 
-func (sh *shard) addStep(e *entry, name string, data []byte, size int64) {
-	if sh.steps == nil {
-		sh.steps = make(map[*entry]checkpoints)
+// add adds a checkpoint.
+func (x *extras) add(name string, data []byte) {
+	if x.checkpoints == nil {
+		x.checkpoints = make(map[string][]byte)
 	}
-	steps := sh.steps[e]
-	if steps.data == nil {
-		steps.data = make(map[string][]byte)
-	}
-	steps.data[name] = data
-	steps.size += size
-	sh.steps[e] = steps
+	x.checkpoints[name] = data
+	x.size += int64(extraOverhead + len(name) + len(data))
 }
 
-// replace puts an entry in the place of another one, with the checkpoints of that one. The caller lets it expire.
+// resolve adds how the operation was resolved.
+func (x *extras) resolve(how *Resolved) {
+	x.resolved = how
+	x.size += int64(extraOverhead + len(how.Operator) + len(how.Reason))
+}
+
+func (sh *shard) setExtras(e *entry, extra extras) {
+	if extra.size == 0 {
+		delete(sh.extras, e)
+		return
+	}
+	if sh.extras == nil {
+		sh.extras = make(map[*entry]extras)
+	}
+	sh.extras[e] = extra
+}
+
+// replace puts an entry in the place of another one, with the extras of that one. The caller lets it expire.
 func (sh *shard) replace(hash uint64, held, next *entry) {
 	sh.forget(held)
 	sh.drop(hash, held)
 	sh.put(hash, next)
-	if steps, ok := sh.steps[held]; ok {
-		delete(sh.steps, held)
-		sh.steps[next] = steps
+	if extra, ok := sh.extras[held]; ok {
+		delete(sh.extras, held)
+		sh.extras[next] = extra
 	}
 }
 
-func (sh *shard) dropSteps(e *entry) {
-	if steps, ok := sh.steps[e]; ok {
-		sh.store.usage.Subtract(e.key.User, steps.size)
-		delete(sh.steps, e)
+// dropCheckpoints removes the checkpoints of an operation that is completed.
+func (sh *shard) dropCheckpoints(e *entry) {
+	before, ok := sh.extras[e]
+	if !ok {
+		return
 	}
+	var extra extras
+	if before.resolved != nil {
+		extra.resolve(before.resolved)
+	}
+	sh.store.usage.Subtract(e.key.User, before.size-extra.size)
+	sh.setExtras(e, extra)
 }
 
 // Checkpoints implements [Checkpointer].
@@ -492,7 +516,7 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	if e.completed || e.released || held != nil && held != e {
 		return nil, ErrClaimLost
 	}
-	return maps.Clone(sh.steps[e].data), nil
+	return maps.Clone(sh.extras[e].checkpoints), nil
 }
 
 var _ Resolver = (*MemoryStore)(nil)
@@ -511,8 +535,8 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 		return Entry{}, ErrNoRecord
 	}
 	shown := e.shown(now)
-	shown.Digest = key.Digest()
-	shown.addSteps(sh.steps[e].data)
+	shown.Digest, shown.Resolved = key.Digest(), sh.extras[e].resolved
+	shown.addSteps(sh.extras[e].checkpoints)
 	if e.completed {
 		shown.Response = &e.response
 	}
@@ -582,7 +606,7 @@ func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
 // Resolve implements [Resolver].
 func (s *MemoryStore) Resolve(_ context.Context, asked Entry, r Resolution) error {
 	return s.change(asked, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
-		return s.resolve(sh, hash, e, r, now)
+		return s.resolve(sh, hash, e, asked, r, now)
 	})
 }
 
@@ -605,30 +629,39 @@ func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *ent
 	return do(sh, hash, e, now)
 }
 
-// resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it.
-func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, r Resolution, now time.Duration) error {
+// resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it. There always is if the
+// record does not grow. What is as small as a claim may have the reserve for claims.
+func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, asked Entry, r Resolution, now time.Duration) error {
 	if held.state(now) != StateAbandoned {
 		return ErrEntryChanged
 	}
-	next := *held
-	next.chain, next.place, next.lease, next.released = nil, 0, now, true
-	grows := checkpointOverhead + int64(len(ResolutionNote)+len(r.Note))
-	if before, ok := sh.steps[held].data[ResolutionNote]; ok {
-		grows = int64(len(r.Note) - len(before))
-	}
+	next, within := *held, s.claims
+	next.chain, next.place, next.lease = nil, 0, now
+	var extra extras
 	if r.Response != nil {
-		next.released, next.completed, next.response = false, true, r.Response.Clone()
-		grows = next.size() - held.size()
+		next.completed, next.response = true, r.Response.Clone()
+		if !r.Response.Omitted {
+			within = s.answers
+		}
+	} else {
+		next.released = true
+		open := asked.OpenMarks()
+		for name, data := range sh.extras[held].checkpoints {
+			if !slices.Contains(open, name) {
+				extra.add(name, data)
+			}
+		}
 	}
-	if err := s.take(sh, held.key.User, grows, s.answers, now); err != nil {
+	resolved := r.Resolved(asked)
+	extra.resolve(&resolved)
+	grows := next.size() + extra.size - held.size()
+	if grows <= 0 {
+		s.usage.Subtract(held.key.User, -grows)
+	} else if err := s.take(sh, held.key.User, grows, within, now); err != nil {
 		return err
 	}
 	sh.replace(hash, held, &next)
-	if next.completed {
-		delete(sh.steps, &next)
-	} else {
-		sh.addStep(&next, ResolutionNote, []byte(r.Note), grows)
-	}
+	sh.setExtras(&next, extra)
 	sh.expireAfter(&next, now, r.TTL)
 	return nil
 }

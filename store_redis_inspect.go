@@ -96,8 +96,12 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	if err != nil {
 		return entry, err
 	}
+	beside := besideOf(found, held.Hash)
+	if err := entry.showResolved(beside); err != nil {
+		return entry, err
+	}
 	if found.State != recordline.Done {
-		entry.Size += entry.addSteps(stepsOf(found, held.Hash))
+		entry.Size += entry.addSteps(beside)
 		return entry, nil
 	}
 	record, err := heldBy(found)
@@ -132,8 +136,12 @@ func (e *Entry) showHead(h recordline.Head, held redisconn.Seen) error {
 	return nil
 }
 
-// stepsOf returns the checkpoints in a hash, if they are those of the record: checkpoint.lua says how that is known.
-func stepsOf(h recordline.Head, hash map[string]string) map[string][]byte {
+// resolvedField is the field, in the hash beside a record, that says how the operation was resolved. No checkpoint has this
+// name. The scripts have it in record.lua.
+const resolvedField = " resolved"
+
+// besideOf returns what is in the hash beside a record, if it is that of the record: checkpoint.lua says how that is known.
+func besideOf(h recordline.Head, hash map[string]string) map[string][]byte {
 	if hash[""] != h.Origin() {
 		return nil
 	}
@@ -144,6 +152,18 @@ func stepsOf(h recordline.Head, hash map[string]string) map[string][]byte {
 		}
 	}
 	return all
+}
+
+// showResolved takes how the operation was resolved from what is beside its record. The checkpoints are left.
+func (e *Entry) showResolved(beside map[string][]byte) error {
+	stored, ok := beside[resolvedField]
+	delete(beside, resolvedField)
+	if !ok {
+		return nil
+	}
+	e.Size += int64(len(stored))
+	e.Resolved = new(Resolved)
+	return e.Resolved.UnmarshalBinary(stored)
 }
 
 // Forget implements [Inspector]. One script compares and removes the record, by the clock of Redis. A forgotten answer
@@ -174,12 +194,20 @@ func (s *RedisStore) Resolve(ctx context.Context, asked Entry, r Resolution) err
 		return s.fault
 	}
 	var response []byte
+	var marks []string
 	if r.Response != nil {
 		response, _ = r.Response.MarshalBinary() // never fails
+	} else {
+		marks = asked.OpenMarks()
 	}
+	resolved, _ := r.Resolved(asked).MarshalBinary() // never fails
 	name := s.name(asked.Digest)
-	verdict, _, err := s.conn.RunCopied(ctx, redisscript.Resolve, name, stepsName(name), s.half(name), asked.Attempt,
-		asked.Created.UnixMilli(), recordline.AppendToken(nil), milliseconds(r.TTL), response, ResolutionNote, r.Note)
+	args := []any{stepsName(name), s.half(name), asked.Attempt, asked.Created.UnixMilli(), recordline.AppendToken(nil),
+		milliseconds(r.TTL), response, resolved}
+	for _, mark := range marks {
+		args = append(args, mark)
+	}
+	verdict, _, err := s.conn.RunCopied(ctx, redisscript.Resolve, name, args...)
 	return changed(verdict, err)
 }
 

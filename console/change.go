@@ -16,12 +16,21 @@ import (
 	"github.com/idempotency-go/idempotency/resolve"
 )
 
-// confirmations are shown after a change, by what the form has asked for.
-var confirmations = map[string]string{
-	"answer":       "Resolved: it has happened, and retries get the answer.",
-	"tombstone":    "Resolved: it has happened, and retries are refused with 409 not-replayable.",
-	"not-happened": "Resolved: it has not happened, and the next request runs it.",
-	"forget":       "Forgotten.",
+// confirm returns what is said after a change. The record says whether the change was made, because anybody can make an
+// address of this console.
+func confirm(asked string, e idempotency.Entry) string {
+	switch r := e.Resolved; {
+	case asked != "resolved" || r == nil:
+		return ""
+	case !r.Happened && e.State == idempotency.StateReleased:
+		return "Resolved: it has not happened, and the next request runs it."
+	case !r.Happened: // it runs, or has run, since
+		return ""
+	case e.Response != nil && e.Response.Omitted:
+		return "Resolved: it has happened, and retries are refused with 409 not-replayable."
+	default:
+		return "Resolved: it has happened, and retries get the answer."
+	}
 }
 
 // change makes one change to the operation of a form, if that is still what the page has shown.
@@ -59,7 +68,7 @@ func (c *Console) change(v *visit) {
 		c.refuseChange(v, err, back)
 		return
 	}
-	v.see(back + "&done=" + form.Get("do"))
+	v.see(back + "&done=resolved")
 }
 
 // refusals are the errors by which a store says that it has changed nothing.
@@ -83,18 +92,14 @@ func (c *Console) refuseChange(v *visit, err error, back string) {
 	c.fail(v, err, back)
 }
 
-// room returns how long a reason may be, next to the name of the operator.
-func room(operator string) int { return max(1, 253-len(operator)) }
-
 // read returns the change that a form asks for. The error says what is wrong with the form.
 func (c *Console) read(form url.Values, operator string) (func(context.Context, idempotency.Entry) error, error) {
-	by := resolve.By{Operator: operator, Reason: form.Get("reason")}
-	note, err := by.Note()
+	by, err := resolve.By{Operator: operator, Reason: form.Get("reason")}.Clean()
 	if err != nil {
-		return nil, fmt.Errorf("a reason is needed, of at most %d characters of ASCII", room(operator))
+		return nil, fmt.Errorf("a reason is needed, of at most %d bytes", idempotency.MaxReason)
 	}
 	if form.Get("do") == "forget" {
-		return func(ctx context.Context, e idempotency.Entry) error { return c.forget(ctx, e, note) }, nil
+		return func(ctx context.Context, e idempotency.Entry) error { return c.forget(ctx, e, by) }, nil
 	}
 	if c.resolver == nil {
 		return nil, errors.New("this store cannot resolve operations")
@@ -113,12 +118,13 @@ func (c *Console) read(form url.Values, operator string) (func(context.Context, 
 	return func(ctx context.Context, e idempotency.Entry) error { return c.resolver.Happened(ctx, e, resp, by) }, err
 }
 
-func (c *Console) forget(ctx context.Context, e idempotency.Entry, note string) error {
+func (c *Console) forget(ctx context.Context, e idempotency.Entry, by resolve.By) error {
 	if err := c.store.Forget(ctx, e); err != nil {
 		return err
 	}
 	c.log(ctx, slog.LevelInfo, "idempotency: forgotten", slog.String("operation", e.OperationID().String()),
-		slog.Int("attempt", e.Attempt), slog.String("state", string(e.State)), slog.String("note", note))
+		slog.Int("attempt", e.Attempt), slog.String("state", string(e.State)),
+		slog.String("operator", by.Operator), slog.String("reason", by.Reason))
 	return nil
 }
 

@@ -40,13 +40,13 @@ func TestChanges(t *testing.T) {
 			answer, "Resolved: it has happened, and retries get the answer.", idempotency.StateCompleted, 201,
 			&idempotency.Response{
 				Status: 201, Header: "Content-Type: application/json\nLocation: /payments/17\n",
-				Body: []byte("{\n\"receipt\": \"R-17\"}\n"), Note: "bob: it is in the list",
+				Body: []byte("{\n\"receipt\": \"R-17\"}\n"),
 			},
 		},
 		"tombstone": {[]string{"status", "202"}, "Resolved: it has happened, and retries are refused with 409 not-replayable.",
-			idempotency.StateCompleted, 202, &idempotency.Response{Status: 202, Omitted: true, Note: "bob: it is in the list"}},
+			idempotency.StateCompleted, 202, &idempotency.Response{Status: 202, Omitted: true}},
 		"not-happened": {nil, "Resolved: it has not happened, and the next request runs it.", idempotency.StateReleased, 0, nil},
-		"forget":       {nil, "Forgotten.", "", 0, nil},
+		"forget":       {nil, "", "", 0, nil},
 	} {
 		t.Run(button, func(t *testing.T) {
 			t.Parallel()
@@ -57,7 +57,7 @@ func TestChanges(t *testing.T) {
 			form := d.form(d.get(addressOf(order)).page, button, append(want.fields, "reason", " it is in the list ")...)
 			got := d.post("change", form)
 			require.Equal(t, http.StatusSeeOther, got.status, got.text())
-			require.Equal(t, addressOf(order)+"&done="+button, got.header.Get("Location"))
+			require.Equal(t, addressOf(order)+"&done=resolved", got.header.Get("Location"))
 			after := d.get(got.header.Get("Location"))
 			require.Equal(t, want.done, after.done())
 			require.Equal(t, http.StatusConflict, d.post("change", form).status, "once")
@@ -66,15 +66,19 @@ func TestChanges(t *testing.T) {
 			if button == "forget" {
 				require.Equal(t, http.StatusNotFound, after.status)
 				require.Contains(t, d.logged(), `msg="idempotency: forgotten" operation=`+operation+
-					` attempt=1 state=abandoned note="bob: it is in the list"`)
+					` attempt=1 state=abandoned operator=bob reason="it is in the list"`)
+				require.Contains(t, after.text(), "No record")
 				require.Empty(t, d.events)
 				return
 			}
-			require.Contains(t, after.text(), "Note bob: it is in the list")
+			require.Regexp(t, `Resolved it has (not )?happened, attempt 1, .* By bob Reason it is in the list`, after.text())
 			entry := inspect(t, store, order)
 			require.Equal(t, want.state, entry.State)
 			require.Equal(t, want.resp, entry.Response)
-			require.Equal(t, "bob: it is in the list", entry.Note)
+			require.Empty(t, entry.Note)
+			require.Equal(t, "bob", entry.Resolved.Operator)
+			require.Equal(t, "it is in the list", entry.Resolved.Reason)
+			require.Equal(t, button != "not-happened", entry.Resolved.Happened)
 			require.ErrorIs(t, owner.Complete(t.Context(), receipt, time.Hour), idempotency.ErrClaimLost)
 			outcome := idempotency.OutcomeHappened
 			if button == "not-happened" {
@@ -98,7 +102,7 @@ func TestForgetInOtherStates(t *testing.T) {
 	d := newDesk(t, store)
 	for i := range 2 {
 		form := d.form(d.get(addressOf(numbered(i))).page, "forget", "reason", "because")
-		require.Equal(t, "Forgotten.", d.post("change", form).done())
+		require.Contains(t, d.post("change", form).text(), "No record")
 		_, err := store.Inspect(t.Context(), numbered(i))
 		require.ErrorIs(t, err, idempotency.ErrNoRecord)
 	}
@@ -240,7 +244,7 @@ func TestFaultyForms(t *testing.T) {
 	}{
 		"no reason":             {"not-happened", nil, "a reason is needed"},
 		"no reason to forget":   {"forget", []string{"reason", " \t"}, "a reason is needed"},
-		"long reason":           {"not-happened", []string{"reason", strings.Repeat("a", 251)}, "of at most 250 characters"},
+		"long reason":           {"not-happened", []string{"reason", strings.Repeat("a", 1001)}, "of at most 1000 bytes"},
 		"no status":             {"tombstone", []string{"reason", "because"}, "the status is a number from 200 to 599"},
 		"small status":          {"tombstone", []string{"reason", "because", "status", "199"}, "the status is a number"},
 		"large status":          {"answer", []string{"reason", "because", "status", "600"}, "the status is a number"},
@@ -323,12 +327,17 @@ func TestForgedForms(t *testing.T) {
 	}
 }
 
-// Nobody can make the page say that an operation was resolved which is not.
+// Nobody can make the page say that an operation was resolved if the record does not say so.
 func TestForgedConfirmation(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, newStoreWith(t, order))
-	for _, done := range []string{"answer", "tombstone", "not-happened", "forget", "<b>"} {
-		require.Empty(t, d.get(addressOf(order)+"&done="+url.QueryEscape(done)).done())
+	store := newStoreWith(t, order)
+	complete(t, store, numbered(0), receipt)
+	require.NoError(t, begin(t, store, numbered(1), request.Lease).Release(t.Context(), request.TTL))
+	d := newDesk(t, store)
+	for _, key := range []idempotency.Key{order, numbered(0), numbered(1), numbered(2)} {
+		for _, done := range []string{"resolved", "answer", "tombstone", "not-happened", "forget", "<b>"} {
+			require.Empty(t, d.get(addressOf(key)+"&done="+url.QueryEscape(done)).done())
+		}
 	}
 }
 
@@ -413,7 +422,8 @@ func TestRetriesGetWhatWasDecided(t *testing.T) {
 			form.Set("status", "201")
 			form.Set("header", "content-type: application/json\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2; Path=/\r\n")
 			form.Set("body", "{\r\n\"receipt\": \"R-17\"}")
-			require.NotEmpty(t, d.post("change", form).done())
+			changed := d.post("change", form)
+			require.True(t, changed.done() != "" || strings.Contains(changed.text(), "No record"), changed.text())
 			for range 2 {
 				got := pay()
 				require.Equal(t, want.status, got.StatusCode)

@@ -31,7 +31,6 @@ type story struct {
 	Resolvable  bool
 	Forgettable bool
 	Typed       url.Values // what a person has filled in
-	Room        int        // characters for a reason
 }
 
 // step is a checkpoint, for people.
@@ -48,10 +47,9 @@ func (c *Console) story(v *visit) {
 		return
 	}
 	entry, err := c.inspect(v.r.Context(), digest)
-	done := confirmations[asked.Get("done")]
 	switch {
 	case errors.Is(err, idempotency.ErrNoRecord):
-		v.write(http.StatusNotFound, page{Title: "No record", Done: done, Back: "./", Fault: "No record of this " +
+		v.write(http.StatusNotFound, page{Title: "No record", Back: "./", Fault: "No record of this " +
 			"operation was found: it has expired, was forgotten, or never was. The next request with its key is executed."})
 	case err != nil && !errors.Is(err, idempotency.ErrRecordInvalid):
 		c.fail(v, err, "./")
@@ -61,16 +59,13 @@ func (c *Console) story(v *visit) {
 		if s.Name != "" {
 			s.Downstream = idempotency.Operation{ID: entry.OperationID()}.DownstreamKey(s.Name)
 		}
-		if entry.State == idempotency.StateAbandoned { // whoever has made this address
-			done = ""
-		}
-		v.write(http.StatusOK, page{Title: s.title(), Done: done, Story: s})
+		v.write(http.StatusOK, page{Title: s.title(), Done: confirm(asked.Get("done"), entry), Story: s})
 	}
 }
 
 // tell makes the story of an entry.
 func (c *Console) tell(v *visit, e idempotency.Entry, damaged bool) *story {
-	s := &story{Entry: e, Damaged: damaged, Seen: version(e), Steps: stepsOf(e.Steps), Room: room(v.operator)}
+	s := &story{Entry: e, Damaged: damaged, Seen: version(e), Steps: stepsOf(e.Steps)}
 	reuses := c.reusesOf(e.Digest)
 	s.Reused, s.Reuses = len(reuses), reuses[:min(len(reuses), reusesShown)]
 	s.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned

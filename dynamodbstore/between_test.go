@@ -101,7 +101,7 @@ func TestRecordChangesInBetween(t *testing.T) {
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
 			s.inject("UpdateItem", behind(func() { require.NoError(t, owner.Complete(ctx, answer, time.Hour)) }))
-			not := idempotency.Resolution{Note: "no charge", TTL: time.Hour}
+			not := idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 			require.ErrorIs(t, store.Resolve(ctx, entry, not), idempotency.ErrEntryChanged)
 			requireReplay(t, store, "key", answer)
 		},
@@ -111,11 +111,11 @@ func TestRecordChangesInBetween(t *testing.T) {
 			entry, err := store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
 			s.inject("UpdateItem", behind(func() { stores(t, owner, "second", "2") }))
-			require.NoError(t, store.Resolve(ctx, entry, idempotency.Resolution{Note: "no charge", TTL: time.Hour}))
+			require.NoError(t, store.Resolve(ctx, entry, idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}))
 			entry, err = store.Inspect(ctx, keyOf("key"))
 			require.NoError(t, err)
 			require.Len(t, entry.Steps, 2)
-			require.Equal(t, "no charge", entry.Note)
+			require.Equal(t, "no charge", entry.Resolved.Reason)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -68,7 +68,7 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 // listed are the attributes of a listing.
 var listed = strings.Join([]string{
 	digestName, userName, endpointName, keyName, attemptName, fingerprintName, tokenName, createdName, leaseName,
-	expiresName, sizeName, statusName, noteName, stepsSizeName,
+	expiresName, sizeName, statusName, noteName, stepsSizeName, resolvedSize,
 }, ", ")
 
 // List implements [idempotency.Inspector]. It needs the permission dynamodb:Scan. It reads the whole table, or as much of it
@@ -165,14 +165,14 @@ func (l *listing) compare(a, b idempotency.Entry) int {
 func listedEntry(item map[string]value, now int64) (idempotency.Entry, error) {
 	d := decoder{item: item}
 	digest, size, status := d.bytes(digestName), d.optional(sizeName), d.optional(statusName)
-	steps, note := d.optional(stepsSizeName), d.text(noteName)
+	steps, resolved, note := d.optional(stepsSizeName), d.optional(resolvedSize), d.text(noteName)
 	seen, err := decode(item, now)
 	if err := errors.Join(d.err, err); err != nil || len(digest) != sha256.Size {
 		return idempotency.Entry{}, sqlstore.Invalid("digest of %d bytes: %v", len(digest), err)
 	}
 	seen.Response = sql.Null[[]byte]{Valid: size.Valid}
 	e, err := seen.Listed([sha256.Size]byte(digest))
-	e.Size = seen.NamesSize() + size.Int64 + steps.Int64
+	e.Size = seen.NamesSize() + size.Int64 + steps.Int64 + resolved.Int64
 	if size.Valid {
 		e.Status, e.Note = int(status.Int64), note
 	}

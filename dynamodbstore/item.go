@@ -34,6 +34,8 @@ const (
 	noteName        = "answer_note"
 	stepsName       = "steps" // the checkpoints, one behind the other
 	stepsSizeName   = "steps_size"
+	resolvedName    = "resolved" // who has resolved the operation, and how
+	resolvedSize    = "resolved_size"
 )
 
 // value is what an attribute has.
@@ -55,7 +57,7 @@ func decode(item map[string]value, now int64) (*sqlstore.Seen, error) {
 			Attempt: d.number(attemptName), Fingerprint: d.bytes(fingerprintName), Token: d.bytes(tokenName),
 			Created: d.number(createdName), Lease: d.optional(leaseName), Expires: d.number(expiresName),
 		},
-		Steps: d.bytes(stepsName),
+		Steps: d.bytes(stepsName), Resolved: d.bytes(resolvedName),
 	}
 	if _, completed := item[answerName]; completed {
 		seen.Response = sql.Null[[]byte]{V: d.answer(), Valid: true}

@@ -230,6 +230,9 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Dura
 	if own.Response.Valid || !seen.Counts() {
 		u.removeSteps()
 	}
+	if !seen.Counts() {
+		u.remove(resolvedName, resolvedSize)
+	}
 	put, err := s.change(u)
 	if put && lease > 0 && time.Since(began) > lease/10 {
 		// The lease counts from before the request. If another attempt has taken the key over since, it was not put.
@@ -340,6 +343,7 @@ func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Durati
 	}
 	u := newUpdate(digest).isStill(&seen.Row).hasSteps(len(seen.Steps))
 	u.set(tokenName, binary(own.Token)).expiry(s.after(ttl)).remove(leaseName).setSteps(own.Steps)
+	u.set(resolvedName, binary(own.Resolved)).set(resolvedSize, number(int64(len(own.Resolved))))
 	if err := s.setAnswer(u, own.Response); err != nil {
 		return false, err
 	}

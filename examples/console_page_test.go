@@ -79,7 +79,8 @@ func (o *operator) play(picture string) {
 	o.fill("#answer-reason", "ch_17 is in the provider's list")
 	o.follow("button[value=answer]", http.StatusOK)
 	require.Equal(o.t, "Resolved: it has happened, and retries get the answer.", o.text(".done"))
-	require.Contains(o.t, o.text("main"), "alice: ch_17 is in the provider's list")
+	require.Contains(o.t, o.text("main"), "alice")
+	require.Contains(o.t, o.text("main"), "ch_17 is in the provider's list")
 	entry := o.entry(0)
 	require.Equal(o.t, `201 Content-Type: application/json {"receipt": "R-17"}`,
 		fmt.Sprint(entry.Status, " ", strings.TrimSpace(string(entry.Response.Header)), " ", string(entry.Response.Body)))
@@ -103,7 +104,7 @@ func (o *operator) play(picture string) {
 	o.press(o, "details summary")
 	o.fill("#forget-reason", "a test")
 	o.follow("button[value=forget]", http.StatusNotFound)
-	require.Equal(o.t, "Forgotten.", o.text(".done"))
+	require.Contains(o.t, o.text("main"), "was forgotten")
 	o.requireAccessible()
 
 	o.visit(o.home())

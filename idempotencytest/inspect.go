@@ -44,6 +44,29 @@ var inspectCases = []testCase{{
 		t.next(own, takingOver(request))
 	},
 }, {
+	name: "inspect/same record",
+	rule: "Inspect and Begin agree on the attempt and on the creation of a record, to the last digit.",
+	check: func(t *trial) {
+		agree := func() {
+			record, entry := t.refused(request).Record, t.inspect().Entry
+			if entry.Attempt != record.Attempt || !entry.Created.Equal(record.Created) {
+				t.failf("Inspect says attempt %d of %v, and Begin says attempt %d of %v",
+					entry.Attempt, entry.Created, record.Attempt, record.Created)
+			}
+		}
+		if t.kind == leased {
+			own := t.lapsed()
+			agree()
+			next := t.nextLapsed(own, takingOver(request))
+			agree()
+			t.next(next, takingOver(request))
+			agree()
+			t = t.at(freshKey())
+		}
+		t.complete(t.claim(request), sample())
+		agree()
+	},
+}, {
 	name: "inspect/released",
 	rule: "An operation that may be tried again is shown as released.",
 	only: leased,

@@ -20,6 +20,7 @@ var inspectorBugs = map[string][]string{
 	},
 	"inspect/next attempt":             {"entry is of the first attempt", "entry was created with its attempt"},
 	"inspect/abandoned":                {"lapse is not shown", "inspecting forgets what was abandoned"},
+	"inspect/same record":              {"creation is a microsecond late", "entry is of the first attempt"},
 	"inspect/released":                 {"released seems abandoned", "remaining time is that of the claim"},
 	"inspect/completed":                {"response is not shown", "completed when created", "completed now", "size is that of the key"},
 	"inspect/refusal":                  {"refusals seem released", "status is 200"},

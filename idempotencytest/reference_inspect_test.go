@@ -93,7 +93,7 @@ func (r *reference) entry(key idempotency.Key, e *entry, now time.Time) idempote
 	shown := idempotency.Entry{
 		Key: key, Digest: key.Digest(), State: idempotency.StateAbandoned,
 		Attempt: e.Attempt, Created: e.Created, Fingerprint: e.Fingerprint,
-		Remaining: e.ttl.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)),
+		Remaining: e.ttl.Sub(now), Size: int64(len(key.User) + len(key.Endpoint) + len(key.ID)), Resolved: e.resolved,
 	}
 	switch {
 	case e.Response != nil:
@@ -103,9 +103,6 @@ func (r *reference) entry(key idempotency.Key, e *entry, now time.Time) idempote
 		shown.State = idempotency.StateReleased
 	case e.lease.After(now):
 		shown.State, shown.LeaseLeft = idempotency.StateRunning, e.lease.Sub(now)
-	}
-	if e.Response == nil {
-		shown.Note = e.note
 	}
 	r.distort(&shown, e)
 	return shown
@@ -149,6 +146,8 @@ func (r *reference) distort(shown *idempotency.Entry, e *entry) {
 		shown.Fingerprint = idempotency.Fingerprint{}
 	case "entry is of the first attempt":
 		shown.Attempt = 1
+	case "creation is a microsecond late":
+		shown.Created = shown.Created.Add(time.Microsecond)
 	case "entry was created with its attempt":
 		shown.Created = e.owner.claimed.lease.Add(-long)
 	case "completed when created":

@@ -11,9 +11,10 @@ import (
 
 // reference is a leased store, and keeps the contract unless bug names one of the faults in its code.
 type reference struct {
-	bug     string
-	mu      sync.Mutex
-	entries map[idempotency.Key]*entry
+	bug      string
+	mu       sync.Mutex
+	entries  map[idempotency.Key]*entry
+	resolved *idempotency.Resolved // the last one of any operation
 }
 
 func newReference(bug string) *reference {
@@ -31,7 +32,7 @@ type entry struct {
 	released   bool
 	lease, ttl time.Time // their ends
 	retention  time.Duration
-	note       string // of the last resolution
+	resolved   *idempotency.Resolved
 }
 
 func (r *reference) record(e *entry, now time.Time) idempotency.Record {
@@ -109,6 +110,12 @@ func (r *reference) Begin(
 	}
 	e.lease = now.Add(a.Lease)
 	e.released = false
+	if r.has("claiming forgets the resolution") {
+		e.resolved = nil
+	}
+	if r.has("resolution outlives the record") {
+		e.resolved = r.resolved
+	}
 	e.owner = &referenceClaim{store: r, key: key}
 	e.owner.claimed = *e
 	if ctx.Err() != nil && r.has("unanswered claim cannot be released") {
@@ -272,6 +279,13 @@ func (c *referenceClaim) Complete(_ context.Context, resp idempotency.Response, 
 			c.store.pause()
 		}
 		e.Response = &resp
+		switch {
+		case has("completing forgets the resolution"):
+			e.resolved = nil
+		case has("note of a handler is the reason") && e.resolved != nil:
+			forged := *e.resolved
+			forged.Reason, e.resolved = resp.Note, &forged
+		}
 		if !has("lease outlives completion") {
 			e.lease = now
 		}

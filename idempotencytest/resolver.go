@@ -1,8 +1,11 @@
 package idempotencytest
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -30,20 +33,24 @@ func resolverCasesFor(kind kind) []testCase {
 	return only(kind, slices.Concat(resolveCases, resolveRaceCases))
 }
 
-// found is the answer of an operator.
+// found is the answer of an operator, with a note that is not about who has resolved the operation.
 func found() idempotency.Response {
 	resp := sample()
-	resp.Note = "alice: found at the provider"
+	resp.Note = "charge ch_17"
 	return resp
 }
 
+// happened is the resolution of an operator who has found the answer.
 func happened(resp idempotency.Response) idempotency.Resolution {
-	return idempotency.Resolution{Response: &resp, TTL: long}
+	return idempotency.Resolution{Response: &resp, Operator: "alice", Reason: "found at the provider", At: someTime, TTL: long}
 }
 
-func notHappened(note string) idempotency.Resolution {
-	return idempotency.Resolution{Note: note, TTL: long}
+func notHappened(operator, reason string) idempotency.Resolution {
+	return idempotency.Resolution{Operator: operator, Reason: reason, At: someTime, TTL: long}
 }
+
+// someTime is one in the microseconds that a store keeps.
+var someTime = time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
 
 var resolveCases = []testCase{{
 	name: "resolve/happened",
@@ -56,6 +63,7 @@ var resolveCases = []testCase{{
 		seen := t.inspectAs(idempotency.StateCompleted, own)
 		t.hasAnswer(seen, found())
 		t.isKeptFor(seen, long, own.asked, seen.asked)
+		t.isResolved(seen, own, happened(found()))
 	},
 }, {
 	name: "resolve/happened, without the answer",
@@ -63,7 +71,7 @@ var resolveCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
-		resp := idempotency.Response{Status: 201, Omitted: true, Note: "alice: charged"}
+		resp := idempotency.Response{Status: 201, Omitted: true, Note: "charge ch_17"}
 		t.resolve(t.abandoned(own), happened(resp))
 		t.replays(own, resp)
 	},
@@ -73,9 +81,9 @@ var resolveCases = []testCase{{
 	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
-		t.resolve(t.abandoned(own), notHappened("bob: no charge"))
-		seen := t.inspect()
-		t.isReleased(seen, own, "bob: no charge")
+		t.resolve(t.abandoned(own), notHappened("bob", "no charge"))
+		seen := t.inspectAs(idempotency.StateReleased, own)
+		t.isResolved(seen, own, notHappened("bob", "no charge"))
 		t.isKeptFor(seen, long, own.asked, seen.asked)
 		t.isAbandoned(t.refused(another), own)
 		next := t.next(own, request)
@@ -84,8 +92,44 @@ var resolveCases = []testCase{{
 		t.replays(next, receipt("after all"))
 	},
 }, {
+	name: "resolve/who and why",
+	rule: "Who has resolved an operation, and why, stays in the record while later attempts run, fail and complete. A note " +
+		"of a handler is something else.",
+	only: leased,
+	check: func(t *trial) {
+		own, verdict := t.lapsed(), notHappened("bob", "no charge")
+		t.resolve(t.abandoned(own), verdict)
+		own2 := t.next(own, request)
+		t.isResolved(t.inspectAs(idempotency.StateRunning, own2), own, verdict)
+		t.release(own2)
+		t.isResolved(t.inspectAs(idempotency.StateReleased, own2), own, verdict)
+		own3 := t.nextLapsed(own2, request)
+		t.isResolved(t.inspectAs(idempotency.StateAbandoned, own3), own, verdict)
+		own4 := t.extend(t.next(own3, takingOver(request)), long)
+		resp := noted("bob: it is all right")
+		t.complete(own4, resp)
+		seen := t.inspectAs(idempotency.StateCompleted, own4)
+		t.hasAnswer(seen, resp)
+		t.isResolved(seen, own, verdict)
+		t.replays(own4, resp)
+	},
+}, {
+	name: "resolve/who and why, visible text",
+	rule: "Operator and reason are kept byte for byte. Neither need be there.",
+	only: leased,
+	check: func(t *trial) {
+		for _, verdict := range []idempotency.Resolution{
+			notHappened("", ""), notHappened("Zoë", `"日本語" \ 'a'`), notHappened(strings.Repeat("x", 255), strings.Repeat("é", 500)),
+		} {
+			t := t.at(freshKey())
+			own := t.lapsed()
+			t.resolve(t.abandoned(own), verdict)
+			t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, verdict)
+		}
+	},
+}, {
 	name: "resolve/steps",
-	rule: "Checkpoints stay if the operation has not happened, and the note is none of them. The answer removes them.",
+	rule: "Checkpoints stay if the operation has not happened. The answer removes them.",
 	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
@@ -93,29 +137,87 @@ var resolveCases = []testCase{{
 			return
 		}
 		t.stores(own, "charge", "17", "17")
-		t.resolve(t.abandoned(own), notHappened("bob: the first"))
-		t.isReleased(t.inspect(), own, "bob: the first")
+		t.resolve(t.abandoned(own), notHappened("bob", "the first"))
+		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("bob", "the first"))
 		next := t.nextLapsed(own, request)
-		t.has(t.next(next, takingOver(request)), map[string]string{"charge": "17"})
-		next.Attempt++
-		last := t.inspect().Entry
-		if len(last.Steps) != 1 || last.Steps[0].Name != "charge" || last.Note != "bob: the first" {
-			t.failf("the steps are %v, and the note is %q", last.Steps, last.Note)
-		}
+		t.shows("charge")
+		last := t.nextLapsed(next, takingOver(request))
+		t.has(last, map[string]string{"charge": "17"})
+		t.resolve(t.abandoned(last), happened(found()))
+		t.shows()
+		t.isResolved(t.inspectAs(idempotency.StateCompleted, last), last, happened(found()))
 	},
 }, {
-	name: "resolve/again",
-	rule: "An operation that is uncertain again is resolved again: the last note counts, and the answer has its own.",
+	name: "resolve/steps that were begun",
+	rule: "Of an operation that has not happened, the marks are removed that the entry names and that have no result. A mark " +
+		"stays which the owner has stored since.",
 	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
-		t.resolve(t.abandoned(own), notHappened("bob: the first"))
+		if _, ok := own.claim.(idempotency.Checkpointer); !ok || !t.canInspect() {
+			return
+		}
+		for _, name := range []string{"charge?", "charge", "mail?", "reserve"} {
+			t.stores(own, name, "of "+name, "of "+name)
+		}
+		entry := t.abandoned(own)
+		t.stores(own, "ship?", "of ship?", "of ship?")
+		t.resolve(entry, notHappened("bob", "no mail"))
+		t.shows("charge", "charge?", "reserve", "ship?")
+		t.has(t.next(own, request), map[string]string{
+			"charge": "of charge", "charge?": "of charge?", "reserve": "of reserve", "ship?": "of ship?",
+		})
+
+		t = t.at(freshKey())
+		own = t.lapsed()
+		t.stores(own, "mail?", "of mail?", "of mail?")
+		t.resolve(t.abandoned(own), notHappened("bob", "no mail"))
+		t.shows()
+		own = t.next(own, request)
+		t.has(own, nil)
+		t.stores(own, "mail?", "again", "again")
+	},
+}, {
+	name: "resolve/again",
+	rule: "An operation that is uncertain again is resolved again: the last resolution counts.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.lapsed()
+		t.resolve(t.abandoned(own), notHappened("bob", "the first"))
 		own = t.nextLapsed(own, request)
-		t.resolve(t.abandoned(own), notHappened("carol: the second, which is longer"))
-		t.isReleased(t.inspect(), own, "carol: the second, which is longer")
+		second := notHappened("carol", "the second, which is longer")
+		t.resolve(t.abandoned(own), second)
+		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, second)
 		own = t.nextLapsed(own, request)
 		t.resolve(t.abandoned(own), happened(found()))
-		t.hasAnswer(t.inspectAs(idempotency.StateCompleted, own), found())
+		seen := t.inspectAs(idempotency.StateCompleted, own)
+		t.hasAnswer(seen, found())
+		t.isResolved(seen, own, happened(found()))
+	},
+}, {
+	name: "resolve/another operation",
+	rule: "A new operation with the key was resolved by nobody.",
+	only: leased,
+	check: func(t *trial) {
+		own, brief := t.lapsed(), notHappened("bob", "no charge")
+		brief.TTL = short
+		t.resolve(t.abandoned(own), brief)
+		t.until("the record expires", func() bool {
+			_, err := t.inspector().Inspect(t.ctx, t.key)
+			return errors.Is(err, idempotency.ErrNoRecord)
+		})
+		own = t.claim(request)
+		t.isUnresolved(t.inspectAs(idempotency.StateRunning, own))
+		t.complete(own, receipt("of another operation"))
+		t.isUnresolved(t.inspectAs(idempotency.StateCompleted, own))
+
+		t = t.at(freshKey())
+		own = t.lapsed()
+		t.resolve(t.abandoned(own), happened(found()))
+		t.forget(t.inspect().Entry)
+		t.later()
+		own = t.claim(request)
+		t.isUnresolved(t.inspectAs(idempotency.StateRunning, own))
 	},
 }, {
 	name: "resolve/late owner",
@@ -129,12 +231,12 @@ var resolveCases = []testCase{{
 
 		t = t.at(freshKey())
 		old = t.lapsed()
-		t.resolve(t.abandoned(old), notHappened("bob: no charge"))
+		t.resolve(t.abandoned(old), notHappened("bob", "no charge"))
 		t.loses(old)
 		if _, ok := old.claim.(idempotency.Checkpointer); ok {
 			t.isFenced(old)
 		}
-		t.isReleased(t.inspect(), old, "bob: no charge")
+		t.isResolved(t.inspectAs(idempotency.StateReleased, old), old, notHappened("bob", "no charge"))
 		t.runs(t.next(old, request))
 	},
 }, {
@@ -155,6 +257,7 @@ var resolveCases = []testCase{{
 		if diff := difference(*seen.Response, found()); diff != "" {
 			t.failf("the response is not that of the operator: %s", diff)
 		}
+		t.isResolved(inspected{Entry: seen}, own, happened(found()))
 	},
 }, {
 	name: "resolve/running",
@@ -178,7 +281,7 @@ var resolveCases = []testCase{{
 		entry := t.abandoned(own)
 		own = t.nextLapsed(own, takingOver(request))
 		t.refuses(entry, idempotency.ErrEntryChanged)
-		t.abandoned(own)
+		t.isUnresolved(inspected{Entry: t.abandoned(own)})
 	},
 }, {
 	name: "resolve/decided",
@@ -199,9 +302,9 @@ var resolveCases = []testCase{{
 		t = t.at(freshKey())
 		own = t.lapsed()
 		entry := t.abandoned(own)
-		t.resolve(entry, notHappened("bob: no charge"))
+		t.resolve(entry, notHappened("carol", "no charge"))
 		t.refuses(entry, idempotency.ErrEntryChanged)
-		t.isReleased(t.inspect(), own, "bob: no charge")
+		t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("carol", "no charge"))
 	},
 }, {
 	name: "resolve/no record",
@@ -290,7 +393,7 @@ var resolveRaceCases = []testCase{{
 			entry := t.abandoned(own)
 			var one, other error
 			atOnce(round, func() { one = t.resolver().Resolve(t.ctx, entry, happened(found())) }, func() {
-				other = t.resolver().Resolve(t.ctx, entry, notHappened("bob: no charge"))
+				other = t.resolver().Resolve(t.ctx, entry, notHappened("bob", "no charge"))
 			})
 			if one == nil {
 				t.says("Resolve", other, idempotency.ErrEntryChanged)
@@ -299,7 +402,7 @@ var resolveRaceCases = []testCase{{
 			}
 			t.says("Resolve", one, idempotency.ErrEntryChanged)
 			t.succeeds("Resolve", other)
-			t.isReleased(t.inspect(), own, "bob: no charge")
+			t.isResolved(t.inspectAs(idempotency.StateReleased, own), own, notHappened("bob", "no charge"))
 		}
 	},
 }}
@@ -312,13 +415,9 @@ func (t *trial) resolve(entry idempotency.Entry, resolution idempotency.Resoluti
 	t.succeeds("Resolve", t.resolver().Resolve(t.ctx, entry, resolution))
 }
 
-// abandoned returns the entry of an operation, which must be abandoned. It may have the note of an earlier resolution.
+// abandoned returns the entry of an operation, which must be abandoned.
 func (t *trial) abandoned(own answer) idempotency.Entry {
-	entry := t.inspect().Entry
-	bare := entry
-	bare.Note = ""
-	t.isEntry(bare, idempotency.StateAbandoned, own)
-	return entry
+	return t.inspectAs(idempotency.StateAbandoned, own).Entry
 }
 
 // byDigest returns the entry that is found by the digest of the key alone.
@@ -332,21 +431,28 @@ func (t *trial) byDigest(state idempotency.State, own answer) idempotency.Entry 
 // refuses checks the error of both kinds of resolution.
 func (t *trial) refuses(entry idempotency.Entry, want error) {
 	t.says("Resolve", t.resolver().Resolve(t.ctx, entry, happened(found())), want)
-	t.says("Resolve", t.resolver().Resolve(t.ctx, entry, notHappened("bob: no charge")), want)
+	t.says("Resolve", t.resolver().Resolve(t.ctx, entry, notHappened("bob", "no charge")), want)
 }
 
-// isReleased checks that an entry is that of an operation that has not happened.
-func (t *trial) isReleased(seen inspected, own answer, note string) {
-	if seen.Note != note {
-		t.failf("the note is %q, not %q", seen.Note, note)
+// isResolved checks what an entry says of the resolution that ended the attempt of own.
+func (t *trial) isResolved(seen inspected, own answer, r idempotency.Resolution) {
+	want := idempotency.Resolved{
+		Happened: r.Response != nil, Attempt: own.Attempt, At: r.At, Operator: r.Operator, Reason: r.Reason,
 	}
-	for _, step := range seen.Steps {
-		if step.Name == idempotency.ResolutionNote {
-			t.failf("the note is shown as a step")
-		}
+	switch got := seen.Resolved; {
+	case got == nil:
+		t.failf("the entry does not say that %q has resolved the operation", r.Operator)
+	case !got.At.Equal(want.At):
+		t.failf("the operation was resolved at %v, not at %v", got.At, want.At)
+	case got.Happened != want.Happened, got.Attempt != want.Attempt, got.Operator != want.Operator, got.Reason != want.Reason:
+		t.failf("of the resolution %+v, the entry says %+v", want, *got)
 	}
-	seen.Note = ""
-	t.isEntry(seen.Entry, idempotency.StateReleased, own)
+}
+
+func (t *trial) isUnresolved(seen inspected) {
+	if seen.Resolved != nil {
+		t.failf("the entry says that the operation was resolved: %+v", *seen.Resolved)
+	}
 }
 
 // nextLapsed claims the next attempt at the operation of own, and returns when its lease has run out.

@@ -10,21 +10,36 @@ import (
 
 // resolverBugs names the faults in the resolver of the reference store, by a case that must fail for them.
 var resolverBugs = map[string][]string{
-	"resolve/happened":                     {"resolving does nothing", "resolved answer has no note", "resolving keeps the lifetime"},
+	"resolve/happened": {
+		"resolving does nothing", "resolved answer has no note", "resolving keeps the lifetime", "resolution is another one",
+	},
 	"resolve/happened, without the answer": {"resolved answer is not omitted"},
-	"resolve/not happened":                 {"resolving forgets", "resolving frees the key", "note of a resolution is lost"},
-	"resolve/steps":                        {"note is a step"},
-	"resolve/again":                        {"first resolution counts"},
-	"resolve/late owner":                   {"resolving leaves the claim"},
-	"resolve/by digest":                    {"digests are not found"},
-	"resolve/running":                      {"running is resolved"},
-	"resolve/taken over":                   {"attempt is not compared"},
-	"resolve/decided":                      {"released is resolved", "completed is resolved"},
-	"resolve/no record":                    {"resolving nothing succeeds"},
-	"resolve/new operation":                {"time of creation is not compared"},
-	"resolve/during Begin":                 {"resolving checks, then writes"},
-	"resolve/during Complete":              {"resolving checks, then writes"},
-	"resolve/twice at once":                {"resolving checks, then writes"},
+	"resolve/not happened":                 {"resolving forgets", "resolving frees the key", "resolution is lost"},
+	"resolve/who and why": {
+		"claiming forgets the resolution", "completing forgets the resolution", "note of a handler is the reason",
+	},
+	"resolve/who and why, visible text": {"reason is cut"},
+	"resolve/steps":                     {"answer leaves the steps"},
+	"resolve/steps that were begun":     {"marks stay", "marks are removed that nobody has seen"},
+	"resolve/again":                     {"first resolution counts"},
+	"resolve/another operation":         {"resolution outlives the record"},
+	"resolve/late owner":                {"resolving leaves the claim"},
+	"resolve/by digest":                 {"digests are not found"},
+	"resolve/running":                   {"running is resolved"},
+	"resolve/taken over":                {"attempt is not compared"},
+	"resolve/decided":                   {"released is resolved", "completed is resolved"},
+	"resolve/no record":                 {"resolving nothing succeeds"},
+	"resolve/new operation":             {"time of creation is not compared"},
+	"resolve/during Begin":              {"resolving checks, then writes"},
+	"resolve/during Complete":           {"resolving checks, then writes"},
+	"resolve/twice at once":             {"resolving checks, then writes"},
+}
+
+// stepBugs are faults of a store that keeps checkpoints, which the reference store does not.
+var stepBugs = map[string]func() idempotency.Store{
+	"answer leaves the steps":                func() idempotency.Store { return leavesSteps{newMemory()} },
+	"marks stay":                             func() idempotency.Store { return leavesMarks{newMemory()} },
+	"marks are removed that nobody has seen": func() idempotency.Store { return seesMarks{newMemory()} },
 }
 
 // TestResolverBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
@@ -36,8 +51,8 @@ func TestResolverBugs(t *testing.T) {
 			t.Run(caughtBy+" "+bug, func(t *testing.T) {
 				t.Parallel()
 				newStore := func() idempotency.Store { return newReference(bug) }
-				if bug == "note is a step" {
-					newStore = func() idempotency.Store { return noteAsStep{newMemory()} }
+				if buggy, ok := stepBugs[bug]; ok {
+					newStore = buggy
 				}
 				err := resolverViolations(t, newStore, caughtBy)[caughtBy]
 				if err == nil {
@@ -76,15 +91,33 @@ func newMemory() *idempotency.MemoryStore {
 	return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 }
 
-// noteAsStep shows the note of a resolution as if it were a step.
-type noteAsStep struct{ *idempotency.MemoryStore }
+// leavesSteps shows a step of an operation that has its answer.
+type leavesSteps struct{ *idempotency.MemoryStore }
 
-func (s noteAsStep) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+func (s leavesSteps) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	entry, err := s.MemoryStore.Inspect(ctx, key)
-	if entry.Note != "" {
-		entry.Steps = append(entry.Steps, idempotency.StepSize{Name: idempotency.ResolutionNote, Bytes: len(entry.Note)})
+	if entry.State == idempotency.StateCompleted {
+		entry.Steps = []idempotency.StepSize{{Name: "charge"}}
 	}
 	return entry, err
+}
+
+// leavesMarks removes no mark.
+type leavesMarks struct{ *idempotency.MemoryStore }
+
+func (s leavesMarks) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
+	entry.Steps = nil
+	return s.MemoryStore.Resolve(ctx, entry, r)
+}
+
+// seesMarks removes every mark that is there when an operation is resolved.
+type seesMarks struct{ *idempotency.MemoryStore }
+
+func (s seesMarks) Resolve(ctx context.Context, entry idempotency.Entry, r idempotency.Resolution) error {
+	if now, err := s.Inspect(ctx, entry.Key); err == nil {
+		entry.Steps = now.Steps
+	}
+	return s.MemoryStore.Resolve(ctx, entry, r)
 }
 
 var _ idempotency.Resolver = (*reference)(nil)
@@ -138,14 +171,9 @@ func (r *reference) Resolve(_ context.Context, asked idempotency.Entry, resoluti
 		e.ttl = now.Add(2 * resolution.TTL)
 	}
 	e.lease = now
+	r.keep(e, resolution.Resolved(asked))
 	if resolution.Response == nil {
 		e.released = true
-		if e.note == "" || !r.has("first resolution counts") {
-			e.note = resolution.Note
-		}
-		if r.has("note of a resolution is lost") {
-			e.note = ""
-		}
 		return nil
 	}
 	resp := resolution.Response.Clone()
@@ -157,6 +185,19 @@ func (r *reference) Resolve(_ context.Context, asked idempotency.Entry, resoluti
 	}
 	e.Response, e.released = &resp, false
 	return nil
+}
+
+// keep keeps who has resolved an operation, and why.
+func (r *reference) keep(e *entry, resolved idempotency.Resolved) {
+	switch {
+	case r.has("resolution is lost"), e.resolved != nil && r.has("first resolution counts"):
+		return
+	case r.has("resolution is another one"):
+		resolved.Happened = false
+	case r.has("reason is cut"):
+		resolved.Reason = resolved.Reason[:min(255, len(resolved.Reason))]
+	}
+	e.resolved, r.resolved = &resolved, &resolved
 }
 
 // unresolvable returns why an entry is not resolved.

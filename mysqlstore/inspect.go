@@ -50,14 +50,14 @@ func (t *Table) see(ctx context.Context, digest []byte) (*sqlstore.Seen, error) 
 	if err != nil {
 		return nil, err
 	}
-	var checkpoints []byte
+	var checkpoints, resolved []byte
 	var free sql.NullBool
-	row, largest, err := scan(rows, &checkpoints, &free)
+	row, largest, err := scan(rows, &checkpoints, &resolved, &free)
 	if err != nil {
 		return nil, err
 	}
 	t.largest.Store(largest)
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Locked: free.Valid && !free.Bool}, nil
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved, Locked: free.Valid && !free.Bool}, nil
 }
 
 // Forget implements [idempotency.Inspector]. The user of the database needs SELECT and DELETE on the table.

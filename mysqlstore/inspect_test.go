@@ -71,7 +71,7 @@ func inspected(t testing.TB, store idempotency.Inspector, key string) idempotenc
 
 var (
 	happened    = idempotency.Resolution{Response: &idempotency.Response{Status: 201, Body: []byte("found"), Note: "alice: found"}, TTL: time.Hour}
-	notHappened = idempotency.Resolution{Note: "bob: no charge", TTL: time.Hour}
+	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 )
 
 // Of a transaction its lock is seen alone, before its commit. It is neither forgotten nor resolved.
@@ -302,7 +302,7 @@ func TestResolveWhileACheckpointComes(t *testing.T) {
 		both.Wait()
 		require.NoError(t, resolved)
 		seen := inspected(t, w.store, key)
-		require.Equal(t, notHappened.Note, seen.Note)
+		require.Equal(t, notHappened.Operator, seen.Resolved.Operator)
 		if kept != nil {
 			require.ErrorIs(t, kept, idempotency.ErrClaimLost)
 			require.Empty(t, seen.Steps)
@@ -322,7 +322,7 @@ func TestNoRoomForTheResolution(t *testing.T) {
 	entry := w.lapsed(t, "key")
 	before := w.row(t, "key")
 	large := idempotency.Response{Status: 201, Body: make([]byte, 600_000)}
-	long := idempotency.Resolution{Note: strings.Repeat("x", 2_000), TTL: time.Hour}
+	long := idempotency.Resolution{Operator: "bob", Reason: strings.Repeat("x", 2_000), TTL: time.Hour}
 	for _, resolution := range []idempotency.Resolution{{Response: &large, TTL: time.Hour}, long} {
 		require.ErrorIs(t, w.store.Resolve(t.Context(), entry, resolution), idempotency.ErrStoreFull)
 	}

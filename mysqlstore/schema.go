@@ -104,4 +104,4 @@ WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?`
 
 // columns are those of the table.
 var columns = []string{"digest", "user_id", "endpoint", "key", "attempt", "fingerprint", "token", "created",
-	"lease", "expires", "response", "answer_size", "steps"}
+	"lease", "expires", "response", "answer_size", "steps", "resolved"}

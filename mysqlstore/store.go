@@ -101,9 +101,9 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Dura
 		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V),
 		sizeOf(own.Response)}
 	if seen.Found {
-		keeps := seen.Counts() && !own.Response.Valid
-		return s.change("replace",
-			append(args, keeps, digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
+		keepsSteps := seen.Counts() && !own.Response.Valid
+		return s.change("replace", append(args, keepsSteps, seen.Counts(),
+			digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
 	}
 	began := time.Now()
 	put, err := s.change("insert", append([]any{digits(digest)}, args...)...)
@@ -164,11 +164,12 @@ func (s *steps) Forget(digest []byte, seen *sqlstore.Seen) (bool, error) {
 
 // Resolve implements [sqlstore.Changes].
 func (s *steps) Resolve(digest []byte, seen, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
-	if !s.HasRoom(len(own.Response.V) + len(own.Steps)) {
+	if !s.HasRoom(len(own.Response.V) + len(own.Steps) + len(own.Resolved)) {
 		return false, idempotency.ErrStoreFull
 	}
 	return s.changeUnlocked(digest, "resolve", digits(own.Token), sqlstore.Micros(ttl), digits(own.Response.V),
-		sizeOf(own.Response), digits(own.Steps), digits(digest), digits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
+		sizeOf(own.Response), digits(own.Steps), digits(own.Resolved),
+		digits(digest), digits(seen.Token), seen.Lease, seen.Expires, len(seen.Steps))
 }
 
 // InDoubt implements [sqlstore.Changes].

@@ -48,7 +48,11 @@ func (t *Table) resolve(ctx context.Context, entry idempotency.Entry, resolution
 	}
 	entry.State = idempotency.StateAbandoned // nothing else is resolved
 	token := newUUID()
-	args := []any{token, resolution.TTL.Microseconds(), []byte(resolution.Note)}
+	resolved, err := resolution.Resolved(entry).MarshalBinary()
+	if err != nil {
+		return err
+	}
+	args := []any{token, resolution.TTL.Microseconds(), resolved, append([]string{}, entry.OpenMarks()...)} // not null
 	if resp := resolution.Response; resp != nil {
 		args = responseArgs(*resp, args...)
 	} else {

@@ -310,8 +310,8 @@ committed completed_at convert_to count counted create created_at current_databa
 declare default delete desc digest distinct do drop else encode end endpoint exists expires_at expires_minute false
 fillfactor fingerprint from function get granted greatest group header i if in indexrelid indrelid insert integer
 interval into is isfinite isolation join key l language lease_until left level limit locktype made n name not note
-noted nspname null objid objsubid octet_length offset oid on or order ordinality pg_class pg_database pg_index
-pg_namespace place primary question r raise read record regclass relkind relname relnamespace replace replays result
+nspname null objid objsubid octet_length offset oid on or order ordinality pg_class pg_database pg_index
+pg_namespace place primary question r raise read record regclass relkind relname relnamespace replace replays resolved result
 return returns row_count s seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key
 seen_lease_until seen_status seen_token seen_user_id select set sha256 size state status step step_names step_results
 sum table text then timestamptz to_regclass token trailer true union unnest update user_id uuid vacuum_truncate values

@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 var (
 	happened    = idempotency.Resolution{Response: &answer, TTL: time.Hour}
-	notHappened = idempotency.Resolution{Note: "alice: no charge", TTL: time.Hour}
+	notHappened = idempotency.Resolution{Operator: "alice", Reason: "no charge", TTL: time.Hour}
 )
 
 // lapse lets the lease of a key lapse.
@@ -132,7 +133,7 @@ func TestTransactionsBehindAResolution(t *testing.T) {
 	})
 }
 
-// Who reads the table sees the note among the steps, as the last one, and once.
+// Who reads the table sees the last resolution beside the steps.
 func TestColumnsOfAResolution(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
@@ -141,19 +142,20 @@ func TestColumnsOfAResolution(t *testing.T) {
 	key, own := begun(t, store)
 	requireStep(t, withSteps(key, own), "ship", "1")
 	requireStep(t, withSteps(key, own), "charge", "2")
-	for _, note := range []string{"alice: first", "bob: \x00\xff", ""} { // sealed ones are binary
+	for _, reason := range []string{"first", "second: \x00\xff", ""} { // sealed ones are binary
 		forge(t, pool, opts, key, lapse)
 		entry, err := store.Inspect(t.Context(), key)
 		require.NoError(t, err)
 		resolution := notHappened
-		resolution.Note = note
+		resolution.Operator, resolution.Reason = "alice", reason
 		require.NoError(t, store.Resolve(t.Context(), entry, resolution))
-		require.Equal(t, []string{"ship", "charge", "?"}, one[[]string](t, pool, "SELECT step_names FROM "+tableName(opts)))
-		require.Equal(t, [][]byte{[]byte("1"), []byte("2"), []byte(note)},
-			one[[][]byte](t, pool, "SELECT step_results FROM "+tableName(opts)))
+		require.Equal(t, []string{"ship", "charge"}, one[[]string](t, pool, "SELECT step_names FROM "+tableName(opts)))
+		stored := string(one[[]byte](t, pool, "SELECT resolved FROM "+tableName(opts)))
+		require.True(t, strings.HasPrefix(stored, "resolved/1 not-happened attempt=1 at="), stored)
+		require.True(t, strings.HasSuffix(stored, " operator=5\nalice\n"+reason), stored)
 		entry, err = store.Inspect(t.Context(), key)
 		require.NoError(t, err)
-		require.Equal(t, note, entry.Note)
+		require.Equal(t, reason, entry.Resolved.Reason)
 		require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 1}, {Name: "ship", Bytes: 1}}, entry.Steps)
 	}
 }

@@ -27,7 +27,7 @@ type seen struct {
 	locked      bool // a session has the advisory lock of the key
 	stepNames   []string
 	stepSizes   []int // in the order of the names
-	stepNote    []byte
+	resolved    []byte
 }
 
 func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
@@ -42,7 +42,7 @@ func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
 func (s *seen) scan(from pgx.Row) error {
 	var stored [3]pgtype.Text
 	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.locked, &s.stepNames, &s.stepSizes,
-		&s.stepNote)
+		&s.resolved)
 	for i := range stored {
 		columns[i] = &stored[i]
 	}
@@ -74,13 +74,17 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	}
 	record, err := r.held(idempotency.Fingerprint{})
 	e := s.bare()
-	e.Key, e.Note = s.storedKey(), string(s.stepNote)
+	e.Key = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
 	for i, name := range s.stepNames {
 		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: s.stepSizes[i]})
 	}
 	if err == nil && record.Response != nil {
 		e.Response, e.Note = record.Response, record.Response.Note
+	}
+	if err == nil && s.resolved != nil {
+		e.Resolved = new(idempotency.Resolved)
+		err = e.Resolved.UnmarshalBinary(s.resolved)
 	}
 	return e, err
 }

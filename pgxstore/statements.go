@@ -11,7 +11,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
@@ -169,7 +168,7 @@ const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, att
 // columns are all columns of the table.
 func columns() []string {
 	restored := strings.FieldsFunc(restoredColumns, func(r rune) bool { return unicode.IsSpace(r) || r == ',' })
-	return append(restored, "step_names", "step_results")
+	return append(restored, "step_names", "step_results", "resolved")
 }
 
 // restorable says that the record is that of a claim, which holds it, or holds it again when it has made it again.
@@ -196,13 +195,15 @@ var common = strings.NewReplacer(
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL, note = NULL,
             step_names = CASE WHEN r.expires_at > {now} THEN r.step_names END,
-            step_results = CASE WHEN r.expires_at > {now} THEN r.step_results END`,
+            step_results = CASE WHEN r.expires_at > {now} THEN r.step_results END,
+            resolved = CASE WHEN r.expires_at > {now} THEN r.resolved END`,
 	"{restored_columns}", restoredColumns,
 	"{restorable}", restorable,
 	"{own}", strings.ReplaceAll(restorable, "$6", "$2"),
 	"{keeps_steps}", `$9::bigint IS NOT NULL AND r.expires_at > {now}`,
 	"{size}", `(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
@@ -210,7 +211,6 @@ var common = strings.NewReplacer(
 	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
 	"{readable}", readable,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
-	"{resolution_note}", literal(idempotency.ResolutionNote),
 	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

@@ -36,8 +36,14 @@ func Example() {
 		fmt.Println(err)
 	}
 	record, _, _ := store.Begin(ctx, key, idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
-	fmt.Println(record.Response.Status, string(record.Response.Body), record.Response.Note)
+	fmt.Println(record.Response.Status, string(record.Response.Body))
+	entry, err := store.Inspect(ctx, key)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(entry.Resolved.Operator, entry.Resolved.Reason)
 	// Output:
 	// <nil>
-	// 201 {"charge":"ch_17"} alice: the provider has ch_17
+	// 201 {"charge":"ch_17"}
+	// alice the provider has ch_17
 }

@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -36,44 +37,47 @@ type Options struct {
 	MaxResponse int64
 
 	// Observer is told of each resolution by an event with [idempotency.OutcomeHappened] or
-	// [idempotency.OutcomeNotHappened]. Its Note has the operator and the reason. Nil means no observer. Give it that of the
+	// [idempotency.OutcomeNotHappened], whose Resolved says who, when and why. Nil means no observer. Give it that of the
 	// service, so that it is counted with the others.
 	Observer idempotency.Observer
 
-	// Logger is told of each resolution. Nil means [slog.Default] at the time of the event.
+	// Logger is told of each resolution, with operator and reason. Nil means [slog.Default] at the time of the event.
 	Logger *slog.Logger
 }
 
-// By says who resolves an operation, and why.
+// By says who resolves an operation, and why. Both stay in the record, see [idempotency.Entry.Resolved], and are never sent
+// to a client.
 type By struct {
 	Operator string
 	Reason   string
 }
 
-// Note returns the note that stays in the record: "operator: reason". It is [idempotency.Response.Note] of an answer, and
-// [idempotency.Entry.Note] in any case. It is never sent to a client.
-//
-// A note is ASCII, so any other character is written as in Go, such as \u00e9. The error says that operator or reason is
-// empty, or that both together have more than 253 bytes.
-func (by By) Note() (string, error) {
-	operator, reason := ascii(by.Operator), ascii(by.Reason)
-	note := operator + ": " + reason
-	switch {
-	case operator == "":
-		return "", errors.New("idempotency: resolve: no operator")
-	case reason == "":
-		return "", errors.New("idempotency: resolve: no reason")
-	case len(note) > 255:
-		return "", fmt.Errorf("idempotency: resolve: operator and reason have %d bytes together, more than 253", len(note)-len(": "))
+// Clean returns by as it is stored: without spaces around it, and with whatever is not visible written as in Go, such as
+// \n. The error says that operator or reason is empty, or has more than [idempotency.MaxOperator] or
+// [idempotency.MaxReason] bytes.
+func (by By) Clean() (By, error) {
+	clean := By{visible(by.Operator), visible(by.Reason)}
+	var faults []error
+	if clean.Operator == "" {
+		faults = append(faults, errors.New("idempotency: resolve: no operator"))
 	}
-	return note, nil
+	if clean.Reason == "" {
+		faults = append(faults, errors.New("idempotency: resolve: no reason"))
+	}
+	if n := len(clean.Operator); n > idempotency.MaxOperator {
+		faults = append(faults, fmt.Errorf("idempotency: resolve: the operator has %d bytes, more than %d", n, idempotency.MaxOperator))
+	}
+	if n := len(clean.Reason); n > idempotency.MaxReason {
+		faults = append(faults, fmt.Errorf("idempotency: resolve: the reason has %d bytes, more than %d", n, idempotency.MaxReason))
+	}
+	return clean, errors.Join(faults...)
 }
 
-// ascii returns s without spaces around it, and with all that is not visible ASCII escaped.
-func ascii(s string) string {
+// visible returns s without spaces around it, and with all that nobody sees escaped.
+func visible(s string) string {
 	var b strings.Builder
 	for _, r := range strings.TrimSpace(s) {
-		if r >= ' ' && r <= '~' {
+		if unicode.IsPrint(r) {
 			b.WriteRune(r)
 			continue
 		}
@@ -111,49 +115,51 @@ func New(store idempotency.Inspector, opts Options) (*Resolver, error) {
 }
 
 // Happened ends the operation of an entry that the store's Inspect or InspectDigest has returned: it has taken effect.
-// Retries get resp, and the handler does not run. If resp is Omitted, they get not-replayable with its status. The Note of resp is overwritten.
+// Retries get resp, and the handler does not run. If resp is Omitted, they get not-replayable with its status.
 //
 // The error is one of [idempotency.Resolver], or says what is wrong with resp or by. Nothing is changed then, unless the
 // store has failed.
 func (r *Resolver) Happened(ctx context.Context, entry idempotency.Entry, resp idempotency.Response, by By) error {
-	note, err := by.Note()
+	var fault error
 	if int64(len(resp.Body)) > r.opts.MaxResponse {
-		err = errors.Join(err, fmt.Errorf("idempotency: resolve: the body has %d bytes, more than %d", len(resp.Body), r.opts.MaxResponse))
+		fault = fmt.Errorf("idempotency: resolve: the body has %d bytes, more than %d", len(resp.Body), r.opts.MaxResponse)
 	}
-	if err != nil {
-		return err
-	}
-	resp.Note = note
-	return r.resolve(ctx, entry, idempotency.Resolution{Response: &resp}, note)
+	return r.resolve(ctx, entry, &resp, by, fault)
 }
 
 // NotHappened ends the operation of an entry that the store's Inspect or InspectDigest has returned: it has had no effect.
-// The next request with the key runs the handler, if it is the same request. The results of its steps are kept. Errors
-// are as for [Resolver.Happened].
+// The next request with the key runs the handler, if it is the same request. The results of its steps are kept. A step of
+// AtMostOnce runs again if the entry shows that it was begun and has no result. Errors are as for [Resolver.Happened].
 func (r *Resolver) NotHappened(ctx context.Context, entry idempotency.Entry, by By) error {
-	note, err := by.Note()
-	if err != nil {
-		return err
-	}
-	return r.resolve(ctx, entry, idempotency.Resolution{Note: note}, note)
+	return r.resolve(ctx, entry, nil, by, nil)
 }
 
-func (r *Resolver) resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution, note string) error {
-	resolution.TTL = cmp.Or(r.opts.TTL, max(24*time.Hour, entry.Remaining))
-	if err := resolution.Validate(); err != nil {
+func (r *Resolver) resolve(
+	ctx context.Context, entry idempotency.Entry, resp *idempotency.Response, by By, fault error,
+) error {
+	by, err := by.Clean()
+	if err := errors.Join(fault, err); err != nil {
 		return err
 	}
 	began := time.Now()
+	resolution := idempotency.Resolution{
+		Response: resp, Operator: by.Operator, Reason: by.Reason, At: began,
+		TTL: cmp.Or(r.opts.TTL, max(24*time.Hour, entry.Remaining)),
+	}
+	if err := resolution.Validate(); err != nil {
+		return err
+	}
 	if err := r.store.Resolve(ctx, entry, resolution); err != nil {
 		return err
 	}
+	resolved := resolution.Resolved(entry)
 	event := idempotency.Event{
 		Outcome: idempotency.OutcomeNotHappened, Key: entry.Key, Operation: entry.OperationID(), Attempt: entry.Attempt,
-		Began: began, Total: time.Since(began), Note: note,
+		Began: began, Total: time.Since(began), Resolved: &resolved,
 	}
-	if resp := resolution.Response; resp != nil {
-		event.Outcome, event.Status, event.Omitted = idempotency.OutcomeHappened, resp.Status, resp.Omitted
-		event.Stored = len(resp.Header) + len(resp.Trailer) + len(resp.Body)
+	if resp != nil {
+		event.Outcome, event.Status, event.Note = idempotency.OutcomeHappened, resp.Status, resp.Note
+		event.Stored, event.Omitted = len(resp.Header)+len(resp.Trailer)+len(resp.Body), resp.Omitted
 	}
 	r.report(ctx, event)
 	return nil
@@ -171,6 +177,7 @@ func (r *Resolver) report(ctx context.Context, event idempotency.Event) {
 	if event.Status != 0 {
 		attributes = append(attributes, slog.Int("status", event.Status))
 	}
-	attributes = append(attributes, slog.String("note", event.Note))
+	attributes = append(attributes,
+		slog.String("operator", event.Resolved.Operator), slog.String("reason", event.Resolved.Reason))
 	log.LogAttrs(ctx, slog.LevelInfo, "idempotency: "+string(event.Outcome), attributes...)
 }

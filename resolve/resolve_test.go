@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -57,7 +58,7 @@ func (s *scene) entry(t *testing.T) idempotency.Entry {
 func TestRetriesGetTheAnswerOfTheOperator(t *testing.T) {
 	abandoned(t, func(t *testing.T, s *scene) {
 		header := idempotency.NewFields(http.Header{"Content-Type": {"text/plain"}})
-		resp := idempotency.Response{Status: 201, Header: header, Body: []byte("charged"), Note: "not this one"}
+		resp := idempotency.Response{Status: 201, Header: header, Body: []byte("charged"), Note: "ch_17"}
 		require.NoError(t, s.resolver.Happened(t.Context(), s.entry(t), resp, alice))
 		for range 2 {
 			got := s.Call("k", "b")
@@ -69,17 +70,21 @@ func TestRetriesGetTheAnswerOfTheOperator(t *testing.T) {
 		testservice.RequireProblem(t, s.Call("k", "changed"), http.StatusConflict, "key-reused")
 		require.Zero(t, s.Runs.Load())
 
-		const note = "alice: charge ch_17 is in the provider's list"
 		entry := s.entry(t)
-		require.Equal(t, note, entry.Note)
+		require.Equal(t, "ch_17", entry.Note)
+		require.Equal(t, &idempotency.Resolved{
+			Happened: true, Attempt: 1, At: time.Now().UTC(), Operator: "alice", Reason: "charge ch_17 is in the provider's list",
+		}, entry.Resolved)
 		require.Equal(t, time.Hour, entry.Remaining)
 		event := s.events.Last(t)
 		require.Equal(t, idempotency.OutcomeHappened, event.Outcome)
-		require.Equal(t, note, event.Note)
+		require.Equal(t, entry.Resolved, event.Resolved)
+		require.Equal(t, "ch_17", event.Note)
 		require.Equal(t, 201, event.Status)
 		require.Equal(t, key.OperationID(), event.Operation)
 		require.Equal(t, len(header)+len("charged"), event.Stored)
-		require.Contains(t, s.log.String(), `msg="idempotency: happened" operation=`+key.OperationID().String()+" attempt=1 status=201 note=")
+		require.Contains(t, s.log.String(), `msg="idempotency: happened" operation=`+key.OperationID().String()+
+			` attempt=1 status=201 operator=alice reason="charge ch_17 is in the provider's list"`)
 	})
 }
 
@@ -87,13 +92,46 @@ func TestWhatHasNotHappenedRuns(t *testing.T) {
 	abandoned(t, func(t *testing.T, s *scene) {
 		entry := s.entry(t)
 		require.NoError(t, s.resolver.NotHappened(t.Context(), entry, resolve.By{Operator: "bob", Reason: "no charge"}))
-		require.Equal(t, "bob: no charge", s.entry(t).Note)
+		resolved := &idempotency.Resolved{Attempt: 1, At: time.Now().UTC(), Operator: "bob", Reason: "no charge"}
+		require.Equal(t, resolved, s.entry(t).Resolved)
 		require.Equal(t, idempotency.OutcomeNotHappened, s.events.Last(t).Outcome)
+		require.Equal(t, resolved, s.events.Last(t).Resolved)
+		require.Contains(t, s.log.String(), `attempt=1 operator=bob reason="no charge"`)
 		require.ErrorIs(t, s.resolver.Happened(t.Context(), entry, idempotency.Response{Status: 200}, alice), idempotency.ErrEntryChanged)
 		require.Len(t, s.events.All(), 1)
 		testservice.RequireProblem(t, s.Call("k", "changed"), http.StatusConflict, "key-reused")
 		require.Equal(t, "attempt 2", s.Call("k", "b").Body)
 		require.True(t, s.Call("k", "b").Replayed())
+		require.Equal(t, resolved, s.entry(t).Resolved, "it outlives the completion")
+	})
+}
+
+// Whoever writes a handler cannot make a resolution up, and no human operator can pass for Options.Reconcile.
+func TestResolutionIsNotForged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		svc := testservice.Setup{}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
+			assert.NoError(t, idempotency.Annotate(r.Context(), "alice: it has happened"))
+		})
+		svc.Call("k", "b")
+		entry := testservice.MustInspect(t, svc.Store.Store, key)
+		require.Equal(t, "alice: it has happened", entry.Note)
+		require.Nil(t, entry.Resolved)
+
+		asking := testservice.Setup{Opts: idempotency.Options{
+			Abandoned: idempotency.Refuse,
+			Reconcile: func(context.Context, idempotency.Operation) (*idempotency.Response, error) { return nil, nil },
+		}}.Guard(t, testservice.AttemptNumber)
+		testservice.Crash(t, asking, "k", "b", time.Minute)
+		time.Sleep(time.Minute)
+		require.Equal(t, "attempt 2", asking.Call("k", "b").Body)
+		want := &idempotency.Resolved{Attempt: 1, At: time.Now().UTC()}
+		require.Equal(t, want, testservice.MustInspect(t, asking.Store.Store, key).Resolved)
+		require.Equal(t, want, asking.Journal.All()[0].Resolved)
+		for _, nobody := range []string{"", " ", "\t\n"} {
+			_, err := resolve.By{Operator: nobody, Reason: "because"}.Clean()
+			require.ErrorContains(t, err, "no operator")
+		}
 	})
 }
 
@@ -117,7 +155,14 @@ func TestWhatAnOperatorMustNotSay(t *testing.T) {
 			"nobody":              {ok, resolve.By{Reason: "because"}, "no operator"},
 			"spaces":              {ok, resolve.By{Operator: " \t", Reason: "because"}, "no operator"},
 			"no reason":           {ok, resolve.By{Operator: "alice", Reason: " "}, "no reason"},
-			"long":                {ok, resolve.By{Operator: "alice", Reason: strings.Repeat("x", 249)}, "254 bytes"},
+			"long reason":         {ok, resolve.By{Operator: "alice", Reason: strings.Repeat("x", 1001)}, "1001 bytes, more than 1000"},
+			"long operator":       {ok, resolve.By{Operator: strings.Repeat("é", 128), Reason: "because"}, "256 bytes, more than 255"},
+			"no status":           {idempotency.Response{Body: []byte("paid")}, alice, "status 0"},
+			"no status or body":   {idempotency.Response{Omitted: true}, alice, "status 0"},
+			"body of no content":  {idempotency.Response{Status: 204, Body: []byte("paid")}, alice, "status 204"},
+			"half a line":         {idempotency.Response{Status: 200, Header: "A: 1"}, alice, "lines of the header"},
+			"lines in disorder":   {idempotency.Response{Status: 200, Header: "B: 1\nA: 1\n"}, alice, "NewFields"},
+			"note in two lines":   {idempotency.Response{Status: 200, Note: "a\nb"}, alice, "note"},
 			"informational":       {idempotency.Response{Status: 103}, alice, "status 103"},
 			"status of 4 digits":  {idempotency.Response{Status: 1000}, alice, "status 1000"},
 			"wrong length":        {idempotency.Response{Status: 200, Header: "Content-Length: 5\n"}, alice, "Content-Length"},
@@ -133,17 +178,20 @@ func TestWhatAnOperatorMustNotSay(t *testing.T) {
 	})
 }
 
-func TestNotes(t *testing.T) {
+// What is stored can be seen.
+func TestCleanOperatorAndReason(t *testing.T) {
 	t.Parallel()
-	for by, want := range map[resolve.By]string{
-		{Operator: "alice", Reason: "asked"}:             "alice: asked",
-		{Operator: " alice ", Reason: "\tasked\n"}:       "alice: asked",
-		{Operator: "Zoë", Reason: "a\nb\x00c\u202e 語 😀"}: `Zo\u00eb: a\nb\x00c\u202e \u8a9e \U0001f600`,
-		{Operator: "a\xff", Reason: "b"}:                 `a\ufffd: b`,
+	for by, want := range map[resolve.By]resolve.By{
+		{Operator: "alice", Reason: "asked"}:             {Operator: "alice", Reason: "asked"},
+		{Operator: " alice ", Reason: "\tasked\n"}:       {Operator: "alice", Reason: "asked"},
+		{Operator: "Zoë", Reason: "a\nb\x00c\u202e 語 😀"}: {Operator: "Zoë", Reason: `a\nb\x00c\u202e 語 😀`},
+		{Operator: "a\xff", Reason: "\u00a0b\u00a0c"}:    {Operator: "a\ufffd", Reason: `b\u00a0c`},
 	} {
-		note, err := by.Note()
+		clean, err := by.Clean()
 		require.NoError(t, err)
-		require.Equal(t, want, note)
+		require.Equal(t, want, clean)
+		resolution := idempotency.Resolution{Operator: clean.Operator, Reason: clean.Reason, TTL: time.Hour}
+		require.NoError(t, resolution.Validate())
 	}
 }
 

@@ -3,14 +3,14 @@
 //
 //	sealed, err := seal.New(store, seal.Options{Keys: []seal.Key{{ID: "2026", Secret: secret}}})
 //
-// Header, trailer and body of an answer are secret, and so is the result of a step. The fingerprint of a request is
-// stored as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body by it, or see that two requests have
-// equal bodies. These stay in the clear: status, attempt, times, the name of a step, the sizes of answers and results,
-// the ID of the sealing key, and the digest of the [idempotency.Key]. The inner store gets the idempotency.Key itself,
-// and may keep it, as PostgreSQL does.
+// Header, trailer and body of an answer are secret, and so are the result of a step, and operator and reason of a
+// resolution. The fingerprint of a request is stored as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body
+// by it, or see that two requests have equal bodies. These stay in the clear: status, attempt, times, whether an operation
+// was resolved as happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the digest
+// of the [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it, as PostgreSQL does.
 //
-// Each answer is bound to its key, attempt, status and fingerprint, and each result of a step to key, fingerprint and
-// name. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer
+// Each answer is bound to its key, attempt, status and fingerprint, each result of a step to key, fingerprint and name, and
+// each resolution to key and fingerprint. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer
 // that cannot be opened as [idempotency.ErrRecordInvalid], and the handler does not run then, whatever the options. If a
 // result of a step cannot be opened, no step of its operation runs, and each returns that error. The same person can
 // still
@@ -19,6 +19,7 @@
 //   - delete the result of a step, so that the step runs again if the operation does;
 //   - mark a record as running, so that its operation is in progress;
 //   - bring back an older answer to the same request, with the same number of attempts, or an older result of a step;
+//   - delete what is kept of a resolution, or bring back an older one of the same operation;
 //   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
 //     too. The status of such an answer is reported as zero, because nothing vouches for it.
 package seal

@@ -38,8 +38,7 @@ func (c *sealedSteps) Checkpoint(ctx context.Context, name string, data []byte) 
 	return opened, err
 }
 
-// Checkpoints implements [idempotency.Checkpointer]. If one of them cannot be opened, it returns none. It leaves the note of
-// a resolution out.
+// Checkpoints implements [idempotency.Checkpointer]. If one of them cannot be opened, it returns none.
 func (c *sealedSteps) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	stored, err := c.inner().Checkpoints(ctx)
 	if err != nil {
@@ -47,9 +46,6 @@ func (c *sealedSteps) Checkpoints(ctx context.Context) (map[string][]byte, error
 	}
 	opened := make(map[string][]byte, len(stored))
 	for name, data := range stored {
-		if name == idempotency.ResolutionNote {
-			continue // which is no step, and may be in the clear
-		}
 		if opened[name], err = c.store.openStep(ctx, data, &c.to, name); err != nil {
 			return nil, err
 		}

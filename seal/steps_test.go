@@ -385,8 +385,8 @@ func TestSealedStepsKeepTheirMemory(t *testing.T) {
 	require.Equal(t, "result", string(stored))
 }
 
-// Somebody has resolved an operation in the inner store, with a note in the clear. Its steps can be had all the same, and
-// nothing vouches for the note. An answer that was given there is refused.
+// Somebody has resolved an operation in the inner store, in the clear. Its steps can be had all the same, and nothing vouches for
+// who has resolved it. An answer that was given there is refused.
 func TestResolutionInTheClear(t *testing.T) {
 	t.Parallel()
 	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
@@ -403,10 +403,12 @@ func TestResolutionInTheClear(t *testing.T) {
 		})
 		return testservice.MustInspect(t, sealed, key)
 	}
-	require.NoError(t, inner.Resolve(t.Context(), lapsed(), idempotency.Resolution{Note: "mallory: in the clear", TTL: time.Hour}))
+	require.NoError(t, inner.Resolve(t.Context(), lapsed(), idempotency.Resolution{
+		Operator: "mallory", Reason: "in the clear", TTL: time.Hour,
+	}))
 	entry := testservice.MustInspect(t, sealed, key)
 	require.Equal(t, idempotency.StateReleased, entry.State)
-	require.Empty(t, entry.Note)
+	require.Nil(t, entry.Resolved)
 	claim := testservice.MustClaim(t, sealed, key, request)
 	steps, err := claim.(idempotency.Checkpointer).Checkpoints(t.Context())
 	require.NoError(t, err)

@@ -112,7 +112,7 @@ func TestForeignTypes(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
 			execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-				digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps)`)
+				digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
 			store := open(t, path, sqlitestore.Options{})
 			_, owner := begun(t, store, "key")
 			execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)
@@ -129,7 +129,7 @@ func TestForeignSteps(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-		digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps)`)
+		digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
 	store := open(t, path, sqlitestore.Options{})
 	claim := checkpointed(t, store, "key")
 	execute(t, foreign(t, path), "UPDATE idempotency_records SET steps = CAST(x'02c3a900' AS TEXT)")

@@ -73,7 +73,7 @@ var (
 	happened = idempotency.Resolution{
 		Response: &idempotency.Response{Status: 201, Body: []byte("found"), Note: "alice: found"}, TTL: time.Hour,
 	}
-	notHappened = idempotency.Resolution{Note: "bob: no charge", TTL: time.Hour}
+	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 )
 
 // A store sees what runs in its own transactions. That is neither forgotten nor resolved.
@@ -410,7 +410,7 @@ func TestInspectForeignTypes(t *testing.T) {
 	for _, set := range []string{"attempt = 'many'", "attempt = 1.5", "created = x'00'", "user_id = NULL", "lease = 'long'"} {
 		path := newPath(t)
 		execute(t, foreign(t, path), `CREATE TABLE idempotency_records ( /* idempotency records, version 1 */
-			digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps)`)
+			digest PRIMARY KEY, user_id, endpoint, key, attempt, fingerprint, token, created, lease, expires, response, steps, resolved)`)
 		store := open(t, path, sqlitestore.Options{})
 		begun(t, store, "key")
 		execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)

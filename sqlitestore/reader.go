@@ -109,18 +109,18 @@ func (rs *readers) close() (err error) {
 	return err
 }
 
-// see returns the record that a statement finds by a digest, with its checkpoints.
+// see returns the record that a statement finds by a digest, with its checkpoints and how it was resolved.
 func see(stmt *sql.Stmt, digest []byte) (*sqlstore.Seen, error) {
 	rows, err := stmt.QueryContext(untouched, digest)
 	if err != nil {
 		return nil, err
 	}
-	var checkpoints []byte
-	row, err := read(rows, &checkpoints)
+	var checkpoints, resolved []byte
+	row, err := read(rows, &checkpoints, &resolved)
 	if err != nil {
 		return nil, err
 	}
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints}, nil
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
 }
 
 // read returns the record that a query finds. More is where to scan the columns in front of it to.

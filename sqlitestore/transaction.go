@@ -51,7 +51,7 @@ func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl ti
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
 	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
 		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
-		seen.Counts() && !own.Response.Valid)
+		seen.Counts() && !own.Response.Valid, seen.Counts())
 	if err == nil && !put {
 		err = errNotPut // the effects of a handler must not be committed without it
 	}
@@ -108,7 +108,8 @@ func (tx *transaction) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
 
 // Resolve implements [sqlstore.Changes]. Nobody else writes in the meantime.
 func (tx *transaction) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
-	return change(tx.sql.resolve, digest, own.Token, tx.micros()+sqlstore.Micros(ttl), own.Response, own.Steps)
+	return change(tx.sql.resolve, digest, own.Token, tx.micros()+sqlstore.Micros(ttl), own.Response, own.Steps,
+		own.Resolved)
 }
 
 // InDoubt implements [sqlstore.Changes]: a step runs again only if its transaction was rolled back.

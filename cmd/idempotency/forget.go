@@ -67,6 +67,9 @@ func (a *app) forget(s *opened, entry idempotency.Entry) error {
 		return unforgettable()
 	case errors.Is(err, idempotency.ErrEntryChanged):
 		return fail(exitRefused, "not forgotten: the record has changed since it was shown")
+	case err == nil:
+		a.logger().Info("idempotency: forgotten", "operation", entry.OperationID().String(), "attempt", entry.Attempt,
+			"state", string(entry.State))
 	}
 	return err
 }

@@ -146,7 +146,8 @@ func (a *app) show(e idempotency.Entry) {
 	}
 	t.rows("  header", headerOf(e.Response))
 	t.rows("  steps", stepsOf(e))
-	row("note", visible.Text(noteOf(e)))
+	row("note", visible.Text(e.Note))
+	t.rows("  resolved", resolutionOf(e.Resolved))
 	t.flush()
 }
 

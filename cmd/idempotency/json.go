@@ -27,7 +27,8 @@ type jsonResolution struct {
 	Header      http.Header `json:"header,omitempty"`
 	Omitted     bool        `json:"omitted,omitempty"`
 	BodySize    int         `json:"bodySize,omitempty"`
-	Note        string      `json:"note"`
+	Operator    string      `json:"operator"`
+	Reason      string      `json:"reason"`
 	RemainingMS int64       `json:"remainingMs"`
 }
 
@@ -47,9 +48,20 @@ type jsonEntry struct {
 	Size        int64             `json:"size,omitempty"`
 	Status      int               `json:"status,omitempty"`
 	Note        string            `json:"note,omitempty"`
+	Resolved    *jsonResolved     `json:"resolved,omitempty"`
 	Steps       []jsonStep        `json:"steps,omitempty"`
 	Damage      string            `json:"damage,omitempty"`
 	Response    *jsonResponse     `json:"response,omitempty"`
+}
+
+// jsonResolved is how the operation was ended last, by an operator or by Options.Reconcile, which is no operator.
+type jsonResolved struct {
+	Happened bool      `json:"happened"`
+	Attempt  int       `json:"attempt"`
+	At       time.Time `json:"at"`
+	Operator string    `json:"operator,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+	Sealed   bool      `json:"sealed,omitempty"`
 }
 
 // jsonStep is a checkpoint, never with what is in it.
@@ -75,10 +87,16 @@ func jsonOf(e idempotency.Entry, damage error, body bool) *jsonEntry {
 		Digest: hex.EncodeToString(e.Digest[:]), Operation: e.OperationID().String(),
 		Attempt: e.Attempt, Created: timeOf(e.Created), Completed: timeOf(e.Completed),
 		LeaseLeftMS: e.LeaseLeft.Milliseconds(), RemainingMS: e.Remaining.Milliseconds(), Size: e.Size, Status: e.Status,
-		Note: noteOf(e),
+		Note: e.Note,
 	}
 	for _, step := range e.Steps {
 		j.Steps = append(j.Steps, jsonStep{step.Name, step.Bytes})
+	}
+	if r := e.Resolved; r != nil {
+		j.Resolved = &jsonResolved{Happened: r.Happened, Attempt: r.Attempt, At: r.At, Sealed: isSealedResolution(r)}
+		if !j.Resolved.Sealed {
+			j.Resolved.Operator, j.Resolved.Reason = r.Operator, r.Reason
+		}
 	}
 	if damage != nil {
 		j.Damage = damage.Error()

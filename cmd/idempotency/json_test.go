@@ -34,7 +34,11 @@ func TestJSON(t *testing.T) {
 			resolving(carol, "--happened", "--status", "200", "--header", "A: b", "--yes"),
 		} {
 			got := b.try(t, append(args, "--json")...)
-			require.Empty(t, got.stderr)
+			if changes := map[string]string{"forget": "forgotten", "resolve": "happened"}[args[0]]; changes != "" {
+				require.Regexp(t, `^time=\S+ level=INFO msg="idempotency: `+changes+`" operation=\S+ attempt=\d+ .*\n$`, got.stderr)
+			} else {
+				require.Empty(t, got.stderr)
+			}
 			var document map[string]any
 			require.NoError(t, json.Unmarshal([]byte(got.stdout), &document), got.stdout)
 			require.Contains(t, document, "store")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/user"
@@ -24,12 +23,12 @@ type resolveCommand struct {
 	Happened    bool `help:"The operation has happened: retries get this answer."`
 	NotHappened bool `help:"It has not happened: the next request like it is executed."`
 
-	Status    *int     `placeholder:"CODE" help:"Status of the answer. 0 is work without HTTP."`
+	Status    *int     `placeholder:"CODE" help:"Status of the answer, from 200 to 599. For work without HTTP it is 200."`
 	Header    []string `sep:"none" placeholder:"'NAME: VALUE'" help:"A field of the answer. May be repeated."`
 	Body      string   `placeholder:"FILE" help:"The body of the answer, up to 1 MiB. '-' is standard input, and needs --yes."`
 	Tombstone bool     `help:"The answer is not known: retries get 409 not-replayable, and nothing runs."`
 
-	Reason   string        `placeholder:"TEXT" help:"Why. It stays in the record, with the operator, and no client sees it."`
+	Reason   string        `placeholder:"TEXT" help:"Why. It stays in the record, with operator and time, and no client sees it."`
 	Operator string        `placeholder:"NAME" help:"Who resolves it. Default: the user who runs this program."`
 	TTL      time.Duration `name:"ttl" placeholder:"TIME" help:"${ttl}"`
 	Yes      bool          `help:"Do not ask. Needed where nobody can be asked."`
@@ -53,7 +52,6 @@ const mostBody = 1 << 20
 type resolution struct {
 	resp *idempotency.Response // nil: not happened
 	by   resolve.By
-	note string
 	ttl  time.Duration // 0: as the record says
 }
 
@@ -129,7 +127,7 @@ func (c *resolveCommand) parse(a *app) (r resolution, faults []error) {
 		return r, faults
 	}
 	r.resp = &idempotency.Response{
-		Status: *c.Status, Header: idempotency.NewFields(header), Body: body, Omitted: c.Tombstone, Note: r.note,
+		Status: *c.Status, Header: idempotency.NewFields(header), Body: body, Omitted: c.Tombstone,
 	}
 	return r, append(faults, idempotency.Resolution{Response: r.resp, TTL: time.Hour}.Validate())
 }
@@ -139,15 +137,15 @@ func (c *resolveCommand) sign(r *resolution) (err error) {
 	if strings.TrimSpace(c.Reason) == "" {
 		return errors.New("want --reason")
 	}
-	r.by = resolve.By{Operator: c.Operator, Reason: c.Reason}
+	by := resolve.By{Operator: c.Operator, Reason: c.Reason}
 	if c.Operator == "" {
 		self, err := user.Current()
 		if err != nil {
 			return fmt.Errorf("want --operator: %w", err)
 		}
-		r.by.Operator = self.Username
+		by.Operator = self.Username
 	}
-	r.note, err = r.by.Note()
+	r.by, err = by.Clean()
 	return err
 }
 
@@ -224,7 +222,8 @@ func (r *resolution) show(a *app) {
 		t.row("  status", statusOf(r.resp.Status))
 		t.rows("  header", headerOf(r.resp))
 	}
-	t.row("  note", visible.Text(r.note))
+	t.row("  operator", visible.Text(r.by.Operator))
+	t.row("  reason", visible.Text(r.by.Reason))
 	t.flush()
 	if r.resp != nil && len(r.resp.Body) > 0 {
 		fmt.Fprintf(a.out, "\nThe body has %s:\n\n%s", bytesOf(int64(len(r.resp.Body))),
@@ -235,7 +234,7 @@ func (r *resolution) show(a *app) {
 
 // json is the resolution in a document.
 func (r *resolution) json() *jsonResolution {
-	j := &jsonResolution{Note: r.note, RemainingMS: r.ttl.Milliseconds()}
+	j := &jsonResolution{Operator: r.by.Operator, Reason: r.by.Reason, RemainingMS: r.ttl.Milliseconds()}
 	if r.resp != nil {
 		j.Happened, j.Status, j.Omitted, j.BodySize = true, r.resp.Status, r.resp.Omitted, len(r.resp.Body)
 		j.Header = r.resp.Header.Header()
@@ -246,7 +245,7 @@ func (r *resolution) json() *jsonResolution {
 // resolve ends an operation that has not changed since it was shown.
 func (a *app) resolve(s *opened, entry idempotency.Entry, r resolution) error {
 	resolver, err := resolve.New(s, resolve.Options{
-		TTL: r.ttl, MaxResponse: mostBody, Logger: slog.New(slog.DiscardHandler), // the program prints it itself
+		TTL: r.ttl, MaxResponse: mostBody, Logger: a.logger(),
 	})
 	if err != nil {
 		return err

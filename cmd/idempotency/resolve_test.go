@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/seal"
 )
 
@@ -39,30 +40,28 @@ func TestResolveAsHappened(t *testing.T) {
 			flags []string
 			stdin string
 			want  idempotency.Response
+			by    string
 		}{
 			"with its answer": {
 				flags: []string{"--status", "201", "--header", "location: /payments/pay_1", "--header", "Set-Cookie:a=1, b", "--header",
 					"Set-Cookie: c", "--body", body, "--operator", "alice"},
 				want: idempotency.Response{
-					Status: 201, Body: []byte("{\"id\":\"pay_1\"}\n\x00\xff"), Note: "alice: case 17",
+					Status: 201, Body: []byte("{\"id\":\"pay_1\"}\n\x00\xff"),
 					Header: idempotency.NewFields(http.Header{"Location": {"/payments/pay_1"}, "Set-Cookie": {"a=1, b", "c"}}),
 				},
+				by: "alice",
 			},
 			"with a body from standard input": {
 				flags: []string{"--status", "200", "--body", "-", "--operator", "bj\u00f6rn"}, stdin: "paid",
-				want: idempotency.Response{Status: 200, Body: []byte("paid"), Note: `bj\u00f6rn: case 17`},
+				want: idempotency.Response{Status: 200, Body: []byte("paid")}, by: "bj\u00f6rn",
 			},
 			"without a body": {
 				flags: []string{"--status", "204"},
-				want:  idempotency.Response{Status: 204, Body: []byte{}, Note: self.Username + ": case 17"},
-			},
-			"as work without HTTP": {
-				flags: []string{"--status", "0", "--body", "-", "--operator", "alice"}, stdin: "done",
-				want: idempotency.Response{Body: []byte("done"), Note: "alice: case 17"},
+				want:  idempotency.Response{Status: 204, Body: []byte{}}, by: self.Username,
 			},
 			"with a tombstone": {
 				flags: []string{"--status", "201", "--tombstone", "--operator", "alice"},
-				want:  idempotency.Response{Status: 201, Omitted: true, Note: "alice: case 17"},
+				want:  idempotency.Response{Status: 201, Omitted: true}, by: "alice",
 			},
 		} {
 			key := idempotency.Key{User: "alice", Endpoint: "POST /payments", ID: name}
@@ -78,8 +77,16 @@ func TestResolveAsHappened(t *testing.T) {
 				record.Response.Body = nil
 			}
 			require.Equal(t, &test.want, record.Response, name)
-			require.Regexp(t, `(?m)^  note +`+regexp.QuoteMeta(strings.ReplaceAll(test.want.Note, `\`, `\\`))+"$", string(said), name)
-			require.Regexp(t, `\n\nResolved.\n$`, string(said), name)
+			require.Regexp(t, `(?m)^  operator +`+regexp.QuoteMeta(test.by)+"$", string(said), name)
+			require.Regexp(t, `(?m)^  reason +case 17$`, string(said), name)
+			require.Contains(t, string(said), `msg="idempotency: happened" operation=`+key.OperationID().String(), name)
+			require.Contains(t, string(said), "operator="+test.by+` reason="case 17"`, name)
+			resolved := testservice.MustInspect(t, store, key).Resolved
+			require.NotNil(t, resolved, name)
+			require.WithinDuration(t, time.Now(), resolved.At, time.Minute, name)
+			resolved.At = time.Time{}
+			require.Equal(t, &idempotency.Resolved{Happened: true, Attempt: 1, Operator: test.by, Reason: "case 17"}, resolved, name)
+			require.Regexp(t, `\nResolved.\n$`, string(said), name)
 		}
 	})
 }
@@ -96,9 +103,9 @@ func TestResolveAsNotHappened(t *testing.T) {
 		require.Contains(t, strings.Join(strings.Fields(got.stdout), " "), "makes attempt 2 at the same operation")
 		shown := b.try(t, with("show")...).stdout
 		require.Regexp(t, `(?m)^  state +released$`, shown)
-		require.Regexp(t, `(?m)^  note +alice: case 17$`, shown)
-		require.Regexp(t, `(?m)^  steps +reserve: done, 1 byte\n  note`, shown)
-		require.Contains(t, strings.Join(strings.Fields(shown), " "), "or an operator has resolved it as not happened: see the note")
+		require.Regexp(t, `(?m)^  steps +reserve: done, 1 byte\n  resolved +not happened, attempt 1, .* UTC\n +by alice: case 17$`, shown)
+		require.Contains(t, strings.Join(strings.Fields(shown), " "), "or rather: it was resolved as not happened")
+		require.Contains(t, got.stderr, `msg="idempotency: not-happened"`)
 		record, next := retried(t, b.open(t), keyOfAlice)
 		require.NotNil(t, next)
 		require.Equal(t, 2, record.Attempt)
@@ -157,7 +164,7 @@ func TestResolveAsJSON(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]any{
 		"happened": true, "status": 201.0, "header": map[string]any{"A": []any{"b"}}, "bodySize": float64(len(body)),
-		"note": "alice: case 17", "remainingMs": float64((48 * time.Hour).Milliseconds()),
+		"operator": "alice", "reason": "case 17", "remainingMs": float64((48 * time.Hour).Milliseconds()),
 	}, document.Resolution)
 }
 
@@ -196,9 +203,13 @@ func TestResolveInASealedStore(t *testing.T) {
 		abandon(t, sealed, keyOfAlice)
 		entry, err := store.Inspect(t.Context(), keyOfAlice)
 		require.NoError(t, err)
-		require.NoError(t, store.Resolve(t.Context(), entry, idempotency.Resolution{Note: "alice: secret", TTL: time.Hour}))
-		require.Regexp(t, `(?m)^  note +sealed$`, b.try(t, with("show")...).stdout)
-		require.Contains(t, b.try(t, with("show", "--json")...).stdout, `"note": "sealed"`)
+		require.NoError(t, store.Resolve(t.Context(), entry, idempotency.Resolution{Operator: "alice", Reason: "secret", TTL: time.Hour}))
+		shown := b.try(t, with("show")...).stdout
+		require.Regexp(t, `(?m)^  resolved +not happened, attempt \d+, .* UTC\n +sealed$`, shown)
+		require.NotContains(t, shown, "secret")
+		shown = b.try(t, with("show", "--json")...).stdout
+		require.Contains(t, shown, `"sealed": true`)
+		require.NotContains(t, shown, "secret")
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -145,6 +146,9 @@ type app struct {
 	seen      bool // out is a terminal
 	style     style
 }
+
+// logger returns the logger of what the program changes: whoever keeps its standard error has an audit trail.
+func (a *app) logger() *slog.Logger { return slog.New(slog.NewTextHandler(a.questions, nil)) }
 
 func version() string {
 	info, ok := debug.ReadBuildInfo()

@@ -100,7 +100,7 @@ func TestExitStatus(t *testing.T) {
 				"--body: more than 1048576 bytes"},
 			{"a question beside the body", resolving(keyIn("uncertain"), "--happened", "--status", "200", "--body", "-"), 2,
 				"--body - reads standard input"},
-			{"a long reason", resolving(keyIn("uncertain"), "--yes", "--not-happened", "--operator", long), 2, "more than 253"},
+			{"a long reason", resolving(keyIn("uncertain"), "--yes", "--not-happened", "--operator", long), 2, "more than 255"},
 			{"no time", []string{"stats", "--timeout", "0s"}, 2, "--timeout must be positive"},
 			{"no command", nil, 2, "expected one of"},
 			{"unknown command", []string{"delete"}, 2, "unexpected argument delete"},

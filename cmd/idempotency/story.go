@@ -39,7 +39,7 @@ func tell(e idempotency.Entry, damage error) string {
 	case idempotency.StateReleased:
 		return fmt.Sprintf("Attempt %d has ended without an answer that counts: the service failed, or said that the "+
 			"request may be tried again%s. The next request like it makes attempt %d at the same operation.",
-			e.Attempt, tellNote(e), e.Attempt+1) + tellSteps(e)
+			e.Attempt, tellResolution(e), e.Attempt+1) + tellSteps(e)
 	case idempotency.StateCompleted:
 		return tellCompleted(e)
 	default:
@@ -47,12 +47,12 @@ func tell(e idempotency.Entry, damage error) string {
 	}
 }
 
-// tellNote says where the note of a released operation comes from: it may be of an earlier attempt.
-func tellNote(e idempotency.Entry) string {
-	if e.Note == "" {
+// tellResolution says that the attempt was ended by a resolution.
+func tellResolution(e idempotency.Entry) string {
+	if e.Resolved == nil || e.Resolved.Happened || e.Resolved.Attempt != e.Attempt {
 		return ""
 	}
-	return ", or an operator has resolved it as not happened: see the note"
+	return ", or rather: it was resolved as not happened"
 }
 
 // tellSteps says what the next attempt does about steps.
@@ -200,15 +200,29 @@ func stepsOf(e idempotency.Entry) (lines []string) {
 // isSealed reports whether an answer was stored by a store of package seal.
 func isSealed(r *idempotency.Response) bool { return strings.HasPrefix(string(r.Header), sealMark) }
 
-// sealMark is what the header of a sealed answer begins with, and the note of a sealed resolution.
+// sealMark is what the header of a sealed answer begins with, and the operator of a sealed resolution.
 const sealMark = ":sealed/1 "
 
-// noteOf returns the note of an entry, if it is not sealed.
-func noteOf(e idempotency.Entry) string {
-	if strings.HasPrefix(e.Note, sealMark) {
-		return "sealed"
+// isSealedResolution reports whether a store of package seal has stored who has resolved an operation, and why.
+func isSealedResolution(r *idempotency.Resolved) bool { return strings.HasPrefix(r.Operator, sealMark) }
+
+// resolutionOf returns what is shown of a resolution, in lines.
+func resolutionOf(r *idempotency.Resolved) (lines []string) {
+	if r == nil {
+		return nil
 	}
-	return e.Note
+	what := "not happened"
+	if r.Happened {
+		what = "happened"
+	}
+	lines = []string{fmt.Sprintf("%s, attempt %d, %s", what, r.Attempt, instant(r.At))}
+	switch {
+	case isSealedResolution(r):
+		return append(lines, "sealed")
+	case r.Operator == "":
+		return append(lines, "by Reconcile, a function of the service")
+	}
+	return append(lines, "by "+visible.Text(r.Operator)+": "+visible.Text(r.Reason))
 }
 
 // isOfSteps reports whether the record of a key at an endpoint has the steps of a transaction, see step.Beside.

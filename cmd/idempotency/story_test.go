@@ -58,6 +58,7 @@ func steady(output string) string {
 		{`database shop_\d+`, "database shop"},
 		{`127\.0\.0\.1:\d+`, "127.0.0.1:5432"},
 		{`SQLite at \S+\.db`, "SQLite at /var/lib/shop/shop.db"},
+		{`time=2\S+ level`, "time=2026-11-21T10:05:30.000Z level"},
 		{`Redis at 127\.0\.0\.1:5432`, "Redis at 127.0.0.1:6379"},
 	} {
 		output = regexp.MustCompile(same.pattern).ReplaceAllString(output, same.by)

@@ -69,7 +69,7 @@ func (o *Operator) resolve(ctx context.Context, key idempotency.Key) (idempotenc
 	case err != nil || entry.State != idempotency.StateAbandoned:
 		return entry.State, err
 	}
-	resolution := idempotency.Resolution{Note: "operator: at random", TTL: Request.TTL}
+	resolution := idempotency.Resolution{Operator: "operator", Reason: "at random", TTL: Request.TTL}
 	answer := fmt.Sprintf("operator-%s-%d", key.ID, entry.Attempt)
 	if rand.N(2) == 0 {
 		resolution.Response = &idempotency.Response{Status: 201, Body: []byte(answer)}

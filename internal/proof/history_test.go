@@ -213,7 +213,7 @@ func (c *client) resolve(store idempotency.Resolver) {
 		time.Sleep(c.unit)
 	}
 	asked.origin = origin{created: entry.Created.UnixNano(), attempt: entry.Attempt}
-	resolution := idempotency.Resolution{Note: "by an operator", TTL: asked.ttl}
+	resolution := idempotency.Resolution{Operator: "an operator", Reason: "by chance", TTL: asked.ttl}
 	if c.chance(50) {
 		asked.body = asked.claim
 		resp := response(asked.body)

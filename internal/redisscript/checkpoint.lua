@@ -3,8 +3,8 @@
 -- one, on the next line what is stored.
 --
 -- The checkpoints are a hash, KEYS[2]. Its field without a name says of which operation they are, by all that its records
--- have in common. The hash expires with the record. But a record can be lost, or replaced by that of a new operation, while
--- the hash is there.
+-- have in common. Its field RESOLVED says how the operation was resolved, and stays when that is completed. The hash expires
+-- with the record. But a record can be lost, or replaced by that of a new operation, while the hash is there.
 
 local key, steps, running, name, data, ttl, again = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local line, verdict = read(key), 'OK'

@@ -14,7 +14,7 @@ local origin = origin_of(running)
 if redis.call('HGET', steps, '') == origin then
   local fields = redis.call('HGETALL', steps)
   for i = 1, #fields, 2 do
-    if fields[i] ~= '' then
+    if fields[i] ~= '' and fields[i] ~= RESOLVED then
       all[#all + 1] = #fields[i] .. ' ' .. #fields[i + 1] .. '\n' .. fields[i] .. fields[i + 1]
     end
   end

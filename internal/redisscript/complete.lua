@@ -15,7 +15,13 @@ if line == running or line == '' then
     put(key, done, 'PX', ttl)
   end
   if steps then
-    redis.call('UNLINK', steps)
+    local origin = origin_of(running)
+    local resolved = redis.call('HGET', steps, '') == origin and redis.call('HGET', steps, RESOLVED)
+    if resolved then
+      put_resolved(steps, origin, resolved, ttl)
+    else
+      redis.call('UNLINK', steps)
+    end
   end
   return line == '' and 'restored' or 'OK'
 end

@@ -8,7 +8,7 @@ if refused then
 end
 if steps then
   redis.call('UNLINK', key, steps)
-elseif asked == 'completed' then -- there are no steps
+elseif asked == 'completed' then -- there are no steps; how it was resolved counts for nothing without the record
   redis.call('UNLINK', key)
 else
   return redis.error_reply('TRYAGAIN the steps may be on another server')

@@ -42,6 +42,16 @@ local function origin_of(running)
   return string.sub(running, string.find(running, ' key=', 1, true), -2)
 end
 
+-- The field that says how the operation was resolved, in the hash beside the record: checkpoint.lua says what else is there.
+local RESOLVED = ' resolved'
+
+-- put_resolved makes RESOLVED, with the origin of the operation, all that there is in the hash beside a record.
+local function put_resolved(steps, origin, resolved, ttl)
+  redis.call('UNLINK', steps)
+  redis.call('HSET', steps, '', origin, RESOLVED, resolved)
+  redis.call('PEXPIRE', steps, ttl)
+end
+
 -- as returns the running record of a claim in another state, without a response.
 local function as(state, running)
   return 'idempotency/1 ' .. state .. string.sub(running, #'idempotency/1 running' + 1)

@@ -1,11 +1,11 @@
 -- Ends the abandoned operation of the record KEYS[1], whose key is ARGV[1], if it is of the attempt ARGV[2], and was created
 -- at ARGV[3]. The record gets the token ARGV[4], so that its owner has lost the claim, and is kept for ARGV[5] milliseconds.
 --
--- If ARGV[6] is given, it is the stored form of the response: the operation has happened. Otherwise it has not. Then ARGV[7]
--- is the name of the checkpoint, in the hash KEYS[2], that gets the note ARGV[8].
+-- If ARGV[6] is given, it is the stored form of the response: the operation has happened. Otherwise it has not, and the
+-- checkpoints stay, but for those that ARGV[8] and all behind it name. ARGV[7] says how the operation was resolved.
 
 local key, steps, own, attempt, created = KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3]
-local token, ttl, response, name, note = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local token, ttl, response, resolved = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local line = read(key)
 if string.match(line, '^idempotency/1 %l+ token=(%x+) ') == token then
   return 'OK' -- a repetition
@@ -16,16 +16,23 @@ if refused then
 end
 
 local running = string.gsub(line, ' token=%x+ ', ' token=' .. token .. ' ', 1)
+local origin = origin_of(running)
 if response ~= '' then
   put(key, as('done', running) .. response, 'PX', ttl)
-  redis.call('UNLINK', steps)
+  put_resolved(steps, origin, resolved, ttl)
   return 'OK'
 end
-put(key, as('released', running), 'PX', ttl)
-local origin = origin_of(running)
-if redis.call('HGET', steps, '') ~= origin then
-  redis.call('UNLINK', steps)
+
+local left_out = { [''] = true, [RESOLVED] = true }
+for i = 8, #ARGV do
+  left_out[ARGV[i]] = true
 end
-redis.call('HSET', steps, '', origin, name, note)
-redis.call('PEXPIRE', steps, ttl)
+local of, fields = redis.call('HGET', steps, ''), redis.call('HGETALL', steps)
+put(key, as('released', running), 'PX', ttl)
+put_resolved(steps, origin, resolved, ttl)
+for i = 1, #fields, 2 do
+  if of == origin and not left_out[fields[i]] then
+    redis.call('HSET', steps, fields[i], fields[i + 1])
+  end
+end
 return 'OK'

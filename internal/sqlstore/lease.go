@@ -29,7 +29,8 @@ type Steps interface {
 	Read(digest []byte) (*Row, error)
 
 	// Put makes a record of own, or replaces what Read has seen. It returns false if there is another record by now. A
-	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response.
+	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response. How an
+	// operator has resolved the operation is kept if the record has not expired.
 	Put(digest []byte, seen, own *Row, lease, ttl time.Duration) (bool, error)
 
 	// Extend lets the lease run for lease from now, and the record live at least as long.

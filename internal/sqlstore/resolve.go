@@ -29,11 +29,14 @@ type Changes interface {
 	// Forget deletes what See has seen. It returns false if there is another record by now, or none.
 	Forget(digest []byte, seen *Seen) (bool, error)
 
-	// Resolve replaces token, response and checkpoints of what See has seen by those of own, ends the lease, and keeps the
-	// record for ttl from now. It returns false if there is another record by now, or none.
+	// Resolve replaces token, response, checkpoints and resolution of what See has seen by those of own, ends the lease, and
+	// keeps the record for ttl from now. It returns false if there is another record by now, or none.
 	Resolve(digest []byte, seen, own *Seen, ttl time.Duration) (bool, error)
 
-	// HasRoom reports whether there is room for a response or a note of n bytes.
+	// IsFull reports whether there is no room for a new operation.
+	IsFull() bool
+
+	// HasRoom reports whether there is room for a response of n bytes.
 	HasRoom(n int) bool
 
 	// InDoubt reports whether an earlier run of the step may have had an effect, which was not answered.
@@ -60,16 +63,20 @@ func Resolve(ctx context.Context, store Operated, asked idempotency.Entry, r ide
 		}
 		response = sql.Null[[]byte]{V: stored, Valid: true}
 	}
+	resolved, err := r.Resolved(asked).MarshalBinary()
+	if err != nil {
+		return store.Failure("resolve", err)
+	}
 	token := NewToken()
 	c := operator{
 		asked:  asked,
 		isDone: func(_ Changes, seen *Seen) bool { return seen.Found && string(seen.Token) == string(token) },
 		change: func(changes Changes, seen *Seen) (bool, error) {
-			own := Seen{Row: Row{Token: token, Response: response}}
-			if err := own.resolves(seen, r.Note); err != nil {
+			own := Seen{Row: Row{Token: token, Response: response}, Resolved: resolved}
+			if err := own.keepSteps(seen, asked.OpenMarks()); err != nil {
 				return false, err
 			}
-			if !changes.HasRoom(max(len(response.V), len(idempotency.ResolutionNote)+len(r.Note))) {
+			if !hasRoom(changes, own.keptSize()-seen.keptSize(), r.Response) {
 				return false, idempotency.ErrStoreFull
 			}
 			return changes.Resolve(asked.Digest[:], seen, &own, r.TTL)
@@ -78,8 +85,21 @@ func Resolve(ctx context.Context, store Operated, asked idempotency.Entry, r ide
 	return c.do(ctx, store, "resolve")
 }
 
-// resolves adds the checkpoints of an abandoned record, with a note, unless there is a response.
-func (s *Seen) resolves(seen *Seen, note string) error {
+// hasRoom reports whether a record may grow by a resolution. It always may if it does not grow. What is as small as a claim may
+// have the room for claims.
+func hasRoom(changes Changes, grows int, resp *idempotency.Response) bool {
+	switch {
+	case grows <= 0:
+		return true
+	case resp == nil || resp.Omitted:
+		return !changes.IsFull()
+	default:
+		return changes.HasRoom(grows)
+	}
+}
+
+// keepSteps takes over the checkpoints of an abandoned record, except those of some names, unless there is a response.
+func (s *Seen) keepSteps(seen *Seen, except []string) error {
 	switch err := seen.checkValues(idempotency.Fingerprint{}); {
 	case seen.state() != idempotency.StateAbandoned:
 		return idempotency.ErrEntryChanged
@@ -90,9 +110,10 @@ func (s *Seen) resolves(seen *Seen, note string) error {
 	if err != nil {
 		return err
 	}
-	all[idempotency.ResolutionNote] = []byte(note)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		s.Steps = encode(s.Steps, name, all[name])
+		if !slices.Contains(except, name) {
+			s.Steps = encode(s.Steps, name, all[name])
+		}
 	}
 	return nil
 }

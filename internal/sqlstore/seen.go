@@ -13,9 +13,13 @@ import (
 // Seen is a record as people are told of it.
 type Seen struct {
 	Row
-	Steps  []byte // the checkpoints, if there is no response
-	Locked bool   // a transaction runs the operation, of which nothing else can be seen
+	Steps    []byte // the checkpoints, if there is no response
+	Resolved []byte // the stored form of an idempotency.Resolved; empty: nobody has resolved the operation
+	Locked   bool   // a transaction runs the operation, of which nothing else can be seen
 }
+
+// keptSize returns how many bytes the response has, the checkpoints, and the resolution.
+func (s *Seen) keptSize() int { return len(s.Response.V) + len(s.Steps) + len(s.Resolved) }
 
 // Entry returns the entry of a digest. Key is nil if only the digest is known. The error wraps idempotency.ErrNoRecord or
 // idempotency.ErrRecordInvalid.
@@ -27,7 +31,7 @@ func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotenc
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	e := s.shown(digest)
-	e.Size = s.NamesSize() + int64(len(s.Response.V)+len(s.Steps))
+	e.Size = s.NamesSize() + int64(s.keptSize())
 	var err error
 	if e.Key, err = s.key(digest, key); err != nil {
 		return e, err
@@ -84,10 +88,16 @@ func (r *Row) key(digest [sha256.Size]byte, asked *idempotency.Key) (idempotency
 	}
 }
 
-// showKept adds what is in the response or in the checkpoints.
+// showKept adds what is in the response or in the checkpoints, and how the operation was resolved.
 func (s *Seen) showKept(e *idempotency.Entry) error {
 	if err := s.checkValues(idempotency.Fingerprint{}); err != nil {
 		return err
+	}
+	if len(s.Resolved) > 0 {
+		e.Resolved = new(idempotency.Resolved)
+		if err := e.Resolved.UnmarshalBinary(s.Resolved); err != nil {
+			return err
+		}
 	}
 	record, err := s.record()
 	switch resp := record.Response; {
@@ -99,10 +109,6 @@ func (s *Seen) showKept(e *idempotency.Entry) error {
 	}
 	found, err := decode(s.Steps)
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if name == idempotency.ResolutionNote {
-			e.Note = string(found[name])
-			continue
-		}
 		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: len(found[name])})
 	}
 	return err

@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS {records} (
     response    LONGBLOB            COMMENT 'null: not completed',
     answer_size INT                 COMMENT 'bytes of the response, which need not be read for it; null: not completed',
     steps       MEDIUMBLOB          COMMENT 'the checkpoints, one behind the other; null: none',
+    resolved    BLOB                COMMENT 'who has resolved the operation, and how; null: nobody',
     PRIMARY KEY (digest),
     KEY expires (expires)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin COMMENT = 'idempotency records, version 1'

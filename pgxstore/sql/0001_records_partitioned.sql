@@ -22,7 +22,8 @@ CREATE TABLE IF NOT EXISTS {records} (
     note         text,                 -- for operators; null: none
     replays      bigint      NOT NULL DEFAULT 0,
     step_names   text[],               -- steps that are done, until the operation is completed; null: none
-    step_results bytea[]               -- in the order of step_names
+    step_results bytea[],              -- in the order of step_names
+    resolved     bytea                 -- who has resolved the operation, and how; null: nobody
 ) PARTITION BY RANGE (expires_at);
 
 COMMENT ON TABLE {records} IS 'idempotency records, version 1';

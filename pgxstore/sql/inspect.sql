@@ -5,8 +5,6 @@
 --
 --   $1 digest, $2 number of the key
 SELECT {columns}, r.completed_at, coalesce({size}, 0), {state}, {locked $2},
-    ARRAY(SELECT coalesce(name, '') FROM {steps} WHERE name IS DISTINCT FROM {resolution_note} ORDER BY name COLLATE "C"),
-    ARRAY(SELECT coalesce(octet_length(result), 0) FROM {steps} WHERE name IS DISTINCT FROM {resolution_note}
-        ORDER BY name COLLATE "C"),
-    (SELECT result FROM {steps} WHERE name = {resolution_note} LIMIT 1)
+    ARRAY(SELECT coalesce(name, '') FROM {steps} ORDER BY name COLLATE "C"),
+    ARRAY(SELECT coalesce(octet_length(result), 0) FROM {steps} ORDER BY name COLLATE "C"), r.resolved
 FROM (SELECT) AS question LEFT JOIN {records} r ON r.digest = $1::bytea{in_reach}{newest}

@@ -16,7 +16,8 @@ WITH record ({restored_columns}) AS (
 ), again AS (
     UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record),
         step_names = CASE WHEN {keeps_steps} THEN r.step_names END,
-        step_results = CASE WHEN {keeps_steps} THEN r.step_results END
+        step_results = CASE WHEN {keeps_steps} THEN r.step_results END,
+        resolved = CASE WHEN r.expires_at > {now} THEN r.resolved END
     WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true
 ), made AS (
     INSERT INTO {records} ({restored_columns}) SELECT * FROM record

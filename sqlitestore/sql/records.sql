@@ -11,5 +11,6 @@ CREATE TABLE IF NOT EXISTS idempotency_records ( /* idempotency records, version
     lease       INTEGER,                      -- when it lapses; null: nobody is running the operation
     expires     INTEGER NOT NULL,
     response    BLOB,                         -- null: not completed
-    steps       BLOB                          -- the checkpoints, one behind the other; null: none
+    steps       BLOB,                         -- the checkpoints, one behind the other; null: none
+    resolved    BLOB                          -- who has resolved the operation, and how; null: nobody
 ) STRICT

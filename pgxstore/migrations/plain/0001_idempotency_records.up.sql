@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS "idempotency_records" (
     note           text,                    -- for operators; null: none
     replays        bigint      NOT NULL DEFAULT 0,
     step_names     text[],                  -- steps that are done, until the operation is completed; null: none
-    step_results   bytea[]                  -- in the order of step_names
+    step_results   bytea[],                 -- in the order of step_names
+    resolved       bytea                    -- who has resolved the operation, and how; null: nobody
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 2000, autovacuum_analyze_threshold = 2000, vacuum_truncate = false);
 
 -- IF NOT EXISTS would be content with whatever else has the name.
@@ -91,7 +92,8 @@ BEGIN
             expires_at = ($10 + $9::bigint * interval '1 microsecond'), expires_minute = date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch'),
             completed_at = NULL, status = NULL, header = NULL, trailer = NULL, body = NULL, note = NULL,
             step_names = CASE WHEN r.expires_at > $10 THEN r.step_names END,
-            step_results = CASE WHEN r.expires_at > $10 THEN r.step_results END
+            step_results = CASE WHEN r.expires_at > $10 THEN r.step_results END,
+            resolved = CASE WHEN r.expires_at > $10 THEN r.resolved END
     WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $10)
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL

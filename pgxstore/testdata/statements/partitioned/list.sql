@@ -10,6 +10,7 @@ FROM (
     SELECT r.digest, r.user_id, r.endpoint, r.key, r.attempt, r.created_at, r.lease_until, r.expires_at,
         statement_timestamp() AS now, r.completed_at, r.status, (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END AS state, r.note
@@ -20,11 +21,13 @@ FROM (
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END = ANY ($1::text[]))
         AND ($5::timestamptz IS NULL OR (CASE WHEN $3::boolean THEN -(octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint ELSE 0 END, r.created_at, r.digest)
             > (CASE WHEN $3::boolean THEN -$7::bigint ELSE 0 END, $5::timestamptz, $6::bytea))
     ORDER BY CASE WHEN $3::boolean THEN (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint END DESC, r.created_at, r.digest LIMIT $4::bigint
 ) l

@@ -18,7 +18,8 @@ WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, create
     UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) = (SELECT * FROM record),
         step_names = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_names END,
-        step_results = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_results END
+        step_results = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_results END,
+        resolved = CASE WHEN r.expires_at > statement_timestamp() THEN r.resolved END
     WHERE r.digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')
         AND expires_at < date_bin('24 hours', statement_timestamp() + interval '1 hour', 'epoch') + interval '48 hours'
         AND r.expires_at = (SELECT max(expires_at) FROM "idempotency_records" WHERE digest = $1::bytea AND expires_at >= date_bin('24 hours', statement_timestamp() - interval '1 hour', 'epoch')

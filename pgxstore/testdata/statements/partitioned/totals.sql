@@ -8,6 +8,7 @@ FROM (SELECT CASE WHEN (octet_length(r.digest) = 32 AND octet_length(r.fingerpri
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) THEN CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END END AS state, (octet_length(r.user_id) + octet_length(r.endpoint) + octet_length(r.key) + coalesce(octet_length(r.header), 0)
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
+        + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))) counted
 WHERE counted.state IS NULL OR cardinality($1::text[]) = 0 OR counted.state = ANY ($1::text[])

@@ -18,7 +18,8 @@ WITH record (digest, fingerprint, user_id, endpoint, key, token, attempt, create
     UPDATE "idempotency_records" r SET (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
         lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays) = (SELECT * FROM record),
         step_names = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_names END,
-        step_results = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_results END
+        step_results = CASE WHEN $9::bigint IS NOT NULL AND r.expires_at > statement_timestamp() THEN r.step_results END,
+        resolved = CASE WHEN r.expires_at > statement_timestamp() THEN r.resolved END
     WHERE r.digest = $1::bytea AND (r.token = $6::uuid AND (r.expires_at <= statement_timestamp() OR r.status IS NULL AND r.lease_until IS NOT NULL)) RETURNING true
 ), made AS (
     INSERT INTO "idempotency_records" (digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,
