@@ -74,6 +74,9 @@ func (a *attempt) Steps() *checkpoint.Steps {
 	return a.steps.Load()
 }
 
+// CheckLease returns [ErrClaimLost] if the lease may have lapsed.
+func (a *attempt) CheckLease() error { return a.lease.check() }
+
 // Checkpoint asks the claim, and notes that the store had forgotten it.
 func (a *attempt) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	stored, err := a.lease.claim.(Checkpointer).Checkpoint(ctx, name, data)

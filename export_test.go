@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
 // CollidingMemoryStore returns a store for which all keys have one of two hashes.
@@ -55,6 +57,15 @@ func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) 
 	l := &lease{leases: &r.leases, claim: claim, ctx: ctx, cancel: cancel}
 	l.start(time.Now().Add(-age))
 	return owner
+}
+
+// StopTimers stops the timers of the lease of the attempt that ctx belongs to. They are late from now on, as those of a process
+// that stands still.
+func StopTimers(ctx context.Context) {
+	l := &ctx.Value(checkpoint.Key{}).(*attempt).lease
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer.Stop()
 }
 
 // WithSelectors returns the fingerprint of a request with header h.

@@ -40,6 +40,9 @@ func newLeases(opts RunnerOptions, transactional bool) leases {
 // span is how long an owner relies on a lease. The margin is for what it takes the owner to hear that it must stop.
 func (l *leases) span() time.Duration { return l.lasts - l.lasts/16 }
 
+// hasLapsed reports whether the owner of a lease, which did not begin before since, must have stopped to rely on it.
+func (l *leases) hasLapsed(since time.Time) bool { return time.Since(since) >= l.span() }
+
 // lease renews the lease of a claim until the claim is settled. An owner that may have lost its lease must stop acting
 // as one: the attempt is lost when the store says so, or when no renewal has succeeded until shortly before the lease
 // must have lapsed, by the process's own clock.
@@ -141,6 +144,17 @@ func (l *lease) lose() {
 	if l.timer != nil {
 		l.cancel(ErrClaimLost)
 	}
+}
+
+// check returns [ErrClaimLost] if the lease may have lapsed. It looks at the clock, because the timers that end the context
+// of the owner are late after the process has stood still.
+func (l *lease) check() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.timer != nil && !l.transactional && l.hasLapsed(l.since) {
+		return ErrClaimLost
+	}
+	return nil
 }
 
 // stop ends the renewals. It does not wait for one that is under way.

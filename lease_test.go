@@ -16,6 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 // bench is a Runner on a store that a test watches.
@@ -465,6 +466,94 @@ func TestOwnersAreToldAfterAStandstill(t *testing.T) {
 		owner := b.RenewLate(t.Context(), claim, time.Minute)
 		require.Eventually(t, func() bool { return owner.Err() != nil }, 10*time.Second, time.Millisecond)
 		require.Equal(t, idempotency.ErrClaimLost, context.Cause(owner))
+	}
+}
+
+// standstillStore is a store whose first claim has its process stand still for two leases, while the answer to a question
+// about steps is on its way.
+type standstillStore struct {
+	idempotency.Store
+	lease time.Duration
+	after string // "read" or "write"
+}
+
+func (s *standstillStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = &standstillClaim{claim.(idempotency.Checkpointer), s}
+	}
+	return record, claim, err
+}
+
+type standstillClaim struct {
+	idempotency.Checkpointer
+	store *standstillStore
+}
+
+func (c *standstillClaim) standStill(ctx context.Context, after string) {
+	if c.store.after == after {
+		c.store.after = ""
+		idempotency.StopTimers(ctx)
+		time.Sleep(2 * c.store.lease)
+	}
+}
+
+func (c *standstillClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
+	defer c.standStill(ctx, "write")
+	return c.Checkpointer.Checkpoint(ctx, name, data)
+}
+
+func (c *standstillClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	defer c.standStill(ctx, "read")
+	return c.Checkpointer.Checkpoints(ctx)
+}
+
+// A process that has stood still while its step asked the store does not begin the effect, although no timer has told it
+// that its lease has lapsed.
+func TestStepDoesNotBeginAfterAStandstill(t *testing.T) {
+	t.Parallel()
+	type call = func(context.Context) (int, error)
+	for name, c := range map[string]struct {
+		after string
+		run   func(ctx context.Context, send call) (int, error)
+	}{
+		"Do":         {"read", func(ctx context.Context, send call) (int, error) { return step.Do(ctx, "mail", send) }},
+		"AtMostOnce": {"write", func(ctx context.Context, send call) (int, error) { return step.AtMostOnce(ctx, "mail", send, send) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &standstillStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{}), time.Minute, ""}
+				runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
+					Lease: store.lease, Logger: slog.New(slog.DiscardHandler),
+				})
+				require.NoError(t, err)
+				attempt := func(run func(ctx context.Context)) {
+					_, _, _ = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
+						run(ctx)
+						return idempotency.Response{}, testservice.ErrDown // so that there is a next attempt
+					})
+				}
+				attempt(func(context.Context) {})
+				store.after = c.after
+				var sent []int // by which attempts
+				sending := func(ctx context.Context) {
+					_, err := c.run(ctx, func(ctx context.Context) (int, error) {
+						op, _ := idempotency.FromContext(ctx)
+						sent = append(sent, op.Attempt)
+						return 1, nil
+					})
+					if op, _ := idempotency.FromContext(ctx); op.Attempt == 2 {
+						assert.ErrorIs(t, err, idempotency.ErrClaimLost)
+						assert.NoError(t, ctx.Err(), "the timers are late")
+					}
+				}
+				attempt(sending)
+				attempt(sending)
+				require.Equal(t, []int{3}, sent)
+			})
+		})
 	}
 }
 

@@ -183,7 +183,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 			x.releaseLater()
 		}
 		return nil, refusal
-	case x.claim != nil && !x.bound() && time.Since(x.since) >= x.runner.leases.span():
+	case x.claim != nil && !x.bound() && x.runner.leases.hasLapsed(x.since):
 		return nil, x.giveUp()
 	case x.claim != nil:
 		return nil, nil

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
 // Options are the settings of a [Store]. The zero value of each field is its default.
@@ -141,7 +140,7 @@ func (s *Store) Begin(
 func (s *Store) wrap(claim idempotency.Claim, key idempotency.Key, record idempotency.Record) idempotency.Claim {
 	own := &cachedSteps{cachedClaim{Claim: claim, store: s, key: key, record: record}, nil}
 	if steps, ok := claim.(idempotency.Checkpointer); ok {
-		own.Keeper = steps
+		own.checkpoints = steps
 		return own
 	}
 	return &own.cachedClaim
@@ -150,7 +149,13 @@ func (s *Store) wrap(claim idempotency.Claim, key idempotency.Key, record idempo
 // cachedSteps implements [idempotency.Checkpointer].
 type cachedSteps struct {
 	cachedClaim
-	checkpoint.Keeper
+	checkpoints
+}
+
+// checkpoints are the methods that a Checkpointer has and a Claim has not.
+type checkpoints interface {
+	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
+	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 
 // cachedClaim implements [idempotency.Claim].

@@ -111,6 +111,9 @@ func (x *execution) failed(err error) error {
 
 // execute does the work of a step that has no result yet.
 func (x *execution) execute(ctx context.Context) error {
+	if err := x.mayAct(ctx); err != nil {
+		return err
+	}
 	work := x.work
 	if x.once {
 		begun, err := x.isBegun(ctx)
@@ -121,6 +124,9 @@ func (x *execution) execute(ctx context.Context) error {
 			return fmt.Errorf("%w: %q", ErrUnknown, x.name)
 		case begun:
 			work = x.ask
+		}
+		if err := x.mayAct(ctx); err != nil {
+			return err
 		}
 	}
 	data, unfit, err := work(context.WithValue(ctx, within{}, x.steps))
@@ -145,6 +151,23 @@ func (x *execution) execute(ctx context.Context) error {
 		return x.failed(idempotency.ErrClaimLost)
 	}
 	return x.take(stored, cmp.Or(unfit, errNotKept))
+}
+
+// mayAct returns why the step must not have its effect any more, or nil. It is called after every question to the store,
+// because the attempt may have lost its claim, or have ended, while the store was asked.
+func (x *execution) mayAct(ctx context.Context) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case x.steps.HasEnded():
+		return x.misuse(checkpoint.ErrEnded.Error())
+	case x.steps.Keeper == nil:
+		return nil
+	}
+	if err := x.steps.Keeper.CheckLease(); err != nil {
+		return x.failed(err)
+	}
+	return nil
 }
 
 // isBegun reports whether the step was begun before, and stores that it has begun now.

@@ -76,7 +76,8 @@ var (
 //   - Any other error is that of the store. The result of fn, if it has run, is not stored: a later attempt runs the step
 //     again.
 //
-// If ctx has ended, Do returns the cause, and does not call fn. The context of fn is derived from ctx. A handler that runs
+// If ctx has ended, Do returns the cause, and does not call fn. If the lease of the attempt may have lapsed, Do returns
+// [idempotency.ErrClaimLost]. Do looks at both right before it calls fn, after the last question to the store. The context of fn is derived from ctx. A handler that runs
 // without a claim, as [idempotency.Options].FailOpen allows, runs its steps and stores nothing.
 //
 // Do is safe for concurrent use by steps of different names.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -338,6 +339,84 @@ func TestLostClaim(t *testing.T) {
 	require.EqualValues(t, 1, h.effect.Load())
 }
 
+// An attempt that has lost its claim while the store was asked does not run its step: by then, the next attempt may have
+// found that the step was begun, have heard that nothing has happened, and have done it.
+func TestClaimLostBeforeTheEffect(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		run  func(ctx context.Context, send, ask func(context.Context) (int32, error)) (int32, error)
+		slow func(*stepStore) *atomic.Int64
+	}{
+		"AtMostOnce, while the mark is stored": {
+			func(ctx context.Context, send, ask func(context.Context) (int32, error)) (int32, error) {
+				return step.AtMostOnce(ctx, "mail", send, ask)
+			},
+			func(s *stepStore) *atomic.Int64 { return &s.writeTakes },
+		},
+		"Do, while the results are read": {
+			func(ctx context.Context, send, _ func(context.Context) (int32, error)) (int32, error) {
+				return step.Do(ctx, "mail", send)
+			},
+			func(s *stepStore) *atomic.Int64 { return &s.readTakes },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &stepStore{Store: newMemory()}
+				h := newHarness(t, store, func(o *idempotency.RunnerOptions) { o.StoreTimeout = 20 * time.Second })
+				h.attempt(func(context.Context) {}) // so that the next one reads
+				c.slow(store).Store(int64(15 * time.Second))
+				store.extend = func() error { return errDown }
+				send := func(ctx context.Context) (int32, error) {
+					op, _ := idempotency.FromContext(ctx)
+					assert.Equal(h, 3, op.Attempt, "this attempt may send")
+					return h.effect.Add(1), nil
+				}
+				ask := func(ctx context.Context) (int32, error) { return send(ctx) } // nothing was sent
+				var both sync.WaitGroup
+				both.Go(func() {
+					h.attempt(func(ctx context.Context) {
+						time.Sleep(25 * time.Second) // its lease is renewed no more
+						_, err := c.run(ctx, send, ask)
+						assert.ErrorIs(h, err, idempotency.ErrClaimLost)
+					})
+				})
+				time.Sleep(31 * time.Second)
+				c.slow(store).Store(0)
+				h.attempt(func(ctx context.Context) {
+					_, err := c.run(ctx, send, ask)
+					assert.NoError(h, err)
+				})
+				both.Wait()
+				require.EqualValues(t, 1, h.effect.Load())
+			})
+		})
+	}
+}
+
+// A goroutine that outlives its handler does not run the step that it has begun before.
+func TestAttemptThatEndsBeforeTheEffect(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &stepStore{Store: newMemory()}
+		h := newHarness(t, store)
+		h.attempt(func(context.Context) {}) // so that the next one reads
+		store.readTakes.Store(int64(time.Second))
+		var left sync.WaitGroup
+		h.attempt(func(ctx context.Context) {
+			ctx = context.WithoutCancel(ctx)
+			left.Go(func() {
+				_, err := step.Do(ctx, "charge", h.charge)
+				assert.ErrorIs(h, err, step.ErrMisuse)
+				assert.ErrorContains(h, err, "attempt has ended")
+			})
+			synctest.Wait()
+		})
+		left.Wait()
+		require.Zero(t, h.effect.Load())
+	})
+}
+
 // A step whose client has left, or whose time is up, is stored all the same.
 func TestEndedContextKeepsTheResult(t *testing.T) {
 	t.Parallel()
@@ -520,6 +599,9 @@ type stepStore struct {
 	before   []byte       // what another writer has stored before each checkpoint
 	failures atomic.Int32 // so many questions fail
 	fails    atomic.Pointer[error]
+	extend   func() error // instead of that of the claim
+
+	readTakes, writeTakes atomic.Int64 // nanoseconds for which the answer to a question about steps is on its way
 }
 
 func (s *stepStore) Begin(
@@ -553,10 +635,18 @@ func (c stepClaim) fail() error {
 	return nil
 }
 
+func (c stepClaim) Extend(ctx context.Context, lease time.Duration) error {
+	if c.store.extend != nil {
+		return c.store.extend()
+	}
+	return c.Checkpointer.Extend(ctx, lease)
+}
+
 func (c stepClaim) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	if err := c.fail(); err != nil {
 		return nil, err
 	}
+	defer func() { time.Sleep(time.Duration(c.store.writeTakes.Load())) }()
 	if c.store.before != nil {
 		_, _ = c.Checkpointer.Checkpoint(ctx, name, c.store.before)
 	}
@@ -567,6 +657,7 @@ func (c stepClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	if err := c.fail(); err != nil {
 		return nil, err
 	}
+	defer func() { time.Sleep(time.Duration(c.store.readTakes.Load())) }()
 	found, err := c.Checkpointer.Checkpoints(ctx)
 	return maps.Clone(found), err
 }
@@ -636,6 +727,8 @@ func TestErrorLikeThatOfAStep(t *testing.T) {
 
 // hanging is a Keeper that does not answer.
 type hanging struct{}
+
+func (hanging) CheckLease() error { return nil }
 
 func (hanging) Checkpoint(ctx context.Context, _ string, _ []byte) ([]byte, error) {
 	<-ctx.Done()

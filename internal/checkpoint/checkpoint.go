@@ -22,8 +22,11 @@ func From(ctx context.Context) *Steps {
 	return attempt.Steps()
 }
 
-// Keeper stores checkpoints under a claim.
+// Keeper stores checkpoints under the claim of an attempt.
 type Keeper interface {
+	// CheckLease returns an error if the lease of the attempt may have lapsed, so that no effect may begin.
+	CheckLease() error
+
 	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }

@@ -25,6 +25,18 @@ var ofSteps = []mutant{{
 	to:   "	stored, err := own, error(nil)\n",
 	test: "TestAtMostOnce",
 }, {
+	name: "step-acts-for-a-lost-claim", broken: "AtMostOnce calls fn although its claim was lost while its mark was stored.",
+	file: "step/run.go",
+	from: "			work = x.ask\n		}\n		if err := x.mayAct(ctx); err != nil {\n",
+	to:   "			work = x.ask\n		}\n		if err := x.mayAct(ctx); false {\n",
+	test: "TestClaimLostBeforeTheEffect",
+}, {
+	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",
+	file: "lease.go",
+	from: "	if l.timer != nil && !l.transactional && l.hasLapsed(l.since) {\n",
+	to:   "	if false {\n",
+	test: "TestStepDoesNotBeginAfterAStandstill",
+}, {
 	name: "steps-are-no-effect", broken: "An attempt that had steps, and was then released, is soon forgotten with them.",
 	file: "execution.go", in: "./step",
 	from: "	if stepped || x.record",
