@@ -3,6 +3,8 @@ package idempotency
 import (
 	"context"
 	"time"
+
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
@@ -120,6 +122,10 @@ type Claim interface {
 // the expiry of the record remove them, and a [Resolution] some. A record without them costs nothing more. A Store counts them where it counts
 // bytes: an [Entry] has their names and sizes. They may be secret as a response is.
 //
+// A Store that has forgotten a record has forgotten its checkpoints too, and nobody knows then what earlier attempts have
+// done. So a record that Extend or Checkpoint makes again has the checkpoint [RecordLost], unless it cannot have had others.
+// Checkpoints returns RecordLost as well while the record is gone.
+//
 // Both methods may be called at any time, also by several goroutines, and beside all other methods of the Claim. Their
 // errors are these, and those of Begin:
 //
@@ -137,6 +143,10 @@ type Checkpointer interface {
 	// Checkpoints returns all checkpoints of the operation, by name. Nobody modifies what it returns.
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
+
+// RecordLost is the name of a checkpoint without data, see [Checkpointer]: checkpoints of earlier attempts may be missing. No
+// step has this name.
+const RecordLost = checkpoint.Lost
 
 // ClaimRequest is what the caller of [Store.Begin] asks for.
 type ClaimRequest struct {

@@ -337,7 +337,7 @@ func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 		return ErrClaimLost
 	}
 	now := e.shard.store.now()
-	err := e.restore(now)
+	err := e.restore(now, attemptGoesOn)
 	if err != nil && err != ErrRestored {
 		return err
 	}
@@ -360,7 +360,7 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 		return ErrClaimLost
 	}
 	now := e.shard.store.now()
-	err := e.restore(now)
+	err := e.restore(now, attemptEnds)
 	if err != nil && err != ErrRestored {
 		return err
 	}
@@ -371,18 +371,32 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	return err
 }
 
+// future says whether an attempt goes on after a call of its claim.
+type future bool
+
+const (
+	attemptEnds   future = false
+	attemptGoesOn future = true
+)
+
 // restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller lets it expire. Any other
-// error says why the entry is not the record of its key.
-func (e *entry) restore(now time.Duration) error {
+// error says why the entry is not the record of its key. If the attempt goes on, the entry gets the checkpoint [RecordLost].
+func (e *entry) restore(now time.Duration, attempt future) error {
 	if e.live(now) {
 		return nil
 	}
-	s := e.shard.store
+	sh, s := e.shard, e.shard.store
 	hash := s.hash(e.key)
 	if s.find(e.shard, hash, e.key, now) != nil {
 		return ErrClaimLost
 	}
-	if err := s.insert(e.shard, hash, e, now); err != nil {
+	if attempt == attemptGoesOn {
+		var extra extras
+		extra.add(RecordLost, nil)
+		sh.setExtras(e, extra)
+	}
+	if err := s.insert(sh, hash, e, now); err != nil {
+		delete(sh.extras, e)
 		return err
 	}
 	return ErrRestored
@@ -434,7 +448,7 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 		return nil, ErrClaimLost
 	}
 	now := s.now()
-	restored := e.restore(now)
+	restored := e.restore(now, attemptGoesOn)
 	switch restored {
 	case nil:
 	case ErrRestored:
@@ -515,6 +529,9 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	held := sh.store.find(sh, sh.store.hash(e.key), e.key, sh.store.now())
 	if e.completed || e.released || held != nil && held != e {
 		return nil, ErrClaimLost
+	}
+	if held == nil {
+		return map[string][]byte{RecordLost: {}}, nil
 	}
 	return maps.Clone(sh.extras[e].checkpoints), nil
 }

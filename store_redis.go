@@ -236,7 +236,11 @@ func (c *redisClaim) restore(ctx context.Context, lease time.Duration) error {
 	if c.settled {
 		return ErrClaimLost
 	}
-	verdict, _, err := c.store.conn.Run(ctx, redisscript.Extend, c.name, &c.own, c.expiry(lease), "again")
+	script, args := redisscript.Extend, []any{&c.own, c.expiry(lease), "again"}
+	if c.stepped.Load() { // the steps are lost, too, which must not be left unsaid
+		script, args = script.Needs(1), slices.Insert(args, 0, any(stepsName(c.name)))
+	}
+	verdict, _, err := c.store.conn.Run(ctx, script, c.name, args...)
 	return outcome(verdict, err)
 }
 
@@ -349,7 +353,7 @@ func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error)
 	reply, _, err := c.store.conn.Run(ctx, redisscript.Checkpoints, c.name, stepsName(c.name), &c.own)
 	verdict, list, _ := strings.Cut(reply, "\n")
 	if err == nil && verdict == "missing" {
-		return nil, nil
+		return c.lostSteps()
 	}
 	if err := outcome(verdict, err); err != nil {
 		return nil, err
@@ -359,6 +363,16 @@ func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error)
 		return nil, fmt.Errorf("%w: steps in Redis", ErrRecordInvalid)
 	}
 	return steps, nil
+}
+
+// lostSteps returns what Checkpoints returns if the record is gone.
+func (c *redisClaim) lostSteps() (map[string][]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.settled {
+		return nil, ErrClaimLost
+	}
+	return map[string][]byte{RecordLost: {}}, nil
 }
 
 // outcome translates the reply of a script, or of SET.

@@ -109,6 +109,8 @@ func stepsOf(all []idempotency.StepSize) (steps []step) {
 		name, begun := strings.CutSuffix(s.Name, "?")
 		done := func(other idempotency.StepSize) bool { return other.Name == name }
 		switch {
+		case s.Name == idempotency.RecordLost:
+			steps = append(steps, step{"?", "the store has lost the record once, so further steps may have begun"})
 		case !begun:
 			steps = append(steps, step{name, fmt.Sprintf("done, %d B", s.Bytes)})
 		case !slices.ContainsFunc(all, done):

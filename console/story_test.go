@@ -25,7 +25,7 @@ func (s partial) List(ctx context.Context, request idempotency.ListRequest) (ide
 func TestStoryOfEachState(t *testing.T) {
 	t.Parallel()
 	store := newStore()
-	abandon(t, store, numbered(0), "reserve", "charge?", "mail", "mail?")
+	abandon(t, store, numbered(0), "reserve", "charge?", "mail", "mail?", idempotency.RecordLost)
 	begin(t, store, numbered(1), request.Lease)
 	require.NoError(t, begin(t, store, numbered(2), request.Lease).Release(t.Context(), request.TTL))
 	complete(t, store, numbered(3), receipt)
@@ -37,7 +37,7 @@ func TestStoryOfEachState(t *testing.T) {
 	}{
 		{[]string{
 			"abandoned What it means", "Nobody knows what it has done.", "Ask the system that has the effect", "Lease has lapsed",
-			"charge begun, its outcome is not known", "reserve done, 15 B", "mail done, 15 B",
+			"the store has lost the record once, so further steps may have begun", "charge begun, its outcome is not known", "reserve done, 15 B", "mail done, 15 B",
 			"what they have done happens a second time", "Attempt 1", "Kept for 23 h 59 min",
 		}, true, true},
 		{[]string{"running What it means", "An attempt is running now.", "Lease left 59 min"}, false, false},

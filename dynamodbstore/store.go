@@ -203,7 +203,7 @@ func (s *steps) outcome(err error) (bool, error) {
 }
 
 // Put implements [sqlstore.Steps].
-func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	u := newUpdate(digest)
 	switch {
 	case s.isOpening:
@@ -227,7 +227,11 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Dura
 	if err := s.setAnswer(u, own.Response); err != nil {
 		return false, err
 	}
-	if own.Response.Valid || !seen.Counts() {
+	switch keeps := seen.Counts() && !own.Response.Valid; {
+	case keeps:
+	case len(entries) > 0:
+		u.setSteps(entries)
+	default:
 		u.removeSteps()
 	}
 	if !seen.Counts() {

@@ -169,25 +169,49 @@ var stepCases = []testCase{{
 	},
 }, {
 	name: "forgotten record",
-	rule: "A checkpoint of a claim whose record the store has forgotten is stored with ErrRestored, or refused with ErrClaimLost.",
+	rule: "A checkpoint of a claim whose record the store has forgotten is stored with ErrRestored and RecordLost.",
 	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
+		lost := map[string]string{idempotency.RecordLost: ""}
+		t.has(own, lost)
 		stored, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("1"))
-		if errors.Is(err, idempotency.ErrClaimLost) {
-			return
-		}
 		t.says("Checkpoint", err, idempotency.ErrRestored)
 		if string(stored) != "1" {
 			t.failf("Checkpoint returned %q", stored)
 		}
 		extended := own.claim.Extend(t.ctx, long)
 		if errors.Is(extended, idempotency.ErrRestored) {
-			return // it came too late: the record had expired again
+			t.has(own, lost) // it came too late: the record had expired again
+			return
 		}
 		t.succeeds("Extend", extended)
-		t.has(own, map[string]string{"charge": "1"})
+		lost["charge"] = "1"
+		t.has(own, lost)
 		t.refused(another)
+		t.complete(own, receipt("after all"))
+		t.replays(own, receipt("after all"))
+	},
+}, {
+	name: "lost steps",
+	rule: "When Extend makes a record again that has had steps, the record has RecordLost, also for the next attempt.",
+	only: leased,
+	check: func(t *trial) {
+		own := t.claim(lasting(request, short, short))
+		_, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("1"))
+		if errors.Is(err, idempotency.ErrRestored) {
+			return // it came too late
+		}
+		t.succeeds("Checkpoint", err)
+		t.at(freshKey()).forgotten() // was claimed later, so the record has expired, too
+		lost := map[string]string{idempotency.RecordLost: ""}
+		t.has(own, lost)
+		t.says("Extend", own.claim.Extend(t.ctx, long), idempotency.ErrRestored)
+		t.has(own, lost)
+		t.release(own)
+		own = t.claim(request)
+		t.has(own, lost)
+		t.stores(own, "charge", "2", "2")
 		t.complete(own, receipt("after all"))
 		t.replays(own, receipt("after all"))
 	},

@@ -95,18 +95,18 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // Put implements [sqlstore.Steps].
-func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	names := own.Names
 	args := []any{digits([]byte(names[0])), digits([]byte(names[1])), digits([]byte(names[2])), own.Attempt,
 		digits(own.Fingerprint), digits(own.Token), own.Created, length(lease), sqlstore.Micros(ttl), digits(own.Response.V),
 		sizeOf(own.Response)}
 	if seen.Found {
 		keepsSteps := seen.Counts() && !own.Response.Valid
-		return s.change("replace", append(args, keepsSteps, seen.Counts(),
+		return s.change("replace", append(args, keepsSteps, digits(entries), seen.Counts(),
 			digits(digest), digits(seen.Token), seen.Lease, seen.Expires, !seen.Response.Valid)...)
 	}
 	began := time.Now()
-	put, err := s.change("insert", append([]any{digits(digest)}, args...)...)
+	put, err := s.change("insert", append(append([]any{digits(digest)}, args...), digits(entries))...)
 	if isDuplicate(err) {
 		return false, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
+	"github.com/idempotency-go/idempotency"
 	"regexp"
 	"strconv"
 	"strings"
@@ -211,6 +212,7 @@ var common = strings.NewReplacer(
 	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
 	"{readable}", readable,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
+	"{record_lost}", literal(idempotency.RecordLost),
 	"{held}", `r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
     AND r.expires_at > {now}`,
 )

@@ -50,10 +50,13 @@ func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (store
 // Checkpoints implements [idempotency.Checkpointer].
 func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	steps, found, err := c.steps(ctx)
-	if err == nil && !found && c.hasEnded() {
-		err = idempotency.ErrClaimLost
+	switch {
+	case err != nil || found:
+		return steps, failure("checkpoints", err)
+	case c.hasEnded():
+		return nil, failure("checkpoints", idempotency.ErrClaimLost)
 	}
-	return steps, failure("checkpoints", err)
+	return map[string][]byte{idempotency.RecordLost: {}}, nil
 }
 
 // steps returns the steps of the operation, and whether there is its record. The error is [idempotency.ErrClaimLost] if

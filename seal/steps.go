@@ -46,6 +46,10 @@ func (c *sealedSteps) Checkpoints(ctx context.Context) (map[string][]byte, error
 	}
 	opened := make(map[string][]byte, len(stored))
 	for name, data := range stored {
+		if name == idempotency.RecordLost { // the inner store has stored it by itself
+			opened[name] = data
+			continue
+		}
 		if opened[name], err = c.store.openStep(ctx, data, &c.to, name); err != nil {
 			return nil, err
 		}

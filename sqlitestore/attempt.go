@@ -232,7 +232,7 @@ func (a *attempt) recordOf(resp idempotency.Response, ttl time.Duration) (record
 		if omitted || !tx.HasRoom(len(whole)) {
 			own.Response.V = tombstone
 		}
-		_, err := tx.Put(a.digest, a.seen, own, 0, ttl)
+		_, err := tx.Put(a.digest, a.seen, own, nil, 0, ttl)
 		return err
 	}, nil
 }

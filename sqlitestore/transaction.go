@@ -45,13 +45,13 @@ func (tx *transaction) Read(digest []byte) (*sqlstore.Row, error) {
 }
 
 // Put implements [sqlstore.Steps]. Nobody else writes in the meantime.
-func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, lease, ttl time.Duration) (bool, error) {
+func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	tx.used += int64(len(own.Names[0])+len(own.Names[1])+len(own.Names[2])+len(own.Response.V)) + overhead
 	now := tx.micros()
 	lapses := sql.NullInt64{Int64: now + sqlstore.Micros(lease), Valid: lease > 0}
 	put, err := change(tx.sql.put, digest, own.Names[0], own.Names[1], own.Names[2], own.Attempt,
 		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
-		seen.Counts() && !own.Response.Valid, seen.Counts())
+		seen.Counts() && !own.Response.Valid, entries, seen.Counts())
 	if err == nil && !put {
 		err = errNotPut // the effects of a handler must not be committed without it
 	}

@@ -170,7 +170,8 @@ func (x *execution) mayAct(ctx context.Context) error {
 	return nil
 }
 
-// isBegun reports whether the step was begun before, and stores that it has begun now.
+// isBegun reports whether the step may have begun before, and stores that it has begun. It does so also if the store has lost
+// what it knew of the step: the record is there again then, and tells later attempts.
 func (x *execution) isBegun(ctx context.Context) (before bool, err error) {
 	mark := x.name + checkpoint.Mark
 	if x.steps.Has(mark) {
@@ -179,7 +180,7 @@ func (x *execution) isBegun(ctx context.Context) (before bool, err error) {
 	own := make([]byte, 8)
 	rand.Read(own) // never fails
 	stored, err := x.store(ctx, mark, own)
-	return !bytes.Equal(stored, own), err
+	return !bytes.Equal(stored, own) || x.steps.MayBeMissing(), err
 }
 
 // The pauses between two questions to a store that does not work.

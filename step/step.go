@@ -49,9 +49,9 @@ const (
 
 // Errors of [Do] and [AtMostOnce].
 var (
-	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step, and has stored no result. Nobody
-	// knows what the step has done.
-	ErrUnknown = errors.New("idempotency: the step was begun, and its result is unknown")
+	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step and has stored no result, or if the
+	// store has lost what earlier attempts have stored. Nobody knows what the step has done.
+	ErrUnknown = errors.New("idempotency: the step may have begun, and its result is unknown")
 
 	// ErrResult says that the step has run, but its result cannot be had: it is no JSON, is larger than the bounds, or
 	// does not fit into the type that it is asked for now. The step does not run again.
@@ -88,6 +88,10 @@ func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, er
 // AtMostOnce is [Do] for an effect that must not happen twice. Before it calls fn, it stores that the step has begun. If a
 // later attempt finds the step begun and no result, it calls ask instead of fn, which finds out what has become of the
 // effect. What ask returns is the result of the step. If ask is nil, the error wraps [ErrUnknown].
+//
+// The same holds if the store loses the record of the operation while an attempt at it runs: then nobody knows whether an
+// earlier attempt has begun the step. If the store loses the record between two attempts, the second one is the first of a
+// new operation, and runs the step again.
 //
 // If fn returns an error, the step counts as begun: the error of a call seldom tells whether the call has had an effect.
 // AtMostOnce needs a claim. Without one, the error wraps [errors.ErrUnsupported].

@@ -366,7 +366,7 @@ func TestClaimLostBeforeTheEffect(t *testing.T) {
 				h := newHarness(t, store, func(o *idempotency.RunnerOptions) { o.StoreTimeout = 20 * time.Second })
 				h.attempt(func(context.Context) {}) // so that the next one reads
 				c.slow(store).Store(int64(15 * time.Second))
-				store.extend = func() error { return errDown }
+				store.extend.Store(new(func() error { return errDown }))
 				send := func(ctx context.Context) (int32, error) {
 					op, _ := idempotency.FromContext(ctx)
 					assert.Equal(h, 3, op.Attempt, "this attempt may send")
@@ -392,6 +392,100 @@ func TestClaimLostBeforeTheEffect(t *testing.T) {
 			})
 		})
 	}
+}
+
+// When the store has lost the record, and so the mark of an earlier attempt, nobody knows whether a step of AtMostOnce has
+// begun. What earlier attempts have stored is known to an attempt that has read it before the loss.
+func TestLostRecordIsUnknown(t *testing.T) {
+	t.Parallel()
+	const renewed = 30 * time.Second // the lease is renewed in this time
+	const lost = 2 * time.Minute     // the record, if nothing renews it in this time
+	for name, c := range map[string]struct {
+		first, second func(h *lossy, ctx context.Context)
+		unknown       bool
+	}{
+		"lost by the second attempt, and seen by the step": {
+			first:   func(h *lossy, ctx context.Context) { h.mail(ctx) },
+			second:  func(h *lossy, _ context.Context) { h.lose(lost) },
+			unknown: true,
+		},
+		"lost by the second attempt, and seen by a renewal": {
+			first:   func(h *lossy, ctx context.Context) { h.mail(ctx) },
+			second:  func(h *lossy, _ context.Context) { h.lose(lost); time.Sleep(renewed) },
+			unknown: true,
+		},
+		"lost by the first attempt": {
+			first:   func(h *lossy, ctx context.Context) { h.mail(ctx); h.lose(lost); time.Sleep(renewed) },
+			second:  func(*lossy, context.Context) {},
+			unknown: true,
+		},
+		"lost when the second attempt had read its steps": {
+			first: func(*lossy, context.Context) {},
+			second: func(h *lossy, ctx context.Context) {
+				_, err := step.Do(ctx, "reserve", h.charge)
+				assert.NoError(h, err)
+				h.lose(lost)
+				time.Sleep(renewed)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &stepStore{Store: newMemory()}
+				h := &lossy{harness: newHarness(t, store, func(o *idempotency.RunnerOptions) {
+					o.Lease, o.TTL = time.Minute, time.Minute
+				}), store: store}
+				h.attempt(func(ctx context.Context) { c.first(h, ctx) })
+				if !c.unknown {
+					h.attempt(func(ctx context.Context) {
+						c.second(h, ctx)
+						assert.NoError(h, h.mail(ctx))
+						_, err := step.Do(ctx, "charge", h.charge)
+						assert.NoError(h, err)
+					})
+					return
+				}
+				before := h.mails
+				h.attempt(func(ctx context.Context) {
+					c.second(h, ctx)
+					assert.ErrorIs(h, h.mail(ctx), step.ErrUnknown)
+					n, err := step.Do(ctx, "charge", h.charge)
+					assert.NoError(h, err)
+					assert.EqualValues(h, 1, n, "a step that may run again does")
+				})
+				h.attempt(func(ctx context.Context) {
+					assert.ErrorIs(h, h.mail(ctx), step.ErrUnknown, "it stays unknown")
+					n, err := step.AtMostOnce(ctx, "mail", h.down, func(context.Context) (int32, error) { return 42, nil })
+					assert.NoError(h, err)
+					assert.EqualValues(h, 42, n, "whoever is asked knows")
+				})
+				require.Equal(t, before, h.mails)
+			})
+		})
+	}
+}
+
+// lossy is a harness on a store that loses its record.
+type lossy struct {
+	*harness
+	store *stepStore
+	mails int
+}
+
+// mail sends a mail at most once, and fails.
+func (h *lossy) mail(ctx context.Context) error {
+	_, err := step.AtMostOnce(ctx, "mail", func(context.Context) (int, error) {
+		h.mails++
+		return h.mails, nil
+	}, nil)
+	return err
+}
+
+// lose waits until the record has expired, since nothing of the renewals has reached the store.
+func (h *lossy) lose(after time.Duration) {
+	h.store.extend.Store(new(func() error { return nil }))
+	time.Sleep(after)
+	h.store.extend.Store(nil)
 }
 
 // A goroutine that outlives its handler does not run the step that it has begun before.
@@ -599,7 +693,7 @@ type stepStore struct {
 	before   []byte       // what another writer has stored before each checkpoint
 	failures atomic.Int32 // so many questions fail
 	fails    atomic.Pointer[error]
-	extend   func() error // instead of that of the claim
+	extend   atomic.Pointer[func() error] // instead of that of the claim
 
 	readTakes, writeTakes atomic.Int64 // nanoseconds for which the answer to a question about steps is on its way
 }
@@ -636,8 +730,8 @@ func (c stepClaim) fail() error {
 }
 
 func (c stepClaim) Extend(ctx context.Context, lease time.Duration) error {
-	if c.store.extend != nil {
-		return c.store.extend()
+	if extend := c.store.extend.Load(); extend != nil {
+		return (*extend)()
 	}
 	return c.Checkpointer.Extend(ctx, lease)
 }

@@ -216,6 +216,7 @@ func TestSteps(t *testing.T) {
 		own := claim(t, b.open(t), keyOfAlice, attempt).(idempotency.Checkpointer)
 		for name, data := range map[string]string{
 			"reserve": `{"stock":"hidden"}`, "charge?": "hidden", "ship?": "hidden", "ship": `"hidden"`,
+			idempotency.RecordLost: "",
 		} {
 			_, err := own.Checkpoint(t.Context(), name, []byte(data))
 			require.NoError(t, err)
@@ -225,7 +226,8 @@ func TestSteps(t *testing.T) {
 
 		text := b.try(t, with("inspect", "--body")...)
 		require.Zero(t, text.status, text.stderr)
-		require.Regexp(t, `(?m)^  steps +charge: begun, its outcome is not known\n`+
+		require.Regexp(t, `(?m)^  steps +the store has lost the record once, so further steps may have begun\n`+
+			` +charge: begun, its outcome is not known\n`+
 			` +reserve: done, 18 bytes\n +ship: done, 8 bytes$`, text.stdout)
 		require.Contains(t, strings.Join(strings.Fields(text.stdout), " "), "Steps that are done are not repeated.")
 		document := b.try(t, with("inspect", "--body", "--json")...)
@@ -234,8 +236,8 @@ func TestSteps(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal([]byte(document.stdout), &got))
 		require.Equal(t, []map[string]any{
-			{"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0}, {"name": "ship", "size": 8.0},
-			{"name": "ship?", "size": 6.0},
+			{"name": "?lost?", "size": 0.0}, {"name": "charge?", "size": 6.0}, {"name": "reserve", "size": 18.0},
+			{"name": "ship", "size": 8.0}, {"name": "ship?", "size": 6.0},
 		}, got.Entry.Steps)
 		listed := b.try(t, "list", "--json")
 		require.NotContains(t, listed.stdout, "steps")

@@ -188,6 +188,8 @@ func stepsOf(e idempotency.Entry) (lines []string) {
 		name, begun := strings.CutSuffix(step.Name, "?")
 		done := func(s idempotency.StepSize) bool { return s.Name == name }
 		switch {
+		case step.Name == idempotency.RecordLost:
+			lines = append(lines, "the store has lost the record once, so further steps may have begun")
 		case !begun:
 			lines = append(lines, fmt.Sprintf("%s: done, %s", name, bytesOf(int64(step.Bytes))))
 		case !slices.ContainsFunc(e.Steps[:i], done):

@@ -43,6 +43,7 @@ type Steps struct {
 	mu    sync.Mutex
 	ended bool
 	kept  bool              // this attempt may have stored a checkpoint
+	lost  bool              // checkpoints of earlier attempts may be missing
 	begun map[string]bool   // steps that run, or have ended without an error; true: it has a mark
 	known map[string][]byte // checkpoints of this attempt and of earlier ones
 	size  int               // of those that are known or about to be stored: bytes of names and data
@@ -53,6 +54,9 @@ var Ended = &Steps{ended: true}
 
 // Mark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
 const Mark = "?"
+
+// Lost is the name of the checkpoint that a store adds to a record that it has lost and made again.
+const Lost = "?lost?"
 
 // The bounds of the checkpoints of one operation.
 const (
@@ -135,6 +139,10 @@ func (s *Steps) read(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, data := range found {
+		if name == Lost {
+			s.lost = true
+			continue
+		}
 		s.known[name] = data
 		s.size += len(name) + len(data)
 	}
@@ -176,6 +184,13 @@ func (s *Steps) Has(name string) bool {
 	defer s.mu.Unlock()
 	_, ok := s.known[name]
 	return ok
+}
+
+// MayBeMissing reports whether checkpoints of earlier attempts may be missing.
+func (s *Steps) MayBeMissing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
 }
 
 // Take counts so many more bytes, and reports whether they are within the bounds.

@@ -37,6 +37,12 @@ var ofSteps = []mutant{{
 	to:   "	if false {\n",
 	test: "TestStepDoesNotBeginAfterAStandstill",
 }, {
+	name: "step-after-a-loss", broken: "AtMostOnce runs although the store has lost what an earlier attempt may have stored of the step.",
+	file: "step/run.go",
+	from: " || x.steps.MayBeMissing(), err\n",
+	to:   ", err\n",
+	test: "TestLostRecordIsUnknown",
+}, {
 	name: "steps-are-no-effect", broken: "An attempt that had steps, and was then released, is soon forgotten with them.",
 	file: "execution.go", in: "./step",
 	from: "	if stepped || x.record",
@@ -57,9 +63,15 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-step-without-owner", broken: "An owner that was overtaken stores results of steps.",
 	file: "store_memory.go",
-	from: "	restored := e.restore(now)\n",
+	from: "	restored := e.restore(now, attemptGoesOn)\n",
 	to:   "	var restored error\n",
 	test: "TestMemoryStoreKeepsSteps/steps/takeover",
+}, {
+	name: "memory-loss-of-steps-unsaid", broken: "A record that was lost and made again looks as if it had had no steps.",
+	file: "store_memory.go",
+	from: "	if attempt == attemptGoesOn {\n",
+	to:   "	if false {\n",
+	test: "TestMemoryStoreKeepsSteps/steps/lost steps",
 }, {
 	name: "memory-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
 	file: "store_memory.go",
@@ -79,6 +91,12 @@ var ofSteps = []mutant{{
 	to:   "elseif not string.find(line, HEAD) then",
 	test: "TestRedisStoreConforms/server/steps/takeover",
 }, {
+	name: "redis-loss-of-steps-unsaid", broken: "A record that was lost and made again looks as if it had had no steps.",
+	file: "internal/redisscript/extend.lua", needs: redis,
+	from: "  if steps then\n    remember_loss",
+	to:   "  if false then\n    remember_loss",
+	test: "TestRedisStoreConforms/server/steps/lost steps",
+}, {
 	name: "redis-steps-of-an-older-operation", broken: "A new operation gets the results that one with its key has left.",
 	file: "internal/redisscript/checkpoints.lua", needs: redis,
 	from: "if redis.call('HGET', steps, '') == origin then",
@@ -96,6 +114,12 @@ var ofSteps = []mutant{{
 	from: "WHERE {held} AND",
 	to:   "WHERE r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
 	test: "TestStoreConformance/prepared/steps/takeover",
+}, {
+	name: "postgres-loss-of-steps-unsaid", broken: "A record that was lost and made again looks as if it had had no steps.",
+	file: "pgxstore/sql/restore.sql", needs: postgres,
+	from: "THEN ARRAY[{record_lost}] END",
+	to:   "THEN ARRAY['lost'] END",
+	test: "TestStoreConformance/prepared/steps/lost steps",
 }, {
 	name: "postgres-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
 	file: "pgxstore/statements.go", needs: postgres,

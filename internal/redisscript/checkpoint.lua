@@ -11,6 +11,7 @@ local line, verdict = read(key), 'OK'
 
 if line == '' and again then
   put(key, running, 'PX', ttl)
+  remember_loss(steps, origin_of(running), ttl)
   verdict = 'restored'
 elseif line == '' then
   return 'missing'

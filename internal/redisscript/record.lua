@@ -52,6 +52,16 @@ local function put_resolved(steps, origin, resolved, ttl)
   redis.call('PEXPIRE', steps, ttl)
 end
 
+-- remember_loss stores the checkpoint RecordLost of a record with that origin, which was lost and has been made again, and
+-- lets the steps expire with the record. Checkpoint.lua says how the hash is made.
+local function remember_loss(steps, origin, ttl)
+  if redis.call('HGET', steps, '') ~= origin then
+    redis.call('UNLINK', steps)
+  end
+  redis.call('HSET', steps, '', origin, '?lost?', '')
+  redis.call('PEXPIRE', steps, ttl)
+end
+
 -- as returns the running record of a claim in another state, without a response.
 local function as(state, running)
   return 'idempotency/1 ' .. state .. string.sub(running, #'idempotency/1 running' + 1)

@@ -55,6 +55,9 @@ func encode(entries []byte, name string, data []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...)
 }
 
+// lostCheckpoints are the entries of a record that was lost and is made again.
+var lostCheckpoints = encode(nil, idempotency.RecordLost, nil)
+
 // decode returns the checkpoints of entries. The first one of a name counts.
 func decode(entries []byte) (map[string][]byte, error) {
 	found := make(map[string][]byte)
@@ -187,7 +190,7 @@ func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	case at == holds:
 		return found, nil
 	case at == gone && l.isOpen():
-		return nil, nil
+		return map[string][]byte{idempotency.RecordLost: {}}, nil
 	}
 	return nil, idempotency.ErrClaimLost
 }

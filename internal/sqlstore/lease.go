@@ -29,9 +29,9 @@ type Steps interface {
 	Read(digest []byte) (*Row, error)
 
 	// Put makes a record of own, or replaces what Read has seen. It returns false if there is another record by now. A
-	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response. How an
-	// operator has resolved the operation is kept if the record has not expired.
-	Put(digest []byte, seen, own *Row, lease, ttl time.Duration) (bool, error)
+	// lease of zero is none. The checkpoints of a record are kept if it has not expired, and own has no response. Otherwise
+	// the record has the checkpoints entries. How an operator has resolved the operation is kept if the record has not expired.
+	Put(digest []byte, seen, own *Row, entries []byte, lease, ttl time.Duration) (bool, error)
 
 	// Extend lets the lease run for lease from now, and the record live at least as long.
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
@@ -132,7 +132,7 @@ func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, 
 		}
 		record := seen.Next(request)
 		record.LeaseLeft = request.Lease
-		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), request.Lease, l.ttl)
+		put, err := steps.Put(l.digest, seen, NewRow(l.names, l.token, record), nil, request.Lease, l.ttl)
 		if put || err != nil {
 			return granted{record: record, claimed: put}, err
 		}
@@ -168,7 +168,7 @@ func (l *lease) proceed(
 		return l.change(steps,
 			func() (bool, error) { return do(steps) },
 			func(seen *Row) (bool, error) {
-				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), lease, ttl)
+				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), lostCheckpoints, lease, ttl)
 			})
 	})
 }
@@ -205,7 +205,7 @@ func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl tim
 			func(seen *Row) (bool, error) {
 				own := NewRow(l.names, l.token, l.record)
 				own.Response = sql.Null[[]byte]{V: stored, Valid: true}
-				return steps.Put(l.digest, seen, own, 0, ttl)
+				return steps.Put(l.digest, seen, own, nil, 0, ttl)
 			})
 	})
 }

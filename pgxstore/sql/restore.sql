@@ -4,23 +4,26 @@
 -- is to be run again); and whether the claim has its response already.
 --
 -- A record is left alone if it is somebody else's, even if it has expired: they have claimed the key since. One that the
--- claim has made again before is renewed or completed. Renewed, it keeps the steps that were stored since.
+-- claim has made again before is renewed or completed. Renewed, it keeps the steps that were stored since. Made again with its
+-- lease, it has the step that says that others were lost.
 --
 --   $1 digest, $2 fingerprint, $3 user, $4 endpoint, $5 key, $6 token, $7 attempt, $8 created
 --   $9 lease, null with a response; $10 time to live (both in microseconds)
 --   $11 status, $12 header, $13 trailer, $14 body, $15 note; null with a lease
-WITH record ({restored_columns}) AS (
+WITH record ({restored_columns}, step_names, step_results) AS (
     SELECT $1::bytea, $2::bytea, $3::text, $4::text, $5::text, $6::uuid, $7::integer, $8::timestamptz,
         {after $9}, {after $10}, date_bin('1 minute', {after $10}, 'epoch'),
-        CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0
+        CASE WHEN $11::integer IS NOT NULL THEN {now} END, $11::integer, $12::text, $13::text, $14::bytea, $15::text, 0,
+        CASE WHEN $9::bigint IS NOT NULL THEN ARRAY[{record_lost}] END,
+        CASE WHEN $9::bigint IS NOT NULL THEN ARRAY[''::bytea] END
 ), again AS (
-    UPDATE {records} r SET ({restored_columns}) = (SELECT * FROM record),
-        step_names = CASE WHEN {keeps_steps} THEN r.step_names END,
-        step_results = CASE WHEN {keeps_steps} THEN r.step_results END,
+    UPDATE {records} r SET ({restored_columns}) = (SELECT {restored_columns} FROM record),
+        step_names = CASE WHEN {keeps_steps} THEN r.step_names ELSE (SELECT step_names FROM record) END,
+        step_results = CASE WHEN {keeps_steps} THEN r.step_results ELSE (SELECT step_results FROM record) END,
         resolved = CASE WHEN r.expires_at > {now} THEN r.resolved END
     WHERE r.digest = $1::bytea{in_reach}{is_newest} AND {restorable} RETURNING true
 ), made AS (
-    INSERT INTO {records} ({restored_columns}) SELECT * FROM record
+    INSERT INTO {records} ({restored_columns}, step_names, step_results) SELECT * FROM record
     WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) {on_conflict} RETURNING true
 )
 SELECT EXISTS (SELECT FROM again) OR EXISTS (SELECT FROM made), coalesce({restorable}, true),
