@@ -66,7 +66,7 @@ func ExampleDecide() {
 		err := charge(r.Context(), key)
 		switch {
 		case errors.Is(err, errNotSent):
-			idempotency.Decide(r.Context(), idempotency.Release) // the provider knows nothing of it
+			idempotency.Decide(r.Context(), idempotency.Free) // the provider knows nothing of it
 		case err != nil:
 			idempotency.Decide(r.Context(), idempotency.Unknown) // the card may have been charged
 		}

@@ -171,7 +171,7 @@ func ExampleMiddleware_Handler_upload() {
 		name := r.FormValue("file")
 		if _, found := storage[name]; !found {
 			http.Error(w, "the file has not arrived", http.StatusConflict)
-			idempotency.Decide(r.Context(), idempotency.Release) // the same key works when it has
+			idempotency.Decide(r.Context(), idempotency.Free) // the same key works when it has
 			return
 		}
 		w.WriteHeader(http.StatusCreated)

@@ -23,14 +23,15 @@ import (
 //	unknown   Release, or with Refuse       the same as after failed; with Refuse, a lapsed
 //	          nothing: the lease lapses     lease: outcome-unknown
 //	failed    Release, kept for TTL         it may run, if it is the same request
-//	released  Release, kept for two leases  the same: this attempt has done nothing
+//	freed     Release, not kept             a new operation, whatever the request; the same as after
+//	                                        failed if an earlier attempt may have done something
 //	kept      Complete                      the response
 type fate int8
 
 const (
 	fateUnknown fate = iota
 	fateFailed
-	fateReleased
+	fateFreed
 	fateKept
 )
 
@@ -179,9 +180,9 @@ func (x *execution) end(ctx context.Context) (refusal error) {
 	case fateKept:
 		refusal = x.complete()
 		x.fate = fateKept
-	case fateReleased:
-		x.event.untouched = !x.steps.Load().Kept()
-		refusal = x.release(x.untouched())
+	case fateFreed:
+		x.event.untouched = !x.hasSteps()
+		refusal = x.free()
 	case fateFailed:
 		refusal = x.release(x.runner.opts.TTL)
 	default:
@@ -342,7 +343,7 @@ func (x *execution) releaseLater() {
 	x.runner.backlog.Run(backlog.MostReleases, 0, func() {
 		var denied time.Time // when the store first said that it does not know the claim
 		for pause := firstRetry; time.Since(began) < lasts; pause = min(2*pause, lastRetry) {
-			err := later.releaseOnce(later.claim, later.untouched())
+			err := later.releaseOnce(later.claim, later.retention())
 			unknown := errors.Is(err, ErrClaimLost)
 			if unknown && denied.IsZero() {
 				denied = time.Now()
@@ -366,24 +367,32 @@ func (x *execution) inBackground() *execution {
 	}
 }
 
-// untouchedLeases is how many leases long a record is kept if its operation has done nothing. That is long enough to
-// recognise a request that was delayed on its way to the store. It is short enough that nobody can fill the store with
-// requests that are turned away. A step is an effect.
-const untouchedLeases = 2
+// hasSteps reports whether this attempt may have stored a step, which is an effect.
+func (x *execution) hasSteps() bool { return x.attempt != nil && x.steps.Load().Kept() }
 
-// untouched returns how long to keep the record if this attempt has done nothing. Earlier ones may have had effects:
-// then it is kept for as long as without this attempt, or for TTL if nobody knows, as after a lost reply (Attempt 0).
-func (x *execution) untouched() time.Duration {
-	opts := &x.runner.opts
-	stepped := x.attempt != nil && x.steps.Load().Kept()
-	if stepped || x.record.Attempt != 1 && x.record.Remaining == 0 {
-		return opts.TTL
+// free ends the claim of an attempt that has done nothing. The key is as if it had never been used, unless an earlier
+// attempt may have done something: then the record stays, and only the same request may be tried again.
+func (x *execution) free() (refusal error) {
+	if x.record.Attempt == 1 && !x.hasSteps() {
+		return x.release(0)
 	}
-	return max(x.record.Remaining, min(untouchedLeases*opts.Lease, opts.TTL))
+	return x.release(x.retention())
 }
 
-// release ends the claim without a response, so that the operation may be tried again, and keeps the record for ttl. It
-// returns a refusal if another attempt has taken over. If the store fails, the lease lapses by itself.
+// retention returns how long to keep the record of an attempt that has done nothing but may have stored a step. Earlier
+// attempts may have had effects, so the record is kept for as long as without this attempt, or for TTL if that is not known,
+// as after a lost reply (Attempt 0).
+func (x *execution) retention() time.Duration {
+	opts := &x.runner.opts
+	if x.hasSteps() || x.record.Remaining == 0 {
+		return opts.TTL
+	}
+	return max(x.record.Remaining, min(2*opts.Lease, opts.TTL))
+}
+
+// release ends the claim without a response, so that the operation may be tried again, and keeps the record for ttl. A
+// ttl of zero frees the key. The result is a refusal if another attempt has taken over. If the store fails, the lease lapses by
+// itself.
 func (x *execution) release(ttl time.Duration) (refusal error) {
 	began := x.runner.events.now()
 	err := x.releaseOnce(x.letGo(), ttl)

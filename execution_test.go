@@ -607,7 +607,7 @@ func TestEveryFate(t *testing.T) {
 	status := func(status int) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }
 	}
-	verdicts := []idempotency.Verdict{0, idempotency.Keep, idempotency.Tombstone, idempotency.Release, idempotency.Unknown}
+	verdicts := []idempotency.Verdict{0, idempotency.Keep, idempotency.Tombstone, idempotency.Free, idempotency.Unknown}
 	endings := []struct {
 		name   string
 		end    http.HandlerFunc

@@ -442,22 +442,22 @@ var (
 
 // fate says what becomes of the record. Where the answer is not kept, the error is the reason.
 //
-//	ending \ verdict             none            Keep, Tombstone   Release    Unknown
+//	ending \ verdict             none            Keep, Tombstone   Free       Unknown
 //	interrupted                  unknown         unknown           unknown    unknown
-//	silent                       unknown         (answered)        released   unknown
-//	leftOpen                     unknown         kept as status    released   unknown
-//	brokenOff                    failed          kept as status    released   unknown
-//	answered, Storable           kept            kept              released   unknown
-//	answered, not, refused       released        kept              released   unknown
-//	answered, not                failed          kept              released   unknown
+//	silent                       unknown         (answered)        freed      unknown
+//	leftOpen                     unknown         kept as status    freed      unknown
+//	brokenOff                    failed          kept as status    freed      unknown
+//	answered, Storable           kept            kept              freed      unknown
+//	answered, not, refused       freed           kept              freed      unknown
+//	answered, not                failed          kept              freed      unknown
 //
 // A handler that has decided to keep its silence has answered, with status 200 and no body.
 func (e *exchange) fate(decided Verdict) (fate, error) {
 	switch {
 	case decided.ends():
 		return fateKept, nil
-	case decided == Release:
-		return fateReleased, errNotKept
+	case decided == Free:
+		return fateFreed, errNotKept
 	case decided == Unknown:
 		return fateUnknown, errNotKept
 	case e.ending == silent:
@@ -469,7 +469,7 @@ func (e *exchange) fate(decided Verdict) (fate, error) {
 	case e.m.opts.Storable(&e.answer):
 		return fateKept, nil
 	case refused(e.answer.Status):
-		return fateReleased, errNotStorable
+		return fateFreed, errNotStorable
 	default:
 		return fateFailed, errNotStorable
 	}

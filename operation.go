@@ -28,9 +28,9 @@ type Operation struct {
 	ID uuid.UUID
 
 	// Attempt counts the claims of the key that the store remembers, with this one: it is 1 for the first. It grows as long
-	// as the record is there. It begins again with 1 when the store has lost the record, or has kept it for its TTL. A
-	// transactional store remembers no attempt that was rolled back, so its handlers mostly see 1. It is 0 if the handler
-	// runs without a claim (Options.FailOpen).
+	// as the record is there. It begins again with 1 when the store has lost the record or has kept it for its TTL, and when an
+	// attempt has freed the key. A transactional store remembers no attempt that was rolled back, so its handlers mostly see
+	// 1. It is 0 if the handler runs without a claim (Options.FailOpen).
 	//
 	// A resource that remembers the largest number it has seen for an ID can refuse an attempt that was overtaken
 	// (fencing). This is safe only while the record is there: after a loss, the resource refuses the attempt that is right.
@@ -139,9 +139,14 @@ const (
 	// once.
 	Tombstone
 
-	// Release says that nothing has happened. The answer is sent but not stored, and the operation may be tried again. The
-	// operation is forgotten after two leases, unless an earlier attempt may have done something.
-	Release
+	// Free says that nothing has happened, for example because the input was invalid. The answer is sent but not stored, and
+	// the key is as if it had never been used: the next request with it runs, also one with other content, unless an earlier
+	// attempt may have done something or a step is stored. Then the record stays, and only the same request may be tried again.
+	// The ID of the operation stays the same in any case, so do not free a key that another system has been told of.
+	//
+	// An answer without a verdict does the same if it is not storable and its status is one from 400 to 499 other than 408,
+	// 409 and 499.
+	Free
 
 	// Unknown says that nobody can tell what has happened, as after a crash. The answer is sent but not stored, and
 	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the

@@ -389,8 +389,8 @@ func TestVerdictOutranksStorable(t *testing.T) {
 		"keep what is storable":     {201, idempotency.Keep, replayed, replayed},
 		"conceal what is storable":  {201, idempotency.Tombstone, concealed, concealed},
 		"conceal what is not":       {500, idempotency.Tombstone, concealed, concealed},
-		"release what is storable":  {201, idempotency.Release, again, again},
-		"release what is not":       {500, idempotency.Release, again, again},
+		"free what is storable":     {201, idempotency.Free, again, again},
+		"free what is not":          {500, idempotency.Free, again, again},
 		"unknown, though storable":  {201, idempotency.Unknown, again, unknown},
 		"unknown, and not storable": {502, idempotency.Unknown, again, unknown},
 	} {
@@ -453,7 +453,7 @@ func TestVerdictOfAGoroutineLeftBehind(t *testing.T) {
 	var kept context.Context
 	svc := testservice.Setup{}.Guard(t, func(w http.ResponseWriter, r *http.Request) { kept = r.Context() })
 	first := svc.Call("k", "b")
-	idempotency.Decide(kept, idempotency.Release)
+	idempotency.Decide(kept, idempotency.Free)
 	testservice.RequireReplay(t, first, svc.Call("k", "b"))
 }
 
@@ -473,7 +473,7 @@ func TestBrokenAnswerThatIsKept(t *testing.T) {
 func TestVerdictOnALargeAnswer(t *testing.T) {
 	t.Parallel()
 	for verdict, executed := range map[idempotency.Verdict]int64{
-		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Release: 2,
+		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Free: 2,
 	} {
 		svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 8}}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
 			idempotency.Decide(r.Context(), verdict)
@@ -493,7 +493,7 @@ func TestVerdictOfWork(t *testing.T) {
 		err     error
 		outcome idempotency.Outcome
 	}{
-		"release":               {idempotency.Release, nil, idempotency.OutcomeReleased},
+		"free":                  {idempotency.Free, nil, idempotency.OutcomeReleased},
 		"unknown":               {idempotency.Unknown, nil, idempotency.OutcomeAbandoned},
 		"keep":                  {idempotency.Keep, nil, idempotency.OutcomeExecuted},
 		"tombstone":             {idempotency.Tombstone, nil, idempotency.OutcomeExecuted},
@@ -642,9 +642,9 @@ func TestPanicInStorableKeepsALargeAnswer(t *testing.T) {
 func TestLargeAnswerThatHasBegunIsKept(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*http.Request){
-		"panic":   func(*http.Request) { panic(http.ErrAbortHandler) },
-		"release": func(r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) },
-		"short":   func(*http.Request) {},
+		"panic": func(*http.Request) { panic(http.ErrAbortHandler) },
+		"free":  func(r *http.Request) { idempotency.Decide(r.Context(), idempotency.Free) },
+		"short": func(*http.Request) {},
 	} {
 		for state, fault := range map[string]testservice.Hook{"up": nil, "down": testservice.Failing(1, testservice.ErrDown)} {
 			t.Run(name+", store "+state, func(t *testing.T) {

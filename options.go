@@ -141,10 +141,8 @@ type RunnerOptions struct {
 	// TTL is how long an answer is kept, counted from its completion. A request with the key after that runs
 	// the handler again. Zero means 24 hours. TTL must not be shorter than Lease, nor longer than 100 years.
 	//
-	// The record of an operation that failed is kept for TTL too, so that a changed request is refused. But if no
-	// attempt has done anything, the record is kept only for two leases. An attempt has done nothing if its handler decided
-	// [Release], or if its answer is not storable and has a status from 400 to 499 other than 408, 409 and 499. An attempt
-	// that has stored the result of a step has done something in any case.
+	// The record of an operation that failed is kept for TTL too, so that a changed request is refused. If no attempt has done
+	// anything, no record is kept: see [Free].
 	TTL time.Duration
 
 	// Lease is how long a key stays blocked after its process dies. The owner renews the lease for as long as the handler

@@ -395,7 +395,7 @@ func TestOptionLogger(t *testing.T) {
 	}{
 		"executed":             {handler: testservice.Echo},
 		"turned away":          {handler: answers(http.StatusTooManyRequests)},
-		"refused by a verdict": {handler: decides(idempotency.Release)},
+		"refused by a verdict": {handler: decides(idempotency.Free)},
 		"failed":               {handler: answers(http.StatusServiceUnavailable), want: `WARN released attempt=1 status=503 error="` + notStorable + `"`},
 		"perhaps refused":      {handler: answers(http.StatusRequestTimeout), want: `WARN released attempt=1 status=408 error="` + notStorable + `"`},
 		"panicked":             {handler: panics, want: `WARN released attempt=1 error="idempotency: handler panicked or exited"`},

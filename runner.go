@@ -121,8 +121,8 @@ func fateOfWork(decided Verdict, err error) fate {
 	switch {
 	case decided == Unknown:
 		return fateUnknown
-	case decided == Release:
-		return fateReleased
+	case decided == Free:
+		return fateFreed
 	case err != nil:
 		return fateFailed
 	default:
@@ -196,7 +196,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 
 // giveUp releases a claim that was so long on its way that its lease may have lapsed.
 func (x *execution) giveUp() (refusal error) {
-	err := x.release(x.untouched()) // with Refuse too, it may be tried again
+	err := x.free() // with Refuse too, because the handler has not run
 	return x.refuse(OutcomeClaimLost, cmp.Or(err, ErrClaimLost))
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 func TestDoReturnsTheStoredResponse(t *testing.T) {
@@ -309,8 +310,8 @@ func decide(v idempotency.Verdict, code int) http.HandlerFunc {
 	}
 }
 
-// What has done nothing is forgotten soon, so that nobody fills the store with it. What may have done something is not:
-// the next attempt must have its ID, by which its effects are found.
+// What has done nothing is forgotten, so that nobody fills the store with it. What may have done something is not: the next
+// attempt must have its ID, by which its effects are found.
 func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 	t.Parallel()
 	const lease = 30 * time.Second
@@ -327,7 +328,7 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		"401":                          {[]http.HandlerFunc{testservice.Status(401)}, 2 * lease, true},
 		"425":                          {[]http.HandlerFunc{testservice.Status(425)}, 2 * lease, true},
 		"429":                          {[]http.HandlerFunc{testservice.Status(429)}, 2 * lease, true},
-		"429 a moment ago":             {[]http.HandlerFunc{testservice.Status(429)}, 2*lease - 1, false},
+		"429 a moment ago":             {[]http.HandlerFunc{testservice.Status(429)}, 0, true},
 		"429 again and again":          {[]http.HandlerFunc{testservice.Status(429), testservice.Status(429), testservice.Status(429)}, 2 * lease, true},
 		"408, of a service behind it":  {[]http.HandlerFunc{testservice.Status(408)}, 2 * lease, false},
 		"409, of a service behind it":  {[]http.HandlerFunc{limited}, 2 * lease, false},
@@ -339,7 +340,7 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 		"429, then 500, then 429":      {[]http.HandlerFunc{testservice.Status(429), testservice.Status(500), testservice.Status(429)}, 24*time.Hour - 1, false},
 		"panic":                        {[]http.HandlerFunc{crash}, 24*time.Hour - 1, false},
 		"panic, then 429":              {[]http.HandlerFunc{crash, testservice.Status(429)}, 24*time.Hour - 1, false},
-		"the handler has done nothing": {[]http.HandlerFunc{decide(idempotency.Release, 500)}, 2 * lease, true},
+		"the handler has done nothing": {[]http.HandlerFunc{decide(idempotency.Free, 500)}, 2 * lease, true},
 		"the handler does not know":    {[]http.HandlerFunc{decide(idempotency.Unknown, 429)}, 2 * lease, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -359,12 +360,78 @@ func TestHowLongAnUnfinishedOperationIsKnown(t *testing.T) {
 	}
 }
 
+// A key that was freed is as if it had never been used, also for a request with other content. It cannot be freed if an
+// earlier attempt may have done something, or a step is stored.
+func TestFreedKey(t *testing.T) {
+	t.Parallel()
+	crash := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	stepping := func(w http.ResponseWriter, r *http.Request) {
+		_, err := step.Do(r.Context(), "charge", func(context.Context) (int, error) { return 1, nil })
+		assert.NoError(t, err)
+		decide(idempotency.Free, 422)(w, r)
+	}
+	attempting := func(w http.ResponseWriter, r *http.Request) { // a step that has failed
+		_, err := step.AtMostOnce(r.Context(), "charge", func(context.Context) (int, error) { return 0, testservice.ErrDown }, nil)
+		assert.Equal(t, testservice.ErrDown, err)
+		decide(idempotency.Free, 422)(w, r)
+	}
+	free := decide(idempotency.Free, 422)
+	onlySuccess := func(resp *idempotency.Response) bool { return resp.Status < 400 }
+	for name, test := range map[string]struct {
+		before   []http.HandlerFunc // the attempts with the first body
+		storable func(*idempotency.Response) bool
+		refused  bool // the request with another body
+		attempt  int  // of the next request with the first body
+	}{
+		"verdict":                     {[]http.HandlerFunc{free}, nil, false, 1},
+		"verdict on a success":        {[]http.HandlerFunc{decide(idempotency.Free, 201)}, nil, false, 1},
+		"verdict, again and again":    {[]http.HandlerFunc{free, free, free}, nil, false, 1},
+		"401":                         {[]http.HandlerFunc{testservice.Status(401)}, nil, false, 1},
+		"429":                         {[]http.HandlerFunc{testservice.Status(429)}, nil, false, 1},
+		"422 that is not storable":    {[]http.HandlerFunc{testservice.Status(422)}, onlySuccess, false, 1},
+		"408":                         {[]http.HandlerFunc{testservice.Status(408)}, nil, true, 2},
+		"500":                         {[]http.HandlerFunc{testservice.Status(500)}, nil, true, 2},
+		"after a failure":             {[]http.HandlerFunc{testservice.Status(500), free}, nil, true, 3},
+		"429 after a failure":         {[]http.HandlerFunc{testservice.Status(500), testservice.Status(429)}, nil, true, 3},
+		"after a panic":               {[]http.HandlerFunc{crash, free}, nil, true, 3},
+		"after an unknown outcome":    {[]http.HandlerFunc{decide(idempotency.Unknown, 500), free}, nil, true, 3},
+		"with a step":                 {[]http.HandlerFunc{stepping}, nil, true, 2},
+		"with a step that has failed": {[]http.HandlerFunc{attempting}, nil, true, 2},
+	} {
+		for _, corrected := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, corrected %t", name, corrected), func(t *testing.T) {
+				t.Parallel()
+				a := &script{answers: append(test.before[:len(test.before):len(test.before)], testservice.Status(http.StatusCreated))}
+				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+				svc := testservice.Setup{
+					Store: store, Opts: idempotency.Options{Storable: test.storable}, Outer: recovering,
+				}.Guard(t, a.ServeHTTP)
+				for range test.before {
+					svc.Call("k", "first")
+				}
+				if corrected && test.refused {
+					testservice.RequireProblem(t, svc.Call("k", "corrected"), http.StatusConflict, "key-reused")
+					return
+				}
+				body, attempt := "first", test.attempt
+				if corrected {
+					body, attempt = "corrected", 1
+				}
+				require.Equal(t, http.StatusCreated, svc.Call("k", body).Status)
+				require.Equal(t, attempt, a.numbers[len(a.numbers)-1])
+				require.True(t, svc.Call("k", body).Replayed())
+				testservice.RequireProblem(t, svc.Call("k", "another"), http.StatusConflict, "key-reused")
+			})
+		}
+	}
+}
+
 func TestHowLongUnfinishedWorkIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		verdict   idempotency.Verdict
 		forgotten bool
-	}{"no verdict": {}, "Keep": {idempotency.Keep, false}, "Release": {idempotency.Release, true}} {
+	}{"no verdict": {}, "Keep": {idempotency.Keep, false}, "Free": {idempotency.Free, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -110,6 +110,10 @@ type Claim interface {
 	// ttl from now, with its attempt number and fingerprint. A transactional store rolls back, and has no record to keep.
 	// [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
 	//
+	// A ttl of zero frees the key: the store forgets the operation and its checkpoints, and the next claim is attempt 1 of a
+	// new operation, whatever its fingerprint. A client of a database may have sent the request for the claim twice, so the
+	// first of the two may still arrive. Such a store keeps the token for a while, so that a late request claims nothing.
+	//
 	// Release is also called for a claim that Begin returned together with an error.
 	Release(ctx context.Context, ttl time.Duration) error
 }

@@ -145,6 +145,7 @@ type entry struct {
 	fingerprint Fingerprint
 	attempt     int32
 	released    bool
+	freed       bool // by Release: it is the record of no key
 	completed   bool
 	created     time.Duration
 	lease       time.Duration // when it ends
@@ -425,11 +426,25 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	}
 	repeated := e.released
 	e.released, e.lease = true, now // also of a record that is gone, for Extend not to restore it
-	if !e.live(now) {
+	switch {
+	case e.freed:
+		return e.stillFree(now)
+	case !e.live(now):
 		return ErrClaimLost
-	}
-	if !repeated {
+	case repeated:
+	case ttl == 0:
+		e.freed = true
+		e.shard.store.remove(e.shard, e.shard.store.hash(e.key), e)
+	default:
 		e.shard.expireAfter(e, now, ttl)
+	}
+	return nil
+}
+
+// stillFree returns what a repeated Release says of a key that it has freed.
+func (e *entry) stillFree(now time.Duration) error {
+	if e.shard.store.find(e.shard, e.shard.store.hash(e.key), e.key, now) != nil {
+		return ErrClaimLost
 	}
 	return nil
 }

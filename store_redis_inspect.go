@@ -93,8 +93,11 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 	if err == nil {
 		err = entry.showHead(found, held)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return entry, err
+	case found.IsFree():
+		return Entry{}, ErrNoRecord
 	}
 	beside := besideOf(found, held.Hash)
 	if err := entry.showResolved(beside); err != nil {
@@ -306,11 +309,12 @@ func (v *redisSurvey) show(name string, held redisconn.Seen) {
 	if err == nil && found.State == recordline.Done {
 		err = entry.glance(found, held.Size)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		v.found.listing.Unreadable++
-		return
+	case !found.IsFree():
+		v.found.add(entry)
 	}
-	v.found.add(entry)
 }
 
 // glance adds what the start of a completed record says of its response: the status and the note. The error says that the

@@ -749,7 +749,6 @@ var (
 
 // malformed is what no script writes into a head, in whatever state the record is.
 var malformed = map[string]func(record string) string{
-	"attempt 0":                  word("attempt", "attempt=0"),
 	"attempt 00":                 word("attempt", "attempt=00"),
 	"attempt of 11 digits":       word("attempt", "attempt=00000000001"),
 	"lease with zeros before it": word("lease", "lease=00000000000000"),
@@ -815,6 +814,9 @@ func TestRedisMalformedHead(t *testing.T) {
 			requireLeftAlone(t, client, svc, name, "key", "body")
 		}
 		for state, as := range recordStates {
+			if state != "released" { // and what is released with this attempt is free
+				t.Run(state+", attempt 0", func(t *testing.T) { refused(t, word("attempt", "attempt=0")(as(record))) })
+			}
 			for fault, damage := range malformed {
 				t.Run(state+", "+fault, func(t *testing.T) { refused(t, damage(as(record))) })
 			}
@@ -1187,6 +1189,7 @@ var hexToken = regexp.MustCompile(`^[0-9a-f]{32}$`)
 // redisEntry is a record in Redis that was read in another way than the package does.
 type redisEntry struct {
 	state      string
+	isFree     bool // it is what is left of a record whose key was freed
 	lease, ttl time.Duration
 	record     idempotency.Record
 }
@@ -1202,10 +1205,11 @@ func redisEntryOf(value, key string) (e redisEntry, ok bool) {
 		return n
 	}
 	rest, attempt := value[len(m[0]):], number(m[5])
-	if attempt < 1 || attempt > math.MaxInt32 {
+	isFree := m[1] == "released" && m[5] == "0"
+	if attempt < 1 && !isFree || attempt > math.MaxInt32 {
 		return e, false
 	}
-	e = redisEntry{state: m[1], lease: time.Duration(number(m[3])), ttl: time.Duration(number(m[4]))}
+	e = redisEntry{state: m[1], isFree: isFree, lease: time.Duration(number(m[3])), ttl: time.Duration(number(m[4]))}
 	e.record.Attempt, e.record.Created = int(attempt), time.UnixMilli(number(m[8]))
 	_, _ = hex.Decode(e.record.Fingerprint[:], []byte(m[7]))
 	if e.state != "done" {
@@ -1244,6 +1248,7 @@ func FuzzRedisRecord(f *testing.F) {
 		}
 		f.Add(word("fingerprint", "fingerprint="+strings.Repeat("0", 64))(as(done)), uint32(1), true)
 		f.Add(word("attempt", "attempt=2147483647")(as(done)), uint32(1), true)
+		f.Add(word("attempt", "attempt=0")(as(done)), uint32(1), true)
 		for _, damage := range malformed {
 			f.Add(damage(as(done)), uint32(1), true)
 		}
@@ -1263,6 +1268,16 @@ func FuzzRedisRecord(f *testing.F) {
 			return
 		}
 		require.NoError(t, err, "%q", value)
+		if entry.isFree {
+			require.NotNil(t, claim, "%q", value)
+			require.Equal(t, 1, got.Attempt)
+			require.WithinDuration(t, time.Now(), got.Created, time.Minute)
+			entry, ok = redisEntryOf(stored, key)
+			require.True(t, ok, "%q", stored)
+			require.Equal(t, got.Created, entry.record.Created)
+			require.Equal(t, request.Fingerprint, entry.record.Fingerprint)
+			return
+		}
 		want := entry.after(int64(expiry))
 		lapsed := entry.state == "running" && takeOver && want.LeaseLeft == 0
 		if !(entry.state == "released" || lapsed) || want.Fingerprint != request.Fingerprint || want.Attempt == math.MaxInt32 {

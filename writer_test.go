@@ -209,7 +209,7 @@ func TestDecisionOfASilentHandler(t *testing.T) {
 	}{
 		"keep":      {idempotency.Keep, http.StatusConflict, 1},
 		"tombstone": {idempotency.Tombstone, http.StatusConflict, 1},
-		"release":   {idempotency.Release, http.StatusPaymentRequired, 2},
+		"free":      {idempotency.Free, http.StatusPaymentRequired, 2},
 		"unknown":   {idempotency.Unknown, http.StatusPaymentRequired, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestSilentHandlerInATransaction(t *testing.T) {
 	})
 	t.Run("released", func(t *testing.T) {
 		svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Outer: answeringLate(asEcho)}.Guard(t,
-			func(_ http.ResponseWriter, r *http.Request) { idempotency.Decide(r.Context(), idempotency.Release) })
+			func(_ http.ResponseWriter, r *http.Request) { idempotency.Decide(r.Context(), idempotency.Free) })
 		require.Equal(t, http.StatusPaymentRequired, svc.Call("k", "").Status)
 	})
 	t.Run("nobody guards it", func(t *testing.T) {

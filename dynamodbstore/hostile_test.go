@@ -60,7 +60,7 @@ func TestTamperedItems(t *testing.T) {
 		"no user":                {"completed", "user_id", nil},
 		"user in bytes":          {"completed", "user_id", bin([]byte("user 42"))},
 		"endpoint":               {"completed", "endpoint", text("POST /refunds")},
-		"attempt 0":              {"released", "attempt", digits("0")},
+		"attempt 0":              {"running", "attempt", digits("0")},
 		"last attempt":           {"released", "attempt", digits("2147483647")},
 		"half an attempt":        {"released", "attempt", digits("1.5")},
 		"huge attempt":           {"completed", "attempt", digits("9223372036854775808")},

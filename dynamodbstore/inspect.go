@@ -137,10 +137,12 @@ func (s *Store) scan(ctx context.Context, l *listing) (next bool, err error) {
 
 // add adds the record of an item, if it is asked for.
 func (l *listing) add(item map[string]value) {
-	e, err := listedEntry(item, l.now)
+	e, counts, err := listedEntry(item, l.now)
 	switch {
 	case err != nil:
 		l.Unreadable++
+		return
+	case !counts:
 		return
 	case len(l.request.States) > 0 && !slices.Contains(l.request.States, e.State):
 		return
@@ -161,20 +163,23 @@ func (l *listing) compare(a, b idempotency.Entry) int {
 	return cmp.Or(larger, a.Created.Compare(b.Created), bytes.Compare(a.Digest[:], b.Digest[:]))
 }
 
-// listedEntry returns the entry of an item without answer and checkpoints.
-func listedEntry(item map[string]value, now int64) (idempotency.Entry, error) {
+// listedEntry returns the entry of an item without answer and checkpoints, and whether the item is a record that counts.
+func listedEntry(item map[string]value, now int64) (entry idempotency.Entry, counts bool, err error) {
 	d := decoder{item: item}
 	digest, size, status := d.bytes(digestName), d.optional(sizeName), d.optional(statusName)
 	steps, resolved, note := d.optional(stepsSizeName), d.optional(resolvedSize), d.text(noteName)
 	seen, err := decode(item, now)
 	if err := errors.Join(d.err, err); err != nil || len(digest) != sha256.Size {
-		return idempotency.Entry{}, sqlstore.Invalid("digest of %d bytes: %v", len(digest), err)
+		return idempotency.Entry{}, false, sqlstore.Invalid("digest of %d bytes: %v", len(digest), err)
 	}
 	seen.Response = sql.Null[[]byte]{Valid: size.Valid}
+	if !seen.Counts() {
+		return idempotency.Entry{}, false, nil
+	}
 	e, err := seen.Listed([sha256.Size]byte(digest))
 	e.Size = seen.NamesSize() + size.Int64 + steps.Int64 + resolved.Int64
 	if size.Valid {
 		e.Status, e.Note = int(status.Int64), note
 	}
-	return e, errors.Join(err, sqlstore.CheckStatus(e.Status))
+	return e, true, errors.Join(err, sqlstore.CheckStatus(e.Status))
 }

@@ -301,6 +301,12 @@ func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
 	return s.change(newUpdate(digest).isOwn(token, s.now()).expiry(s.after(ttl)).remove(leaseName))
 }
 
+// Free implements [sqlstore.Steps].
+func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
+	u := newUpdate(digest).isOwn(token, s.now()).expiry(s.after(ttl)).remove(leaseName).removeSteps()
+	return s.change(u.set(attemptName, number(0)))
+}
+
 // Checkpoint implements [sqlstore.Steps].
 func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
 	if len(entries) > s.largest {

@@ -62,7 +62,7 @@ func answer(c *gin.Context, w http.ResponseWriter, r *http.Request) (written boo
 	c.Next()
 	switch {
 	case c.FullPath() == "" && inner.untouched(outer): // gin answers that there is no such route, or method
-		idempotency.Decide(r.Context(), idempotency.Release)
+		idempotency.Decide(r.Context(), idempotency.Free)
 	case inner.answered(outer, len(c.Errors) > errs):
 		inner.commit()
 	default:

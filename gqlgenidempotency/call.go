@@ -50,7 +50,7 @@ func (c *call) answer(id string) (graphql.Marshaler, *gqlerror.Error) {
 	defer end()
 	resp, replayed, err := c.runner.Do(ctx, key, payload, func(ctx context.Context) (idempotency.Response, error) {
 		if !detach() {
-			idempotency.Decide(ctx, idempotency.Release)
+			idempotency.Decide(ctx, idempotency.Free)
 			c.passing = errLeft
 			return idempotency.Response{}, errLeft
 		}
@@ -84,7 +84,7 @@ func (c *call) work(ctx context.Context) (idempotency.Response, error) {
 	c.lost = errors.Is(context.Cause(ctx), idempotency.ErrClaimLost)
 	switch {
 	case !c.begun: // an argument was not valid, or an outer interceptor has turned the field away
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 	case !c.returned:
 		idempotency.Decide(ctx, idempotency.Unknown)
 	case c.failure == nil:

@@ -159,12 +159,12 @@ func TestDecide(t *testing.T) {
 		"keep an error":         {payment(nil, failure, idempotency.Keep), 0, nil, 1},
 		"keep nothing of it":    {payment(order, nil, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
 		"keep not the error":    {payment(nil, failure, idempotency.Tombstone), 0, "NOT_REPLAYABLE", 1},
-		"release an answer":     {payment(order, nil, idempotency.Release), 0, nil, 2},
+		"release an answer":     {payment(order, nil, idempotency.Free), 0, nil, 2},
 		"unknown, executed":     {payment(order, nil, idempotency.Unknown), 0, nil, 2},
 		"unknown, refused":      {payment(order, nil, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
 		"panic, executed":       {panics, 0, nil, 2},
 		"panic, then refused":   {panics, idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
-		"error, then a keeper":  {payment(nil, failure, idempotency.Release, idempotency.Keep), 0, nil, 1},
+		"error, then a keeper":  {payment(nil, failure, idempotency.Free, idempotency.Keep), 0, nil, 1},
 		"error that is unknown": {payment(nil, failure, idempotency.Unknown), idempotency.Refuse, "OUTCOME_UNKNOWN", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,13 +181,13 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// If the resolver has not begun, the record is kept for as long as that of an operation that has done nothing.
+// If the resolver has not begun, the key is freed.
 func TestNotBegun(t *testing.T) {
 	t.Parallel()
 	store := &faultyStore{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), released: make(chan time.Duration, 1)}
 	s := serve(t, setup{store: store, runner: idempotency.RunnerOptions{Lease: time.Minute}})
 	require.NotEmpty(t, s.run(`mutation { attach(order: 1, file: "text") @idempotent(key: "1") }`).Errors)
-	require.Equal(t, 2*time.Minute, await(t, store.released))
+	require.Zero(t, await(t, store.released))
 }
 
 // The observer of the Runner is told of each field.

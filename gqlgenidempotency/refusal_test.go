@@ -238,7 +238,7 @@ func TestPresenterSeesTheReason(t *testing.T) {
 type faultyStore struct {
 	idempotency.Store
 	begin, extend, complete error
-	released                chan time.Duration // for how long the record is kept
+	released                chan time.Duration // for how long the record is kept; 0: the key is freed
 }
 
 type faultyClaim struct {

@@ -73,7 +73,7 @@ func (c *call) enter() (end func()) {
 // work runs the handler, for the owner of the operation or, with FailOpen, for nobody.
 func (c *call) work(ctx context.Context) (idempotency.Response, error) {
 	if !c.detach() {
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 		c.err, c.passing = status.FromContextError(c.ctx.Err()).Err(), errLeft
 		return idempotency.Response{}, errLeft
 	}
@@ -102,7 +102,7 @@ func (c *call) ends(ctx context.Context, failure *status.Status) bool {
 	case c.opts.Storable(failure):
 		return true
 	case failure.Code() == codes.Unauthenticated || failure.Code() == codes.ResourceExhausted:
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 	}
 	return false
 }

@@ -48,6 +48,7 @@ var referenceBugs = map[string][]string{
 	"repeated Complete":               {"repeated Complete is refused"},
 	"second response":                 {"last response wins"},
 	"repeated Release":                {"repeated Release is refused"},
+	"freed key":                       {"freed key is released", "repeated Release of a freed key is refused"},
 	"Release after Complete":          {"Release undoes completion", "Release after Complete succeeds"},
 	"Complete after Release":          {"released claim is completed"},
 	"Extend after Complete":           {"Extend cuts the retention", "Extend of a completed record succeeds"},

@@ -87,7 +87,7 @@ var endings = []ending{
 		return idempotency.Response{}, nil
 	},
 	func(ctx context.Context) (idempotency.Response, error) {
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 		return receipt("of what has not happened"), nil
 	},
 	func(ctx context.Context) (idempotency.Response, error) {

@@ -144,6 +144,17 @@ var inspectCases = []testCase{{
 		t.isNew(t.claim(request), answer{}) // which Inspect has not claimed
 	},
 }, {
+	name: "inspect/freed",
+	rule: "ErrNoRecord says that a key was freed, and no listing has it.",
+	check: func(t *trial) {
+		own := t.claim(request)
+		t.succeeds("Release", own.claim.Release(t.ctx, 0))
+		t.isFree()
+		if listing := t.list(idempotency.ListRequest{}); len(listing.Entries) > 0 || len(listing.Totals) > 0 || listing.Unreadable > 0 {
+			t.failf("a key that was freed is listed: %+v", listing)
+		}
+	},
+}, {
 	name: "inspect/expired",
 	rule: "ErrNoRecord says that a record has expired, although nobody has asked for its key since.",
 	check: func(t *trial) {

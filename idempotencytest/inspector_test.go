@@ -28,6 +28,7 @@ var inspectorBugs = map[string][]string{
 	"inspect/note":                     {"note is not in the response", "note is lost", "inspecting cuts the note for good"},
 	"inspect/omitted":                  {"omission is not shown"},
 	"inspect/no record":                {"inspecting claims", "nothing is an empty entry"},
+	"inspect/freed":                    {"freed key is shown"},
 	"inspect/expired":                  {"expired is shown", "inspecting prolongs the record"},
 	"inspect/lease":                    {"inspecting prolongs the lease"},
 	"inspect/keys":                     {"keys without user", "forgetting by the key alone"},

@@ -205,6 +205,7 @@ type referenceClaim struct {
 	key     idempotency.Key
 	claimed entry
 	settled bool // Complete or Release was called
+	freed   bool // by Release
 }
 
 func (c *referenceClaim) Context(ctx context.Context) context.Context {
@@ -310,6 +311,10 @@ func (c *referenceClaim) Release(_ context.Context, ttl time.Duration) error {
 			return idempotency.ErrClaimLost
 		case e.Response != nil, has("Release does nothing"):
 			return nil
+		case ttl == 0 && !has("freed key is released"):
+			c.freed = true
+			c.store.free(c.key)
+			return nil
 		}
 		if !e.released && !has("Release leaves the TTL") {
 			e.ttl = now.Add(ttl)
@@ -317,6 +322,13 @@ func (c *referenceClaim) Release(_ context.Context, ttl time.Duration) error {
 		e.lease, e.released = now, true
 		return nil
 	})
+}
+
+// free forgets the operation.
+func (r *reference) free(key idempotency.Key) {
+	if !r.has("freed key is shown") {
+		delete(r.entries, key)
+	}
 }
 
 // step does a step of the claim if its record is still its own, or can be made again.
@@ -328,6 +340,8 @@ func (c *referenceClaim) step(name string, do func(*entry, time.Time) error) err
 	e := r.find(c.key, now)
 	c.settled = c.settled || name != "Extend"
 	switch {
+	case c.freed && e == nil && name == "Release" && !r.has("repeated Release of a freed key is refused"):
+		return nil
 	case e != nil && c.owns(name, e):
 		return do(e, now)
 	case e != nil && r.has(name+" acts, then checks"):

@@ -37,6 +37,25 @@ var settleCases = []testCase{{
 		t.runs(t.claim(request))
 	},
 }, {
+	name: "freed key",
+	rule: "Release with a TTL of zero frees the key: the next claim is the first one of a new operation, whatever its request.",
+	check: func(t *trial) {
+		for _, next := range []idempotency.ClaimRequest{request, another} {
+			t := t.at(freshKey())
+			old := t.claim(request)
+			t.later() // else both would be created at the same time
+			for range 2 {
+				t.succeeds("Release", old.claim.Release(t.ctx, 0))
+			}
+			t.says("Extend", old.claim.Extend(t.ctx, long), idempotency.ErrClaimLost)
+			own := t.claim(next)
+			t.isNew(own, old)
+			t.succeedsOrLoses("Release", old.claim.Release(t.ctx, 0))
+			t.complete(own, receipt("corrected"))
+			t.isResponse(t.refused(next), own, receipt("corrected"))
+		}
+	},
+}, {
 	name: "Release after Complete",
 	rule: "Release cannot undo what was completed: ErrClaimLost, and the response stays.",
 	check: func(t *trial) {

@@ -261,7 +261,7 @@ func (c *check) askStatements(ctx context.Context) error {
 	}
 	var faults []error
 	for _, file := range []string{
-		"read", "insert", "replace", "extend", "complete", "release", "checkpoint", "checkpoints", "lock",
+		"read", "insert", "replace", "extend", "complete", "release", "free", "checkpoint", "checkpoints", "lock",
 		"forget", "resolve", "find_expired", lockExpired(c.says), "delete_expired",
 	} {
 		stmt, err := c.conn.PrepareContext(ctx, c.opts.statement(file))

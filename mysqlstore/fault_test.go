@@ -301,3 +301,22 @@ func TestTableIsFull(t *testing.T) {
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
 	require.False(t, errors.Is(err, idempotency.ErrStoreBusy))
 }
+
+// An INSERT that claims was sent twice, because the first connection broke. When the first one arrives at last, the handler has
+// run and has freed the key. It claims nothing, because nobody would renew or release that claim.
+func TestLateClaimOfAFreedKey(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, table := newStore(t, db)
+	_, claim := begun(t, store, "key")
+	execute(t, db, "CREATE TABLE "+table+"_late AS SELECT * FROM "+table)
+	require.NoError(t, claim.Release(t.Context(), 0))
+	_, err := db.ExecContext(t.Context(), "INSERT INTO "+table+" SELECT * FROM "+table+"_late")
+	require.ErrorContains(t, err, "Duplicate entry")
+	other := request
+	other.Fingerprint[0]++
+	record, claim, err := store.Begin(t.Context(), keyOf("key"), other)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Equal(t, 1, record.Attempt)
+}

@@ -34,7 +34,7 @@ func TestTamperedRows(t *testing.T) {
 		"space after the user":   {"completed", "user_id = 'user 42 '"},
 		"no user":                {"completed", "user_id = NULL"},
 		"endpoint":               {"completed", "endpoint = ''"},
-		"attempt 0":              {"released", "attempt = 0"},
+		"attempt 0":              {"running", "attempt = 0"},
 		"negative attempt":       {"completed", "attempt = -1"},
 		"last attempt":           {"released", "attempt = 2147483647"},
 		"huge attempt":           {"released", "attempt = '9223372036854775808'"},

@@ -133,6 +133,11 @@ func (s *steps) Release(digest, token []byte, ttl time.Duration) (bool, error) {
 	return s.change("release", sqlstore.Micros(ttl), digits(digest), digits(token))
 }
 
+// Free implements [sqlstore.Steps].
+func (s *steps) Free(digest, token []byte, ttl time.Duration) (bool, error) {
+	return s.change("free", sqlstore.Micros(ttl), digits(digest), digits(token))
+}
+
 // Checkpoint implements [sqlstore.Steps]. The server would make null of more than a packet.
 func (s *steps) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
 	if !s.HasRoom(len(entries)) {

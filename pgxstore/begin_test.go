@@ -314,3 +314,77 @@ func answered(t *testing.T, store idempotency.Store, key idempotency.Key) *idemp
 	require.Nil(t, claim)
 	return record.Response
 }
+
+// claims notes the statements that claim, with their arguments.
+type claims struct {
+	mu   sync.Mutex
+	sent []func(ctx context.Context, pool *pgxpool.Pool) error // sends one of them again
+}
+
+func (c *claims) note(sql string, args []any) {
+	if !strings.Contains(sql, "/* idempotency: claim */") {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = append(c.sent, func(ctx context.Context, pool *pgxpool.Pool) error {
+		_, err := pool.Exec(ctx, sql, args...)
+		return err
+	})
+}
+
+func (c *claims) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	c.note(data.SQL, data.Args)
+	return ctx
+}
+
+func (c *claims) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (c *claims) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (c *claims) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchQueryData) {
+	c.note(data.SQL, data.Args)
+}
+
+func (c *claims) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+// A statement that claims was sent twice, because the first connection broke. When the first one arrives at last, the handler
+// has run and the claim was released. It claims nothing, because nobody would renew or release that claim.
+func TestLateClaimOfAReleasedKey(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
+		for name, ttls := range map[string][]time.Duration{
+			"freed": {0}, "freed twice": {0, 0}, "released": {time.Hour}, "released twice": {time.Hour, time.Hour},
+		} {
+			t.Run(form+", "+name, func(t *testing.T) {
+				sent := &claims{}
+				pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = sent })
+				store := pgxstore.New(pool, newTable(t, direct, pgxstore.Options{PartitionDays: days}))
+				key := keyOf("1")
+				release := func(request idempotency.ClaimRequest, ttl time.Duration) {
+					record, claim, err := store.Begin(t.Context(), key, request)
+					require.NoError(t, err)
+					require.NotNil(t, claim, "the key is not free: %+v", record)
+					require.NoError(t, claim.Release(t.Context(), ttl))
+				}
+				for _, ttl := range ttls {
+					sent.sent = nil
+					release(attempt, ttl)
+				}
+				require.NotEmpty(t, sent.sent)
+				for _, again := range sent.sent {
+					require.NoError(t, again(t.Context(), direct))
+				}
+				next := attempt
+				next.TakeOver = false
+				if ttls[0] == 0 {
+					next.Fingerprint[0]++
+				}
+				release(next, 0)
+			})
+		}
+	}
+}

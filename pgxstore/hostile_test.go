@@ -229,6 +229,9 @@ func TestForgedRecordsThatCanBeClaimed(t *testing.T) {
 				`fingerprint = decode(repeat('00', 32), 'hex')`, `lease_until = '-infinity'`, `lease_until = 'infinity'`,
 				`status = 99, completed_at = now()`,
 			} {
+				if name == "released" && set == "attempt = 0" {
+					continue // so is what is left of a key that was freed
+				}
 				t.Run(name+"/"+set, func(t *testing.T) {
 					key := abandon(t, state, set)
 					forged := rowOf(t, pool, opts, key)

@@ -43,9 +43,14 @@ func (r *row) columns(asked *sqlstore.Names, more ...any) []any {
 		&r.trailer, &r.body, &r.note, &r.awaited), more...)
 }
 
+// isFree reports whether the row is what is left of a record whose key was freed. It belongs to no operation.
+func (r *row) isFree() bool {
+	return r.attempt.Valid && r.attempt.Int32 == 0 && !r.status.Valid && !r.leaseUntil.Valid
+}
+
 // expired reports whether the record does not count any more.
 func (r *row) expired() bool {
-	return r.expires.InfinityModifier != pgtype.Infinity && !r.expires.Time.After(r.now.Time)
+	return r.isFree() || r.expires.InfinityModifier != pgtype.Infinity && !r.expires.Time.After(r.now.Time)
 }
 
 // left returns how long the record would still be kept; zero if it is not known.

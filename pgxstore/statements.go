@@ -30,7 +30,7 @@ type statements map[string]string
 func (o Options) statements() statements {
 	all := make(statements)
 	for _, file := range []string{
-		"claim", "complete", "extend", "release", "restore", "confirm", "count", "lock", "read", "replace",
+		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count", "lock", "read", "replace",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 	} {
 		all[file] = o.statement(file)
@@ -140,11 +140,15 @@ func (o Options) onConflict() string {
 	return "ON CONFLICT (digest) DO NOTHING"
 }
 
-// claimable says the same as row.expired, row.check and row.claimable.
-const claimable = `(r.expires_at <= {now} OR r.status IS NULL AND r.fingerprint = $2::bytea
+// isFree says the same as row.isFree.
+const isFree = `(r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL)`
+
+// claimable says the same as row.expired, row.check and row.claimable. A claim that was released and whose statement arrives a
+// second time, too late, claims nothing.
+const claimable = `(r.expires_at <= {now} OR r.token <> $7::uuid AND (` + isFree + ` OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= {now})
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
-        AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKey + `)`
+        AND r.attempt BETWEEN 1 AND 2147483646 AND ` + madeForKey + `))`
 
 // readable says the same as row.check, but for the names, of which a list has none to compare with.
 const readable = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
@@ -190,7 +194,7 @@ var common = strings.NewReplacer(
 	"{claim_again}", `
             user_id = $4::text, endpoint = $5::text, key = $6::text,
             attempt = CASE WHEN r.expires_at <= {now} THEN 1 ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= {now} THEN {now} ELSE r.created_at END,
+            created_at = CASE WHEN r.expires_at <= {now} OR r.attempt = 0 THEN {now} ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= {now} THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = {after $8},
             expires_at = {after $9}, expires_minute = date_bin('1 minute', {after $9}, 'epoch'),
@@ -209,7 +213,8 @@ var common = strings.NewReplacer(
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint`,
 	"{state}", `CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > {now} THEN 'running' ELSE 'abandoned' END`,
-	"{asked_for}", `r.expires_at > {now} AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
+	"{is_free}", isFree,
+	"{asked_for}", `r.expires_at > {now} AND NOT `+isFree+` AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))`,
 	"{readable}", readable,
 	"{steps}", "unnest(r.step_names, r.step_results) AS step (name, result)",
 	"{record_lost}", literal(idempotency.RecordLost),

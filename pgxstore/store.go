@@ -184,7 +184,11 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, pooled, "release", ttl)
+	statement := "release"
+	if ttl == 0 {
+		statement, ttl = "free", min(2*c.request.Lease, c.request.TTL)
+	}
+	done, err := c.step(ctx, pooled, statement, ttl)
 	if !done && err == nil {
 		err = idempotency.ErrClaimLost
 	}

@@ -18,7 +18,7 @@ func TestTamperedRows(t *testing.T) {
 		"endpoint":               {"completed", "endpoint = ''"},
 		"key":                    {"running", "key = 'another'"},
 		"NUL in the key":         {"running", "key = key || char(0)"},
-		"attempt 0":              {"released", "attempt = 0"},
+		"attempt 0":              {"running", "attempt = 0"},
 		"negative attempt":       {"completed", "attempt = -1"},
 		"last attempt":           {"released", "attempt = 2147483647"},
 		"huge attempt":           {"released", "attempt = 9223372036854775807"},

@@ -78,6 +78,12 @@ func (tx *transaction) Release(digest, token []byte, ttl time.Duration) (bool, e
 	return change(tx.sql.release, digest, token, now, now+sqlstore.Micros(ttl))
 }
 
+// Free implements [sqlstore.Steps].
+func (tx *transaction) Free(digest, token []byte, ttl time.Duration) (bool, error) {
+	now := tx.micros()
+	return change(tx.sql.free, digest, token, now, now+sqlstore.Micros(ttl))
+}
+
 // Checkpoint implements [sqlstore.Steps].
 func (tx *transaction) Checkpoint(digest, token, entries []byte, before int) (bool, error) {
 	return change(tx.sql.checkpoint, digest, token, tx.micros(), entries, before)

@@ -603,20 +603,19 @@ func TestStepsWithoutAPlace(t *testing.T) {
 // An attempt whose steps are stored has done something, whatever its answer says: its record is kept for TTL.
 func TestStepsAreEffects(t *testing.T) {
 	t.Parallel()
-	for kept, steps := range map[time.Duration]bool{time.Minute: false, 24 * time.Hour: true} {
-		store := newMemory()
-		h := newHarness(t, store)
-		h.attempt(func(ctx context.Context) {
-			idempotency.Decide(ctx, idempotency.Release)
-			if steps {
-				_, err := step.Do(ctx, "charge", h.charge)
-				assert.NoError(h, err)
-			}
-		})
-		entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
-		require.NoError(t, err)
-		require.InDelta(t, kept, entry.Remaining, float64(10*time.Second))
-	}
+	store := newMemory()
+	h := newHarness(t, store)
+	h.attempt(func(ctx context.Context) { idempotency.Decide(ctx, idempotency.Free) })
+	_, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
+	require.ErrorIs(t, err, idempotency.ErrNoRecord)
+	h.attempt(func(ctx context.Context) {
+		idempotency.Decide(ctx, idempotency.Free)
+		_, err := step.Do(ctx, "charge", h.charge)
+		assert.NoError(h, err)
+	})
+	entry, err := store.Inspect(t.Context(), testservice.NumberedKey(1))
+	require.NoError(t, err)
+	require.InDelta(t, 24*time.Hour, entry.Remaining, float64(10*time.Second))
 }
 
 // A tracer is told of each step, of whether it was found, and of its error; the context of the step is that of the tracer.

@@ -137,7 +137,7 @@ func settle(ctx context.Context, b *body) *idempotency.Error {
 		return nil
 	}
 	if v, ok := idempotency.Decided(ctx); !ok || v == idempotency.Keep || v == idempotency.Tombstone {
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 	}
 	if err == nil {
 		return nil

@@ -207,7 +207,7 @@ func (u *upstream) failed(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureOf(ctx, err)
 	guarded := idempotency.Decide(ctx, f.verdict)
 	problem := f.problem
-	if guarded && (f.verdict == idempotency.Release || u.config.abandoned == reExecute) {
+	if guarded && (f.verdict == idempotency.Free || u.config.abandoned == reExecute) {
 		problem.Retry = idempotency.RetrySameKey
 	} else if guarded {
 		problem.Retry = idempotency.RetryNever
@@ -227,13 +227,13 @@ type failure struct {
 func failureOf(ctx context.Context, err error) failure {
 	switch {
 	case !wasSent(ctx):
-		return failure{"unreachable", idempotency.Release, idempotency.Error{
+		return failure{"unreachable", idempotency.Free, idempotency.Error{
 			Status: http.StatusBadGateway,
 			Title:  "Service not reached",
 			Detail: "The service was not reached, and has seen nothing of the request.",
 		}}
 	case wasRefused(err):
-		return failure{"refused", idempotency.Release, idempotency.Error{
+		return failure{"refused", idempotency.Free, idempotency.Error{
 			Status: http.StatusBadGateway,
 			Title:  "Service did not take the request",
 			Detail: "The service has said that it did not process the request.",

@@ -84,7 +84,7 @@ func newProxy(socket string) *httputil.ReverseProxy {
 // failed answers when the service did not.
 func failed(w http.ResponseWriter, r *http.Request, err error) {
 	if failure, ok := errors.AsType[*net.OpError](err); ok && failure.Op == "dial" {
-		idempotency.Decide(r.Context(), idempotency.Release) // nothing was sent: a retry is safe
+		idempotency.Decide(r.Context(), idempotency.Free) // nothing was sent: a retry is safe
 		http.Error(w, "upstream not reached", http.StatusBadGateway)
 		return
 	}

@@ -141,7 +141,7 @@ func newGateway(t testing.TB, service string) *httputil.ReverseProxy {
 	}
 	gateway.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
 		if failure, ok := errors.AsType[*net.OpError](err); ok && failure.Op == "dial" {
-			idempotency.Decide(r.Context(), idempotency.Release)
+			idempotency.Decide(r.Context(), idempotency.Free)
 		} else {
 			idempotency.Decide(r.Context(), idempotency.Unknown)
 		}

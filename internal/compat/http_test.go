@@ -55,8 +55,8 @@ var plainBehaviours = []behaviour{
 	{"500", respond(http.StatusInternalServerError, "no"), "500", 2},
 	{"503, kept before", deciding(idempotency.Keep, nil, respond(http.StatusServiceUnavailable, "no")), "503", 1},
 	{"503, kept after", deciding(idempotency.Keep, respond(http.StatusServiceUnavailable, "no"), nil), "503", 1},
-	{"201, released before", deciding(idempotency.Release, nil, created), "201", 2},
-	{"201, released after", deciding(idempotency.Release, created, nil), "201", 2},
+	{"201, released before", deciding(idempotency.Free, nil, created), "201", 2},
+	{"201, released after", deciding(idempotency.Free, created, nil), "201", 2},
 	{"201, unknown", deciding(idempotency.Unknown, created, nil), "201", 2},
 }
 

@@ -128,7 +128,7 @@ func TestReverseProxyDecides(t *testing.T) {
 			proxy.ErrorHandler = func(w http.ResponseWriter, r *http.Request, err error) {
 				verdict := idempotency.Unknown
 				if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
-					verdict = idempotency.Release
+					verdict = idempotency.Free
 				}
 				if !idempotency.Decide(r.Context(), verdict) {
 					panic("no operation to decide about")

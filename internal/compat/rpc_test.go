@@ -152,7 +152,7 @@ func (r rpc) leaving(t *testing.T) {
 
 func (r rpc) deciding(t *testing.T) {
 	t.Helper()
-	t.Run("released", r.scenario(decided(idempotency.Release, codes.Aborted), codes.Aborted, codes.Aborted, 2).run)
+	t.Run("released", r.scenario(decided(idempotency.Free, codes.Aborted), codes.Aborted, codes.Aborted, 2).run)
 	t.Run("kept", r.scenario(decided(idempotency.Keep, codes.Unavailable), codes.Unavailable, codes.Unavailable, 1).run)
 	t.Run("unknown", r.scenario(decided(idempotency.Unknown, codes.NotFound), codes.NotFound, codes.NotFound, 2).run)
 }

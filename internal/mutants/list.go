@@ -91,9 +91,15 @@ var ofRedis = []mutant{{
 }, {
 	name: "redis-takeover-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
 	file: "internal/redisscript/claim.lua", needs: redis,
-	from: "own == asked and content == fingerprint then",
-	to:   "own == asked then",
+	from: "lapsed) and content == fingerprint) then",
+	to:   "lapsed)) then",
 	test: "TestRedisStoreConforms/server/leased/other request",
+}, {
+	name: "redis-free-and-forgotten", broken: "Nothing is left of a key that was freed, so a claim that arrives late takes it.",
+	file: "internal/redisscript/release.lua", in: "./internal/redistest", needs: redis,
+	from: "    put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), ",
+	to:   "    redis.call('DEL', key)\n    redis.call('SET', key .. ':gone', '', ",
+	test: "TestLateClaimOfAFreedKey",
 }, {
 	name: "redis-record-of-another-key", broken: "A record that was copied from another key counts.",
 	file: "internal/recordline/recordline.go", needs: redis,
@@ -132,6 +138,12 @@ var ofPostgres = []mutant{{
 	from: "r.status IS NULL AND r.fingerprint = $2::bytea\n",
 	to:   "r.status IS NULL\n",
 	test: "TestStoreConformance/prepared/leased/other request",
+}, {
+	name: "postgres-late-claim", broken: "A claim that arrives late takes the key that was released meanwhile.",
+	file: "pgxstore/statements.go", needs: postgres,
+	from: "OR r.token <> $7::uuid AND (",
+	to:   "OR (",
+	test: "TestLateClaimOfAReleasedKey",
 }, {
 	name: "postgres-transaction-without-lock", broken: "Two transactions work on one key at the same time.",
 	file: "pgxstore/sql/lock.sql", needs: postgres,

@@ -21,9 +21,15 @@ var ofRunner = []mutant{{
 }, {
 	name: "panic-recorded-as-success", broken: "A handler that panics leaves an empty answer, which is replayed.",
 	file: "execution.go",
-	from: "	fateUnknown fate = iota\n	fateFailed\n	fateReleased\n	fateKept\n",
-	to:   "	fateKept fate = iota\n	fateFailed\n	fateReleased\n	fateUnknown\n",
+	from: "	fateUnknown fate = iota\n	fateFailed\n	fateFreed\n	fateKept\n",
+	to:   "	fateKept fate = iota\n	fateFailed\n	fateFreed\n	fateUnknown\n",
 	test: "TestPanicReleasesTheClaimAndGoesOnUnchanged",
+}, {
+	name: "freed-after-a-failure", broken: "An attempt that has done nothing frees the key although an earlier one may have done something.",
+	file: "execution.go",
+	from: "	if x.record.Attempt == 1 && !x.hasSteps() {\n",
+	to:   "	if !x.hasSteps() {\n",
+	test: "TestFreedKey",
 }, {
 	name: "rolled-back-answer-sent", broken: "The client gets an answer whose effects were undone.",
 	file: "execution.go",

@@ -43,10 +43,10 @@ var ofSteps = []mutant{{
 	to:   ", err\n",
 	test: "TestLostRecordIsUnknown",
 }, {
-	name: "steps-are-no-effect", broken: "An attempt that had steps, and was then released, is soon forgotten with them.",
+	name: "steps-are-no-effect", broken: "An attempt that had steps, and then says that nothing has happened, is forgotten with them.",
 	file: "execution.go", in: "./step",
-	from: "	if stepped || x.record",
-	to:   "	if !stepped && x.record",
+	from: "	if x.record.Attempt == 1 && !x.hasSteps() {\n",
+	to:   "	if x.record.Attempt == 1 {\n",
 	test: "TestStepsAreEffects",
 }, {
 	name: "steps-after-the-end", broken: "A goroutine that the handler has left behind goes on to begin steps.",

@@ -148,7 +148,8 @@ func Parse(value []byte, key string) (Head, error) {
 	own := words.Next("key=")
 	fingerprint := words.sized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
 	h.Created = words.digits("created=", timeSize)
-	if string(first) != magic || !words.OK || len(words.Rest) > 0 || attempt < 1 || attempt > math.MaxInt32 {
+	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
+	if string(first) != magic || !words.OK || len(words.Rest) > 0 || attempt < 1 && !isFree || attempt > math.MaxInt32 {
 		return Head{}, ErrHead
 	}
 	if _, err := hex.Decode(h.Fingerprint[:], fingerprint); err != nil {
@@ -175,6 +176,9 @@ func (h Head) behind(rest []byte) (Head, error) {
 	}
 	return h, nil
 }
+
+// IsFree reports whether the record is what is left of one whose key was freed.
+func (h Head) IsFree() bool { return h.Attempt == 0 }
 
 // stateOf returns the state of that name, or nothing.
 func stateOf(name []byte) string {

@@ -33,13 +33,15 @@ if state == 'running' and #lease <= 13 and #given <= 13 then
   left = math.max(0, lease - (given - remaining))
 end
 local lapsed = state == 'running' and takeover == '1' and left == 0
-if (state == 'released' or lapsed) and own == asked and content == fingerprint then
+local free = state == 'released' and attempt == '0' and #content == 64
+if own == asked and (free or (state == 'released' or lapsed) and content == fingerprint) then
   -- The client refuses what neither it nor a script has written, so that must stay as it is. The last attempt has no next.
   local created = string.match(origin, ' created=(%d+)$')
-  if #owner == 32 and string.lower(record) == record
-    and #lease <= 13 and #given <= 13 and #created <= 13
-    and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647
-  then
+  local whole = #owner == 32 and string.lower(record) == record and #lease <= 13 and #given <= 13 and #created <= 13
+  if free and whole then
+    put(key, claim, 'PX', ttl)
+    return claim
+  elseif whole and #attempt <= 10 and tonumber(attempt) >= 1 and tonumber(attempt) < 2147483647 then
     local claimed = string.match(claim, '^.- attempt=') .. string.format('%d', attempt + 1) .. origin .. '\n'
     put(key, claimed, 'PX', ttl)
     if steps then

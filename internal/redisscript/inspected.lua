@@ -14,6 +14,9 @@ local function verdict(key, line, own, asked, attempt, created)
     return 'invalid'
   end
 
+  if state == 'released' and tried == '0' then -- the key is free
+    return 'missing'
+  end
   if state == 'running' then
     local remaining = redis.call('PTTL', key)
     if remaining < 0 or lease - (given - remaining) > 0 then -- without an expiry, nothing tells the age of the lease

@@ -42,6 +42,9 @@ type Steps interface {
 	// Release ends the lease, and keeps the record for ttl from now.
 	Release(digest, token []byte, ttl time.Duration) (bool, error)
 
+	// Free ends the lease, sets the attempt to zero, removes the checkpoints, and keeps what is left for ttl from now.
+	Free(digest, token []byte, ttl time.Duration) (bool, error)
+
 	// Checkpoint stores checkpoints if there are as many bytes of them as before. These are the first of entries.
 	Checkpoint(digest, token, entries []byte, before int) (bool, error)
 
@@ -216,9 +219,16 @@ func (l *lease) Release(ctx context.Context, ttl time.Duration) error {
 	defer l.mu.Unlock()
 	return l.end(lost, l.settle(ctx, "release", isReleased, func(steps Steps) (standing, error) {
 		release := func() (bool, error) { return steps.Release(l.digest, l.token, ttl) }
+		if ttl == 0 {
+			release = func() (bool, error) { return steps.Free(l.digest, l.token, l.freedFor()) }
+		}
 		return l.change(steps, release, nil)
 	}))
 }
+
+// freedFor returns how long the row of a key that was freed is kept: for as long as the request for the claim, if it was sent
+// twice, may still be on its way.
+func (l *lease) freedFor() time.Duration { return min(2*l.record.LeaseLeft, l.ttl) }
 
 // end notes that the claim has ended, if err says so.
 func (l *lease) end(how ending, err error) error {
@@ -310,6 +320,8 @@ func (l *lease) standing(seen *Row) standing {
 		return gone
 	case string(seen.Token) != string(l.token):
 		return foreign
+	case seen.isFree():
+		return isReleased
 	case !seen.Counts():
 		return gone
 	case seen.Response.Valid:

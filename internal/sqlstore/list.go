@@ -112,12 +112,15 @@ func (l *Lister) statement(file string, request idempotency.ListRequest, now int
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
+// counts says the same as Row.Counts.
+const counts = "expires > {now} AND (attempt <> 0 OR lease IS NOT NULL OR {answer_size} IS NOT NULL)"
+
 // askedFor returns the condition that a record counts, and is one of the user that is asked for.
 func askedFor(request idempotency.ListRequest) string {
 	if request.User == "" {
-		return "expires > {now}"
+		return counts
 	}
-	return "expires > {now} AND {user_id} = {user}"
+	return counts + " AND {user_id} = {user}"
 }
 
 // inStates returns the condition that a state is one of those that are asked for.

@@ -65,8 +65,11 @@ func Stored(resp idempotency.Response) (whole, omitted []byte, err error) {
 	return whole, omitted, err
 }
 
-// Counts reports whether there is a record that has not expired.
-func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now }
+// Counts reports whether there is a record that has not expired, and whose key was not freed.
+func (r *Row) Counts() bool { return r.Found && r.Expires > r.Now && !r.isFree() }
+
+// isFree reports whether the row is what is left of a record whose key was freed. It belongs to no operation.
+func (r *Row) isFree() bool { return r.Found && r.Attempt == 0 && !r.Lease.Valid && !r.Response.Valid }
 
 // Held reports whether the record keeps a request from claiming the key. If so, it returns the record as others see it,
 // or an error that wraps idempotency.ErrRecordInvalid.

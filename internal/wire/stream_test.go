@@ -32,7 +32,7 @@ func TestStreamIsCutAtEveryPiece(t *testing.T) {
 		"the record is lost":  {meanwhile: goesOn, lost: true},
 		"the handler gives up": {meanwhile: func(_ *stream, r *http.Request) {
 			<-r.Context().Done()
-			idempotency.Decide(r.Context(), idempotency.Release)
+			idempotency.Decide(r.Context(), idempotency.Free)
 		}},
 		"the handler does not know": {meanwhile: func(_ *stream, r *http.Request) {
 			<-r.Context().Done()

@@ -400,7 +400,7 @@ func TestMountedTwice(t *testing.T) {
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	for verdict, runs := range map[idempotency.Verdict]int64{
-		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Release: 2, idempotency.Unknown: 2,
+		idempotency.Keep: 1, idempotency.Tombstone: 1, idempotency.Free: 2, idempotency.Unknown: 2,
 	} {
 		s := newService(t, newStore(), func(c fiber.Ctx) error {
 			if !idempotency.Decide(c.Context(), verdict) {

@@ -39,7 +39,7 @@ func failed(
 	ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error,
 ) {
 	if status.Code(err) == codes.Aborted {
-		idempotency.Decide(ctx, idempotency.Release)
+		idempotency.Decide(ctx, idempotency.Free)
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }

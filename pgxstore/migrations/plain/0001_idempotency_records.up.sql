@@ -75,18 +75,18 @@ BEGIN
         GET DIAGNOSTICS claimed = ROW_COUNT; -- any expression would take longer
         RETURN claimed;
     END IF;
-    IF NOT (seen_expires_at <= $10 OR seen_status IS NULL AND seen_fingerprint = $2::bytea
+    IF NOT (seen_expires_at <= $10 OR seen_token <> $7::uuid AND ((seen_attempt = 0 AND seen_status IS NULL AND seen_lease_until IS NULL) OR seen_status IS NULL AND seen_fingerprint = $2::bytea
         AND ($3::integer >= 1 AND seen_lease_until IS NULL OR $3::integer >= 2 AND seen_lease_until <= $10)
         AND seen_lease_until IS DISTINCT FROM '-infinity' AND seen_completed_at IS NULL
         AND seen_attempt BETWEEN 1 AND 2147483646 AND ((seen_user_id, seen_endpoint, seen_key) = ($4::text, $5::text, $6::text)
             OR (encode(sha256(convert_to(seen_user_id, 'UTF8')), 'hex'), encode(sha256(convert_to(seen_endpoint, 'UTF8')), 'hex'), encode(sha256(convert_to(seen_key, 'UTF8')), 'hex')) = ($4::text, $5::text, $6::text)
-            OR (seen_user_id, seen_endpoint, seen_key) = (encode(sha256(convert_to($4::text, 'UTF8')), 'hex'), encode(sha256(convert_to($5::text, 'UTF8')), 'hex'), encode(sha256(convert_to($6::text, 'UTF8')), 'hex')))) THEN
+            OR (seen_user_id, seen_endpoint, seen_key) = (encode(sha256(convert_to($4::text, 'UTF8')), 'hex'), encode(sha256(convert_to($5::text, 'UTF8')), 'hex'), encode(sha256(convert_to($6::text, 'UTF8')), 'hex'))))) THEN
         RETURN NULL;
     END IF;
     UPDATE "idempotency_records" r SET 
             user_id = $4::text, endpoint = $5::text, key = $6::text,
             attempt = CASE WHEN r.expires_at <= $10 THEN 1 ELSE r.attempt + 1 END,
-            created_at = CASE WHEN r.expires_at <= $10 THEN $10 ELSE r.created_at END,
+            created_at = CASE WHEN r.expires_at <= $10 OR r.attempt = 0 THEN $10 ELSE r.created_at END,
             replays = CASE WHEN r.expires_at <= $10 THEN 0 ELSE r.replays END,
             fingerprint = $2::bytea, token = $7::uuid, lease_until = ($10 + $8::bigint * interval '1 microsecond'),
             expires_at = ($10 + $9::bigint * interval '1 microsecond'), expires_minute = date_bin('1 minute', ($10 + $9::bigint * interval '1 microsecond'), 'epoch'),
@@ -94,11 +94,11 @@ BEGIN
             step_names = CASE WHEN r.expires_at > $10 THEN r.step_names END,
             step_results = CASE WHEN r.expires_at > $10 THEN r.step_results END,
             resolved = CASE WHEN r.expires_at > $10 THEN r.resolved END
-    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.status IS NULL AND r.fingerprint = $2::bytea
+    WHERE r.digest = $1 AND r.expires_at = seen_expires_at AND r.token = seen_token AND (r.expires_at <= $10 OR r.token <> $7::uuid AND ((r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL) OR r.status IS NULL AND r.fingerprint = $2::bytea
         AND ($3::integer >= 1 AND r.lease_until IS NULL OR $3::integer >= 2 AND r.lease_until <= $10)
         AND r.lease_until IS DISTINCT FROM '-infinity' AND r.completed_at IS NULL
         AND r.attempt BETWEEN 1 AND 2147483646 AND ((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR (encode(sha256(convert_to(r.user_id, 'UTF8')), 'hex'), encode(sha256(convert_to(r.endpoint, 'UTF8')), 'hex'), encode(sha256(convert_to(r.key, 'UTF8')), 'hex')) = ($4::text, $5::text, $6::text)
-            OR (r.user_id, r.endpoint, r.key) = (encode(sha256(convert_to($4::text, 'UTF8')), 'hex'), encode(sha256(convert_to($5::text, 'UTF8')), 'hex'), encode(sha256(convert_to($6::text, 'UTF8')), 'hex')))) RETURNING r.attempt INTO claimed;
+            OR (r.user_id, r.endpoint, r.key) = (encode(sha256(convert_to($4::text, 'UTF8')), 'hex'), encode(sha256(convert_to($5::text, 'UTF8')), 'hex'), encode(sha256(convert_to($6::text, 'UTF8')), 'hex'))))) RETURNING r.attempt INTO claimed;
     RETURN coalesce(claimed, 0);
 END $claim$;

@@ -14,7 +14,7 @@ FROM (
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
             FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size, CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'
         WHEN r.lease_until > statement_timestamp() THEN 'running' ELSE 'abandoned' END AS state, r.note
-    FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[])) AND (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
+    FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND NOT (r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL) AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[])) AND (octet_length(r.digest) = 32 AND octet_length(r.fingerprint) = 32 AND r.attempt BETWEEN 1 AND 2147483646
         AND (r.status IS NULL) = (r.completed_at IS NULL)
         AND (r.status IS NULL OR r.status IN (0, 101) OR r.status BETWEEN 200 AND 999)
         AND (r.lease_until IS NULL OR isfinite(r.lease_until))) AND (cardinality($1::text[]) = 0 OR CASE WHEN r.status IS NOT NULL THEN 'completed' WHEN r.lease_until IS NULL THEN 'released'

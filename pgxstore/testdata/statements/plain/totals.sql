@@ -10,6 +10,6 @@ FROM (SELECT CASE WHEN (octet_length(r.digest) = 32 AND octet_length(r.fingerpri
         + coalesce(octet_length(r.trailer), 0) + coalesce(octet_length(r.body), 0) + coalesce(octet_length(r.note), 0)
         + coalesce(octet_length(r.resolved), 0)
         + coalesce(CASE WHEN r.step_names IS NOT NULL THEN (SELECT sum(octet_length(name) + octet_length(result))
-            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))) counted
+            FROM unnest(r.step_names, r.step_results) AS step (name, result)) END, 0))::bigint AS size FROM "idempotency_records" r WHERE r.expires_at > statement_timestamp() AND NOT (r.attempt = 0 AND r.status IS NULL AND r.lease_until IS NULL) AND (cardinality($2::text[]) = 0 OR r.user_id = ANY ($2::text[]))) counted
 WHERE counted.state IS NULL OR cardinality($1::text[]) = 0 OR counted.state = ANY ($1::text[])
 GROUP BY 1
