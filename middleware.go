@@ -40,7 +40,7 @@ type Middleware struct {
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
-// The error reports every fault at once.
+// The error reports every fault at once, also those of the store's own options.
 func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	opts = opts.withDefaults()
 	runner, err := NewRunner(store, opts.runner())

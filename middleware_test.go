@@ -573,7 +573,7 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 		require.Len(t, provider, 2)
 	})
 	t.Run("store full", func(t *testing.T) {
-		svc := testservice.Setup{Store: oneUserStore(1)}.Guard(t, testservice.Echo)
+		svc := testservice.Setup{Store: oneUserStore(330)}.Guard(t, testservice.Echo)
 		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "store-unavailable")
 		require.ErrorIs(t, svc.Journal.Last(t).Err, idempotency.ErrStoreFull)
 	})

@@ -29,13 +29,10 @@ type Runner struct {
 	backlog   *backlog.Backlog
 }
 
-// NewRunner returns a Runner on store. The error reports every fault of opts at once.
+// NewRunner returns a Runner on store. The error reports every fault of opts, and of the store's own options, at once.
 func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	opts = opts.withDefaults()
-	err := opts.validate()
-	if store == nil {
-		err = errors.Join(errors.New("idempotency: Store is nil"), err)
-	}
+	err := errors.Join(validateStore(store, opts), opts.validate())
 	if IsTransactional(store) {
 		err = errors.Join(err, opts.validateTransactional())
 	}

@@ -2,6 +2,7 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/idempotency-go/idempotency/internal/checkpoint"
@@ -30,8 +31,8 @@ import (
 // attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody else's running attempt, these are
 // zero if the Store cannot see them: Attempt, Fingerprint and Created.
 //
-// What else a Store can do, it says by the optional interfaces [Transactional], [Immediate], [Recaller] and [Inspector], and
-// its claims by [Checkpointer].
+// What else a Store can do, it says by the optional interfaces [Transactional], [Validator], [Immediate], [Recaller] and
+// [Inspector], and its claims by [Checkpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -204,6 +205,33 @@ func As[T any](store Store) (found T, ok bool) {
 		store = wrapper.Unwrap()
 	}
 	return found, false
+}
+
+// Validator is a [Store] that can tell what will never work before the first request comes. [New] and [NewRunner] ask the
+// Store and each one behind it that is a Validator, and report the faults of all of them together.
+type Validator interface {
+	// Validate returns every fault of the options of the Store, and whatever the Store cannot do of what opts ask for, such as
+	// a TTL that is too long. Opts have their defaults. Validate asks nobody, and waits for nothing.
+	Validate(opts RunnerOptions) error
+}
+
+// validateStore returns what store and the stores behind it say of their options and of opts.
+func validateStore(store Store, opts RunnerOptions) error {
+	if store == nil {
+		return errors.New("idempotency: Store is nil")
+	}
+	var faults faults
+	for store != nil {
+		if s, ok := store.(Validator); ok {
+			faults = append(faults, s.Validate(opts))
+		}
+		wrapper, ok := store.(interface{ Unwrap() Store })
+		if !ok {
+			break
+		}
+		store = wrapper.Unwrap()
+	}
+	return errors.Join(faults...)
 }
 
 // Immediate is a [Store] that says whether it never waits for anything, as a [MemoryStore] does not. Its steps then have

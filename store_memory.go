@@ -48,6 +48,11 @@ func (o MemoryOptions) validate() error {
 	var faults faults
 	faults.check(o.MaxBytes >= 0, "MaxBytes %d is negative", o.MaxBytes)
 	faults.check(o.MaxUserBytes >= 0, "MaxUserBytes %d is negative", o.MaxUserBytes)
+	if faults == nil {
+		o = o.withDefaults()
+		faults.check(o.MaxBytes > entryOverhead, "MaxBytes %d has no room for a record", o.MaxBytes)
+		faults.check(o.MaxUserBytes > entryOverhead, "MaxUserBytes %d has no room for a record", o.MaxUserBytes)
+	}
 	return errors.Join(faults...)
 }
 
@@ -63,7 +68,7 @@ type MemoryStore struct {
 	faults          error
 }
 
-// NewMemoryStore returns an empty store. If opts has faults, Begin returns them.
+// NewMemoryStore returns an empty store. If opts has faults, [New] and Begin return them.
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	faults := opts.validate()
 	opts = opts.withDefaults()
@@ -79,6 +84,9 @@ func NewMemoryStore(opts MemoryOptions) *MemoryStore {
 	}
 	return s
 }
+
+// Validate implements [Validator].
+func (s *MemoryStore) Validate(RunnerOptions) error { return s.faults }
 
 // Immediate implements [Immediate]: all records are in memory.
 func (s *MemoryStore) Immediate() bool { return true }

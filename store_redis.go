@@ -98,14 +98,21 @@ type RedisStore struct {
 // saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer than without it. No
 // step relies on the order of others, so several batches may be under way at once (MaxConcurrentBatches, Unordered).
 //
-// If opts has a fault, or client is refused, Begin and Check return the error; for a client it wraps [errors.ErrUnsupported].
+// If opts has a fault, or client is refused, [New], Begin and Check return the error; for a client it wraps
+// [errors.ErrUnsupported].
 func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	prefix := cmp.Or(opts.Prefix, "idempotency:")
 	conn, err := redisconn.New(client, opts.Replicas, redisconn.Errors{
 		Busy: ErrStoreBusy, Full: ErrStoreFull, Foreign: ErrRecordInvalid,
 	})
+	if client == nil {
+		err = errors.New("idempotency: the Redis client is nil")
+	}
 	return &RedisStore{conn: conn, prefix: prefix, fault: errors.Join(checkPrefix(prefix), err)}
 }
+
+// Validate implements [Validator].
+func (s *RedisStore) Validate(RunnerOptions) error { return s.fault }
 
 // checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
 // makes a Cluster ignore all hash tags behind it.

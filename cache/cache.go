@@ -94,7 +94,7 @@ var (
 	_ idempotency.Recaller = (*Store)(nil)
 )
 
-// New returns an empty cache in front of store. If opts has faults, Begin returns them.
+// New returns an empty cache in front of store. If opts has faults, [idempotency.New] and Begin return them.
 func New(store idempotency.Store, opts Options) *Store {
 	return &Store{
 		inner: store, opts: opts.withDefaults(), faults: opts.validate(store),
@@ -104,6 +104,9 @@ func New(store idempotency.Store, opts Options) *Store {
 
 // Unwrap returns the other store, which says whether the claims are transactions: see [idempotency.Transactional].
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
+
+// Validate implements [idempotency.Validator].
+func (s *Store) Validate(idempotency.RunnerOptions) error { return s.faults }
 
 // Immediate implements [idempotency.Immediate]: a cache waits for nothing but the other store.
 func (s *Store) Immediate() bool {

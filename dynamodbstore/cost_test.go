@@ -181,9 +181,11 @@ func payments(size int) []byte {
 	return append(b[:len(b)-1], ']')
 }
 
-// Options without a fault are needed for every call.
+// Options without a fault are needed for every call, and for the middleware.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
+	_, err := idempotency.NewRunner(dynamodbstore.New(nil, dynamodbstore.Options{}), idempotency.RunnerOptions{})
+	require.ErrorContains(t, err, "the client is nil")
 	s := newService(t)
 	for want, opts := range map[string]dynamodbstore.Options{
 		"dynamodbstore: Table is ": {Table: "a b"}, "dynamodbstore: Skew is ": {Skew: -1},
@@ -193,8 +195,9 @@ func TestFaultyOptions(t *testing.T) {
 		require.Nil(t, claim)
 		_, inspected := store.Inspect(t.Context(), keyOf("key"))
 		_, listed := store.List(t.Context(), idempotency.ListRequest{})
+		_, made := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
 		for _, err := range []error{
-			err, inspected, listed, store.Check(t.Context()), dynamodbstore.CreateTable(t.Context(), s.client, opts),
+			err, made, inspected, listed, store.Check(t.Context()), dynamodbstore.CreateTable(t.Context(), s.client, opts),
 			store.Forget(t.Context(), idempotency.Entry{}),
 			store.Resolve(t.Context(), idempotency.Entry{}, idempotency.Resolution{}),
 		} {

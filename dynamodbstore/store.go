@@ -33,8 +33,8 @@ var _ idempotency.Store = (*Store)(nil)
 // largest is what an item of 400 KB holds beside the other attributes, and their names.
 const largest = 400<<10 - 4<<10
 
-// New returns a store on client, which the caller owns. [CreateTable] makes the table. Faults of opts are errors of Begin
-// and Check, which report all of them together.
+// New returns a store on client, which the caller owns. [CreateTable] makes the table. Faults of opts are errors of
+// [idempotency.New], Begin and Check, which report all of them together.
 func New(client Client, opts Options) *Store {
 	s := &Store{
 		client: client, opts: opts, faults: opts.validate(), clock: newClock(opts.skew()), time: time.Now, largest: largest,
@@ -44,6 +44,14 @@ func New(client Client, opts Options) *Store {
 		o.APIOptions = append(o.APIOptions, s.clock.watch)
 	}
 	return s
+}
+
+// Validate implements [idempotency.Validator].
+func (s *Store) Validate(idempotency.RunnerOptions) error {
+	if s.client == nil {
+		return errors.Join(s.faults, errors.New("dynamodbstore: the client is nil"))
+	}
+	return s.faults
 }
 
 // Begin implements [idempotency.Store]. One request claims a new key, or gets the record of one that is held. One more

@@ -153,17 +153,20 @@ func TestNamesOfAnyKind(t *testing.T) {
 	}
 }
 
-// The faults of options are those of every call.
+// The faults of options are those of every call, and of the middleware.
 func TestFaultyOptions(t *testing.T) {
 	t.Parallel()
+	_, err := idempotency.NewRunner(mysqlstore.New(nil, mysqlstore.Options{}), idempotency.RunnerOptions{})
+	require.ErrorContains(t, err, "the *sql.DB is nil")
 	db := pool(t, "nobody@tcp(127.0.0.1:1)/test")
 	for _, name := range []string{"`", "a b", "a.b", "ä", "a;", strings.Repeat("a", 65), "?", "'"} {
 		opts := mysqlstore.Options{Table: name}
 		store := mysqlstore.New(db, opts)
 		_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
 		require.Nil(t, claim)
+		_, made := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
 		for _, err := range []error{
-			err, store.Check(t.Context()), store.Maintain(t.Context()), mysqlstore.Migrate(t.Context(), db, opts),
+			err, made, store.Check(t.Context()), store.Maintain(t.Context()), mysqlstore.Migrate(t.Context(), db, opts),
 		} {
 			require.ErrorContains(t, err, "mysqlstore: Table is ")
 		}

@@ -23,8 +23,8 @@ type Store struct {
 var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on db. The caller closes db. [Migrate] makes the table. The store prepares its statements when it
-// first needs them, and keeps them until db is closed. Faults of opts are errors of Begin, Check and Maintain, which
-// report all of them together.
+// first needs them, and keeps them until db is closed. Faults of opts are errors of [idempotency.New], Begin,
+// Check and Maintain, which report all of them together.
 func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the

@@ -2,8 +2,11 @@ package mysqlstore
 
 import (
 	"database/sql"
+	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // Table is the table that a store keeps its records in, with the methods that look after it. A store has these methods,
@@ -17,6 +20,14 @@ type Table struct {
 	statements prepared
 	largest    atomic.Int64 // packet that the server takes, in bytes
 	dropping   sync.Mutex   // held while connections to a read-only server are closed
+}
+
+// Validate implements [idempotency.Validator].
+func (t *Table) Validate(idempotency.RunnerOptions) error {
+	if t.db == nil {
+		return errors.Join(t.faults, errors.New("mysqlstore: the *sql.DB is nil"))
+	}
+	return t.faults
 }
 
 // NewTable returns the table that stores with the same options use. Faults of opts are errors of its methods.

@@ -97,9 +97,10 @@ func TestFaultyOptions(t *testing.T) {
 	}
 	_, _, leased := pgxstore.New(pool, faulty).Begin(ctx, keyOf("1"), attempt)
 	_, _, inTx := pgxstore.NewTx(pool, faulty).Begin(ctx, keyOf("1"), attempt)
+	_, made := idempotency.New(pgxstore.New(pool, faulty), idempotency.SingleUser, idempotency.Options{})
 	for what, err := range map[string]error{
 		"migrate": pgxstore.Migrate(ctx, pool, faulty), "check": pgxstore.NewTable(pool, faulty).Check(ctx),
-		"lease": leased, "transaction": inTx,
+		"lease": leased, "transaction": inTx, "middleware": made,
 	} {
 		for _, fault := range []string{
 			"too long", "less than zero", "FillFactor is 5, not from 10 to 100", `no isolation level "SERIALIZABLE"`,
@@ -110,6 +111,29 @@ func TestFaultyOptions(t *testing.T) {
 	}
 	for _, timeout := range []time.Duration{-1, 25 * 24 * time.Hour} {
 		require.Error(t, pgxstore.Migrate(ctx, pool, pgxstore.Options{IdleTimeout: timeout}), timeout)
+	}
+}
+
+// A middleware is not made if the store could serve none of its requests.
+func TestOptionsThatNeverWork(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	for name, test := range map[string]struct {
+		store *pgxstore.Store
+		ttl   time.Duration
+		fault string
+	}{
+		"no pool":                 {pgxstore.New(nil, pgxstore.Options{}), time.Hour, "the pool is nil"},
+		"fewer days than the TTL": {pgxstore.New(pool, pgxstore.Options{PartitionDays: 1}), 25 * time.Hour, "PartitionDays is 1, too few"},
+		"enough days":             {pgxstore.New(pool, pgxstore.Options{PartitionDays: 2}), 25 * time.Hour, ""},
+		"no partitions":           {pgxstore.New(pool, pgxstore.Options{}), 25 * time.Hour, ""},
+	} {
+		_, err := idempotency.NewRunner(test.store, idempotency.RunnerOptions{TTL: test.ttl})
+		if test.fault == "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorContains(t, err, test.fault, name)
 	}
 }
 

@@ -28,7 +28,8 @@ var _ idempotency.Store = (*Store)(nil)
 
 // New returns a store on pool. The caller closes the pool. While others hold all connections of the pool, leases are
 // renewed, and results of steps are stored, on one more connection. It is made as the pool makes them, and closed at
-// once. [Migrate] makes the table.
+// once. [Migrate] makes the table. Faults of opts are errors of [idempotency.New], Begin and Check, which report all of them
+// together. A PartitionDays that is too few for the TTL of the middleware is one.
 func New(pool *pgxpool.Pool, opts Options) *Store { return &Store{NewTable(pool, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the

@@ -2,11 +2,14 @@ package pgxstore
 
 import (
 	"encoding/binary"
+	"errors"
 	"hash/fnv"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // Table is the table that a store keeps its records in, with the methods that look after it. [Store] and [TxStore] have
@@ -39,6 +42,15 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 		t.most = int64(pool.Config().MaxConns)
 	}
 	return t
+}
+
+// Validate implements [idempotency.Validator].
+func (t *Table) Validate(opts idempotency.RunnerOptions) error {
+	err := errors.Join(t.faults, t.mayKeep(max(opts.TTL, opts.Lease)))
+	if t.pool == nil {
+		err = errors.Join(err, errors.New("pgxstore: the pool is nil"))
+	}
+	return err
 }
 
 // lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in
