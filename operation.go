@@ -73,7 +73,7 @@ func FromContext(ctx context.Context) (Operation, bool) {
 // time, or chance, nor on the store or its settings. Nobody stores it.
 //
 // So a key that is used again after its TTL has the same ID. An effect that is stored under that ID is then found: compare
-// what was asked before you hand it out. And whoever knows user, endpoint and key can compute the ID: it is no secret.
+// its [Operation].Fingerprint before you hand it out. And whoever knows user, endpoint and key can compute the ID: it is no secret.
 func (k Key) OperationID() uuid.UUID { return operationID(k.Digest()) }
 
 // operationID returns the ID of the operation whose key has that digest.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -43,6 +45,37 @@ func TestCheckoutOnEachStore(t *testing.T) {
 			require.NotContains(t, said, "60 orders: 60 charges", "on the other side, retries are charged")
 		})
 	}
+}
+
+// When Redis has lost the record of a payment, the charge is found by its operation. A key that comes back with another amount
+// does not get the receipt of the first one.
+func TestCheckoutComparesAfterALoss(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	records := redis.NewClient(&redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	t.Cleanup(func() { assert.NoError(t, records.Close()) })
+	c := startCheckoutOn(t, fmt.Sprintf("REDIS_URL=redis://:%s@%s", servertest.RedisPassword(), server.Addr()), built(t, "checkout"))
+	pay := func(amount int) (status int, receipt string) {
+		body := strings.NewReader(fmt.Sprintf(`{"purchase":"p","amount":%d}`, amount))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url+"/shop/with/payments", body)
+		require.NoError(t, err)
+		req.Header.Set("Idempotency-Key", "k")
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		answer, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(answer)
+	}
+	status, receipt := pay(100)
+	require.Equal(t, http.StatusCreated, status, receipt)
+	require.NoError(t, records.FlushAll(t.Context()).Err())
+	status, answer := pay(500)
+	require.Equal(t, http.StatusUnprocessableEntity, status, answer)
+	require.NoError(t, records.FlushAll(t.Context()).Err())
+	status, again := pay(100)
+	require.Equal(t, http.StatusCreated, status)
+	require.Equal(t, receipt, again)
 }
 
 // Interrupted, the program ends in order, and nothing that it has started is left.
@@ -121,9 +154,15 @@ func runCheckout(t *testing.T, program string, env []string, args ...string) str
 // its children, too.
 func startCheckout(t *testing.T, program string, args ...string) *checkout {
 	t.Helper()
+	return startCheckoutOn(t, "", program, args...)
+}
+
+// startCheckoutOn is startCheckout with the store that a variable of the environment names.
+func startCheckoutOn(t *testing.T, store, program string, args ...string) *checkout {
+	t.Helper()
 	args = append([]string{"-listen", "127.0.0.1:0"}, args...)
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
-	cmd.Env = withoutStores()
+	cmd.Env = append(withoutStores(), store)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 )
 
 // ledger is the book of charges, in SQL that SQLite and PostgreSQL understand.
@@ -13,10 +14,12 @@ type ledger struct {
 }
 
 // The operation is unique. Where a charge and the record of its answer are committed together, nothing else is needed
-// for one charge. Where the keys are in Redis, the next attempt finds the charge of one that died by it.
+// for one charge. Where the keys are in Redis, the next attempt finds the charge of one that died by it. If Redis has lost a
+// record, the fingerprint shows whether its key comes back with another payment.
 const schema = `
 CREATE TABLE charges (
-	operation text PRIMARY KEY, side text NOT NULL, purchase text NOT NULL, amount bigint NOT NULL, receipt text NOT NULL
+	operation text PRIMARY KEY, fingerprint text NOT NULL,
+	side text NOT NULL, purchase text NOT NULL, amount bigint NOT NULL, receipt text NOT NULL
 );
 CREATE TABLE outcomes (outcome text NOT NULL)`
 
@@ -26,16 +29,26 @@ type payment struct {
 	Amount   int64  `json:"amount"` // in hundredths
 }
 
+// errOtherPayment says that the operation has charged another payment.
+var errOtherPayment = errors.New("the key was used for another payment")
+
 // charge charges the customer, and returns the receipt. Each call with another operation is another charge.
-func (l *ledger) charge(ctx context.Context, side, operation string, p payment) (receipt string, err error) {
-	const insert = `INSERT INTO charges (operation, side, purchase, amount, receipt) VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT (operation) DO UPDATE SET operation = excluded.operation RETURNING receipt`
+func (l *ledger) charge(ctx context.Context, side, operation, fingerprint string, p payment) (receipt string, err error) {
+	const insert = `INSERT INTO charges (operation, fingerprint, side, purchase, amount, receipt) VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (operation) DO UPDATE SET operation = excluded.operation RETURNING receipt, fingerprint`
 	query := l.db.QueryRowContext
 	if tx, ok := l.tx(ctx); ok {
 		query = tx.QueryRowContext
 	}
-	err = query(ctx, insert, operation, side, p.Purchase, p.Amount, "R-"+rand.Text()[:6]).Scan(&receipt)
-	return receipt, err
+	var stored string
+	row := query(ctx, insert, operation, fingerprint, side, p.Purchase, p.Amount, "R-"+rand.Text()[:6])
+	if err := row.Scan(&receipt, &stored); err != nil {
+		return "", err
+	}
+	if stored != fingerprint {
+		return "", errOtherPayment
+	}
+	return receipt, nil
 }
 
 // account is what was charged.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -74,13 +75,19 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not a payment", http.StatusBadRequest)
 		return
 	}
-	side, operation, answer := without, uuid.NewString(), receipt{}
+	side, operation, fingerprint, answer := without, uuid.NewString(), "", receipt{}
 	if op, ok := idempotency.FromContext(r.Context()); ok {
-		side, operation = with, op.ID.String()
+		side, operation, fingerprint = with, op.ID.String(), op.Fingerprint.String()
 		answer.Operation = operation
 	}
 	var err error
-	if answer.Receipt, err = s.ledger.charge(r.Context(), side, operation, p); err != nil {
+	answer.Receipt, err = s.ledger.charge(r.Context(), side, operation, fingerprint, p)
+	switch {
+	case errors.Is(err, errOtherPayment): // the record is lost, so the middleware cannot compare
+		idempotency.Decide(r.Context(), idempotency.Free) // the first payment may come back
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	case err != nil:
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
 		return
 	}

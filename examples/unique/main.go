@@ -1,12 +1,13 @@
 // Unique is a service whose handler charges a card and writes a row, without a transaction that has both row and record:
 // the records are in the Redis at REDIS_URL, the rows in the PostgreSQL at DATABASE_URL, or else in private ones. The ID
-// of the operation is the primary key of its row. The service is killed at each step of an order, and then at random.
+// of the operation is the primary key of its row, and the fingerprint of the request stands beside it. The service is killed at each step of an order, and then at random.
 // Each time Redis loses all records, too. The clients try again. It ends with the line
 //
 //	81 orders, 12 deaths: 81 charges, 81 rows, a key used for another order: 422
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ func main() {
 	defer dropTables()
 	empty, drop := database.CreateRedis(ctx)
 	defer drop()
-	_, err := pool.Exec(ctx, "CREATE TABLE payments (operation uuid PRIMARY KEY, pieces int, charge text)")
+	_, err := pool.Exec(ctx, "CREATE TABLE payments (operation uuid PRIMARY KEY, fingerprint bytea, charge text)")
 	demo.Check(err)
 	bank, stop := provider.Start()
 	defer stop()
@@ -86,33 +87,34 @@ func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op, _ := idempotency.FromContext(r.Context())
 	p, err := s.find(r.Context(), op.ID)
 	if errors.Is(err, pgx.ErrNoRows) {
-		p, err = s.make(r.Context(), op, pieces)
+		p, err = s.make(r.Context(), op)
 	}
 	switch {
 	case err != nil:
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry gets the same charge
-	case p.pieces != pieces: // the record is lost or has expired, so the middleware cannot compare
+	case !bytes.Equal(p.fingerprint, op.Fingerprint[:]): // the record is lost or has expired, so the middleware cannot compare
+		idempotency.Decide(r.Context(), idempotency.Free) // the first order may come back
 		http.Error(w, "the key was used for another order", http.StatusUnprocessableEntity)
 	default:
 		w.WriteHeader(http.StatusCreated)
-		fmt.Fprintf(w, "%d pieces, paid by charge %s", p.pieces, p.charge)
+		fmt.Fprintf(w, "%d pieces, paid by charge %s", pieces, p.charge)
 	}
 }
 
 type payment struct {
-	pieces int
-	charge string
+	fingerprint []byte // of the request that has made it
+	charge      string
 }
 
 // make charges the card and writes the row, unless an earlier attempt has written it.
-func (s shop) make(ctx context.Context, op idempotency.Operation, pieces int) (p payment, err error) {
+func (s shop) make(ctx context.Context, op idempotency.Operation) (p payment, err error) {
 	charge, err := provider.Call(ctx, provider.Request{Key: op.DownstreamKey("charge")})
 	if err != nil {
 		return p, err
 	}
 	process.HaltAt(charged)
-	_, err = s.pool.Exec(ctx, "INSERT INTO payments (operation, pieces, charge) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
-		op.ID, pieces, charge)
+	_, err = s.pool.Exec(ctx, "INSERT INTO payments (operation, fingerprint, charge) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+		op.ID, op.Fingerprint[:], charge)
 	if err != nil {
 		return p, err
 	}
@@ -122,6 +124,7 @@ func (s shop) make(ctx context.Context, op idempotency.Operation, pieces int) (p
 
 // find returns the payment of an operation.
 func (s shop) find(ctx context.Context, operation uuid.UUID) (p payment, err error) {
-	err = s.pool.QueryRow(ctx, "SELECT pieces, charge FROM payments WHERE operation = $1", operation).Scan(&p.pieces, &p.charge)
+	const query = "SELECT fingerprint, charge FROM payments WHERE operation = $1"
+	err = s.pool.QueryRow(ctx, query, operation).Scan(&p.fingerprint, &p.charge)
 	return p, err
 }

@@ -3,7 +3,7 @@
 // its end, also if no client comes back. Records and workflows are in the PostgreSQL at DATABASE_URL or else in a private one.
 // The service is killed between any two steps of the workflow. It ends with the line
 //
-//	1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed
+//	1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed, a key used for another order: 422
 package main
 
 import (
@@ -45,9 +45,13 @@ func main() {
 	replayed := sent.Replayed(ctx)
 	var workflows int
 	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'").Scan(&workflows))
-	verdict := fmt.Sprintf("%v: %d workflows, %d acts, %d answers replayed", sent, workflows, bank.Acts(), replayed)
+	_, err := pool.Exec(ctx, "DELETE FROM idempotency_records") // as after a loss
+	demo.Check(err)
+	reused := sent.Send(ctx, sent.Keys[0], 1000)
+	verdict := fmt.Sprintf("%v: %d workflows, %d acts, %d answers replayed, a key used for another order: %d",
+		sent, workflows, bank.Acts(), replayed, reused.Status)
 	fmt.Println(verdict)
-	if verdict != "1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed" {
+	if verdict != "1 orders, 4 deaths: 1 workflows, 2 acts, 1 answers replayed, a key used for another order: 422" {
 		log.Fatal("this is broken")
 	}
 }
@@ -73,34 +77,50 @@ func serve(ctx context.Context) {
 	})))
 }
 
+// request is what the workflow of an operation is started with.
+type request struct {
+	Operation   uuid.UUID
+	Fingerprint idempotency.Fingerprint
+}
+
+// result is what it ends with.
+type result struct {
+	Fingerprint idempotency.Fingerprint // of the request that has started it
+	Answer      string
+}
+
 // order starts the workflow of the operation, or finds it, and waits for its result.
 func order(engine dbos.Context, w http.ResponseWriter, r *http.Request) {
 	process.HaltAt("claimed")
 	op, _ := idempotency.FromContext(r.Context())
-	workflow, err := dbos.RunWorkflow(engine, fulfil, op.ID, dbos.WithWorkflowID(op.ID.String()))
+	workflow, err := dbos.RunWorkflow(engine, fulfil, request{op.ID, op.Fingerprint}, dbos.WithWorkflowID(op.ID.String()))
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 		return
 	}
-	answer, err := workflow.GetResult()
-	if err != nil {
+	done, err := workflow.GetResult()
+	switch {
+	case err != nil:
 		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
+	case done.Fingerprint != op.Fingerprint: // the record is lost or has expired, so the middleware cannot compare
+		idempotency.Decide(r.Context(), idempotency.Free) // the first order may come back
+		http.Error(w, "the key was used for another order", http.StatusUnprocessableEntity)
+	default:
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, done.Answer)
 	}
-	w.WriteHeader(http.StatusCreated)
-	fmt.Fprint(w, answer)
 }
 
 // fulfil is the workflow. The engine keeps the results of its steps.
-func fulfil(ctx dbos.Context, id uuid.UUID) (answer string, err error) {
-	charge, err := call(ctx, id, "charge")
+func fulfil(ctx dbos.Context, order request) (result, error) {
+	charge, err := call(ctx, order.Operation, "charge")
 	if err != nil {
-		return "", err
+		return result{}, err
 	}
 	process.HaltAt("charged")
-	parcel, err := call(ctx, id, "ship")
+	parcel, err := call(ctx, order.Operation, "ship")
 	process.HaltAt("shipped")
-	return fmt.Sprintf("charge %s, parcel %s", charge, parcel), err
+	return result{order.Fingerprint, fmt.Sprintf("charge %s, parcel %s", charge, parcel)}, err
 }
 
 func call(ctx dbos.Context, id uuid.UUID, name string) (string, error) {
