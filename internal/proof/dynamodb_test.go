@@ -120,7 +120,10 @@ func (c shorter) Complete(ctx context.Context, resp idempotency.Response, ttl ti
 }
 
 func (c shorter) Release(ctx context.Context, ttl time.Duration) error {
-	return c.alone(func() error { return c.Claim.Release(ctx, ttl-skew) })
+	if ttl > 0 { // else it frees the key
+		ttl -= skew
+	}
+	return c.alone(func() error { return c.Claim.Release(ctx, ttl) })
 }
 
 // shifted is the service as a process sees it whose clock is ahead: with all times moved, of what it writes, of what it

@@ -281,7 +281,7 @@ func (c *client) plan(own *owned, kind kind, lease time.Duration) planned {
 	p.call.kind, p.call.client, p.call.past, p.call.lease = kind, c.id, own.past, lease
 	switch kind {
 	case release:
-		p.call.ttl = c.oneOf(c.unit, 3*c.unit, long)
+		p.call.ttl = c.oneOf(0, c.unit, 3*c.unit, long)
 		own.past.released = true
 	case complete:
 		if own.body == 0 || c.chance(30) {

@@ -300,7 +300,7 @@ func TestLinearizableHistoriesFindBugs(t *testing.T) {
 		"Extend acts, then checks", "Complete acts, then checks", "Release acts, then checks",
 		"Extend after Complete cuts the retention", "Extend takes a release back", "Extend leaves the TTL",
 		"Extend restores what was settled", "what was released is completed",
-		"a repeated Complete changes the response", "Release undoes Complete",
+		"a repeated Complete changes the response", "Release undoes Complete", "a freed key is only released",
 		"a restored record overwrites another", "restoring is not reported",
 		"what runs is resolved", "what is completed is resolved", "Resolve ignores the attempt", "Resolve leaves the claim",
 		"Resolve checks, then acts",

@@ -282,6 +282,9 @@ func (s state) complete(c call) []option {
 func (s state) release(c call) []option {
 	own := s.owner == c.claim
 	switch {
+	case s.holds(c) && c.ttl == 0: // which frees the key
+		s.phase, s.lease, s.expiry = gone, span{}, span{}
+		return []option{{nil, s}}
 	case s.holds(c):
 		s.phase, s.lease, s.expiry = released, span{}, c.plus(c.ttl)
 		return []option{{nil, s}}
