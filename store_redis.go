@@ -86,13 +86,14 @@ type RedisStore struct {
 
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
 // a *redis.Client (also that of NewFailoverClient), a *redis.ClusterClient, or whatever else has their commands. A
-// *redis.Ring is refused, because it moves keys to servers that do not have the records; so is a redis.Pipeliner.
+// *redis.Ring is refused, because it moves keys to servers that do not have the records; so are a redis.Pipeliner, a *redis.Conn
+// and a *redis.Tx.
 //
 // Every step ends by the deadline of its context. Set ContextTimeoutEnabled on the client, so that the client itself
-// ends the step. If a *redis.Client does not have it set, the store uses a copy that shares its connections and has it
-// set. Hooks do not run on the copy. For any other client that does not have it set, each step runs in a goroutine. The
-// store leaves that goroutine behind at the deadline, and the timeouts of the client end it. A hook that panics there
-// ends the process.
+// ends the step. If a *redis.Client does not have it set, or has a timeout of -2 (which switches all deadlines off), the store
+// uses a copy that shares its connections and has deadlines. Hooks do not run on the copy. For any other client without
+// deadlines, each step runs in a goroutine. The store leaves that goroutine behind at the deadline, and the timeouts of the
+// client end it. A hook that panics there ends the process.
 //
 // A *redis.AutoPipeliner sends the steps of concurrent requests together. With 64 requests under way at a time, it
 // saves a quarter of the processor time of client and server. With 16 or fewer, requests take longer than without it. No

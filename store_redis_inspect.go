@@ -47,7 +47,8 @@ func Findings(err error) []error {
 // survive a loss of power. Any other error says that a server could not be asked. A setting that the server does not
 // report, as with some hosted services, is skipped.
 //
-// It names each right that the user of the client lacks (ACL SETUSER), by a harmless trial of each command under the prefix.
+// It also names each right that requests need and the user of the client lacks (ACL SETUSER), and each command that the server
+// does not know. It sends each command for keys that do not exist.
 //
 // It also compares the clock of each master with those of its replicas, and reports a difference of more than half a
 // second. It asks each replica at the address that the master has for it, with the credentials of the client. A replica
@@ -58,13 +59,22 @@ func (s *RedisStore) Check(ctx context.Context) error {
 	if s.fault != nil {
 		return s.fault
 	}
-	unsafe, failed := s.conn.Check(ctx, s.prefix)
+	unsafe, failed := s.conn.Check(ctx, s.rights())
 	findings := make([]error, len(unsafe))
 	for i, found := range unsafe {
 		setting := UnsafeSetting(found)
 		findings[i] = &setting
 	}
 	return errors.Join(append(findings, failed...)...)
+}
+
+// rights returns the rights that requests need. A digest of zeros belongs to no key.
+func (s *RedisStore) rights() redisconn.Rights {
+	name := s.name([sha256.Size]byte{})
+	return redisconn.Rights{
+		Uses:    redisscript.Uses(name, name+string(recordline.AppendToken(nil)), stepsName(name)),
+		Pattern: redisconn.Literal(s.prefix) + "*",
+	}
 }
 
 // Inspect implements [Inspector]. Redis does not know when an operation was completed, so Entry.Completed is zero. If

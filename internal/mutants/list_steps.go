@@ -81,8 +81,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "redis-step-overwritten", broken: "The last result of a step counts, and not the first one.",
 	file: "internal/redisscript/checkpoint.lua", needs: redis,
-	from: "redis.call('HSETNX', steps, name, data)",
-	to:   "redis.call('HSET', steps, name, data)",
+	from: "local stored = redis.call('HGET', steps, name)",
+	to:   "local stored = nil",
 	test: "TestRedisStoreConforms/server/steps/first result",
 }, {
 	name: "redis-step-without-owner", broken: "An owner that was overtaken stores results of steps.",

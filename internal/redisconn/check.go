@@ -14,24 +14,34 @@ import (
 // Unsafe is a setting of a server that weakens what the store promises.
 type Unsafe struct{ Node, Setting, Value, Risk string }
 
-// Check asks every master for its settings, for the rights of the user on keys that begin with prefix, and for its clock
-// and those of its replicas. It returns what is unsafe, and why a server could not be asked.
-func (c *Conn) Check(ctx context.Context, prefix string) (found []Unsafe, failed []error) {
+// Check asks every master for its settings, for the rights of the user, and for its clock and those of its replicas. It returns
+// what is unsafe, and why a server could not be asked.
+func (c *Conn) Check(ctx context.Context, rights Rights) (found []Unsafe, failed []error) {
 	cluster, ok := c.client.(*redis.ClusterClient)
 	if !ok {
-		return c.checkNode(ctx, c.client, prefix)
+		return c.checkNode(ctx, c.client, rights, 1)
 	}
+	var nodes []client
 	var mu sync.Mutex
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		some, errs := c.checkNode(ctx, node, prefix)
+	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		found, failed = append(found, some...), append(failed, errs...)
+		nodes = append(nodes, withDeadlines(node))
 		return nil
 	})
 	if err != nil {
 		failed = append(failed, err)
 	}
+	var all sync.WaitGroup
+	for _, node := range nodes {
+		all.Go(func() {
+			some, errs := c.checkNode(ctx, node, rights, len(nodes))
+			mu.Lock()
+			defer mu.Unlock()
+			found, failed = append(found, some...), append(failed, errs...)
+		})
+	}
+	all.Wait()
 	return found, failed
 }
 
@@ -48,6 +58,8 @@ var hazards = []hazard{
 		return atLeast(major, "7")
 	}, "each claim takes another round trip before Redis 7.0; before 6.2, none can be settled when memory is short"},
 	{"role", is("master"), "a replica refuses claims"},
+	{"cluster_enabled", func(value string, node settings) bool { return value == "1" || node[masters] == "1" },
+		"the server does not refuse keys of other servers: when ClusterOptions.ClusterSlots moves a key, its operation runs again"},
 	{"maxmemory_policy", func(policy string, node settings) bool {
 		return policy == "noeviction" || node["maxmemory"] == "0"
 	}, "records are evicted when memory is short, and operations run again"},
@@ -69,8 +81,11 @@ var hazards = []hazard{
 	{"WAIT", is(""), "no answer counts as stored, so each first execution takes StoreTimeout"},
 }
 
-// asked is not a setting of the server: it is RedisOptions.Replicas.
-const asked = "Replicas"
+// Neither is a setting of the server: RedisOptions.Replicas, and how many masters the client sends keys to.
+const (
+	asked   = "Replicas"
+	masters = "masters"
+)
 
 // atLeast compares two numbers.
 func atLeast(value, bound string) bool {
@@ -86,16 +101,14 @@ func is(safe string) func(string, settings) bool {
 // settings are those that a server tells.
 type settings map[string]string
 
-func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable, prefix string) (found []Unsafe, failed []error) {
-	for _, right := range checkRights(ctx, node, prefix) {
-		found = append(found, Unsafe{nodeName(node), "right " + right, "missing",
-			"requests that need it are refused with store-unavailable"})
-	}
+// checkNode checks one of so many masters.
+func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable, rights Rights, number int) (found []Unsafe, failed []error) {
+	found = c.checkRights(ctx, node, rights)
 	told, err := readSettings(ctx, node)
 	if err != nil {
 		return found, []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
-	told[asked] = strconv.Itoa(c.replicas)
+	told[asked], told[masters] = strconv.Itoa(c.replicas), strconv.Itoa(number)
 	if client, ok := node.(*redis.Client); ok && c.replicas > 0 {
 		if err := client.Do(ctx, "wait", 0, 1).Err(); err != nil {
 			told["WAIT"] = err.Error()

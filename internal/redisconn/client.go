@@ -16,50 +16,63 @@ type client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// checkClient refuses a client that cannot keep records.
-//
-// A *redis.Ring moves the keys of a server that does not respond to the other servers, which do not have the records: completed
-// operations would run again. A redis.Pipeliner only queues commands, so no record would ever be written.
+// refusedClients has the types of go-redis that cannot keep records, with the reason.
+var refusedClients = map[reflect.Type]string{
+	reflect.TypeFor[*redis.Ring]():     "it moves the keys of a server that does not respond to servers that do not have their records",
+	reflect.TypeFor[*redis.Pipeline](): "it sends nothing until Exec is called",
+	reflect.TypeFor[*redis.Conn]():     "it is one connection, and makes no other when this one breaks",
+	reflect.TypeFor[*redis.Tx]():       "it is one connection, and makes no other when this one breaks",
+}
+
+// checkClient returns an error if given cannot keep records. The error wraps [errors.ErrUnsupported], unless given is nil.
 func checkClient(given redis.Cmdable) error {
-	const maxWrappers = 4 // bounds the search in a client that refers to itself
-	if _, queues := given.(redis.Pipeliner); queues {
-		return fmt.Errorf("idempotency: Redis: a %T (redis.Pipeliner) sends nothing by itself: %w", given, errors.ErrUnsupported)
+	const maxWrappers = 8 // bounds the search in a wrapper that refers to itself
+	value := reflect.ValueOf(given)
+	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
+		return fmt.Errorf("idempotency: Redis: the client is nil (%T)", given)
 	}
-	if holdsRing(reflect.ValueOf(given), maxWrappers) {
-		return fmt.Errorf("idempotency: Redis: a *redis.Ring moves keys to servers that do not have their records: %w",
-			errors.ErrUnsupported)
+	if refused := findRefused(value, maxWrappers); refused != nil {
+		return fmt.Errorf("idempotency: Redis: a %v is refused, because %s: %w",
+			refused, refusedClients[refused], errors.ErrUnsupported)
 	}
 	return nil
 }
 
-// holdsRing reports whether client is a *redis.Ring, or a wrapper with a field that holds one, through at most maxWrappers
-// wrappers. Only reflection sees the field of a wrapper that some service has written.
-func holdsRing(client reflect.Value, maxWrappers int) bool {
+// findRefused returns the type of the refused client that client is, or that is in a field of the wrapper client. It returns
+// nil if there is none. Only reflection sees the fields of wrappers that are written outside of this module. The search looks
+// at nothing inside of a client of go-redis, because goroutines of the client may be changing it.
+func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 	for client.Kind() == reflect.Interface || client.Kind() == reflect.Pointer {
-		if client.Type() == reflect.TypeFor[*redis.Ring]() {
-			return true
+		if _, refused := refusedClients[client.Type()]; refused {
+			return client.Type()
 		}
 		client = client.Elem()
 	}
-	if client.Kind() != reflect.Struct || maxWrappers == 0 {
-		return false
+	if client.Kind() != reflect.Struct || maxWrappers == 0 || client.Type().PkgPath() == reflect.TypeFor[redis.Client]().PkgPath() {
+		return nil
 	}
 	for _, field := range client.Fields() {
-		if holdsRing(field, maxWrappers-1) {
-			return true
+		if field.Kind() == reflect.Interface {
+			field = field.Elem() // its own type may be smaller than redis.Cmdable
+		}
+		if !field.IsValid() || !field.Type().Implements(reflect.TypeFor[redis.Cmdable]()) {
+			continue
+		}
+		if refused := findRefused(field, maxWrappers-1); refused != nil {
+			return refused
 		}
 	}
-	return false
+	return nil
 }
 
 // withDeadlines returns a client that ends by the deadline of the context, if possible.
 func withDeadlines(given redis.Cmdable) client {
 	c, ok := given.(*redis.Client)
-	if !ok || c.Options().ContextTimeoutEnabled {
+	if !ok || isPrompt(c) {
 		return withProcess(given)
 	}
-	own := c.WithTimeout(c.Options().ReadTimeout) // same connections, options of its own, no hooks
-	own.Options().WriteTimeout = c.Options().WriteTimeout
+	own := c.WithTimeout(max(0, c.Options().ReadTimeout)) // same connections, options of its own, no hooks
+	own.Options().WriteTimeout = max(0, c.Options().WriteTimeout)
 	own.Options().ContextTimeoutEnabled = true
 	own.Options().MaxRetries = 0
 	return own
@@ -83,13 +96,16 @@ func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// isPrompt reports whether a client ends by the deadline of the context.
+// isPrompt reports whether a client ends by the deadline of the context. A timeout below zero (the user has set -2) switches off
+// every deadline of a connection, also that of the context.
 func isPrompt(given redis.Cmdable) bool {
 	switch c := given.(type) {
 	case *redis.Client:
-		return c.Options().ContextTimeoutEnabled
+		o := c.Options()
+		return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
 	case *redis.ClusterClient:
-		return c.Options().ContextTimeoutEnabled
+		o := c.Options()
+		return o.ContextTimeoutEnabled && o.ReadTimeout >= 0 && o.WriteTimeout >= 0
 	}
 	return false
 }

@@ -32,14 +32,18 @@ type Conn struct {
 	replied  atomic.Int64 // when the server did so last, in nanoseconds since the Conn was made; 0: never
 }
 
-// New wraps client. Writes that are to be copied wait until replicas replicas have acknowledged them (the WAIT command). New
-// fails if client cannot keep records (the error wraps [errors.ErrUnsupported]), or cannot send WAIT over the connection that made the write.
-func New(c redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
-	own, size := withDeadlines(c), poolSize(c)
+// New wraps client. Writes that are to be copied wait until replicas replicas have acknowledged them (the WAIT command).
+//
+// New fails if client cannot keep records, or cannot send WAIT over the connection that made the write.
+func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
+	if err := errors.Join(checkClient(client), checkReplicas(client, replicas)); err != nil {
+		return nil, err
+	}
+	own, size := withDeadlines(client), poolSize(client)
 	return &Conn{
 		client: own, prompt: isPrompt(own), replicas: replicas, waits: make(chan struct{}, max(1, size/2)),
 		kinds: kinds, poolSize: size, made: time.Now(),
-	}, errors.Join(checkClient(c), checkReplicas(c, replicas))
+	}, nil
 }
 
 // Value is an argument of a step. It counts how often it was encoded, which most clients do once they have a connection to

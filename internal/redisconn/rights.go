@@ -3,61 +3,80 @@ package redisconn
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// rightTrials returns a harmless use of each command that the store sends, or that its scripts call. Redis checks the rights
-// of a user before it looks at what a command is to do, so the trials change nothing: key does not exist, and HSET lacks a
-// value. Only HSETNX makes a hash, which the next trials remove.
-func rightTrials(key string) [][]any {
-	return [][]any{
-		{"get", key},
-		{"getex", key},
-		{"set", key, "", "xx", "px", 1},
-		{"getrange", key, 0, 0},
-		{"pttl", key},
-		{"exists", key},
-		{"hget", key, ""},
-		{"hset", key, "", "", "a field without a value"},
-		{"hgetall", key},
-		{"hsetnx", key, "", ""},
-		{"pexpire", key, 1},
-		{"unlink", key},
-		{"rename", key, key},
-		{"eval", "return 1", 1, key},
-		{"evalsha", "", 1, key},
-	}
+// Rights are what Check looks for in the rights of a user.
+type Rights struct {
+	Uses    [][]any // commands whose use changes nothing
+	Pattern string  // of the keys that the commands use
 }
 
-// checkRights returns which rights the user of node lacks for records under prefix, as ACL SETUSER writes them: commands,
-// and the pattern of the keys. It returns nothing if the server knows no rights, or cannot be asked.
-func checkRights(ctx context.Context, node redis.Cmdable, prefix string) (missing []string) {
-	trials := rightTrials(prefix + "rights")
+// checkRights reports which commands of rights the server does not know, or the user of node may not send, and whether the user
+// lacks the right to a key. It reports nothing if the server cannot be asked.
+func (c *Conn) checkRights(ctx context.Context, node redis.Cmdable, rights Rights) (found []Unsafe) {
+	const risk = "steps of the store fail: requests get 503, or run and their answers are not stored"
+	uses := rights.Uses
+	if _, cluster := c.client.(*redis.ClusterClient); cluster {
+		uses = append([][]any{{"asking"}}, uses...) // sent while a slot moves
+	}
 	pipe := node.Pipeline()
-	for _, command := range trials {
-		pipe.Do(ctx, command...)
+	for _, use := range uses {
+		pipe.Do(ctx, use...)
 	}
 	replies, _ := pipe.Exec(ctx) // each reply has an error of its own
-	keysDenied := false
-	for i, reply := range replies {
-		err := reply.Err()
-		switch {
-		case err == nil || !redis.HasErrorPrefix(err, "NOPERM"):
-		case isKeyDenied(err):
-			keysDenied = true
-		default:
-			missing = append(missing, fmt.Sprint("+", trials[i][0]))
+	value := "not given" + userOf(node)
+	report := func(setting, value string) {
+		finding := Unsafe{nodeName(node), setting, value, risk}
+		if !slices.Contains(found, finding) {
+			found = append(found, finding)
 		}
 	}
-	if keysDenied {
-		missing = append(missing, "~"+prefix+"*")
+	for i, reply := range replies {
+		switch err := reply.Err(); {
+		case err == nil:
+		case redis.HasErrorPrefix(err, "unknown command"):
+			report(fmt.Sprint("command ", uses[i][0]), "unknown")
+		case !redis.HasErrorPrefix(err, "NOPERM"):
+		case isKeyDenied(err):
+			report("right ~"+rights.Pattern, value)
+		default:
+			report("right +"+deniedCommand(err, uses[i][0].(string)), value)
+		}
 	}
-	return missing
+	return found
 }
 
 // isKeyDenied reports whether a user may use a command, but not on its keys. Redis 6 and 7 word it differently.
 func isKeyDenied(denied error) bool {
 	return strings.Contains(denied.Error(), "access a key") || strings.Contains(denied.Error(), "access one of the keys")
+}
+
+// deniedCommand returns the command that a user may not send. It is not the one that was sent if the client sends another first
+// on a new connection, as SELECT is.
+func deniedCommand(denied error, sent string) string {
+	_, rest, quoted := strings.Cut(denied.Error(), "run the '")
+	if name, _, ok := strings.Cut(rest, "'"); quoted && ok {
+		return name
+	}
+	return sent
+}
+
+// userOf returns " to user NAME" for the user as whom node logs in, or nothing if node does not tell.
+func userOf(node redis.Cmdable) string {
+	c, ok := node.(*redis.Client)
+	if !ok {
+		return ""
+	}
+	o := c.Options()
+	if o.CredentialsProvider != nil || o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil {
+		return ""
+	}
+	if o.Username == "" {
+		return " to user default"
+	}
+	return " to user " + o.Username
 }

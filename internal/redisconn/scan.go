@@ -34,7 +34,7 @@ func (c *Conn) Look(ctx context.Context, key, hash string) (seen Seen, err error
 		fields := pipe.HGetAll(ctx, hash)
 		seen, err = c.look(ctx, key, pipe)
 		if IsSlotMoving(err) {
-			apart := c.client.Pipeline()
+			apart := c.client.TxPipeline() // a Pipeline that only reads may go to a replica
 			fields = apart.HGetAll(ctx, hash)
 			if err := c.exec(ctx, key, apart); err != nil {
 				return err

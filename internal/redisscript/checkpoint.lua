@@ -22,9 +22,11 @@ end
 local origin = origin_of(running)
 local of = redis.call('HGET', steps, '')
 if of == origin then
-  if redis.call('HSETNX', steps, name, data) == 0 then
-    return verdict .. '\n' .. redis.call('HGET', steps, name)
+  local stored = redis.call('HGET', steps, name)
+  if stored then
+    return verdict .. '\n' .. stored
   end
+  redis.call('HSET', steps, name, data)
   return verdict
 end
 if of then

@@ -13,7 +13,7 @@ import (
 //
 // Most tests wait for something: many more of them than processors run at a time. With the race detector there are fewer:
 // it makes the machine so slow that real clients and servers would exceed their deadlines.
-func Main(m *testing.M) {
+func Main(m *testing.M, ignored ...goleak.Option) {
 	atATime := "16"
 	if UnderRace() {
 		atATime = "4"
@@ -22,7 +22,8 @@ func Main(m *testing.M) {
 		panic(err)
 	}
 	// A pool of go-redis that is closed while a server cannot be reached sleeps a second more.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+	dial := goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial")
+	goleak.VerifyTestMain(m, append(ignored, dial)...)
 }
 
 // UnderRace reports whether the race detector watches this program.

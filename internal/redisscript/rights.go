@@ -1,0 +1,26 @@
+package redisscript
+
+// Uses returns a harmless use of each command that the store sends for a request, or that a script calls then, on the keys on
+// which the store uses it. Redis looks at the rights of a user before it carries out a command, so a use shows whether the user
+// has the right. The uses change nothing if the keys do not exist: HSET lacks the value of a field, and RENAME finds no key.
+func Uses(record, staged, steps string) [][]any {
+	return [][]any{
+		{"get", record},
+		{"getex", record},
+		{"getrange", record, 0, 0},
+		{"pttl", record},
+		{"exists", record},
+		{"pexpire", record, 1},
+		{"set", record, "", "xx", "px", 1},
+		{"eval", "return 1", 1, record},
+		{"evalsha", "", 1, record},
+		{"set", staged, "", "xx", "px", 1},
+		{"rename", staged, record},
+		{"unlink", staged},
+		{"hget", steps, ""},
+		{"hset", steps, "", "", "a field without a value"},
+		{"hgetall", steps},
+		{"pexpire", steps, 1},
+		{"unlink", steps},
+	}
+}
