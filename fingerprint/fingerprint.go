@@ -13,7 +13,9 @@
 //	NewParts                 one of these, which also tells which parts of a request differ
 //
 // But for None, all compare the query and the media type, too. Method, path and user are parts of the key. The middleware adds
-// the header fields of Options.FingerprintHeaders to every fingerprint.
+// the header fields of Options.FingerprintHeaders to every fingerprint, and Content-Encoding. A body with a content coding,
+// such as gzip, counts whole, as sent, because the functions do not decode it. Middleware that decodes a body must remove the
+// field Content-Encoding, too. The Decompress of echo does not.
 package fingerprint
 
 import (
@@ -35,6 +37,19 @@ func None(*http.Request, []byte) (idempotency.Fingerprint, error) {
 // as returns the fingerprint of a request as if it had been sent with that media type and that body.
 func as(r *http.Request, media string, body []byte) (idempotency.Fingerprint, error) {
 	return idempotency.FingerprintRaw(&http.Request{URL: r.URL, Header: http.Header{"Content-Type": {media}}}, body)
+}
+
+// readableType returns the media type of a body whose content can be read as it was sent. It returns "" if the body has a
+// content coding (RFC 9110, section 8.4): its bytes say nothing about the content, even if they look like a form.
+func readableType(r *http.Request) string {
+	for _, line := range r.Header["Content-Encoding"] {
+		for coding := range strings.SplitSeq(line, ",") {
+			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+				return ""
+			}
+		}
+	}
+	return mediaType(r)
 }
 
 // mediaType returns the type and subtype in lower case, without the parameters.

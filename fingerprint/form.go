@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -17,7 +18,8 @@ import (
 // request: the handler must not use what is not compared.
 //
 // Query and media type count. Bodies of other media types count whole, as with [idempotency.FingerprintRaw]: so do forms
-// with files. The function returns an error for a form that [url.ParseQuery] does not read.
+// with files. The function returns an error for a form that [url.ParseQuery] does not read, and for a form with a name that
+// differs from one of names in case only, because some decoders read both into one value. Name both spellings to compare both.
 //
 // The error reports names that are given twice, or no name at all. Requests that were stored under other names are refused
 // as reused.
@@ -52,13 +54,16 @@ func formBy(kind string, names []string, selected func(form url.Values, names []
 	}
 	prefix := slices.Clip(appendNames(kind, names)) // so that nobody appends to it in place
 	return func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-		media := mediaType(r)
+		media := readableType(r)
 		if media != urlEncoded {
 			return idempotency.FingerprintRaw(r, body)
 		}
 		form, err := url.ParseQuery(string(body))
 		if err != nil {
 			return idempotency.Fingerprint{}, fmt.Errorf("body as form: %w", err)
+		}
+		if err := checkSpelling(form, names); err != nil {
+			return idempotency.Fingerprint{}, err
 		}
 		form = selected(form, names)
 		b := prefix
@@ -68,6 +73,19 @@ func formBy(kind string, names []string, selected func(form url.Values, names []
 		}
 		return as(r, media, b)
 	}, nil
+}
+
+// checkSpelling returns an error if a field of a form has the name of a selected one in other letters, upper or lower case,
+// unless that name is selected, too: some decoders, such as the one of echo, take both names for one.
+func checkSpelling(form url.Values, names []string) error {
+	for name := range form {
+		for _, selected := range names {
+			if strings.EqualFold(name, selected) && !slices.Contains(names, name) {
+				return fmt.Errorf("body as form: name %q differs from %q in case only", name, selected)
+			}
+		}
+	}
+	return nil
 }
 
 // appendValues appends the values of a field, and how many they are.

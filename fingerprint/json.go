@@ -16,6 +16,9 @@ import (
 //     floats, which makes 12345678901234567.01 and 12345678901234567.02 one number.
 //   - A negative zero (-0, -0.0) is not zero, because the handler can tell them apart.
 //
+// If an object has two names that differ in case only, such as "amount" and "Amount", the order of members counts in the
+// whole body, because encoding/json reads both into one field, which keeps the value of the last one.
+//
 // It returns an error for
 //
 //   - an object with the same name twice, because its meaning depends on who reads it;
@@ -25,14 +28,15 @@ import (
 //
 // Empty bodies, and those of other media types, are hashed as [idempotency.FingerprintRaw] does.
 func JSON(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-	if len(body) == 0 || !isJSON(mediaType(r)) {
+	media := readableType(r)
+	if len(body) == 0 || !isJSON(media) {
 		return idempotency.FingerprintRaw(r, body)
 	}
 	form, err := canonicaljson.Form(body)
 	if err != nil {
 		return idempotency.Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
 	}
-	return as(r, mediaType(r), form)
+	return as(r, media, form)
 }
 
 func isJSON(media string) bool {

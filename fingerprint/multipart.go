@@ -23,7 +23,7 @@ import (
 // It returns an error for a body that is malformed, or that has its boundary also elsewhere than between its parts: there,
 // another boundary would be other content. Bodies of other media types are hashed as [idempotency.FingerprintRaw] does.
 func Multipart(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-	if !strings.HasPrefix(mediaType(r), "multipart/") {
+	if !strings.HasPrefix(readableType(r), "multipart/") {
 		return idempotency.FingerprintRaw(r, body)
 	}
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))

@@ -93,14 +93,18 @@ func NewParts(whole idempotency.FingerprintFunc, names ...string) (*Parts, error
 	return p, nil
 }
 
-// Fingerprint is an [idempotency.FingerprintFunc]. Its errors are those of the function for the whole.
+// Fingerprint is an [idempotency.FingerprintFunc]. Its errors are those of the function for the whole, and those of [JSONOnly]
+// and [FormOnly] for names that differ in case only.
 func (p *Parts) Fingerprint(r *http.Request, body []byte) (fp idempotency.Fingerprint, err error) {
 	whole, err := p.whole(r, body)
 	if err != nil {
 		return fp, err
 	}
 	kind := mediaType(r)
-	tags, others := p.take(kind, body)
+	tags, others, err := p.take(readableType(r), body)
+	if err != nil {
+		return fp, err
+	}
 	bare := r.WithContext(r.Context())
 	bare.URL = &url.URL{Path: r.URL.Path}
 	rest, err := p.whole(bare, others)
@@ -115,19 +119,24 @@ func (p *Parts) Fingerprint(r *http.Request, body []byte) (fp idempotency.Finger
 }
 
 // take returns the tags of all that is named, and the body without that. Where nothing can be read, it is missing.
-func (p *Parts) take(kind string, body []byte) (tags, rest []byte) {
+func (p *Parts) take(kind string, body []byte) (tags, rest []byte, err error) {
 	var value []byte
 	var form url.Values
 	rest = body
 	switch {
 	case isJSON(kind):
-		if v, err := canonicaljson.Form(body); err == nil {
+		if v, fault := canonicaljson.Form(body); fault == nil {
+			err = p.pointers.checkSpelling(v)
 			value, rest = v, without(nil, v, []*selection{p.pointers})
 		}
 	case kind == urlEncoded:
-		if f, err := url.ParseQuery(string(body)); err == nil {
+		if f, fault := url.ParseQuery(string(body)); fault == nil {
+			err = checkSpelling(f, p.names[len(always):])
 			form = f
 		}
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	for _, of := range p.parts {
 		if of.pointer != nil {
@@ -140,7 +149,7 @@ func (p *Parts) take(kind string, body []byte) (tags, rest []byte) {
 	if form != nil {
 		rest = []byte(form.Encode())
 	}
-	return tags, rest
+	return tags, rest, nil
 }
 
 // tag differs for 255 of 256 other parts.

@@ -25,7 +25,9 @@ import (
 // a pointer names further down is missing.
 //
 // Query and media type count. Bodies that are empty or of other media types count whole, as with JSON. A body is refused for
-// the same reasons as with JSON, also if they lie elsewhere.
+// the same reasons as with JSON, also if they lie elsewhere. It is also refused if a name differs in case only from the one
+// that a pointer gives at its place, because encoding/json reads "Amount" into the field of "amount". If your handler tells
+// the two apart, point at both.
 //
 // The error reports every fault of the pointers: no pointer at all, one that is malformed, one that can never match, and
 // one that lies within what another one points at. The whole body (""), and the element behind the last one ("-"), are
@@ -35,7 +37,7 @@ func JSONOnly(pointers ...string) (idempotency.FingerprintFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return selecting("json-only", pointers, all.only), nil
+	return selecting("json-only", pointers, all, all.only), nil
 }
 
 // JSONWithout returns a function that compares a JSON body without what the pointers point at, such as the time of sending.
@@ -46,7 +48,7 @@ func JSONWithout(pointers ...string) (idempotency.FingerprintFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return selecting("json-without", pointers, func(out, value []byte) []byte {
+	return selecting("json-without", pointers, all, func(out, value []byte) []byte {
 		return without(out, value, []*selection{all})
 	}), nil
 }
@@ -62,16 +64,21 @@ func Must(f idempotency.FingerprintFunc, err error) idempotency.FingerprintFunc 
 }
 
 // selecting returns a function that compares what is selected of JSON in canonical form, and how that was done.
-func selecting(kind string, pointers []string, of func(out, value []byte) []byte) idempotency.FingerprintFunc {
+func selecting(
+	kind string, pointers []string, all *selection, of func(out, value []byte) []byte,
+) idempotency.FingerprintFunc {
 	prefix := slices.Clip(appendNames(kind, pointers)) // so that nobody appends to it in place
 	return func(r *http.Request, body []byte) (idempotency.Fingerprint, error) {
-		media := mediaType(r)
+		media := readableType(r)
 		if len(body) == 0 || !isJSON(media) {
 			return idempotency.FingerprintRaw(r, body)
 		}
 		value, err := canonicaljson.Form(body)
 		if err != nil {
 			return idempotency.Fingerprint{}, fmt.Errorf("body as JSON: %w", err)
+		}
+		if err := all.checkSpelling(value); err != nil {
+			return idempotency.Fingerprint{}, err
 		}
 		return as(r, media, of(prefix, value))
 	}
@@ -244,6 +251,44 @@ func without(out, value []byte, trees []*selection) []byte {
 		}
 	}
 	return append(out, value[len(value)-1])
+}
+
+// checkSpelling returns an error if value, in an object that s selects a member of, has a name that differs in case only from
+// the selected one, unless that name is selected, too. To encoding/json both are one field.
+func (s *selection) checkSpelling(value []byte) error {
+	if name := otherSpelling(value, []*selection{s}); name != nil {
+		return fmt.Errorf("body as JSON: name %s differs from a selected one in case only", name)
+	}
+	return nil
+}
+
+func otherSpelling(value []byte, trees []*selection) []byte {
+	if len(trees) == 0 {
+		return nil
+	}
+	i := -1
+	for name, v := range inside(value) {
+		i++
+		next, _ := stepsTo(trees, name, i)
+		if name != nil && next == nil && foldsToStep(trees, name) {
+			return name
+		}
+		if found := otherSpelling(v, next); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func foldsToStep(trees []*selection, name []byte) bool {
+	for _, tree := range trees {
+		for _, step := range tree.steps {
+			if bytes.EqualFold(name, []byte(step.name)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // stepsTo returns what the trees select of a member or, without a name, of an element, and whether that is all of it.

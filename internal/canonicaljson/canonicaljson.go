@@ -1,5 +1,6 @@
 // Package canonicaljson gives two texts of JSON one form if they have one meaning. The form is that of RFC 8785, except that
-// every digit of a number counts, and a negative zero is not zero.
+// every digit of a number counts, a negative zero is not zero, and members keep their order if an object has two names that
+// differ in case only.
 package canonicaljson
 
 import (
@@ -8,6 +9,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -23,7 +26,38 @@ func Form(body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if hasLookAlikes(value) {
+		value = jsontext.Value(bytes.Clone(body))
+		err = value.Canonicalize(jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false),
+			jsontext.ReorderRawObjects(false))
+		if err != nil {
+			return nil, err
+		}
+	}
 	return canonicalNumbers(value)
+}
+
+// hasLookAlikes reports whether an object in value has two names that differ in case only. The meaning of such an object
+// depends on the order of its members: encoding/json reads both names into one field, which keeps the value of the last.
+// Value is in canonical form. With all of its letters folded, value has a name twice, which jsontext refuses.
+func hasLookAlikes(value jsontext.Value) bool {
+	return !jsontext.Value(bytes.Map(fold, value)).IsValid()
+}
+
+// fold returns the same rune for runes that differ in case only, as [bytes.EqualFold] and encoding/json see them. ASCII
+// becomes lower case, so that the words, escapes and numbers of JSON stay as they are.
+func fold(r rune) rune {
+	if r < utf8.RuneSelf {
+		return unicode.ToLower(r)
+	}
+	smallest := r
+	for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+		smallest = min(smallest, other)
+	}
+	if smallest < utf8.RuneSelf { // the Kelvin sign, and the long s
+		return unicode.ToLower(smallest)
+	}
+	return smallest
 }
 
 // maxDepth bounds how deep arrays and objects are nested.

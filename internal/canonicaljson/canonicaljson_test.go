@@ -55,6 +55,17 @@ func TestForm(t *testing.T) {
 		{"numbers in strings", `"1e400"`, `"1e500"`, false},
 		{"string and number", `1`, `"1"`, false},
 		{"null and nothing", `{"a":null}`, `{}`, false},
+		{"order of names that differ in case only", `{"a":1,"A":2}`, `{"A":2,"a":1}`, false},
+		{"of long ones, within", `[{"to":{"amount":1,"AMOUNT":2}}]`, `[{"to":{"AMOUNT":2,"amount":1}}]`, false},
+		{"of other alphabets", `{"é":1,"É":2}`, `{"É":2,"é":1}`, false},
+		{"of a letter and the Kelvin sign", `{"k":1,"\u212a":2}`, `{"\u212a":2,"k":1}`, false},
+		{"of three sigmas", `{"σ":1,"ς":2}`, `{"ς":2,"σ":1}`, false},
+		{"of escaped letters", `{"\u0061":1,"A":2}`, `{"A":2,"a":1}`, false},
+		{"the same order", `{"a":1, "A":2.0}`, `{"a":1e0,"A":2}`, true},
+		{"of other names beside them", `{"a":1,"A":2,"b":3}`, `{"b":3,"a":1,"A":2}`, false},
+		{"in two objects", `{"x":{"a":1},"y":{"A":2}}`, `{"y":{"A":2},"x":{"a":1}}`, true},
+		{"of texts that differ in case only", `{"x":"a","y":"A"}`, `{"y":"A","x":"a"}`, true},
+		{"names with escapes", `{"\n":1,"\\n":2,"\u001f":3}`, `{"\u001F":3,"\\n":2,"\n":1}`, true},
 	} {
 		a, err := canonicaljson.Form([]byte(row.a))
 		require.NoError(t, err, row.name)
@@ -142,6 +153,7 @@ func FuzzForm(f *testing.F) {
 		`{"b":[1,2.50,"é"],"a":null}`, `9007199254740993`, `{"a":1,"a":2}`, `-0`, `1e400`, `"\ud800"`, ``, ` `, `[[1.5e308]]`,
 		`[1.7976931348623157e308,"1.7976931348623157e+308"]`, `{"":{"\u0000":[]},"\ud83d\ude00":true}`, "\"\xff\"",
 		strings.Repeat("[", 101) + strings.Repeat("]", 101), `{"é":1,"e":{"b":0,"a":1e-7}}`, `[1E21,-0.0,0.1e1,1]`, `"\u2028</"`,
+		`{"b":1,"a":1,"A":{"b":1,"a":2}}`, `[{"\u212a":1},{"k":1,"K":2}]`, `{"É":1,"e":0,"é":2}`,
 	} {
 		f.Add(seed, `{"a":null,"b":[1,2.5,"\u00e9"]}`)
 		f.Add(`[1]`, seed)
@@ -187,7 +199,14 @@ func canonicalJSON(text string) (string, error) {
 	var b strings.Builder
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
-	err := canonicalValue(d, &b, 0)
+	m := new(model)
+	err := m.canonicalValue(d, &b, 0)
+	if err == nil && m.ordered {
+		b.Reset()
+		d = json.NewDecoder(strings.NewReader(text))
+		d.UseNumber()
+		err = m.canonicalValue(d, &b, 0)
+	}
 	if err == nil && strings.Contains(b.String(), "\uFFFD") { // what encoding/json makes of half a surrogate pair
 		err = errUndecided
 		if !strings.Contains(text, "\uFFFD") && !strings.Contains(strings.ToLower(text), `\ufffd`) {
@@ -197,7 +216,10 @@ func canonicalJSON(text string) (string, error) {
 	return b.String(), err
 }
 
-func canonicalValue(d *json.Decoder, b *strings.Builder, depth int) error {
+// model keeps the order of members if ordered is set. It sets ordered when it finds two names that differ in case only.
+type model struct{ ordered bool }
+
+func (m *model) canonicalValue(d *json.Decoder, b *strings.Builder, depth int) error {
 	token, _ := d.Token() // the text is valid
 	switch token := token.(type) {
 	case json.Delim:
@@ -206,11 +228,11 @@ func canonicalValue(d *json.Decoder, b *strings.Builder, depth int) error {
 		}
 		b.WriteRune(rune(token))
 		if token == '{' {
-			return canonicalObject(d, b, depth)
+			return m.canonicalObject(d, b, depth)
 		}
 		for i := 0; d.More(); i++ {
 			b.WriteString(map[bool]string{true: ","}[i > 0])
-			if err := canonicalValue(d, b, depth); err != nil {
+			if err := m.canonicalValue(d, b, depth); err != nil {
 				return err
 			}
 		}
@@ -227,25 +249,26 @@ func canonicalValue(d *json.Decoder, b *strings.Builder, depth int) error {
 	return nil
 }
 
-func canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
-	members := map[string]string{}
+func (m *model) canonicalObject(d *json.Decoder, b *strings.Builder, depth int) error {
+	members, names, keepOrder := map[string]string{}, []string(nil), m.ordered
 	for d.More() {
 		name, _ := d.Token()
 		var value strings.Builder
-		if err := canonicalValue(d, &value, depth); err != nil {
+		if err := m.canonicalValue(d, &value, depth); err != nil {
 			return err
 		}
 		if _, twice := members[name.(string)]; twice {
 			return errRefused // also two halves of surrogate pairs, which are refused in any case
 		}
+		isOther := func(other string) bool { return strings.EqualFold(name.(string), other) }
+		m.ordered = m.ordered || slices.ContainsFunc(names, isOther)
 		members[name.(string)] = value.String()
+		names = append(names, name.(string))
 	}
 	_, _ = d.Token()
-	names := make([]string, 0, len(members))
-	for name := range members {
-		names = append(names, name)
+	if !keepOrder {
+		slices.Sort(names)
 	}
-	slices.Sort(names)
 	for i, name := range names {
 		b.WriteString(map[bool]string{true: ","}[i > 0])
 		text, _ := json.Marshal(name)
@@ -284,6 +307,7 @@ func FuzzFormMeaning(f *testing.F) {
 		{`1E2`, `100`}, {`9007199254740993`, `9007199254740992`}, {`0.1`, `0.10000000000000000001`}, {`-0,0`, `0,-0`},
 		{`9007199254740992`, `9007199254740993.0`}, {`12345678901234567.01`, `12345678901234567.02`}, {`10e-1`, `1`},
 		{`"\u00e9"`, `"é"`}, {`{"a":-0,"b":0}`, `{"b":-0,"a":0}`}, {`{"a":1,"b":2}`, `{"b":2,"a":1}`}, {`"1"`, `1`}, {`null`, `[]`},
+		{`{"a":1,"A":2}`, `{"A":2,"a":1}`}, {`{"K":1,"\u212a":2}`, `{"\u212a":2,"K":1}`},
 	} {
 		f.Add(`[#]`, pair[0], pair[1])
 		f.Add(`{"a":[#],"b":-1}`, pair[1], pair[0])
@@ -296,12 +320,28 @@ func FuzzFormMeaning(f *testing.F) {
 			return
 		}
 		require.True(t, sameValue(decoded(t, a), decoded(t, b)), "%q, %q", a, b)
+		require.Equal(t, fields(t, a), fields(t, b), "%q, %q", a, b)
 		var v, w any
 		if json.Unmarshal([]byte(a), &v) == nil { // else it has an integer that no float can be
 			require.NoError(t, json.Unmarshal([]byte(b), &w))
 			require.Equal(t, fmt.Sprintf("%#v", v), fmt.Sprintf("%#v", w), "%q, %q", a, b) // which tells the zeros apart
 		}
 	})
+}
+
+// fields returns what encoding/json reads into fields of a struct, also within arrays and objects.
+func fields(t *testing.T, text string) any {
+	type object struct {
+		A, K any // whose names are read in upper and in lower case
+		B    struct{ A, B any }
+	}
+	var list []object
+	var one object
+	if json.Unmarshal([]byte(text), &list) == nil {
+		return list
+	}
+	_ = json.Unmarshal([]byte(text), &one)
+	return one
 }
 
 // decoded returns the value of JSON, with its numbers as text.
