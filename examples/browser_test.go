@@ -3,6 +3,8 @@ package examples_test
 import (
 	"fmt"
 	"io"
+	"mime"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -164,7 +166,7 @@ func TestBrowserCORS(t *testing.T) {
 func TestBrowserForms(t *testing.T) {
 	t.Parallel()
 	p := &payments{keys: make(chan string, 100)}
-	form := browser.FormKey(p.guarded(t, idempotency.Options{Required: true}))
+	form := browser.FormKey(p.guarded(t, browser.FormOptions))
 	for _, test := range []struct {
 		name, body string
 		status     int
@@ -182,5 +184,104 @@ func TestBrowserForms(t *testing.T) {
 		form.ServeHTTP(w, r)
 		require.Equal(t, test.status, w.Code, test.name)
 		require.Contains(t, w.Body.String(), test.answer, test.name)
+	}
+}
+
+// A user clicks twice on the button of a form with a file. Chromium sends two requests, each with a boundary of its own, and
+// shows the answer to the second one. The file is taken once.
+func TestBrowserFormWithFileIsClickedTwice(t *testing.T) {
+	t.Parallel()
+	var uploads, requests atomic.Int32
+	boundaries, secondAnswered := make(chan string, 10), make(chan struct{})
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, browser.FormOptions)
+	require.NoError(t, err)
+	guarded := browser.FormKey(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-secondAnswered: // although this one is at work
+		case <-time.After(time.Second):
+		}
+		file, _, err := r.FormFile("scan")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		defer file.Close()
+		scan, _ := io.ReadAll(file)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "upload %d: %s", uploads.Add(1), scan)
+	})))
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /scans", func(w http.ResponseWriter, r *http.Request) {
+		_, params, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		boundaries <- params["boundary"]
+		n := requests.Add(1)
+		guarded.ServeHTTP(w, r)
+		if n == 2 {
+			close(secondAnswered)
+		}
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `<!doctype html><html lang="en"><link rel="icon" href="data:,">
+			<form method="post" enctype="multipart/form-data" action="/scans?key=k1" target="answer">
+			<input name="note" value="a"><input type="file" name="scan"></form><iframe name="answer"></iframe>
+			<script>
+				const files = new DataTransfer()
+				files.items.add(new File(['a page'], 'scan.txt'))
+				document.querySelector('[type=file]').files = files.files
+				async function clickTwice() { // the browser sends only one request of two clicks at the same moment
+					document.forms[0].requestSubmit()
+					while (await (await fetch('/arrived')).text() === '0') {}
+					document.forms[0].requestSubmit()
+				}
+			</script>`)
+	})
+	mux.HandleFunc("GET /arrived", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, requests.Load()) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+
+	v := open(t, server.URL, desktop)
+	v.do(chromedp.Evaluate[chromedp.Void](`clickTwice()`))
+	require.Eventually(t, func() bool { return len(boundaries) == 2 }, 20*time.Second, 5*time.Millisecond)
+	require.NotEqual(t, <-boundaries, <-boundaries)
+	v.await(`frames.answer.document?.body?.textContent`)
+	require.Equal(t, "upload 1: a page", ask[string](v, `frames.answer.document.body.textContent`))
+	require.EqualValues(t, 1, uploads.Load())
+}
+
+// Each attempt to send a form with files has another boundary. The second one gets the first answer. A form with another file
+// is refused, and so is one without a key.
+func TestBrowserFormsWithFiles(t *testing.T) {
+	t.Parallel()
+	p := &payments{keys: make(chan string, 100)}
+	server := httptest.NewServer(browser.FormKey(p.guarded(t, browser.FormOptions)))
+	t.Cleanup(server.Close)
+	for _, test := range []struct {
+		name, query, boundary, file string
+		status                      int
+		replayed                    bool
+		answer                      string
+	}{
+		{"submitted", "?key=k1", "first", "a page", 201, false, "charge 1 of --first"},
+		{"again, with another boundary", "?key=k1", "second", "a page", 201, true, "charge 1 of --first"},
+		{"another file", "?key=k1", "third", "b page", 409, false, "key-reused"},
+		{"another key", "?key=k2", "fourth", "b page", 201, false, "charge 2 of --fourth"},
+		{"without a key", "", "fifth", "a page", 400, false, "key-invalid"},
+	} {
+		var body strings.Builder
+		form := multipart.NewWriter(&body)
+		require.NoError(t, form.SetBoundary(test.boundary))
+		part, err := form.CreateFormFile("scan", "scan.txt")
+		require.NoError(t, err)
+		_, err = io.WriteString(part, test.file)
+		require.NoError(t, err)
+		require.NoError(t, form.Close())
+		resp, err := http.Post(server.URL+"/payments"+test.query, form.FormDataContentType(), strings.NewReader(body.String()))
+		require.NoError(t, err)
+		answer, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, test.status, resp.StatusCode, test.name)
+		require.Equal(t, test.replayed, resp.Header.Get("Idempotent-Replayed") == "true", test.name)
+		require.Contains(t, string(answer), test.answer, test.name)
 	}
 }

@@ -8,6 +8,10 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/fingerprint"
 )
 
 // PayOnce is the script of a page that pays once, however often its requests get lost.
@@ -38,11 +42,25 @@ func CORS(origin string, next http.Handler) http.Handler {
 	})
 }
 
-// FormKey makes the hidden field "idempotency-key" of an HTML form the key of its request. It goes outside of the
-// middleware, and hands on a request whose body is whole again.
+// FormOptions are for forms, with files or without.
+var FormOptions = idempotency.Options{
+	Required:    true,
+	Fingerprint: fingerprint.Multipart, // a browser chooses another boundary each time it sends a form with files
+	Wait:        10 * time.Second,      // the second click of a double click waits for the answer to the first one
+}
+
+// FormKey makes the hidden field "idempotency-key" of an HTML form the key of its request. A form with files has its key in
+// the query of its action instead: its body is left to the middleware. FormKey goes outside of the middleware, and hands on a
+// request whose body is whole.
 func FormKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if r.Method == http.MethodPost && media == "multipart/form-data" {
+			r = r.Clone(r.Context())
+			r.Header.Set("Idempotency-Key", r.URL.Query().Get("key"))
+			next.ServeHTTP(w, r)
+			return
+		}
 		if r.Method != http.MethodPost || media != "application/x-www-form-urlencoded" {
 			next.ServeHTTP(w, r)
 			return
