@@ -15,6 +15,7 @@ import (
 	"github.com/99designs/gqlgen/graphql/handler"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"github.com/vektah/gqlparser/v2/ast"
 	"github.com/vektah/gqlparser/v2/gqlerror"
 
 	"github.com/idempotency-go/idempotency"
@@ -149,6 +150,44 @@ func TestSelection(t *testing.T) {
 	}
 }
 
+// A retry may give the field another name, and write the document in another way. Its errors are then those that the first
+// answer would have had with this document.
+func TestErrorsOfAnotherDocument(t *testing.T) {
+	t.Parallel()
+	const first = `mutation { first: pay(input: {cents: 1}) @idempotent(key: "1") { id no: note } }`
+	upstream := func() *gqlerror.Error { // an error that the resolver has from another server
+		return &gqlerror.Error{Message: "elsewhere", Path: ast.Path{ast.PathName("charge"), ast.PathIndex(0)},
+			Locations: []gqlerror.Location{{Line: 7, Column: 8}}}
+	}
+	noNote := fails[*string](errors.New("no note"))
+	declined := func() resolvers { return payment(nil, detailed(), idempotency.Keep) }
+	for name, tt := range map[string]struct {
+		resolvers func() resolvers
+		retry     string
+	}{
+		"of the field": {declined, "mutation {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id no: note } }"},
+		"of a field below": {func() resolvers { return resolvers{note: noNote} },
+			"mutation M {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id\n ...N } }\n fragment N on Order {\n no: note }"},
+		"without a name": {declined, `mutation { pay(input: {cents: 1}) @idempotent(key: "1") { id no: note } }`},
+		"of another server": {func() resolvers { return payment(nil, upstream(), idempotency.Keep) },
+			"mutation {\n  second: pay(input: {cents: 1}) @idempotent(key: \"1\") { id no: note } }"},
+		"of the same document": {func() resolvers { return payment(nil, upstream(), idempotency.Keep) }, first},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want := serve(t, setup{resolvers: tt.resolvers()}).run(tt.retry)
+			require.Len(t, want.Errors, 1)
+			require.Empty(t, want.replayed())
+			s := serve(t, setup{resolvers: tt.resolvers()})
+			require.Len(t, s.run(first).Errors, 1)
+			again := s.run(tt.retry)
+			require.Len(t, again.replayed(), 1)
+			require.Equal(t, want.Errors, again.Errors)
+			require.Equal(t, string(want.Data), string(again.Data))
+		})
+	}
+}
+
 func TestUpload(t *testing.T) {
 	t.Parallel()
 	s := serve(t, setup{})
@@ -207,8 +246,9 @@ func TestAnswerOfAnOperator(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]answer{
 		`{"data": {"id": "7"}}`: {Data: json.RawMessage(`{"pay":{"id":"7"}}`)},
-		`{"id": "7"}`:           {Errors: []map[string]any{{"extensions": map[string]any{"code": "STORE_UNAVAILABLE"}}}},
-		`nothing`:               {Errors: []map[string]any{{"extensions": map[string]any{"code": "STORE_UNAVAILABLE"}}}},
+		`{"data": {"id": "7"}, "errors": [null, {"message": "late"}]}`: {Data: json.RawMessage(`{"pay":{"id":"7"}}`)},
+		`{"id": "7"}`: {Errors: []map[string]any{{"extensions": map[string]any{"code": "STORE_UNAVAILABLE"}}}},
+		`nothing`:     {Errors: []map[string]any{{"extensions": map[string]any{"code": "STORE_UNAVAILABLE"}}}},
 	} {
 		t.Run(body, func(t *testing.T) {
 			t.Parallel()

@@ -48,7 +48,8 @@ func (e *Extension) findKeys(op *graphql.OperationContext) (keys, *idempotency.E
 		}
 		found[field.Alias], guarded[field.Field] = id, true
 	}
-	if stray := strayField(op.Operation.SelectionSet, guarded, map[string]bool{}); stray != nil {
+	strays := &straySearch{variables: op.Variables, guarded: guarded, seen: map[string]bool{}}
+	if stray := strays.find(op.Operation.SelectionSet); stray != nil {
 		return nil, keyInvalid(stray.Alias, errors.New("the key must be on a field of the mutation itself, and on its first "+
 			"occurrence in the document"))
 	}
@@ -86,30 +87,50 @@ func directiveKey(d *ast.Directive, variables map[string]any) (string, error) {
 	return idempotency.ParseKey([]string{`"` + quote.Replace(key) + `"`})
 }
 
-// strayField returns a field whose key would be ignored: it is no mutation field, or is merged into another one.
-func strayField(set ast.SelectionSet, guarded map[*ast.Field]bool, seen map[string]bool) *ast.Field {
+// straySearch looks for a field whose key would be ignored: it is no mutation field, or is merged into another one. What
+// @skip or @include leaves out is not executed, so its key does not matter.
+type straySearch struct {
+	variables map[string]any
+	guarded   map[*ast.Field]bool
+	seen      map[string]bool // names of fragments
+}
+
+func (s *straySearch) find(set ast.SelectionSet) *ast.Field {
 	for _, selection := range set {
 		var within ast.SelectionSet
-		switch s := selection.(type) {
+		switch node := selection.(type) {
 		case *ast.Field:
-			if s.Directives.ForName(directiveName) != nil && !guarded[s] {
-				return s
-			}
-			within = s.SelectionSet
-		case *ast.InlineFragment:
-			within = s.SelectionSet
-		case *ast.FragmentSpread:
-			if seen[s.Name] {
+			if s.leavesOut(node.Directives) {
 				continue
 			}
-			seen[s.Name] = true
-			within = s.Definition.SelectionSet
+			if node.Directives.ForName(directiveName) != nil && !s.guarded[node] {
+				return node
+			}
+			within = node.SelectionSet
+		case *ast.InlineFragment:
+			if s.leavesOut(node.Directives) {
+				continue
+			}
+			within = node.SelectionSet
+		case *ast.FragmentSpread:
+			if s.leavesOut(node.Directives) || s.seen[node.Name] {
+				continue
+			}
+			s.seen[node.Name] = true
+			within = node.Definition.SelectionSet
 		}
-		if stray := strayField(within, guarded, seen); stray != nil {
+		if stray := s.find(within); stray != nil {
 			return stray
 		}
 	}
 	return nil
+}
+
+// leavesOut reports whether a selection with these directives is not executed (section 3.13 of the specification).
+func (s *straySearch) leavesOut(directives ast.DirectiveList) bool {
+	skip, include := directives.ForName("skip"), directives.ForName("include")
+	return skip != nil && skip.ArgumentMap(s.variables)["if"] == true ||
+		include != nil && include.ArgumentMap(s.variables)["if"] == false
 }
 
 func keyInvalid(field string, reason error) *idempotency.Error {

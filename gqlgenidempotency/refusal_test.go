@@ -114,6 +114,23 @@ func TestKeys(t *testing.T) {
 		"space":               {`mutation { ` + pay + ` @idempotent(key: "a b") { id } }`, nil, "KEY_INVALID", nil},
 		"below the field":     {`mutation { ` + refund + ` { id @idempotent(key: "1") } }`, nil, "KEY_INVALID", nil},
 		"below, in fragments": {`mutation { ` + refund + ` { ...A ...A } } fragment A on Order { ... { id @idempotent(key: "1") } }`, nil, "KEY_INVALID", nil},
+		"left out": {`mutation { ` + pay + ` @idempotent(key: "1") @include(if: false) { id } ` + refund + ` @idempotent(key: "2") { id } }`,
+			nil, "", []string{"refund"}},
+		"left out by a variable": {`mutation($no: Boolean! = false) { ` + pay + ` @include(if: $no) @idempotent(key: "1") { id } ` +
+			refund + ` @idempotent(key: "2") { id } }`, nil, "", []string{"refund"}},
+		"skipped": {`mutation { ` + pay + ` @idempotent(key: "1") @skip(if: true) @include(if: true) { id } ` + refund +
+			` @skip(if: false) @idempotent(key: "2") { id } }`, nil, "", []string{"refund"}},
+		"left out with a fragment": {`mutation { ... @include(if: false) { ` + pay + ` @idempotent(key: "1") { id } } ` +
+			`...M @skip(if: true) ` + refund + ` @idempotent(key: "2") { id } } fragment M on Mutation { a: ` + pay +
+			` @idempotent(key: "3") { id } }`, nil, "", []string{"refund"}},
+		"left out once": {`mutation { ...M @include(if: false) ...M } fragment M on Mutation { ` + pay + ` @idempotent(key: "1") { id } }`,
+			nil, "", []string{"pay"}},
+		"left out, before it is merged": {`mutation { ` + pay + ` @idempotent(key: "1") @skip(if: true) { id } ` + pay +
+			` @idempotent(key: "2") { id } }`, nil, "", []string{"pay"}},
+		"below, left out":     {`mutation { ` + refund + ` @idempotent(key: "1") { id cents @idempotent(key: "2") @skip(if: true) } }`, nil, "", []string{"refund"}},
+		"below, not left out": {`mutation { ` + refund + ` { id @idempotent(key: "1") @skip(if: false) } }`, nil, "KEY_INVALID", nil},
+		"left out once, below": {`mutation { ` + refund + ` { ...A @skip(if: true) ...A } } fragment A on Order { id @idempotent(key: "1") }`,
+			nil, "KEY_INVALID", nil},
 		"merged": {`mutation { ` + refund + ` { id } ...M } fragment M on Mutation { ` + refund + ` @idempotent(key: "1") { cents } }`,
 			nil, "KEY_INVALID", nil},
 	} {
