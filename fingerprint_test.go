@@ -211,7 +211,8 @@ func TestBudgetOfBodies(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			const largest, budget = 256 << 10, 260 << 10 // so that some have room only at first
-			svc := testservice.Setup{Opts: idempotency.Options{MaxBody: largest, MaxBodies: budget}}.Guard(t, testservice.Echo)
+			opts := idempotency.Options{MaxBody: largest, MaxBodies: budget, MaxUserBodies: budget}
+			svc := testservice.Setup{Opts: opts}.Guard(t, testservice.Echo)
 			end := make(chan struct{})
 			var group sync.WaitGroup
 			send := func(announced int64, size int) *silentBody {
@@ -312,6 +313,9 @@ func TestBudgetHasRoomForOneBody(t *testing.T) {
 		_, err := idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser,
 			idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least - 1})
 		require.ErrorContains(t, err, "MaxBodies")
+		_, err = idempotency.New(testservice.NewSpyStore(), idempotency.SingleUser,
+			idempotency.Options{MaxBody: test.maxBody, MaxUserBodies: test.least - 1})
+		require.ErrorContains(t, err, "MaxUserBodies")
 		opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.least}
 		for _, announced := range []int64{-1, test.maxBody} {
 			svc := testservice.Setup{Opts: opts}.Guard(t, func(http.ResponseWriter, *http.Request) {})
@@ -401,17 +405,21 @@ func lateBody(size int, end <-chan struct{}) testservice.Edit {
 func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		user               idempotency.UserFunc
-		maxBody, maxBodies int64
-		held               int // small bodies, in buffers of 512 bytes, that one user may have in memory
+		maxBody, maxBodies, maxUserBodies int64
+		held                              int  // small bodies, in buffers of 512 bytes, that one user may have in memory
+		full                              bool // nobody else may have any then
 	}{
-		"a half":                     {byUser, 512, 2048, 2},
-		"a body if that is more":     {byUser, 1024, 1536, 2},
-		"everything if there is one": {idempotency.SingleUser, 512, 2048, 4},
+		"a half":                        {512, 2048, 0, 2, false},
+		"a body if that is more":        {1024, 1536, 0, 2, false},
+		"less than a half":              {512, 2048, 512, 1, false},
+		"more than a half":              {512, 2048, 1536, 3, false},
+		"everything":                    {512, 2048, 2048, 4, true},
+		"no more than there is":         {512, 2048, 1 << 40, 4, true},
+		"without a limit for everybody": {512, 0, 1024, 2, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies}
-			svc := testservice.Setup{User: test.user, Opts: opts}.Guard(t, testservice.Echo)
+			opts := idempotency.Options{MaxBody: test.maxBody, MaxBodies: test.maxBodies, MaxUserBodies: test.maxUserBodies}
+			svc := testservice.Setup{User: byUser, Opts: opts}.Guard(t, testservice.Echo)
 			for range 2 { // what was taken is given back
 				end := make(chan struct{})
 				var group sync.WaitGroup
@@ -424,7 +432,7 @@ func TestBodiesOfOneUserLeaveRoomForOthers(t *testing.T) {
 				synctest.Wait()
 				late := svc.Call("too-many", strings.Repeat("x", 99), asMallory)
 				testservice.RequireProblem(t, late, http.StatusServiceUnavailable, "overloaded")
-				if test.held < 4 {
+				if !test.full {
 					require.Equal(t, http.StatusCreated, svc.Call(rand.Text(), strings.Repeat("x", 99), asAlice).Status, name)
 				}
 				close(end)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -24,8 +23,8 @@ import (
 type UserFunc func(*http.Request) (string, error)
 
 // SingleUser is the UserFunc of a service that has one caller only, or that cannot tell its callers apart. If there are
-// several callers, they share their keys, and one may get the answer to another. One user may otherwise take only a
-// share of MaxBodies and of the work in the background. With this function itself, the one user may take all of it.
+// several callers, they share their keys, and one may get the answer to another. Set Options.MaxUserBodies to MaxBodies,
+// because there is no other user to leave room for.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
 // Middleware makes handlers safe to retry. It is safe for concurrent use.
@@ -53,18 +52,10 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	}
 	m := &Middleware{
 		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
-		bodies: bounds.Shares{Total: opts.MaxBodies, Each: opts.MaxBodies},
+		bodies: bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
 		waits:  bounds.Shares{Total: math.MaxInt64, Each: mostWaiting},
 	}
-	if !isSingleUser(user) {
-		m.bodies.Each = min(m.bodies.Each, max(opts.MaxBodies/2, bounds.Room(opts.MaxBody)))
-	}
 	return m, nil
-}
-
-// isSingleUser reports whether user is SingleUser. Then there is nobody else to leave room for.
-func isSingleUser(user UserFunc) bool {
-	return reflect.ValueOf(user).Pointer() == reflect.ValueOf(SingleUser).Pointer()
 }
 
 // Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,

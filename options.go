@@ -72,10 +72,12 @@ type Options struct {
 	// MaxBodies limits the memory that the bodies of all guarded requests take together, in bytes. At the limit, a request
 	// is refused with overloaded. A request counts with the size of its buffer: first what it announces, but at least 512
 	// bytes and at most 32 KiB; then up to twice its body. Zero means no limit.
-	//
-	// One user may take half of it, or the buffer of a body of MaxBody if that is more. So set MaxBodies to several times
-	// MaxBody: then one user cannot take all of it. With [SingleUser], the one user may take all of it.
 	MaxBodies int64
+
+	// MaxUserBodies limits the memory that the bodies of one user take, in the same way. Zero means half of MaxBodies, or
+	// the buffer of a body of MaxBody if that is more. So set MaxBodies to several times MaxBody, because otherwise one
+	// user can take all of it. With [SingleUser], set MaxUserBodies to MaxBodies: then the one user may take all of it.
+	MaxUserBodies int64
 
 	// MaxResponse is the largest response body that is stored, in bytes. The client gets a larger answer whole. A retry
 	// then gets not-replayable, and the handler does not run again. The same holds for an answer whose header and trailer
@@ -229,6 +231,9 @@ func (o Options) withDefaults() Options {
 		o.Fingerprint = FingerprintRaw
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, defaultLimit)
+	if o.MaxBodies != 0 {
+		o.MaxUserBodies = cmp.Or(o.MaxUserBodies, max(o.MaxBodies/2, bounds.Room(o.MaxBody)))
+	}
 	o.MaxResponse = cmp.Or(o.MaxResponse, defaultLimit)
 	if o.Storable == nil {
 		o.Storable = DefaultStorable
@@ -265,6 +270,8 @@ func (o Options) validate() error {
 	faults.check(o.MaxBody > 0, "MaxBody %d is negative", o.MaxBody)
 	faults.check(o.MaxBodies == 0 || o.MaxBodies >= bounds.Room(o.MaxBody),
 		"MaxBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxBodies, bounds.Room(o.MaxBody), o.MaxBody)
+	faults.check(o.MaxUserBodies == 0 || o.MaxUserBodies >= bounds.Room(o.MaxBody),
+		"MaxUserBodies %d is less than %d, the buffer of a body of MaxBody %d", o.MaxUserBodies, bounds.Room(o.MaxBody), o.MaxBody)
 	faults.check(o.MaxResponse > 0, "MaxResponse %d is negative", o.MaxResponse)
 	_, err := url.Parse(o.ProblemBase)
 	isBase := err == nil && (strings.HasSuffix(o.ProblemBase, "/") || strings.HasSuffix(o.ProblemBase, "#"))

@@ -7,9 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/textproto"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -309,6 +313,32 @@ func TestLargeBodies(t *testing.T) {
 			}
 		}
 	}
+}
+
+// If all callers are one user, that user may take all of -max-bodies.
+func TestOneUserTakesAllBodies(t *testing.T) {
+	t.Parallel()
+	const together = 4
+	var arrived atomic.Int64
+	all := make(chan struct{})
+	release := sync.OnceFunc(func() { close(all) })
+	upstream := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if arrived.Add(1) == together {
+			release()
+		}
+		<-all
+	})
+	p := start(t, upstream.URL, "-all-callers-are-one-user", "-store", "memory:", "-max-body", "512", "-max-bodies", "2048")
+	var group sync.WaitGroup
+	for i := range together {
+		group.Go(func() {
+			got := p.post("/", strings.Repeat("b", 512), keyed(strconv.Itoa(i)))
+			if !assert.Equal(t, http.StatusOK, got.status, got.body) {
+				release() // because the others would wait in vain
+			}
+		})
+	}
+	group.Wait()
 }
 
 // What is asked for is a path of the service. Other targets would reach the service as they are, past the path of

@@ -39,6 +39,9 @@ func newGuard(c *config, store idempotency.Store, user idempotency.UserFunc, m *
 		Observer:           observer(m, log),
 		Logger:             log,
 	}
+	if c.oneUser {
+		opts.MaxUserBodies = c.maxBodies // all of it
+	}
 	if !c.ignoreHost {
 		opts.Endpoint = c.endpoint
 	}

@@ -53,7 +53,7 @@ func newDeserted(t *testing.T, label string, transport transport) *deserted {
 	s.protocols.SetHTTP1(transport == http1)
 	s.protocols.SetUnencryptedHTTP2(transport == http2)
 	s.protocols.SetHTTP2(transport == http2TLS)
-	s.start(idempotency.Options{Wait: time.Minute, MaxBodies: 16 << 20}, s.handle, transport)
+	s.start(idempotency.Options{Wait: time.Minute, MaxBodies: 16 << 20, MaxUserBodies: 16 << 20}, s.handle, transport)
 	s.trust = s.server.Client().Transport.(*http.Transport).TLSClientConfig
 	s.patient = &http.Client{Transport: &http.Transport{
 		Protocols: &s.protocols, MaxIdleConnsPerHost: 100, TLSClientConfig: s.trust.Clone(),

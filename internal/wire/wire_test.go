@@ -122,7 +122,7 @@ func newWireServer(t *testing.T, label string) *wireServer {
 
 // withLimits returns opts with limits that a row can exceed.
 func withLimits(opts idempotency.Options) idempotency.Options {
-	opts.MaxBody, opts.MaxBodies, opts.MaxResponse = 1000, 4<<10, 4000
+	opts.MaxBody, opts.MaxBodies, opts.MaxUserBodies, opts.MaxResponse = 1000, 4<<10, 4<<10, 4000
 	return opts
 }
 
