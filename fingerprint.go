@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -101,67 +100,19 @@ func (fp Fingerprint) withSelectors(h http.Header, names []string) Fingerprint {
 	return sha256.Sum256(b)
 }
 
-// largestRead bounds the room for a body at first, whatever the request announces: an announcement costs its sender
-// nothing.
-const largestRead = 32 << 10
-
-// noBody is the buffer of requests without a body.
-var noBody = new(bounds.Buffer)
-
 // readBody reads the whole body of a request. The capacity of the buffer is taken from the budget, also if there is an error
 // besides. A body of more than limit bytes is refused, if possible before it is read.
 func readBody(r *http.Request, limit int64, budget *bounds.Shares, user string) (*bounds.Buffer, error) {
-	if r.ContentLength > limit {
-		return noBody, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBodyTooLarge, r.ContentLength, limit)
+	body, err := bounds.ReadBody(r, limit, budget, user)
+	switch {
+	case err == bounds.ErrNoRoom:
+		err = ErrOverloaded
+	case errors.Is(err, bounds.ErrTooLarge):
+		err = fmt.Errorf("%w: %w", ErrBodyTooLarge, err)
+	case err != nil:
+		err = fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
-	if r.Body == nil || r.Body == http.NoBody {
-		return noBody, nil
-	}
-	first := min(max(r.ContentLength, 512), largestRead)
-	if !budget.Take(user, bounds.Room(first)) {
-		return noBody, ErrOverloaded
-	}
-	b := bounds.NewBuffer(int(first))
-	for {
-		space := b.B[len(b.B):cap(b.B)]
-		full := len(space) == 0
-		if full {
-			space = b.Next[:] // so that a body that fits needs no growth to meet its end
-		}
-		n, err := r.Body.Read(space)
-		if int64(len(b.B)+n) > limit {
-			return b, fmt.Errorf("%w: over %d bytes", ErrBodyTooLarge, limit)
-		}
-		switch {
-		case !full:
-			b.B = b.B[:len(b.B)+n]
-		case n > 0:
-			larger := min(doubled(b, r.ContentLength), limit)
-			if !budget.Take(user, bounds.Room(larger)-int64(cap(b.B))) {
-				return b, ErrOverloaded
-			}
-			b.Grow(int(larger) - len(b.B))
-			b.B = append(b.B, b.Next[0])
-		}
-		if err == io.EOF {
-			return b, nil
-		}
-		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // for a limit of outer middleware
-			return b, fmt.Errorf("%w: %w", ErrBodyTooLarge, err)
-		}
-		if err != nil {
-			return b, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
-		}
-	}
-}
-
-// doubled returns what a full buffer grows to: twice as much, but not beyond what the request announces.
-func doubled(b *bounds.Buffer, announced int64) int64 {
-	twice := 2 * int64(cap(b.B))
-	if announced > int64(cap(b.B)) {
-		return min(twice, announced)
-	}
-	return twice
+	return body, err
 }
 
 // consumed reports whether somebody else has read the body of r before, of which read bytes were left: then nothing
