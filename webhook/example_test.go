@@ -60,7 +60,7 @@ func ExampleStandard() {
 	secret := base64.StdEncoding.EncodeToString([]byte("shared with the sender"))
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	quiet := idempotency.Options{Logger: slog.New(slog.DiscardHandler)}
-	hooks, err := webhook.New(store, webhook.Standard("whsec_"+secret), quiet)
+	hooks, err := webhook.New(store, webhook.Standard("acme", "whsec_"+secret), quiet)
 	if err != nil {
 		panic(err)
 	}

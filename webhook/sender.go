@@ -1,6 +1,8 @@
 package webhook
 
 import (
+	"cmp"
+	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -18,8 +20,8 @@ import (
 // For another sender, fill in one of your own.
 type Sender struct {
 	// Name is the user of the keys, see [idempotency.Key]: two senders with different names never share a key, whatever
-	// IDs they use. If several accounts with secrets of their own send to one path, give each a Sender with a name of its
-	// own. Name must not be empty.
+	// IDs they use. Give each account, and each endpoint that gets the same events, a Sender with a name of its own, because
+	// a delivery with a known name and ID does not run again. Name must not be empty.
 	Name string
 
 	// Verify checks that the sender has signed the delivery, and returns its ID: what every attempt at one delivery has in
@@ -39,57 +41,89 @@ type Sender struct {
 	fault error // of the secrets
 }
 
-// Standard is a sender that follows Standard Webhooks, with signatures of version v1 (HMAC-SHA256). The ID is webhook-id.
-// Secrets are in base64, with or without the prefix "whsec_". Those who send sign each attempt anew, so webhook-timestamp
-// must be within 5 minutes of now.
+// Standard is the sender with this name, which follows Standard Webhooks, as many senders do. The ID is webhook-id. Each of
+// secrets is a secret or a public key:
+//
+//   - A secret, in base64 with or without the prefix "whsec_", verifies signatures of version v1 (HMAC-SHA256).
+//   - A public key, in base64 with the prefix "whpk_", verifies signatures of version v1a (Ed25519).
+//
+// Standard also accepts the names svix-id, svix-timestamp and svix-signature, which Svix sends instead. Senders sign each
+// attempt anew, so the timestamp must be within 5 minutes of now.
 //
 // TTL is 7 days: the example of a schedule ends after 75 hours, and many senders let people repeat a delivery later. See
 // https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md.
-func Standard(secrets ...string) Sender {
-	keys, fault := keysOf(secrets, func(secret string) ([]byte, error) {
-		return base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-	})
+func Standard(name string, secrets ...string) Sender {
+	keys, fault := parseKeys(secrets, parseStandardKey)
+	if strings.HasPrefix(name, "whsec_") || strings.HasPrefix(name, "whpk_") {
+		fault = errors.Join(fault, errors.New("webhook: Standard got a key in place of the sender's name"))
+	}
 	verify := func(h http.Header, body []byte) (string, error) {
-		id, timestamp := h.Get("Webhook-Id"), h.Get("Webhook-Timestamp")
-		var signatures [][]byte
-		for signature := range strings.FieldsSeq(h.Get("Webhook-Signature")) {
-			if encoded, ok := strings.CutPrefix(signature, "v1,"); ok {
-				signatures = appendDecoded(signatures, base64.StdEncoding.DecodeString, encoded)
+		names := "Webhook-"
+		if h.Get("Webhook-Signature") == "" {
+			names = "Svix-"
+		}
+		id, timestamp := h.Get(names+"Id"), h.Get(names+"Timestamp")
+		var found signatures
+		for field := range strings.FieldsSeq(h.Get(names + "Signature")) {
+			switch version, encoded, _ := strings.Cut(field, ","); version {
+			case "v1":
+				found.hmac = appendDecoded(found.hmac, base64.StdEncoding.DecodeString, encoded)
+			case "v1a":
+				found.ed25519 = appendDecoded(found.ed25519, base64.StdEncoding.DecodeString, encoded)
 			}
 		}
-		return id, errors.Join(recent(timestamp), keys.check(signatures, id+"."+timestamp+".", body))
+		if err := checkTimestamp(timestamp); err != nil {
+			return "", err
+		}
+		return id, keys.verify(found, id+"."+timestamp+".", body)
 	}
-	return Sender{Name: "standard-webhooks", Verify: verify, TTL: 7 * 24 * time.Hour, fault: fault}
+	return Sender{Name: name, Verify: verify, TTL: 7 * 24 * time.Hour, fault: fault}
 }
 
 // Stripe is a sender of Stripe-Signature, with signatures of version v1. The ID is the member "id" of the event. A secret is
 // used as it is, with its prefix "whsec_". Stripe signs each attempt anew, so the timestamp must be within 5 minutes of now.
 //
+// Test events that somebody sends from Stripe's dashboard share an ID that ends in zeros, such as evt_00000000000000. The
+// SHA-256 of the body follows this ID in the key, so that two test events are two deliveries.
+//
 // TTL is 30 days: Stripe tries for three days, and lists events for 30 days to those who ask for what they have missed. See
 // https://docs.stripe.com/webhooks and https://docs.stripe.com/webhooks/process-undelivered-events.
 func Stripe(secrets ...string) Sender {
-	keys, fault := keysOf(secrets, asItIs)
+	keys, fault := parseKeys(secrets, parseRawKey)
 	verify := func(h http.Header, body []byte) (string, error) {
 		var timestamp string
-		var signatures [][]byte
+		var found signatures
 		for pair := range strings.SplitSeq(h.Get("Stripe-Signature"), ",") {
 			switch name, value, _ := strings.Cut(pair, "="); name {
 			case "t":
 				timestamp = value
 			case "v1":
-				signatures = appendDecoded(signatures, hex.DecodeString, value)
+				found.hmac = appendDecoded(found.hmac, hex.DecodeString, value)
 			}
 		}
-		if err := errors.Join(recent(timestamp), keys.check(signatures, timestamp+".", body)); err != nil {
+		if err := checkTimestamp(timestamp); err != nil {
 			return "", err
 		}
-		var event struct {
-			ID string `json:"id"`
+		if err := keys.verify(found, timestamp+".", body); err != nil {
+			return "", err
 		}
-		_ = json.Unmarshal(body, &event) // what is no event has no ID
-		return event.ID, nil
+		return stripeID(body), nil
 	}
 	return Sender{Name: "stripe", Verify: verify, TTL: 30 * 24 * time.Hour, fault: fault}
+}
+
+// stripeID returns the ID of an event, or the empty string if body is no event.
+func stripeID(body []byte) string {
+	var event struct {
+		ID string `json:"id"`
+	}
+	_ = json.Unmarshal(body, &event)
+	number := event.ID[strings.LastIndexByte(event.ID, '_')+1:]
+	if number == "" || strings.Trim(number, "0") != "" {
+		return event.ID
+	}
+	digest := sha256.Sum256(body)
+	return event.ID + "-" + hex.EncodeToString(digest[:])
 }
 
 // GitHub is a sender of X-Hub-Signature-256. The ID is X-GitHub-Delivery, which a delivery keeps when somebody has it sent
@@ -99,70 +133,130 @@ func Stripe(secrets ...string) Sender {
 // TTL is 7 days: GitHub does not try again by itself, and lets people have deliveries sent again for 3 days, or 7 in older
 // versions of Enterprise Server. MaxBody is 25 MiB, as GitHub's is 25 MB. See https://docs.github.com/en/webhooks.
 func GitHub(secrets ...string) Sender {
-	keys, fault := keysOf(secrets, asItIs)
+	keys, fault := parseKeys(secrets, parseRawKey)
 	verify := func(h http.Header, body []byte) (string, error) {
-		var signatures [][]byte
+		var found signatures
 		if encoded, ok := strings.CutPrefix(h.Get("X-Hub-Signature-256"), "sha256="); ok {
-			signatures = appendDecoded(signatures, hex.DecodeString, encoded)
+			found.hmac = appendDecoded(nil, hex.DecodeString, encoded)
 		}
-		return h.Get("X-GitHub-Delivery"), keys.check(signatures, "", body)
+		return h.Get("X-GitHub-Delivery"), keys.verify(found, "", body)
 	}
 	return Sender{Name: "github", Verify: verify, TTL: 7 * 24 * time.Hour, MaxBody: 25 << 20, fault: fault}
 }
 
-// Shopify is a sender of X-Shopify-Hmac-Sha256. The ID is X-Shopify-Webhook-Id, which names a delivery. X-Shopify-Event-Id
-// does not: several deliveries, such as those of orders/create and orders/paid, have it in common if one action has caused
-// them. So it is not the key, although an older page of Shopify, "Ignore duplicate webhooks", compares it. Secrets are client
-// secrets of the app. Shopify signs neither ID nor time, see [GitHub].
+// Shopify is a sender of Shopify-Hmac-Sha256. The ID is Shopify-Webhook-Id, which names a delivery. Shopify also accepts
+// the older names of both fields, which begin with X-. Secrets are client secrets of the app. Shopify signs neither ID nor
+// time, see [GitHub].
+//
+// Shopify-Event-Id is not the key, although an older page of Shopify, "Ignore duplicate webhooks", compares it: several
+// deliveries, such as those of orders/create and orders/paid, have it in common if one action has caused them.
 //
 // TTL is 24 hours: Shopify tries 8 times in 4 hours. See https://shopify.dev/docs/apps/build/webhooks/verify-deliveries and
 // https://shopify.dev/docs/apps/build/webhooks/delivery-structure.
 func Shopify(secrets ...string) Sender {
-	keys, fault := keysOf(secrets, asItIs)
+	keys, fault := parseKeys(secrets, parseRawKey)
 	verify := func(h http.Header, body []byte) (string, error) {
-		signatures := appendDecoded(nil, base64.StdEncoding.DecodeString, h.Get("X-Shopify-Hmac-Sha256"))
-		return h.Get("X-Shopify-Webhook-Id"), keys.check(signatures, "", body)
+		encoded := cmp.Or(h.Get("Shopify-Hmac-Sha256"), h.Get("X-Shopify-Hmac-Sha256"))
+		found := signatures{hmac: appendDecoded(nil, base64.StdEncoding.DecodeString, encoded)}
+		id := cmp.Or(h.Get("Shopify-Webhook-Id"), h.Get("X-Shopify-Webhook-Id"))
+		return id, keys.verify(found, "", body)
 	}
 	return Sender{Name: "shopify", Verify: verify, TTL: 24 * time.Hour, fault: fault}
 }
 
-// keys are the secrets that a sender may sign with.
-type keys [][]byte
+// keys are all keys that a sender may sign with, by the algorithm that they are for.
+type keys struct {
+	hmac    [][]byte
+	ed25519 []ed25519.PublicKey
+}
 
-// keysOf returns the keys in secrets. The error names a secret by its place, because it ends up in logs.
-func keysOf(secrets []string, decode func(string) ([]byte, error)) (all keys, fault error) {
+// signatures are those of one delivery, by their algorithm.
+type signatures struct{ hmac, ed25519 [][]byte }
+
+// parseKeys adds each secret to the keys by parse. The error names a secret by its place, because errors end up in logs.
+func parseKeys(secrets []string, parse func(secret string, keys *keys) error) (all keys, fault error) {
 	if len(secrets) == 0 {
 		fault = errors.New("webhook: there is no secret: nothing would be accepted")
 	}
 	for i, secret := range secrets {
-		key, err := decode(secret)
-		if err == nil && len(key) == 0 {
-			err = errors.New("it is empty")
-		}
-		if err != nil {
+		if err := parse(secret, &all); err != nil {
 			fault = errors.Join(fault, fmt.Errorf("webhook: secret %d: %w", i+1, err))
 		}
-		all = append(all, key)
 	}
 	return all, fault
 }
 
-func asItIs(secret string) ([]byte, error) { return []byte(secret), nil }
+// parseRawKey adds a secret that is used as it is.
+func parseRawKey(secret string, keys *keys) error {
+	if secret == "" {
+		return errors.New("it is empty")
+	}
+	keys.hmac = append(keys.hmac, []byte(secret))
+	return nil
+}
 
-// check returns an error unless one of the signatures is that of prefix and body with one of the keys.
-func (k keys) check(signatures [][]byte, prefix string, body []byte) error {
-	for _, key := range k {
+// parseStandardKey adds a secret or a public key of Standard Webhooks.
+func parseStandardKey(secret string, keys *keys) error {
+	if strings.HasPrefix(secret, "whsk_") {
+		return errors.New("it is a private key, which only the sender must have: want its public key, whpk_")
+	}
+	encoded, isPublicKey := strings.CutPrefix(secret, "whpk_")
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(encoded, "whsec_"))
+	switch {
+	case err != nil:
+		return err
+	case !isPublicKey:
+		return parseRawKey(string(key), keys)
+	case len(key) != ed25519.PublicKeySize:
+		return fmt.Errorf("a public key of Ed25519 has %d bytes, not %d bytes", ed25519.PublicKeySize, len(key))
+	}
+	keys.ed25519 = append(keys.ed25519, key)
+	return nil
+}
+
+// verify returns an error unless one of the signatures is that of prefix and body with one of the keys.
+func (k keys) verify(found signatures, prefix string, body []byte) error {
+	if k.verifyHMAC(found.hmac, prefix, body) || k.verifyEd25519(found.ed25519, prefix, body) {
+		return nil
+	}
+	return fmt.Errorf("none of %d signatures is right", len(found.hmac)+len(found.ed25519))
+}
+
+func (k keys) verifyHMAC(found [][]byte, prefix string, body []byte) bool {
+	if len(found) == 0 {
+		return false // without hashing the body of a stranger
+	}
+	for _, key := range k.hmac {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(prefix))
 		mac.Write(body)
 		want := mac.Sum(nil)
-		for _, signature := range signatures {
+		for _, signature := range found {
 			if hmac.Equal(signature, want) {
-				return nil
+				return true
 			}
 		}
 	}
-	return fmt.Errorf("none of %d signatures is right", len(signatures))
+	return false
+}
+
+// mostEd25519 bounds how many signatures are verified by each public key. A sender sends two while it changes its key. A
+// stranger can send thousands, and the whole body is hashed for each of them.
+const mostEd25519 = 8
+
+func (k keys) verifyEd25519(found [][]byte, prefix string, body []byte) bool {
+	if len(k.ed25519) == 0 || len(found) == 0 {
+		return false
+	}
+	content := append([]byte(prefix), body...) // a copy, because package ed25519 takes no parts
+	for _, signature := range found[:min(len(found), mostEd25519)] {
+		for _, key := range k.ed25519 {
+			if ed25519.Verify(key, content, signature) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // appendDecoded leaves out what cannot be decoded: it may be a signature of another kind.
@@ -176,8 +270,8 @@ func appendDecoded(signatures [][]byte, decode func(string) ([]byte, error), enc
 // tolerance is that of the libraries of Stripe and Standard Webhooks.
 const tolerance = 5 * time.Minute
 
-// recent returns an error unless a time in seconds since 1970 is within the tolerance of now.
-func recent(timestamp string) error {
+// checkTimestamp returns an error unless a time in seconds since 1970 is within the tolerance of now.
+func checkTimestamp(timestamp string) error {
 	seconds, err := strconv.ParseInt(timestamp, 10, 64)
 	if err != nil {
 		return fmt.Errorf("timestamp: %w", err)

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"encoding/base64"
 	"maps"
 	"net/http"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
@@ -25,13 +27,30 @@ type vector struct {
 	id     string
 }
 
+func standard(secrets ...string) webhook.Sender { return webhook.Standard("acme", secrets...) }
+
 // Where a sender has published a delivery with its secret, it is that one.
 var vectors = map[string]vector{
 	// TestWebhookSign of github.com/standard-webhooks/standard-webhooks/libraries/go
 	"Standard Webhooks": {
-		sender: webhook.Standard, secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", field: "webhook-signature",
+		sender: standard, secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", field: "webhook-signature",
 		header: map[string]string{"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": "1614265330",
 			"webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
+		body: `{"test": 2432232314}`, signed: 1614265330, id: "msg_p5jXN8AQM9LWM0D4loKWxJek",
+	},
+	// The signature is the example in the specification of Standard Webhooks, section "Webhook headers". Svix publishes its
+	// keys, ID, time and body: test_asymmetric_key_signing of github.com/svix/svix-webhooks.
+	"Standard Webhooks v1a": {
+		sender: standard, secret: "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4=", field: "webhook-signature",
+		header: map[string]string{"webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp": "1614265330",
+			"webhook-signature": "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="},
+		body: `{"test": 2432232314}`, signed: 1614265330, id: "msg_p5jXN8AQM9LWM0D4loKWxJek",
+	},
+	// the same delivery with the names of Svix: server/svix-server/src/worker.rs of github.com/svix/svix-webhooks
+	"Svix": {
+		sender: standard, secret: "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", field: "svix-signature",
+		header: map[string]string{"svix-id": "msg_p5jXN8AQM9LWM0D4loKWxJek", "svix-timestamp": "1614265330",
+			"svix-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="},
 		body: `{"test": 2432232314}`, signed: 1614265330, id: "msg_p5jXN8AQM9LWM0D4loKWxJek",
 	},
 	// secret and event are those of the tests of stripe-go, and its GenerateTestSignedPayload has signed them
@@ -50,6 +69,13 @@ var vectors = map[string]vector{
 	},
 	// Shopify has published none: openssl dgst -sha256 -hmac hush -binary | base64
 	"Shopify": {
+		sender: webhook.Shopify, secret: "hush", field: "Shopify-Hmac-Sha256",
+		header: map[string]string{"Shopify-Webhook-Id": "b54557e4-bdd9-4b37-8a5f-bf7d70bcd043",
+			"Shopify-Event-Id":    "98880550-7158-44d4-b7cd-2c97c8a091b5",
+			"Shopify-Hmac-Sha256": "D0UMXmhjwBRi4y66TmhJrDlhQABD7zI2fm3p6/QLMo8="},
+		body: `{"id":820982911946154508,"email":"jon@example.com"}`, id: "b54557e4-bdd9-4b37-8a5f-bf7d70bcd043",
+	},
+	"Shopify with X-": {
 		sender: webhook.Shopify, secret: "hush", field: "X-Shopify-Hmac-Sha256",
 		header: map[string]string{"X-Shopify-Webhook-Id": "b54557e4-bdd9-4b37-8a5f-bf7d70bcd043",
 			"X-Shopify-Event-Id":    "98880550-7158-44d4-b7cd-2c97c8a091b5",
@@ -123,7 +149,7 @@ func goTo(seconds int64) {
 // Senders that sign a time sign it anew with each attempt.
 func TestTolerance(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"Standard Webhooks", "Stripe"} {
+	for _, name := range []string{"Standard Webhooks", "Standard Webhooks v1a", "Svix", "Stripe"} {
 		v := vectors[name]
 		for seconds, want := range map[int64]bool{-301: false, -300: true, 300: true, 301: false} {
 			synctest.Test(t, func(t *testing.T) {
@@ -153,12 +179,16 @@ func TestTimestampIsSigned(t *testing.T) {
 // Standard Webhooks signs the ID. A delivery that somebody has seen cannot be sent with another one.
 func TestStandardSignsTheID(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		v := vectors["Standard Webhooks"]
-		goTo(v.signed)
-		_, err := v.sender(v.secret).Verify(v.with(map[string]string{"webhook-id": "msg_2"}), []byte(v.body))
-		require.Error(t, err)
-	})
+	for _, name := range []string{"Standard Webhooks", "Standard Webhooks v1a", "Svix"} {
+		v := vectors[name]
+		synctest.Test(t, func(t *testing.T) {
+			goTo(v.signed)
+			for _, field := range []string{"webhook-id", "svix-id"} { // the other names may stand beside those of the vector
+				id, err := v.sender(v.secret).Verify(v.with(map[string]string{field: "msg_2"}), []byte(v.body))
+				require.True(t, err != nil || id == v.id, "%s: %s is taken for the ID", name, field)
+			}
+		})
+	}
 }
 
 // While a secret changes, a sender signs with both. It may also add signatures of other kinds.
@@ -167,7 +197,8 @@ func TestSeveralSignatures(t *testing.T) {
 	for name, around := range map[string][2]string{
 		"Standard Webhooks": {"v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg== v1,??? " +
 			"v1,b3RoZXI= ", " v2"},
-		"Stripe": {"v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39,v1=zz,v1=00,", ",,v2"},
+		"Standard Webhooks v1a": {"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v1a,??? v1a,b3RoZXI= v1a, ", " v2"},
+		"Stripe":                {"v0=6ffbb59b2300aae63f272406069a9788598b792a944a07aba816edb039989a39,v1=zz,v1=00,", ",,v2"},
 	} {
 		v := vectors[name]
 		synctest.Test(t, func(t *testing.T) {
@@ -180,6 +211,96 @@ func TestSeveralSignatures(t *testing.T) {
 	}
 }
 
+// Secrets and public keys stand side by side while a sender changes from one algorithm to the other. A signature is verified by
+// a key of its own algorithm only: the public key, which everybody knows, is no secret of an HMAC.
+func TestKeysOfTwoAlgorithms(t *testing.T) {
+	t.Parallel()
+	symmetric, asymmetric := vectors["Standard Webhooks"], vectors["Standard Webhooks v1a"]
+	raw := strings.TrimPrefix(asymmetric.secret, "whpk_")
+	public, err := base64.StdEncoding.DecodeString(raw)
+	require.NoError(t, err)
+	hmacByPublicKey := base64.StdEncoding.EncodeToString(
+		sign(string(public), asymmetric.id+".1614265330."+asymmetric.body))
+	both := symmetric.header[symmetric.field] + " " + asymmetric.header[asymmetric.field]
+	otherPublic := "whpk_" + base64.StdEncoding.EncodeToString(make([]byte, 32))
+	for name, test := range map[string]struct {
+		signatures string
+		secrets    []string
+		accepted   bool
+	}{
+		"a secret of two":             {symmetric.header[symmetric.field], []string{asymmetric.secret, symmetric.secret}, true},
+		"a public key of two":         {asymmetric.header[asymmetric.field], []string{symmetric.secret, asymmetric.secret}, true},
+		"the second public key":       {asymmetric.header[asymmetric.field], []string{otherPublic, asymmetric.secret}, true},
+		"signed with both":            {both, []string{other, asymmetric.secret}, true},
+		"signed with both, secret":    {both, []string{otherPublic, symmetric.secret}, true},
+		"another public key":          {asymmetric.header[asymmetric.field], []string{otherPublic, symmetric.secret}, false},
+		"another secret":              {symmetric.header[symmetric.field], []string{other, asymmetric.secret}, false},
+		"HMAC by the public key":      {"v1," + hmacByPublicKey, []string{asymmetric.secret}, false},
+		"the same, as v1a":            {"v1a," + hmacByPublicKey, []string{asymmetric.secret}, false},
+		"Ed25519 as v1":               {strings.Replace(asymmetric.header[asymmetric.field], "v1a", "v1", 1), []string{asymmetric.secret}, false},
+		"the public key, as a secret": {asymmetric.header[asymmetric.field], []string{raw}, false},
+		"behind a few others":         {strings.Repeat("v1a,"+strings.Repeat("A", 86)+"== ", 7) + both, []string{asymmetric.secret}, true},
+		"behind thousands of others":  {strings.Repeat("v1a,"+strings.Repeat("A", 86)+"== ", 9000) + both, []string{asymmetric.secret}, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			goTo(symmetric.signed)
+			h := symmetric.with(map[string]string{symmetric.field: test.signatures})
+			_, err := standard(test.secrets...).Verify(h, []byte(symmetric.body))
+			require.Equal(t, test.accepted, err == nil, "%s: %v", name, err)
+		})
+	}
+}
+
+// A key that is not what it must be is reported, by its place.
+func TestFaultsOfKeys(t *testing.T) {
+	t.Parallel()
+	for secret, fault := range map[string]string{
+		"whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==": "private key",
+		"whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOig==":                                             "31 bytes",
+		"whpk_":  "0 bytes",
+		"whpk_!": "base64",
+		"whsec_": "empty",
+		"":       "empty",
+		"!":      "base64",
+	} {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+		_, err := webhook.New(store, standard(other, secret), idempotency.Options{})
+		require.ErrorContains(t, err, "secret 2", secret)
+		require.ErrorContains(t, err, fault, secret)
+		require.NotContains(t, err.Error(), "6Xb/dCcHpPea", "a secret would be in the log")
+	}
+}
+
+// Stripe gives all test events of the dashboard one ID, or one for each type of event. The body tells them apart.
+func TestStripeTestEvents(t *testing.T) {
+	t.Parallel()
+	verify := func(body string) string {
+		id, err := webhook.Stripe("secret").Verify(signed("Stripe", "secret", "", body), []byte(body))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(id), 255)
+		return id
+	}
+	for _, id := range []string{"evt_00000000000000", "charge.expired_00000000000000", "account.external_account.created_00000000000000"} {
+		first, second := `{"id":"`+id+`","type":"charge.succeeded"}`, `{"id":"`+id+`","type":"charge.refunded"}`
+		require.NotEqual(t, verify(first), verify(second), "two test events")
+		require.Equal(t, verify(first), verify(first), "one test event, delivered again")
+		require.True(t, strings.HasPrefix(verify(first), id), "an operator finds it by its ID")
+	}
+	for _, id := range []string{"evt_1", "evt_100000", "evt_000001", "evt_", "evt_1NG8Du2eZvKYlo2CUI79vXWy", "evt_test_webhook"} {
+		require.Equal(t, id, verify(`{"id":"`+id+`"}`))
+	}
+}
+
+// Shopify sends two names of each field for a while. The new ones count, as in its own libraries.
+func TestShopifySendsBothNames(t *testing.T) {
+	t.Parallel()
+	v := vectors["Shopify"]
+	id, err := v.sender(v.secret).Verify(v.with(map[string]string{
+		"X-Shopify-Webhook-Id": "another", "X-Shopify-Hmac-Sha256": "b3RoZXI="}), []byte(v.body))
+	require.NoError(t, err)
+	require.Equal(t, v.id, id)
+}
+
 // Whatever arrives, it neither causes a panic, nor is accepted without a secret of the sender.
 func FuzzVerify(f *testing.F) {
 	for _, v := range vectors {
@@ -190,7 +311,8 @@ func FuzzVerify(f *testing.F) {
 	f.Add("sha256=sha256=", "-9223372036854775808", "a.b", "\xff")
 	f.Fuzz(func(t *testing.T, signature, timestamp, id, body string) {
 		for name, v := range vectors {
-			h := v.with(map[string]string{v.field: signature, "webhook-timestamp": timestamp, "webhook-id": id})
+			h := v.with(map[string]string{v.field: signature, "webhook-timestamp": timestamp, "webhook-id": id,
+				"svix-timestamp": timestamp, "svix-id": id})
 			_, _ = v.sender(v.secret).Verify(h, []byte(body))
 			_, err := v.sender(other).Verify(h, []byte(body))
 			require.Error(t, err, name)

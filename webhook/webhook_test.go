@@ -3,8 +3,7 @@ package webhook_test
 import (
 	"bufio"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
+	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -27,32 +26,40 @@ import (
 	"github.com/idempotency-go/idempotency/webhook"
 )
 
+// privateKey belongs to the public key of the vector "Standard Webhooks v1a".
+const privateKey = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+
 // signed returns the header of a delivery as a sender signs it now. The ID of one by Stripe is in its body instead.
 func signed(name, secret, id, body string) http.Header {
-	key := []byte(secret)
-	if name == "Standard Webhooks" {
-		key, _ = base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
-	}
-	sum := func(prefix string) []byte {
-		mac := hmac.New(sha256.New, key)
-		_, _ = io.WriteString(mac, prefix+body)
-		return mac.Sum(nil)
-	}
 	now := strconv.FormatInt(time.Now().Unix(), 10)
+	inBase64 := func(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 	h := http.Header{}
 	switch name {
-	case "Standard Webhooks":
+	case "Standard Webhooks", "Svix":
+		prefix := map[string]string{"Standard Webhooks": "webhook-", "Svix": "svix-"}[name]
+		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+		h.Set(prefix+"id", id)
+		h.Set(prefix+"timestamp", now)
+		h.Set(prefix+"signature", "v1,"+inBase64(sign(string(key), id+"."+now+"."+body)))
+	case "Standard Webhooks v1a":
+		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(privateKey, "whsk_"))
+		if secret != vectors[name].secret {
+			key = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)) // as somebody else signs
+		}
 		h.Set("webhook-id", id)
 		h.Set("webhook-timestamp", now)
-		h.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(sum(id+"."+now+".")))
+		h.Set("webhook-signature", "v1a,"+inBase64(ed25519.Sign(key, []byte(id+"."+now+"."+body))))
 	case "Stripe":
-		h.Set("Stripe-Signature", "t="+now+",v1="+hex.EncodeToString(sum(now+".")))
+		h.Set("Stripe-Signature", "t="+now+",v1="+hex.EncodeToString(sign(secret, now+"."+body)))
 	case "GitHub":
 		h.Set("X-GitHub-Delivery", id)
-		h.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(sum("")))
+		h.Set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(sign(secret, body)))
 	case "Shopify":
+		h.Set("Shopify-Webhook-Id", id)
+		h.Set("Shopify-Hmac-Sha256", inBase64(sign(secret, body)))
+	case "Shopify with X-":
 		h.Set("X-Shopify-Webhook-Id", id)
-		h.Set("X-Shopify-Hmac-Sha256", base64.StdEncoding.EncodeToString(sum("")))
+		h.Set("X-Shopify-Hmac-Sha256", inBase64(sign(secret, body)))
 	}
 	return h
 }
@@ -63,6 +70,7 @@ type endpoint struct {
 	store             *testservice.SpyStore
 	journal           testservice.Journal
 	runs              atomic.Int64
+	read              atomic.Int64 // bytes of bodies
 }
 
 func newEndpoint(t *testing.T, name string, opts idempotency.Options, handler http.HandlerFunc) *endpoint {
@@ -72,12 +80,30 @@ func newEndpoint(t *testing.T, name string, opts idempotency.Options, handler ht
 	hooks, err := webhook.New(e.store, vectors[name].sender(e.secret), opts)
 	require.NoError(t, err)
 	testservice.GiveUpAtTheEnd(t, hooks)
-	server := testservice.Listen(t, hooks.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	guarded := hooks.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.runs.Add(1)
 		handler(w, r)
-	})), false)
+	}))
+	server := testservice.Listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		counted := r.WithContext(r.Context()) // because net/http looks at the body of its own request
+		counted.Body = countedBody{r.Body, &e.read}
+		guarded.ServeHTTP(w, counted)
+		r.MultipartForm = counted.MultipartForm
+	}), false)
 	e.url = server.URL
 	return e
+}
+
+// countedBody counts the bytes that the Receiver has read.
+type countedBody struct {
+	io.ReadCloser
+	read *atomic.Int64
+}
+
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read.Add(int64(n))
+	return n, err
 }
 
 // deliver signs a delivery and sends it. Stripe's has an ID of its own in the body.
@@ -88,7 +114,7 @@ func (e *endpoint) deliver(t *testing.T, id, body string) testservice.Answer {
 
 func (e *endpoint) send(t *testing.T, method string, h http.Header, body string) testservice.Answer {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, e.url+"/hooks", strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, e.url, strings.NewReader(body))
 	require.NoError(t, err)
 	r.Header = h
 	resp, err := http.DefaultClient.Do(r)
@@ -282,21 +308,56 @@ func TestStripeBodies(t *testing.T) {
 	require.Zero(t, e.runs.Load())
 }
 
-// Senders that share a store share no key, and neither do two paths of one sender, although the IDs are the same.
-func TestSendersShareNoKey(t *testing.T) {
+// A delivery is known by its sender and its ID. Senders do not sign the path, so the path is no part of the key. If one sender has
+// two endpoints, their names or Options.Endpoint tell them apart.
+func TestKeyIsSenderAndID(t *testing.T) {
 	t.Parallel()
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	runs := 0
-	for name, v := range vectors {
-		hooks, err := webhook.New(store, v.sender(v.secret), idempotency.Options{})
-		require.NoError(t, err)
-		server := testservice.Listen(t, hooks.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ })), false)
-		for _, path := range []string{"", "/2", ""} {
-			e := &endpoint{name: name, secret: v.secret, url: server.URL + path}
-			require.Equal(t, http.StatusOK, e.deliver(t, "evt_1", `{"id":"evt_1"}`).Status)
+	named := func(name string) webhook.Sender {
+		sender := webhook.Stripe(vectors["Stripe"].secret)
+		sender.Name = name
+		return sender
+	}
+	byPath := idempotency.Options{Endpoint: func(r *http.Request) string { return r.URL.Path }}
+	type receiver struct {
+		sender webhook.Sender
+		opts   idempotency.Options
+		path   string
+	}
+	for name, test := range map[string]struct {
+		receivers []receiver
+		runs      int64
+	}{
+		"one path, written in several ways": {[]receiver{
+			{sender: named("stripe"), path: "/webhooks/stripe"}, {sender: named("stripe"), path: "/webhooks/%73tripe"},
+			{sender: named("stripe"), path: "/%77ebhooks/stripe"}, {sender: named("stripe"), path: "/webhooks/stripe?again"},
+		}, 1},
+		"two paths of a sender":       {[]receiver{{sender: named("stripe"), path: "/a"}, {sender: named("stripe"), path: "/b"}}, 1},
+		"two senders of a path":       {[]receiver{{sender: named("north"), path: "/a"}, {sender: named("south"), path: "/a"}}, 2},
+		"two endpoints, if so wanted": {[]receiver{{named("stripe"), byPath, "/a"}, {named("stripe"), byPath, "/b"}}, 2},
+	} {
+		store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+		var runs atomic.Int64
+		var key idempotency.Key
+		for _, rc := range test.receivers {
+			hooks, err := webhook.New(store, rc.sender, rc.opts)
+			require.NoError(t, err)
+			mux := http.NewServeMux() // as a service has it: it routes by the decoded path
+			for _, pattern := range []string{"/webhooks/stripe", "/a", "/b"} {
+				mux.Handle("POST "+pattern, hooks.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					runs.Add(1)
+					op, _ := idempotency.FromContext(r.Context())
+					key = op.Key
+				})))
+			}
+			e := &endpoint{name: "Stripe", secret: vectors["Stripe"].secret, url: testservice.Listen(t, mux, false).URL + rc.path}
+			require.Equal(t, http.StatusOK, e.deliver(t, "", `{"id":"evt_1"}`).Status, name)
+		}
+		require.Equal(t, test.runs, runs.Load(), name)
+		require.Equal(t, "evt_1", key.ID, name)
+		if test.runs == 1 {
+			require.Equal(t, idempotency.Key{User: "stripe", Endpoint: "webhook", ID: "evt_1"}, key, name)
 		}
 	}
-	require.Equal(t, 2*len(vectors), runs)
 }
 
 // The options outrank what is known about the sender.
@@ -344,7 +405,7 @@ func (s *ttlStore) Begin(
 // The constructor reports every fault at once.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	_, err := webhook.New(nil, webhook.Standard("whsec_!", ""), idempotency.Options{
+	_, err := webhook.New(nil, webhook.Standard("acme", "whsec_!", ""), idempotency.Options{
 		Headers: []string{"Webhook-Id"}, Lease: -1, MaxBody: -1})
 	for _, fault := range []string{"secret 1", "secret 2", "Headers, Methods and Fingerprint", "Lease", "MaxBody", "Store is nil"} {
 		require.ErrorContains(t, err, fault)
@@ -352,7 +413,8 @@ func TestFaults(t *testing.T) {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	verify := func(http.Header, []byte) (string, error) { return "", errors.New("nobody") }
 	for _, sender := range []webhook.Sender{
-		{}, {Name: "a"}, {Verify: verify}, webhook.Standard(), webhook.Stripe(), webhook.GitHub(""), webhook.Shopify("a", ""),
+		{}, {Name: "a"}, {Verify: verify}, standard(), webhook.Standard("", other), webhook.Standard(other, other),
+		webhook.Standard(vectors["Standard Webhooks v1a"].secret, other), webhook.Stripe(), webhook.GitHub(""), webhook.Shopify("a", ""),
 	} {
 		_, err := webhook.New(store, sender, idempotency.Options{})
 		require.Error(t, err)

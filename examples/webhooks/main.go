@@ -146,7 +146,7 @@ func serve(ctx context.Context) {
 	store, err := sqlitestore.Open(ctx, os.Getenv("FILE"), sqlitestore.Options{})
 	demo.Check(err)
 	secrets := strings.Fields(os.Getenv("SECRETS"))
-	hooks, err := webhook.New(store, webhook.Standard(secrets...), idempotency.Options{
+	hooks, err := webhook.New(store, webhook.Standard("acme", secrets...), idempotency.Options{
 		Lease: time.Second, // how long an event is blocked if its process dies; the default is more patient
 	})
 	demo.Check(err)
