@@ -303,7 +303,7 @@ func (u unstoredFields) in(f Fields) bool {
 // an answer whose body is not kept may have switched the protocol.
 func (resp *Response) checkStorable() error {
 	if s := resp.Status; s != 0 && s != http.StatusSwitchingProtocols && (s < 200 || s > 999) {
-		return fmt.Errorf("%w: status %d", ErrRecordInvalid, s)
+		return fmt.Errorf("status %d", s)
 	}
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
 		if _, err := ParseFields(string(fields)); err != nil {
@@ -316,24 +316,24 @@ func (resp *Response) checkStorable() error {
 // checkAnswer refuses a response that no handler can have given over HTTP, whatever the method of its request was. Any
 // other response can be stored and replayed.
 func (resp *Response) checkAnswer() error {
-	if err := resp.checkStorable(); err != nil {
+	if err := resp.check(""); err != nil {
 		return err
 	}
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
 		header := fields.Header()
 		if NewFields(header) != fields {
-			return fmt.Errorf("%w: the fields %.256q are not as NewFields returns them", ErrRecordInvalid, string(fields))
+			return fmt.Errorf("idempotency: the fields %.256q are not as NewFields returns them", string(fields))
 		}
 		for name, values := range header {
 			if !isToken(strings.TrimPrefix(name, http.TrailerPrefix)) || slices.ContainsFunc(values, cannotBeSent) {
-				return fmt.Errorf("%w: field %q cannot be sent as it is", ErrRecordInvalid, name)
+				return fmt.Errorf("idempotency: field %q cannot be sent as it is", name)
 			}
 		}
 	}
 	if len(resp.Body) > 0 && !bodyAllowed(resp.Status) {
-		return fmt.Errorf("%w: a body with status %d", ErrRecordInvalid, resp.Status)
+		return fmt.Errorf("idempotency: a body with status %d, which has none", resp.Status)
 	}
-	return resp.check("")
+	return nil
 }
 
 // cannotBeSent reports whether the value of a field has characters that no field has, or spaces around it, which do not
@@ -347,7 +347,7 @@ func cannotBeSent(value string) bool {
 // two responses. Method is that of the request.
 func (resp *Response) check(method string) error {
 	if resp.Status < 200 || resp.Status > 999 {
-		return fmt.Errorf("%w: status %d", ErrRecordInvalid, resp.Status)
+		return fmt.Errorf("idempotency: status %d is not one from 200 to 999", resp.Status)
 	}
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
 		for rest := fields; rest != ""; {
@@ -355,7 +355,7 @@ func (resp *Response) check(method string) error {
 			var ok bool
 			name, value, ok, rest = rest.next()
 			if ok && !resp.mayHave(name, value, method) {
-				return fmt.Errorf("%w: field %q of the response", ErrRecordInvalid, name)
+				return fmt.Errorf("idempotency: field %q is not one that a response has", name)
 			}
 		}
 	}

@@ -173,3 +173,72 @@ func requirePrintable(t *testing.T, note string) {
 	require.NotContains(t, note, "\n")
 	require.False(t, strings.ContainsFunc(note, func(c rune) bool { return c < ' ' || c > '~' }), "%q", note)
 }
+
+// The stored form of a resolution is kept for ever, whatever is in it.
+func TestStoredResolution(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
+	for stored, want := range map[string]idempotency.Resolved{
+		"resolved/1 not-happened attempt=1 at=2026-11-21T10:05:29.123456Z operator=3\nbob\nno charge": {
+			Attempt: 1, At: at, Operator: "bob", Reason: "no charge",
+		},
+		"resolved/1 happened attempt=2147483647 at=2026-11-21T10:05:29.123456Z operator=0\n\n": {
+			Happened: true, Attempt: 2147483647, At: at,
+		},
+		"resolved/1 happened attempt=2 at=2026-11-21T10:05:29Z operator=4\n\n\x00\xff \n\n\x00": {
+			Happened: true, Attempt: 2, At: at.Truncate(time.Second), Operator: "\n\x00\xff ", Reason: "\n\x00",
+		},
+	} {
+		b, err := want.MarshalBinary()
+		require.NoError(t, err)
+		require.Equal(t, stored, string(b))
+		var got idempotency.Resolved
+		require.NoError(t, got.UnmarshalBinary([]byte(stored)))
+		require.Equal(t, want, got)
+	}
+}
+
+func TestDamagedResolution(t *testing.T) {
+	t.Parallel()
+	whole := "resolved/1 happened attempt=1 at=2026-11-21T10:05:29Z operator=3\nbob\n"
+	require.NoError(t, new(idempotency.Resolved).UnmarshalBinary([]byte(whole)))
+	for cut := range len(whole) {
+		require.ErrorIs(t, new(idempotency.Resolved).UnmarshalBinary([]byte(whole[:cut])), idempotency.ErrRecordInvalid, whole[:cut])
+	}
+	for _, change := range [][2]string{
+		{"/1", "/2"}, {"happened", "so"}, {"=1", "=-1"}, {"=1", "=9999999999"}, {"=1", "=x"}, {"2026", "26"}, {"=3", "=2"},
+		{"=3", "=9223372036854775807"}, {"=3\n", "=3 more\n"},
+	} {
+		damaged := strings.Replace(whole, change[0], change[1], 1)
+		resolved := idempotency.Resolved{Reason: "before"}
+		require.ErrorIs(t, resolved.UnmarshalBinary([]byte(damaged)), idempotency.ErrRecordInvalid, damaged)
+		require.Equal(t, idempotency.Resolved{Reason: "before"}, resolved)
+	}
+}
+
+func TestOpenMarks(t *testing.T) {
+	t.Parallel()
+	steps := func(names ...string) (e idempotency.Entry) {
+		for _, name := range names {
+			e.Steps = append(e.Steps, idempotency.StepSize{Name: name})
+		}
+		return e
+	}
+	require.Empty(t, steps().OpenMarks())
+	require.Empty(t, steps("charge", "charge?", "ship").OpenMarks())
+	require.Equal(t, []string{"mail?", "ship?"}, steps("charge", "charge?", "mail?", "ship?").OpenMarks())
+}
+
+func TestFaultsOfAResolution(t *testing.T) {
+	t.Parallel()
+	err := idempotency.Resolution{
+		Response: &idempotency.Response{Status: 99, Note: "\n"}, Operator: "a\n", Reason: strings.Repeat("x", 1001), TTL: -1,
+	}.Validate()
+	for _, want := range []string{"status 99", "note", "operator", "reason", "TTL -1ns"} {
+		require.ErrorContains(t, err, want)
+	}
+	for _, hidden := range []string{"\x00", " a", "\u202e", "\xff", "\u00a0", strings.Repeat("x", 256)} {
+		require.Error(t, idempotency.Resolution{Operator: hidden, TTL: 1}.Validate(), "%q", hidden)
+	}
+	require.NoError(t, idempotency.Resolution{Operator: "Zoë 語", Reason: strings.Repeat("é", 500), TTL: 1}.Validate())
+}

@@ -252,7 +252,7 @@ func (e *exchange) waited() { e.m.waits.GiveBack(e.execution.key.User, 1) }
 // mayReplay implements caller.
 func (e *exchange) mayReplay(resp *Response) error {
 	if err := resp.check(e.r.Method); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
 	if e.m.opts.Replay == nil {
 		return nil

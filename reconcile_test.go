@@ -23,6 +23,7 @@ import (
 	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 type reconcileFunc = func(context.Context, idempotency.Operation) (*idempotency.Response, error)
@@ -156,16 +157,16 @@ var unknown = map[string]struct {
 	}, context.DeadlineExceeded},
 	"no status": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 		return &idempotency.Response{Body: []byte("charged")}, nil
-	}, idempotency.ErrRecordInvalid},
+	}, idempotency.ErrOutcomeUnknown},
 	"impossible status": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 		return &idempotency.Response{Status: 103}, nil
-	}, idempotency.ErrRecordInvalid},
+	}, idempotency.ErrOutcomeUnknown},
 	"field of the connection": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 		return &idempotency.Response{Status: 200, Header: "Transfer-Encoding: chunked\n"}, nil
-	}, idempotency.ErrRecordInvalid},
+	}, idempotency.ErrOutcomeUnknown},
 	"no line of a header": {func(context.Context, idempotency.Operation) (*idempotency.Response, error) {
 		return &idempotency.Response{Status: 200, Header: "Content-Type: text/plain"}, nil
-	}, idempotency.ErrRecordInvalid},
+	}, idempotency.ErrOutcomeUnknown},
 }
 
 var errProvider = errors.New("the provider is down")
@@ -780,4 +781,57 @@ func mixedResponse(random *rand.Rand) idempotency.Response {
 		resp.Status, resp.Note = 200, ""
 	}
 	return resp
+}
+
+// What has not happened may run: a step that was begun, and of which nothing was known, runs again.
+func TestStepRunsThatHasNotHappened(t *testing.T) {
+	t.Parallel()
+	says := map[string]func(*testing.T, idempotency.Resolver){
+		"Reconcile": func(*testing.T, idempotency.Resolver) {},
+		"an operator": func(t *testing.T, store idempotency.Resolver) {
+			entry, err := store.Inspect(t.Context(), reconciledKey)
+			require.NoError(t, err)
+			require.NoError(t, store.Resolve(t.Context(), entry, idempotency.Resolution{TTL: time.Hour}))
+		},
+	}
+	for who, resolve := range says {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				reconcile := reconcileFunc(notHappened)
+				if who != "Reconcile" {
+					reconcile = nil
+				}
+				crashes := true
+				ran := make(map[string]int)
+				do := func(ctx context.Context, name string) error {
+					_, err := step.AtMostOnce(ctx, name, func(context.Context) (int, error) {
+						if crashes && name == "ship" {
+							panic("crash")
+						}
+						ran[name]++
+						return 1, nil
+					}, nil)
+					return err
+				}
+				store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+				svc := testservice.Setup{Store: store, Opts: idempotency.Options{Abandoned: idempotency.Refuse, Reconcile: reconcile}}.
+					Guard(t, func(w http.ResponseWriter, r *http.Request) {
+						for _, name := range []string{"charge", "ship"} {
+							if err := do(r.Context(), name); err != nil {
+								http.Error(w, err.Error(), http.StatusInternalServerError)
+								return
+							}
+						}
+					})
+				require.Panics(t, func() { svc.Call("k", "b") })
+				crashes = false
+				time.Sleep(time.Minute)
+				resolve(t, store)
+				got := svc.Call("k", "b")
+				require.Equal(t, http.StatusOK, got.Status, got.Body)
+				require.Equal(t, map[string]int{"charge": 1, "ship": 1}, ran)
+			})
+		})
+	}
 }

@@ -476,6 +476,45 @@ func TestUserQuotaThroughTheMiddleware(t *testing.T) {
 	}
 }
 
+// An operator can end an operation in a full store if that takes no more room, or as little as a claim.
+func TestFullMemoryStoreIsResolved(t *testing.T) {
+	t.Parallel()
+	answer := testservice.BodyOf(300)
+	for name, c := range map[string]struct {
+		step       int   // bytes of a checkpoint; 0: there is none
+		used       int64 // bytes of all records
+		resolution idempotency.Resolution
+		want       error
+	}{
+		"tombstone that is smaller than the steps": {500, 3800, idempotency.Resolution{Response: &idempotency.Response{Status: 201, Omitted: true}}, nil},
+		"answer that is smaller than the steps":    {500, 3800, idempotency.Resolution{Response: &answer}, nil},
+		"answer in the reserve for claims":         {0, 3800, idempotency.Resolution{Response: &answer}, idempotency.ErrStoreFull},
+		"not happened, in the reserve for claims":  {0, 3800, idempotency.Resolution{}, nil},
+		"tombstone in the reserve for claims":      {0, 3800, idempotency.Resolution{Response: &idempotency.Response{Status: 201, Omitted: true}}, nil},
+		"not happened, without any room":           {0, 3990, idempotency.Resolution{}, idempotency.ErrStoreFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := oneUserStore(4000)
+				claim := testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour))
+				if c.step > 0 {
+					_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, c.step))
+					require.NoError(t, err)
+				}
+				rest := c.used - store.Counted().Total - 320
+				testservice.MustClaim(t, store, idempotency.Key{ID: strings.Repeat("x", int(rest))}, testservice.AttemptFor(time.Hour))
+				require.Equal(t, c.used, store.Counted().Total)
+				time.Sleep(time.Minute)
+				c.resolution.TTL = time.Hour
+				err := store.Resolve(t.Context(), testservice.MustInspect(t, store, testservice.NumberedKey(0)), c.resolution)
+				require.Equal(t, c.want, err)
+				require.Equal(t, store.Held(), store.Counted())
+			})
+		})
+	}
+}
+
 func TestMemoryStoreReportsFaultsOfItsOptions(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -516,9 +555,9 @@ func countExactly(t *testing.T, random *rand.Rand) {
 	for range 3000 {
 		var err error
 		span := time.Duration(random.IntN(3)+1) * time.Second
-		step := random.IntN(10)
+		step := random.IntN(12)
+		key := userKey(fmt.Sprint("user ", random.IntN(users)), random.IntN(50))
 		if step < 4 || len(claims) == 0 {
-			key := userKey(fmt.Sprint("user ", random.IntN(users)), random.IntN(50))
 			request := idempotency.ClaimRequest{Lease: span, TTL: 2 * span, TakeOver: random.IntN(2) == 0}
 			var record idempotency.Record
 			var claim idempotency.Claim
@@ -539,6 +578,20 @@ func countExactly(t *testing.T, random *rand.Rand) {
 				err = claim.Extend(t.Context(), span)
 			case 7:
 				err = claim.Release(t.Context(), span)
+			case 8:
+				name := []string{"charge", "charge?", "mail?"}[random.IntN(3)]
+				_, err = claim.(idempotency.Checkpointer).Checkpoint(t.Context(), name, make([]byte, random.IntN(1<<10)))
+			case 9:
+				entry, _ := store.Inspect(t.Context(), key)
+				entry.Key = key
+				resolution := idempotency.Resolution{Reason: strings.Repeat("x", random.IntN(1000)), TTL: span}
+				if random.IntN(2) == 0 {
+					resp := testservice.BodyOf(random.IntN(1 << 10))
+					resolution.Response = &resp
+				}
+				if err = store.Resolve(t.Context(), entry, resolution); err == nil {
+					seen["resolved"]++
+				}
 			default:
 				err = claim.Complete(t.Context(), testservice.BodyOf(random.IntN(4<<10)), span)
 			}
@@ -560,6 +613,7 @@ func countExactly(t *testing.T, random *rand.Rand) {
 	}
 	require.Positive(t, seen["omitted"])
 	require.Positive(t, seen["taken over or released before"])
+	require.Positive(t, seen["resolved"])
 
 	time.Sleep(time.Minute)
 	requireNothingCounted(t, store, limit)

@@ -175,8 +175,12 @@ func (e *Entry) showResolved(beside map[string][]byte) error {
 		return nil
 	}
 	e.Size += int64(len(stored))
-	e.Resolved = new(Resolved)
-	return e.Resolved.UnmarshalBinary(stored)
+	var resolved Resolved
+	if err := resolved.UnmarshalBinary(stored); err != nil {
+		return err
+	}
+	e.Resolved = &resolved
+	return nil
 }
 
 // Forget implements [Inspector]. One script compares and removes the record, by the clock of Redis. A forgotten answer

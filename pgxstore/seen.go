@@ -82,9 +82,11 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	if err == nil && record.Response != nil {
 		e.Response, e.Note = record.Response, record.Response.Note
 	}
+	var resolved idempotency.Resolved
 	if err == nil && s.resolved != nil {
-		e.Resolved = new(idempotency.Resolved)
-		err = e.Resolved.UnmarshalBinary(s.resolved)
+		if err = resolved.UnmarshalBinary(s.resolved); err == nil {
+			e.Resolved = &resolved
+		}
 	}
 	return e, err
 }

@@ -160,7 +160,7 @@ func TestWhatAnOperatorMustNotSay(t *testing.T) {
 			"no status":           {idempotency.Response{Body: []byte("paid")}, alice, "status 0"},
 			"no status or body":   {idempotency.Response{Omitted: true}, alice, "status 0"},
 			"body of no content":  {idempotency.Response{Status: 204, Body: []byte("paid")}, alice, "status 204"},
-			"half a line":         {idempotency.Response{Status: 200, Header: "A: 1"}, alice, "lines of the header"},
+			"half a line":         {idempotency.Response{Status: 200, Header: "A: 1"}, alice, "NewFields"},
 			"lines in disorder":   {idempotency.Response{Status: 200, Header: "B: 1\nA: 1\n"}, alice, "NewFields"},
 			"note in two lines":   {idempotency.Response{Status: 200, Note: "a\nb"}, alice, "note"},
 			"informational":       {idempotency.Response{Status: 103}, alice, "status 103"},

@@ -23,7 +23,7 @@ type resolveCommand struct {
 	Happened    bool `help:"The operation has happened: retries get this answer."`
 	NotHappened bool `help:"It has not happened: the next request like it is executed."`
 
-	Status    *int     `placeholder:"CODE" help:"Status of the answer, from 200 to 599. For work without HTTP it is 200."`
+	Status    *int     `placeholder:"CODE" help:"Status of the answer, such as 201. For work without HTTP it is 200."`
 	Header    []string `sep:"none" placeholder:"'NAME: VALUE'" help:"A field of the answer. May be repeated."`
 	Body      string   `placeholder:"FILE" help:"The body of the answer, up to 1 MiB. '-' is standard input, and needs --yes."`
 	Tombstone bool     `help:"The answer is not known: retries get 409 not-replayable, and nothing runs."`

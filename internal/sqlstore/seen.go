@@ -94,10 +94,11 @@ func (s *Seen) showKept(e *idempotency.Entry) error {
 		return err
 	}
 	if len(s.Resolved) > 0 {
-		e.Resolved = new(idempotency.Resolved)
-		if err := e.Resolved.UnmarshalBinary(s.Resolved); err != nil {
+		var resolved idempotency.Resolved
+		if err := resolved.UnmarshalBinary(s.Resolved); err != nil {
 			return err
 		}
+		e.Resolved = &resolved
 	}
 	record, err := s.record()
 	switch resp := record.Response; {
