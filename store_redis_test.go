@@ -142,6 +142,65 @@ func TestRedisStepsOfALostRecord(t *testing.T) {
 	})
 }
 
+// Redis has lost a record, and not what is beside it. The next operation with the key gets none of that, however it ends.
+func TestRedisResolutionOfALostRecord(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		ctx, key, request := t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour)
+		verdict := func(operator string) idempotency.Resolution {
+			return idempotency.Resolution{Operator: operator, Reason: "no charge", TTL: time.Hour}
+		}
+		old := testservice.MustClaim(t, store, key, request).(idempotency.Checkpointer)
+		record := testservice.RedisKeys(t, client, "")[0]
+		_, err := old.Checkpoint(ctx, "charge", []byte("old"))
+		require.NoError(t, err)
+		lapse := func() idempotency.Entry {
+			require.NoError(t, client.PExpire(ctx, record, 59*time.Minute).Err())
+			return testservice.MustInspect(t, store, key)
+		}
+		require.NoError(t, store.Resolve(ctx, lapse(), verdict("bob")))
+		require.Equal(t, "bob", testservice.MustInspect(t, store, key).Resolved.Operator)
+		require.NoError(t, client.Del(ctx, record).Err())
+
+		request.Fingerprint[0]++
+		testservice.MustClaim(t, store, key, request)
+		entry := lapse()
+		require.Equal(t, idempotency.StateAbandoned, entry.State)
+		require.Nil(t, entry.Resolved)
+		require.NoError(t, store.Resolve(ctx, entry, verdict("carol")))
+		entry = testservice.MustInspect(t, store, key)
+		require.Equal(t, "carol", entry.Resolved.Operator)
+		require.Empty(t, entry.Steps)
+		require.NoError(t, client.Del(ctx, record).Err())
+
+		request.Fingerprint[0]++
+		claim := testservice.MustClaim(t, store, key, request)
+		require.NoError(t, claim.Complete(ctx, testservice.BodyOf(3), time.Hour))
+		require.Nil(t, testservice.MustInspect(t, store, key).Resolved)
+	})
+}
+
+// A damaged resolution is told as damage. The operation goes on: no request reads who has resolved it.
+func TestRedisDamagedResolution(t *testing.T) {
+	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {
+		store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+		ctx, key := t.Context(), testservice.NumberedKey(1)
+		testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
+		record := testservice.RedisKeys(t, client, "")[0]
+		require.NoError(t, client.PExpire(ctx, record, 59*time.Minute).Err())
+		resolution := idempotency.Resolution{Operator: "bob", TTL: time.Hour}
+		require.NoError(t, store.Resolve(ctx, testservice.MustInspect(t, store, key), resolution))
+		require.NoError(t, client.HSet(ctx, record+":steps", " resolved", "resolved/2").Err())
+		entry, err := store.Inspect(ctx, key)
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.Equal(t, idempotency.StateReleased, entry.State)
+		require.Nil(t, entry.Resolved)
+		claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
+		require.NoError(t, claim.Complete(ctx, testservice.BodyOf(3), time.Hour))
+		require.Equal(t, testservice.BodyOf(3).Body, testservice.MustRead(t, store, key).Response.Body)
+	})
+}
+
 // The expiry of a running record tells the age of its lease.
 func TestRedisLeaseIsToldByTheExpiry(t *testing.T) {
 	testservice.OnRealAndMiniredis(t, func(t *testing.T, client *redis.Client) {

@@ -145,3 +145,58 @@ func (s notingStore) Inspect(ctx context.Context, key idempotency.Key) (idempote
 	noted.Note, entry.Note, entry.Response = "forged", "forged", &noted
 	return entry, err
 }
+
+// A resolution is shown as it was sealed, and nothing that somebody else has put in its place.
+func TestForgedResolutions(t *testing.T) {
+	t.Parallel()
+	ctx, opts := t.Context(), testservice.Sealing("new", "old")
+	inner := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	store := testservice.MustSeal(t, inner, opts)
+	abandoned := func(n int) idempotency.Key {
+		key, request := testservice.NumberedKey(n), testservice.AttemptFor(time.Hour)
+		request.Lease = time.Millisecond
+		testservice.MustClaim(t, store, key, request)
+		testservice.Until(t, func() bool { return testservice.MustInspect(t, store, key).State == idempotency.StateAbandoned })
+		return key
+	}
+	at := time.Date(2026, 11, 21, 10, 5, 29, 0, time.UTC)
+	genuine := abandoned(0)
+	resolution := idempotency.Resolution{Operator: "alice", Reason: "case 17", At: at, TTL: time.Hour}
+	require.NoError(t, store.Resolve(ctx, testservice.MustInspect(t, store, genuine), resolution))
+	want := &idempotency.Resolved{Attempt: 1, At: at, Operator: "alice", Reason: "case 17"}
+	stored := testservice.MustInspect(t, inner, genuine).Resolved
+	require.NotContains(t, stored.Operator+stored.Reason, "alice")
+	require.NotContains(t, stored.Operator+stored.Reason, "case 17")
+	require.Equal(t, want, testservice.MustInspect(t, store, genuine).Resolved)
+	require.Equal(t, want, testservice.MustInspect(t, testservice.MustSeal(t, inner, testservice.Sealing("old", "new")), genuine).Resolved)
+	require.Nil(t, testservice.MustInspect(t, testservice.MustSeal(t, inner, testservice.Sealing("old")), genuine).Resolved)
+	testservice.MustClaim(t, store, genuine, testservice.AttemptFor(time.Hour))
+	require.Equal(t, want, testservice.MustInspect(t, store, genuine).Resolved, "of an earlier attempt")
+
+	for name, forged := range map[string]struct {
+		operator, reason string
+		inTheClear       bool // shown where AllowClear is set
+	}{
+		"of another operation":   {stored.Operator, stored.Reason, false},
+		"cut":                    {stored.Operator, stored.Reason[1:], false},
+		"nothing that is sealed": {stored.Operator, "", false},
+		"of an unknown key":      {":sealed/1 none", stored.Reason, false},
+		"in the clear":           {"mallory", "so be it", true},
+		"of nobody":              {"", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := abandoned(1 + len(testservice.MustList(t, inner).Entries))
+			forgery := idempotency.Resolution{Operator: forged.operator, Reason: forged.reason, At: at, TTL: time.Hour}
+			require.NoError(t, inner.Resolve(ctx, testservice.MustInspect(t, inner, key), forgery))
+			entry := testservice.MustInspect(t, store, key)
+			require.Equal(t, idempotency.StateReleased, entry.State)
+			require.Nil(t, entry.Resolved)
+			lenient := testservice.MustInspect(t, testservice.MustSeal(t, inner, allowingClear(opts)), key).Resolved
+			if forged.inTheClear {
+				require.Equal(t, &idempotency.Resolved{Attempt: 1, At: at, Operator: forged.operator, Reason: forged.reason}, lenient)
+				return
+			}
+			require.Nil(t, lenient)
+		})
+	}
+}

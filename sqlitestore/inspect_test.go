@@ -288,12 +288,15 @@ func TestChangeWhatHasChanged(t *testing.T) {
 	}
 }
 
-// A file that is nearly full refuses an answer or a note, and nothing is changed.
+// A file that is full refuses a resolution that needs room, and nothing is changed. It takes one that needs none.
 func TestNoRoomForTheResolution(t *testing.T) {
 	t.Parallel()
 	clock := newClock()
 	store := open(t, newPath(t), sqlitestore.Options{MaxBytes: 1 << 20}.At(clock.now))
 	begun(t, store, "key")
+	_, claim := begun(t, store, "with steps")
+	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 1000))
+	require.NoError(t, err)
 	clock.step(2 * request.Lease)
 	entry := inspected(t, store, "key")
 	large := idempotency.Resolution{Response: &idempotency.Response{Body: make([]byte, 1<<20)}, TTL: time.Hour}
@@ -309,6 +312,8 @@ func TestNoRoomForTheResolution(t *testing.T) {
 	}
 	require.ErrorIs(t, store.Resolve(t.Context(), entry, notHappened), idempotency.ErrStoreFull)
 	require.Equal(t, entry, inspected(t, store, "key"))
+	require.NoError(t, store.Resolve(t.Context(), inspected(t, store, "with steps"), happened))
+	require.Equal(t, idempotency.StateCompleted, inspected(t, store, "with steps").State)
 	require.NoError(t, store.Forget(t.Context(), entry))
 }
 

@@ -57,8 +57,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-step-overwritten", broken: "The last result of a step counts, and not the first one.",
 	file: "store_memory.go",
-	from: "	if stored, ok := steps.data[name]; ok {\n",
-	to:   "	if stored, ok := steps.data[name]; ok && stored == nil {\n",
+	from: "	if stored, ok := extra.checkpoints[name]; ok {\n",
+	to:   "	if stored, ok := extra.checkpoints[name]; ok && stored == nil {\n",
 	test: "TestMemoryStoreKeepsSteps/steps/first result",
 }, {
 	name: "memory-step-without-owner", broken: "An owner that was overtaken stores results of steps.",
@@ -75,8 +75,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
 	file: "store_memory.go",
-	from: "	if steps, ok := sh.steps[held]; ok {\n		delete(sh.steps, held)\n		sh.steps[next] = steps\n",
-	to:   "	if _, ok := sh.steps[held]; ok {\n		delete(sh.steps, held)\n",
+	from: "	if extra, ok := sh.extras[held]; ok {\n		delete(sh.extras, held)\n		sh.extras[next] = extra\n",
+	to:   "	if _, ok := sh.extras[held]; ok {\n		delete(sh.extras, held)\n",
 	test: "TestMemoryStoreKeepsSteps/steps/next attempt",
 }, {
 	name: "redis-step-overwritten", broken: "The last result of a step counts, and not the first one.",
