@@ -276,6 +276,7 @@ const (
 	resolvedMagic       = "resolved/1"
 	resolvedHappened    = "happened"
 	resolvedNotHappened = "not-happened"
+	resolvedTime        = "2006-01-02T15:04:05.000000Z" // of one length, so that records of one kind have one size
 )
 
 // MarshalBinary returns the stored form of r. It never fails.
@@ -285,7 +286,7 @@ func (r Resolved) MarshalBinary() ([]byte, error) {
 		what = resolvedHappened
 	}
 	return fmt.Appendf(nil, "%s %s attempt=%d at=%s operator=%d\n%s\n%s", resolvedMagic, what, r.Attempt,
-		r.At.UTC().Format(time.RFC3339Nano), len(r.Operator), r.Operator, r.Reason), nil
+		r.At.UTC().Format(resolvedTime), len(r.Operator), r.Operator, r.Reason), nil
 }
 
 // UnmarshalBinary sets r to what has the stored form data. The error wraps [ErrRecordInvalid] if data is damaged, or was
@@ -296,7 +297,7 @@ func (r *Resolved) UnmarshalBinary(data []byte) error {
 	magic, what := string(line.Next("")), string(line.Next(""))
 	attempt, at := line.Number("attempt="), string(line.Next("at="))
 	operator := line.Number("operator=")
-	when, err := time.Parse(time.RFC3339Nano, at)
+	when, err := time.Parse(resolvedTime, at)
 	ok := line.OK && err == nil && len(line.Rest) == 0 && magic == resolvedMagic && attempt <= math.MaxInt32 &&
 		(what == resolvedHappened || what == resolvedNotHappened) && operator < int64(len(rest)) && rest[operator] == '\n'
 	if !ok {

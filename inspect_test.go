@@ -185,7 +185,7 @@ func TestStoredResolution(t *testing.T) {
 		"resolved/1 happened attempt=2147483647 at=2026-11-21T10:05:29.123456Z operator=0\n\n": {
 			Happened: true, Attempt: 2147483647, At: at,
 		},
-		"resolved/1 happened attempt=2 at=2026-11-21T10:05:29Z operator=4\n\n\x00\xff \n\n\x00": {
+		"resolved/1 happened attempt=2 at=2026-11-21T10:05:29.000000Z operator=4\n\n\x00\xff \n\n\x00": {
 			Happened: true, Attempt: 2, At: at.Truncate(time.Second), Operator: "\n\x00\xff ", Reason: "\n\x00",
 		},
 	} {
@@ -200,7 +200,7 @@ func TestStoredResolution(t *testing.T) {
 
 func TestDamagedResolution(t *testing.T) {
 	t.Parallel()
-	whole := "resolved/1 happened attempt=1 at=2026-11-21T10:05:29Z operator=3\nbob\n"
+	whole := "resolved/1 happened attempt=1 at=2026-11-21T10:05:29.000000Z operator=3\nbob\n"
 	require.NoError(t, new(idempotency.Resolved).UnmarshalBinary([]byte(whole)))
 	for cut := range len(whole) {
 		require.ErrorIs(t, new(idempotency.Resolved).UnmarshalBinary([]byte(whole[:cut])), idempotency.ErrRecordInvalid, whole[:cut])
