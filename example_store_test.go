@@ -347,3 +347,16 @@ func ExampleResolver() {
 	fmt.Println(ok)
 	// Output: true
 }
+
+// A wrapper that only counts is no Resolver. The store behind it is.
+func ExampleAs() {
+	store := &counted{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	_, direct := idempotency.Store(store).(idempotency.Resolver)
+	resolver, found := idempotency.As[idempotency.Resolver](store)
+	fmt.Println(direct, found)
+	_, err := resolver.Inspect(context.Background(), idempotency.Key{ID: "k"})
+	fmt.Println(err)
+	// Output:
+	// false true
+	// idempotency: no record of the key
+}

@@ -70,11 +70,16 @@ func (c *Console) tell(v *visit, e idempotency.Entry, damaged bool) *story {
 	s.Reused, s.Reuses = len(reuses), reuses[:min(len(reuses), reusesShown)]
 	s.Resolvable = c.resolver != nil && !damaged && e.State == idempotency.StateAbandoned
 	s.Forgettable = e.State != "" && e.State != idempotency.StateRunning
+	if r := e.Resolved; r != nil && strings.HasPrefix(r.Operator, sealMark) {
+		hidden := *r
+		hidden.Operator, hidden.Reason = "sealed: only the service can open the name and the reason", ""
+		s.Resolved = &hidden
+	}
 	resp := e.Response
 	if resp == nil {
 		return s
 	}
-	s.Sealed = strings.HasPrefix(string(resp.Header), ":sealed/")
+	s.Sealed = strings.HasPrefix(string(resp.Header), sealMark)
 	if v.shows {
 		s.Header, s.Trailer = linesOf(resp.Header), linesOf(resp.Trailer)
 		s.Cut = len(resp.Body) > mostBody
@@ -82,6 +87,9 @@ func (c *Console) tell(v *visit, e idempotency.Entry, damaged bool) *story {
 	}
 	return s
 }
+
+// sealMark begins what a store of package seal has stored: the header of an answer, and the operator of a resolution.
+const sealMark = ":sealed/"
 
 // linesOf returns the lines of a header, which are visible as they are stored, unless somebody else has stored them.
 func linesOf(fields idempotency.Fields) string {
