@@ -69,7 +69,7 @@ var ofResolutions = []mutant{{
 }, {
 	name: "seal-resolution-of-another", broken: "A sealed resolution of one operation can be put beside another.",
 	file: "seal/inspect.go",
-	from: "	b = append(b, of.digest[:]...)\n",
+	from: "	b = append(b, of.digest[:]...)\n	b = append(b, of.fingerprint[:]...)\n",
 	to:   "",
 	test: "TestForgedResolutions",
 }, {
