@@ -360,3 +360,16 @@ func ExampleAs() {
 	// false true
 	// idempotency: no record of the key
 }
+
+// New reports the faults of the store's options together with its own.
+func ExampleValidator() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: -1})
+	_, isValidator := idempotency.Store(store).(idempotency.Validator)
+	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{MaxBody: -1})
+	fmt.Println(isValidator)
+	fmt.Println(err)
+	// Output:
+	// true
+	// idempotency: MaxBytes -1 is negative
+	// idempotency: MaxBody -1 is negative
+}
