@@ -19,6 +19,7 @@ type Operator struct {
 	began    time.Time
 	answers  map[string]string // of operations that have happened, as it says
 	attempts map[string]int    // their last attempts
+	resolved map[string]idempotency.Resolved
 	released int
 }
 
@@ -26,6 +27,7 @@ type Operator struct {
 func NewOperator(store idempotency.Resolver) *Operator {
 	return &Operator{
 		store: store, began: time.Now(), answers: make(map[string]string), attempts: make(map[string]int),
+		resolved: make(map[string]idempotency.Resolved),
 	}
 }
 
@@ -69,7 +71,7 @@ func (o *Operator) resolve(ctx context.Context, key idempotency.Key) (idempotenc
 	case err != nil || entry.State != idempotency.StateAbandoned:
 		return entry.State, err
 	}
-	resolution := idempotency.Resolution{Operator: "operator", Reason: "at random", TTL: Request.TTL}
+	resolution := idempotency.Resolution{Operator: "operator", Reason: "at random", At: time.Now(), TTL: Request.TTL}
 	answer := fmt.Sprintf("operator-%s-%d", key.ID, entry.Attempt)
 	if rand.N(2) == 0 {
 		resolution.Response = &idempotency.Response{Status: 201, Body: []byte(answer)}
@@ -80,17 +82,35 @@ func (o *Operator) resolve(ctx context.Context, key idempotency.Key) (idempotenc
 		return entry.State, err
 	case resolution.Response != nil:
 		o.answers[key.ID], o.attempts[key.ID] = answer, entry.Attempt
+		o.resolved[key.ID] = resolution.Resolved(entry)
 	default:
 		o.released++
+		o.resolved[key.ID] = resolution.Resolved(entry)
 	}
 	return entry.State, nil
 }
 
+// forgotten returns an error if a record does not say any more how the operator has resolved its operation last, whatever
+// has become of it since.
+func (o *Operator) forgotten(ctx context.Context) error {
+	var faults []error
+	for id, want := range o.resolved {
+		entry, err := o.store.Inspect(ctx, keyOf(id))
+		switch {
+		case err != nil:
+			faults = append(faults, err)
+		case entry.Resolved == nil || *entry.Resolved != want:
+			faults = append(faults, fmt.Errorf("%s was resolved as %+v, and the record says %+v", id, want, entry.Resolved))
+		}
+	}
+	return errors.Join(faults...)
+}
+
 // Explain tells said what the operator has answered, and explains the rest as said does. It also returns an error if an
-// operation ran after the operator had said that it had happened.
+// operation ran after the operator had said that it had happened, or if a record does not say how it was resolved.
 func (o *Operator) Explain(ctx context.Context, said *Operations, effects string) (repeated int, err error) {
 	attempts, err := readAttempts(effects)
-	faults := []error{err}
+	faults := []error{err, o.forgotten(ctx)}
 	for id, answer := range o.answers {
 		faults = append(faults, said.answers.hears(id, answer))
 		said.unseen[id] = true
