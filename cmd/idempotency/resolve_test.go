@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/testservice"
 	"github.com/idempotency-go/idempotency/seal"
 )
 
@@ -81,7 +80,9 @@ func TestResolveAsHappened(t *testing.T) {
 			require.Regexp(t, `(?m)^  reason +case 17$`, string(said), name)
 			require.Contains(t, string(said), `msg="idempotency: happened" operation=`+key.OperationID().String(), name)
 			require.Contains(t, string(said), "operator="+test.by+` reason="case 17"`, name)
-			resolved := testservice.MustInspect(t, store, key).Resolved
+			entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
+			require.NoError(t, err)
+			resolved := entry.Resolved
 			require.NotNil(t, resolved, name)
 			require.WithinDuration(t, time.Now(), resolved.At, time.Minute, name)
 			resolved.At = time.Time{}
