@@ -93,7 +93,7 @@ func situations() []situation {
 		{name: "overloaded", setup: opts(idempotency.Options{MaxBody: 512, MaxBodies: 512}), beside: "k-2",
 			status: 201, code: "overloaded"},
 		{name: "quota", sent: 4, status: 429, code: "quota-exceeded", setup: func(s *testservice.Setup) {
-			s.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 1})
+			s.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxUserBytes: 321})
 		}},
 		{name: "store down", sent: again, status: 201, code: "store-unavailable",
 			setup: spied(func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(1, testservice.ErrDown) })},

@@ -82,7 +82,7 @@ func TestOverriddenMethod(t *testing.T) {
 	lenient := start(t, upstream.URL, append(asHeader, "-store", "memory:")...)
 	strict := start(t, upstream.URL, append(asHeader, "-store", "memory:", "-required")...)
 	override := func(value string) request { return with("X-Http-Method-Override", value) }
-	key := keyed("k")
+	key, reused := keyed("k"), keyed("reused")
 	for name, test := range map[string]struct {
 		proxy   *process
 		changes []request
@@ -100,12 +100,12 @@ func TestOverriddenMethod(t *testing.T) {
 		"with a key":                  {lenient, []request{method("PUT"), override("POST"), key}, 400},
 		"without one":                 {lenient, []request{method("PUT"), override("POST")}, 201},
 		"a guarded request":           {strict, []request{override("PATCH"), key}, 201},
-		"the same, another method":    {strict, []request{override("DELETE"), key}, 409},
-		"the same, none":              {strict, []request{method("POST"), key}, 409},
+		"the same, another method":    {strict, []request{override("DELETE"), reused}, 409},
+		"the same, none":              {strict, []request{method("POST"), reused}, 409},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.status == 409 { // whatever comes first, the key is another request's
-				test.proxy.post("/overridden", "x", as("alice"), override("PATCH"), key)
+				test.proxy.post("/overridden", "x", as("alice"), override("PATCH"), reused)
 			}
 			ran := upstream.count()
 			got := test.proxy.post("/overridden", "x", append(test.changes, as("alice"))...)

@@ -77,7 +77,7 @@ func openFile(open func(file string) (fileStore, error)) (*Target, error) {
 const copyInSQLite = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)
 	INSERT INTO idempotency_records
 	SELECT CAST(unhex(printf('%014x', i * (0xffffffffffffff / ?2))) || randomblob(25) AS BLOB), user_id, endpoint, key, attempt,
-		fingerprint, token, created, lease, ?3, response, steps
+		fingerprint, token, created, lease, ?3, response, steps, resolved
 	FROM n, (SELECT * FROM idempotency_records WHERE digest = ?1)`
 
 func openPostgres(connections int) (*Target, error) {
@@ -123,7 +123,7 @@ func openDatabase(connections int, open func(*pgxpool.Pool) idempotency.Store) (
 const copyInPostgres = `INSERT INTO idempotency_records
 	SELECT sha256(uuid_send(gen_random_uuid())), user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until,
 		$3::timestamptz, date_bin('1 minute', $3::timestamptz, 'epoch'), completed_at, status, header, trailer, body, note,
-		replays, step_names, step_results
+		replays, step_names, step_results, resolved
 	FROM generate_series(1, $2::integer), (SELECT * FROM idempotency_records WHERE digest = $1::bytea) original`
 
 func openMariaDB(connections int) (*Target, error) {
@@ -167,5 +167,5 @@ func openServer(connections int, open func(*sql.DB) idempotency.Store) (*Target,
 // The sequence engine of MariaDB counts to the largest number of records.
 const copyInMariaDB = "INSERT INTO idempotency_records " +
 	"SELECT concat(unhex(lpad(hex(seq * (0xffffffffffffff DIV ?)), 14, '0')), random_bytes(25)), user_id, endpoint, `key`, attempt, " +
-	"fingerprint, token, created, lease, ?, response, answer_size, steps " +
+	"fingerprint, token, created, lease, ?, response, answer_size, steps, resolved " +
 	"FROM seq_1_to_10000000, (SELECT * FROM idempotency_records WHERE digest = ?) original WHERE seq <= ?"
