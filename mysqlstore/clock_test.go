@@ -62,7 +62,7 @@ func TestLeasesCountFromAfterAWait(t *testing.T) {
 		prepare func(t *testing.T, store idempotency.Store) idempotency.Claim
 		step    func(ctx context.Context, store idempotency.Store, claim idempotency.Claim) error
 	}{
-		"claim of a free key": {"INSERT INTO %s SELECT ?, '', '', '', 1, '', '', 0, 0, 0, NULL, NULL, NULL",
+		"claim of a free key": {"INSERT INTO %s SELECT ?, '', '', '', 1, '', '', 0, 0, 0, NULL, NULL, NULL, NULL",
 			func(*testing.T, idempotency.Store) idempotency.Claim { return nil }, claim(short)},
 		"claim of a released key": {"SELECT 1 FROM %s WHERE digest = ? FOR UPDATE",
 			func(t *testing.T, store idempotency.Store) idempotency.Claim {

@@ -24,7 +24,7 @@ func TestMaintain(t *testing.T) {
 	db := pool(t, servertest.MariaDB(t).DSN())
 	store, table := newStore(t, db)
 	const records = 1001 // in several batches
-	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL "+
+	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL "+
 		"FROM seq_1_to_1001")
 	require.Equal(t, records, one[int](t, db, "SELECT COUNT(*) FROM "+table))
 	completed(t, store, "key")
@@ -65,7 +65,7 @@ func TestMaintainPassesByWhatIsLocked(t *testing.T) {
 			t.Parallel()
 			store, table := newStore(t, db)
 			execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
-				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL FROM seq_1_to_500")
+				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL, NULL FROM seq_1_to_500")
 			locker, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 			require.NoError(t, err)
 			defer locker.Rollback()

@@ -290,7 +290,7 @@ func TestTableIsFull(t *testing.T) {
 	db := pool(t, m.DSN())
 	opts := newOptions()
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
-	execute(t, db, "ALTER TABLE "+opts.Table+" MODIFY response VARBINARY(1000), MODIFY steps BINARY(1), "+
+	execute(t, db, "ALTER TABLE "+opts.Table+" MODIFY response VARBINARY(1000), MODIFY steps BINARY(1), MODIFY resolved BINARY(1), "+
 		"MODIFY user_id VARCHAR(100), MODIFY endpoint VARCHAR(100), MODIFY `key` VARCHAR(100), ENGINE = MEMORY, MAX_ROWS = 10")
 	execute(t, db, "SET GLOBAL max_heap_table_size = 16384")
 	store := mysqlstore.New(db, opts)

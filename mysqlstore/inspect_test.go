@@ -358,7 +358,7 @@ func TestUnreadableRecords(t *testing.T) {
 		if entry.State == idempotency.StateCompleted && i%2 == 1 {
 			require.NoError(t, w.store.Forget(ctx, entry), damage)
 			execute(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('"+damage+"', 256)), '', '', '', -1, '', '', 0, NULL, "+
-				"9223372036854775807, NULL, NULL, NULL")
+				"9223372036854775807, NULL, NULL, NULL, NULL")
 		}
 	}
 }
