@@ -25,9 +25,16 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
+// Guard is what guards handlers: the Middleware of package idempotency, or the one of package upload.
+type Guard interface {
+	Handler(next http.Handler) http.Handler
+}
+
+var _ Guard = (*idempotency.Middleware)(nil)
+
 // Middleware returns a middleware of echo that guards handlers with idem. Refusals are written by the ErrorHandler of
 // idem, not by that of echo.
-func Middleware(idem *idempotency.Middleware) echo.MiddlewareFunc {
+func Middleware(idem Guard) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			guarded, answered, outer, request := false, false, c.Response(), carrying(c)

@@ -85,8 +85,9 @@ func (d digests) checks() (all []check) {
 
 // body verifies what is read of it.
 type body struct {
-	sent   io.Reader
-	checks []check
+	sent    io.Reader
+	checks  []check
+	onFault func() // is called when the body turns out to be wrong
 
 	reading sync.Mutex
 	ended   atomic.Pointer[error] // nil: it has not
@@ -110,6 +111,9 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		b.ended.Store(&err)
+		if err != io.EOF {
+			b.onFault()
+		}
 	}
 	return n, err
 }

@@ -23,10 +23,10 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Middleware is an [idempotency.Middleware] that does not hold bodies in memory if they have a digest. It also
-// has Shutdown of [idempotency.Middleware]: call it before the program ends.
+// Middleware guards handlers as an [idempotency.Middleware] does, but does not hold bodies in memory if they have a digest.
+// The adapters for echo and gin take it, too.
 type Middleware struct {
-	*idempotency.Middleware
+	idem   *idempotency.Middleware // unexported, because its own Handler verifies no body
 	refuse func(http.ResponseWriter, *http.Request, *idempotency.Error)
 }
 
@@ -52,7 +52,7 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{Middleware: idem, refuse: opts.ErrorHandler}
+	m := &Middleware{idem: idem, refuse: opts.ErrorHandler}
 	if m.refuse == nil {
 		m.refuse = idempotency.WriteProblem
 	}
@@ -65,6 +65,9 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 	return m, nil
 }
 
+// Shutdown does what Shutdown of [idempotency.Middleware] does. Call it before the program ends.
+func (m *Middleware) Shutdown(ctx context.Context) error { return m.idem.Shutdown(ctx) }
+
 // Handler guards next, as Handler of [idempotency.Middleware] does. It changes two things if a guarded request has a
 // Content-Digest with sha-256 or sha-512:
 //
@@ -76,25 +79,24 @@ func New(store idempotency.Store, user idempotency.UserFunc, opts idempotency.Op
 //     body, the operation is released, unless next has decided [idempotency.Unknown].
 //
 // A client that falls silent in the middle holds the key until a read fails: set ReadTimeout of the server, or a read
-// deadline by [http.ResponseController]. With a transactional store, the transaction is open for as long as the body takes:
-// read it first, and see IdleTimeout of pgxstore.Options. A retry sends the whole body again; there is no resuming.
+// deadline by [http.ResponseController]. It holds no connection of the store: the lease is renewed from time to time. A retry
+// sends the whole body again; there is no resuming.
 //
 // A field that cannot be read is refused with 400 body-invalid. A digest in a trailer is not looked at. A request without a
 // digest is read into memory, up to MaxBody. So a key that came with a digest must come with the same one again.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
-	guarded := m.Middleware.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	guarded := m.idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		u, _ := r.Context().Value(key{}).(*upload)
 		if u == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
-		full, body := u.restored(r)
-		defer func() { r.MultipartForm = full.MultipartForm }() // so that the server removes its files
 		if _, ok := idempotency.FromContext(r.Context()); !ok { // it has no key
-			full.Body = u.sent.Body
-			next.ServeHTTP(w, full)
+			next.ServeHTTP(w, u.sent)
 			return
 		}
+		full, body := u.restored(r)
+		defer func() { u.sent.MultipartForm = full.MultipartForm }() // so that the server removes its files
 		m.serve(next, w, full, body)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -103,9 +105,7 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 			guarded.ServeHTTP(w, r)
 			return
 		}
-		empty := (&upload{r, d}).emptied()
-		defer func() { r.MultipartForm = empty.MultipartForm }()
-		guarded.ServeHTTP(w, empty)
+		guarded.ServeHTTP(w, (&upload{r, d}).emptied())
 	})
 }
 
@@ -182,5 +182,11 @@ func (u *upload) restored(r *http.Request) (*http.Request, *body) {
 	b := &body{sent: u.sent.Body, checks: u.digests.checks()}
 	r = r.WithContext(context.WithValue(r.Context(), key{}, nil)) // for a middleware inside
 	r.Body, r.ContentLength = b, u.sent.ContentLength
+	ctx := r.Context()
+	b.onFault = func() { // at once, so that an adapter that looks at the handler's answer finds a verdict
+		if _, decided := idempotency.Decided(ctx); !decided {
+			idempotency.Decide(ctx, idempotency.Release)
+		}
+	}
 	return r, b
 }

@@ -362,6 +362,19 @@ func TestFormIsRemoved(t *testing.T) {
 	_, err = io.WriteString(part, large)
 	require.NoError(t, err)
 	require.NoError(t, form.Close())
+	for name, key := range map[string]testservice.Edit{
+		"guarded": testservice.WithHeader("Idempotency-Key", "1"),
+		"no key":  func(r *http.Request) { r.Header.Del("Idempotency-Key") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			removesForm(t, body.String(), form.FormDataContentType(), key)
+		})
+	}
+}
+
+func removesForm(t *testing.T, body, media string, key testservice.Edit) {
+	t.Helper()
 	files := make(chan string, 1)
 	s := serve(t, idempotency.Options{}, func(_ http.ResponseWriter, r *http.Request) {
 		err := r.ParseMultipartForm(0) // all of it goes to the disk
@@ -378,8 +391,7 @@ func TestFormIsRemoved(t *testing.T) {
 			assert.NoError(t, r.MultipartForm.RemoveAll()) // as the server does
 		})
 	})
-	got := s.do("1", sha(body.String()), strings.NewReader(body.String()),
-		testservice.WithHeader("Content-Type", form.FormDataContentType()))
+	got := s.do("1", sha(body), strings.NewReader(body), testservice.WithHeader("Content-Type", media), key)
 	require.Equal(t, http.StatusOK, got.Status, got.Body)
 	require.NoFileExists(t, <-files)
 }

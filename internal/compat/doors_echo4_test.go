@@ -12,14 +12,13 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/echo4idempotency"
 )
 
 // echo4 is the door of echo v4.
 type echo4 struct {
 	door
-	mount func(*idempotency.Middleware) echo.MiddlewareFunc
+	mount func(echo4idempotency.Guard) echo.MiddlewareFunc
 }
 
 func echo4Door() door {
@@ -243,7 +242,7 @@ func TestEcho4GzipOfAnError(t *testing.T) {
 // Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.
 func TestEcho4WrapMiddleware(t *testing.T) {
 	t.Parallel()
-	d := &echo4{mount: func(m *idempotency.Middleware) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
+	d := &echo4{mount: func(m echo4idempotency.Guard) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
 	d.errors()
 	d.answers()
 	const missing, after = "c.File of a file that is missing", "return err after an answer"

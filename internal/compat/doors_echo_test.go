@@ -13,14 +13,13 @@ import (
 	"github.com/labstack/echo/v5/middleware"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/echoidempotency"
 )
 
 // echo5 is the door of echo v5.
 type echo5 struct {
 	door
-	mount func(*idempotency.Middleware) echo.MiddlewareFunc
+	mount func(echoidempotency.Guard) echo.MiddlewareFunc
 }
 
 func echoDoor() door {
@@ -244,7 +243,7 @@ func TestEchoGzipOfAnError(t *testing.T) {
 // Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.
 func TestEchoWrapMiddleware(t *testing.T) {
 	t.Parallel()
-	d := &echo5{mount: func(m *idempotency.Middleware) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
+	d := &echo5{mount: func(m echoidempotency.Guard) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
 	d.errors()
 	d.answers()
 	const missing, after = "c.File of a file that is missing", "return err after an answer"

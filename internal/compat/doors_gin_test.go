@@ -13,7 +13,6 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/gin-gonic/gin/render"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/ginidempotency"
 )
 
@@ -22,7 +21,7 @@ func init() { gin.SetMode(gin.ReleaseMode) }
 // ginFramework is the door of gin.
 type ginFramework struct {
 	door
-	mount func(*idempotency.Middleware) gin.HandlerFunc
+	mount func(ginidempotency.Guard) gin.HandlerFunc
 }
 
 func ginDoor() door {
@@ -264,7 +263,7 @@ func (d *ginFramework) add(k kind, name string, retry fate, l ginLayers, h func(
 // Without the adapter, an answer goes past the middleware: it is the unguarded one, and is not stored.
 func TestGinWrapped(t *testing.T) {
 	t.Parallel()
-	d := &ginFramework{mount: func(m *idempotency.Middleware) gin.HandlerFunc {
+	d := &ginFramework{mount: func(m ginidempotency.Guard) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				c.Request = r
