@@ -468,3 +468,18 @@ func TestSilentAfterTheDeadline(t *testing.T) {
 	})
 	require.Equal(t, http.StatusGatewayTimeout, s.send("1", sha(large), "other").Status)
 }
+
+// A handler that panics has an unknown outcome, also if it has found the body wrong: it may have acted before.
+func TestPanicAfterAWrongBody(t *testing.T) {
+	t.Parallel()
+	s := serve(t, idempotency.Options{Abandoned: idempotency.Refuse, Lease: time.Second}, func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		assert.Error(t, err)
+		panic(http.ErrAbortHandler)
+	})
+	require.Error(t, s.send("1", sha("a"), "b").Err)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.send("1", sha("a"), "a").Body, "#outcome-unknown")
+	}, 20*time.Second, 100*time.Millisecond)
+	require.EqualValues(t, 1, s.runs.Load())
+}
