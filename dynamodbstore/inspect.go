@@ -24,17 +24,11 @@ var _ idempotency.Resolver = (*Store)(nil)
 
 // Inspect implements [idempotency.Inspector]. It needs the permission dynamodb:GetItem, and no more.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return s.inspect(ctx, key.Digest(), &key)
+	return s.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
-func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	return s.inspect(ctx, digest, nil)
-}
-
-func (s *Store) inspect(
-	ctx context.Context, digest [sha256.Size]byte, key *idempotency.Key,
-) (entry idempotency.Entry, err error) {
+func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (entry idempotency.Entry, err error) {
 	if s.faults != nil {
 		return idempotency.Entry{}, s.faults
 	}
@@ -42,7 +36,7 @@ func (s *Store) inspect(
 	err = leases{s}.Change(ctx, func(changes sqlstore.Changes) error {
 		seen, err := changes.See(digest[:])
 		if err == nil {
-			entry, err = seen.Entry(digest, key)
+			entry, err = seen.Entry(digest)
 		}
 		return err
 	})
@@ -118,7 +112,7 @@ func (s *Store) scan(ctx context.Context, l *listing) (next bool, err error) {
 		ProjectionExpression: aws.String(listed), FilterExpression: aws.String(expiresName + " > :now"),
 		ExpressionAttributeValues: map[string]value{":now": number(l.now)}, Limit: aws.Int32(int32(min(page, l.left))),
 	}
-	if user := sqlstore.Printable(l.request.User); user != "" {
+	if user := sqlstore.EscapeName(l.request.User); user != "" {
 		in.FilterExpression = aws.String(*in.FilterExpression + " AND " + userName + " = :user")
 		in.ExpressionAttributeValues[":user"] = &types.AttributeValueMemberS{Value: user}
 	}

@@ -17,17 +17,11 @@ var _ idempotency.Resolver = (*Table)(nil)
 // node of a Galera cluster, has no such lock, and shows only what was committed. For the moment of the commit there is
 // neither the lock nor the record.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return t.inspect(ctx, key.Digest(), &key)
+	return t.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	return t.inspect(ctx, digest, nil)
-}
-
-func (t *Table) inspect(
-	ctx context.Context, digest [sha256.Size]byte, key *idempotency.Key,
-) (idempotency.Entry, error) {
 	if t.faults != nil {
 		return idempotency.Entry{}, t.faults
 	}
@@ -39,7 +33,7 @@ func (t *Table) inspect(
 	if err != nil {
 		return idempotency.Entry{Digest: digest}, failure("inspect", err)
 	}
-	entry, err := seen.Entry(digest, key)
+	entry, err := seen.Entry(digest)
 	return entry, failure("inspect", err)
 }
 

@@ -66,7 +66,7 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		states = append(states, string(state))
 	}
 	if request.User != "" { // whichever form the table has it in
-		user := sqlstore.Printable(request.User)
+		user := sqlstore.EscapeName(request.User)
 		users = append(users, user, digested(user))
 	}
 	after := []any{nil, nil, nil}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,15 +234,17 @@ func TestListByUser(t *testing.T) {
 		}
 		listing, err = table.List(ctx, idempotency.ListRequest{User: "a\x00b"})
 		require.NoError(t, err)
-		require.Len(t, listing.Entries, 2, "a name that PostgreSQL cannot hold")
+		require.Len(t, listing.Entries, 2, "a name that PostgreSQL cannot hold as it is")
 		for _, entry := range listing.Entries {
-			require.Zero(t, entry.Key)
-			_, err := table.InspectDigest(ctx, entry.Digest)
+			inspected, err := table.InspectDigest(ctx, entry.Digest)
 			require.NoError(t, err)
+			require.Equal(t, entry.Key, inspected.Key)
+			require.Contains(t, []string{"", "a\x00b"}, entry.Key.User)
 		}
 		users, err := table.LargestUsers(ctx, 10)
 		require.NoError(t, err)
 		require.Len(t, users, 6, "each form is counted for itself")
+		require.True(t, slices.ContainsFunc(users, func(u pgxstore.UserTotal) bool { return u.User == "a\x00b" }))
 	}
 }
 

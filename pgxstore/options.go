@@ -57,8 +57,8 @@ type Options struct {
 	// server is saved the work of changing it for each transaction.
 	IdleTimeout time.Duration
 
-	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 of each
-	// in hexadecimal. Records that are written from then on do not show the names, in the table, its backups and the log
+	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 in
+	// hexadecimal of what each would hold otherwise. Records that are written from then on do not show the names, in the table, its backups and the log
 	// of the server. Anybody who can guess a name can confirm it, because the digest has no key. Answers are stored as
 	// they are.
 	//

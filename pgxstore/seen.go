@@ -1,10 +1,11 @@
 package pgxstore
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -20,7 +21,7 @@ type seen struct {
 	asked  sqlstore.Names   // of the key
 
 	row         row
-	stored      [3]string
+	stored      sqlstore.Names
 	completedAt pgtype.Timestamptz
 	size        int64
 	state       string
@@ -53,7 +54,7 @@ func (s *seen) scan(from pgx.Row) error {
 		s.stored[i] = stored[i].String
 		_ = s.row.names[i].ScanBytes([]byte(stored[i].String)) // never fails
 	}
-	if s.key == nil && (keyFrom(s.digest, s.stored) != idempotency.Key{} || mayBeHidden(s.stored)) {
+	if _, shown := s.storedKey(); s.key == nil && (shown || areDigests(s.stored)) {
 		for i := range s.row.names {
 			s.row.names[i].form = equal
 		}
@@ -74,7 +75,7 @@ func (s *seen) entry() (idempotency.Entry, error) {
 	}
 	record, err := r.held(idempotency.Fingerprint{})
 	e := s.bare()
-	e.Key = s.storedKey()
+	e.Key, _ = s.storedKey()
 	copy(e.Fingerprint[:], r.fingerprint)
 	for i, name := range s.stepNames {
 		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: s.stepSizes[i]})
@@ -114,35 +115,21 @@ func (s *seen) reason() error {
 	}
 }
 
-// storedKey returns the key as far as the record shows it.
-func (s *seen) storedKey() idempotency.Key {
-	if s.key != nil && s.stored == [3]string(Options{}.names(*s.key)) {
-		return *s.key
+// storedKey returns the key of the record, if the names are not digests. Otherwise the key is empty, and shown is false.
+func (s *seen) storedKey() (key idempotency.Key, shown bool) {
+	key = s.stored.Key()
+	if key.Digest() != s.digest || sqlstore.NamesOf(key) != s.stored {
+		return idempotency.Key{}, false
 	}
-	return keyFrom(s.digest, s.stored)
+	return key, true
 }
 
-// keyFrom returns the key with a digest, if its names are stored as they are; else none.
-func keyFrom(digest [32]byte, stored [3]string) idempotency.Key {
-	key := idempotency.Key{User: stored[0], Endpoint: stored[1], ID: stored[2]}
-	if key.Digest() != digest {
-		return idempotency.Key{}
-	}
-	return key
-}
-
-// mayBeHidden reports whether names may be those of a key that they do not show: as digests, or because a name had
-// characters that PostgreSQL cannot hold.
-func mayBeHidden(stored [3]string) bool {
-	digests := true
-	for _, name := range stored {
-		if strings.Contains(name, "\uFFFD") {
-			return true
-		}
+// areDigests reports whether names may be those of a key that they do not show.
+func areDigests(stored sqlstore.Names) bool {
+	return !slices.ContainsFunc(stored[:], func(name string) bool {
 		sum, err := hex.DecodeString(name)
-		digests = digests && err == nil && len(sum) == 32
-	}
-	return digests
+		return err != nil || len(sum) != sha256.Size
+	})
 }
 
 // scanEntries reads what list.sql returns.
@@ -158,7 +145,7 @@ func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
 			}
 			s.digest = [32]byte(digest)
 			e := s.bare()
-			e.Key = s.storedKey()
+			e.Key, _ = s.storedKey()
 			e.Note = r.note.String
 			listing.Entries = append(listing.Entries, e)
 			return nil

@@ -6,11 +6,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // UserTotal is what the records of one user are together.
 type UserTotal struct {
-	// User is the user as the column user_id has it. With DigestNames that is the SHA-256 in hexadecimal.
+	// User is the user of the records. With DigestNames, User is the SHA-256 of the user in hexadecimal.
 	User string
 
 	idempotency.Total
@@ -28,6 +29,7 @@ func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal,
 		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // the rows have its error, too
 		var u UserTotal
 		_, err := pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
+			u.User = sqlstore.UnescapeName(u.User)
 			users = append(users, u)
 			return nil
 		})

@@ -19,24 +19,18 @@ var (
 // Inspect implements [idempotency.Inspector]. It does not wait for those who write. A [TxStore] also shows that it runs the
 // operation itself. Nobody sees what a transaction of another store or process runs.
 func (f *file) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	return f.inspect(ctx, key.Digest(), &key)
+	return f.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (f *file) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	return f.inspect(ctx, digest, nil)
-}
-
-func (f *file) inspect(
-	ctx context.Context, digest [sha256.Size]byte, key *idempotency.Key,
-) (idempotency.Entry, error) {
 	isRunning := f.running.has(digest[:]) // before it is read, or what ends in between would be neither
 	seen, err := f.readers.see(ctx, digest[:])
 	if err != nil {
 		return idempotency.Entry{Digest: digest}, failure("inspect", err)
 	}
 	seen.Now, seen.Locked = f.writer.micros(), isRunning
-	entry, err := seen.Entry(digest, key)
+	entry, err := seen.Entry(digest)
 	return entry, failure("inspect", err)
 }
 

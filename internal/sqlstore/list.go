@@ -103,7 +103,7 @@ func (l *Lister) statement(file string, request idempotency.ListRequest, now int
 	after := cmp.Or(request.After, &idempotency.Entry{})
 	return strings.NewReplacer("{table}", l.Table, "{whole}", l.Whole, "{apart}", l.Apart, "{answer_size}", l.AnswerSize,
 		"{user_id}", l.Name("user_id"), "{endpoint}", l.Name("endpoint"), "{key}", l.Name("`key`"),
-		"{user}", l.Text(Printable(request.User)), "{limit}", decimal(int64(cmp.Or(request.Limit, 100))),
+		"{user}", l.Text(EscapeName(request.User)), "{limit}", decimal(int64(cmp.Or(request.Limit, 100))),
 		"{now}", decimal(now), "{farthest}", decimal(now+math.MaxInt64/1000),
 		"{created}", decimal(after.Created.UnixMicro()), "{digest}", "x'"+hex.EncodeToString(after.Digest[:])+"'",
 		"{after_size}", decimal(after.Size),

@@ -4,26 +4,57 @@ import (
 	"bytes"
 	"crypto/rand"
 	"database/sql"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"net/http"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
 )
 
-// Names are user, endpoint and key, as people read them in the database. They show whose record it is.
+// Names are user, endpoint and key as the columns have them, for people to read. They show whose record it is.
 type Names [3]string
 
 // NamesOf returns the names of a key.
 func NamesOf(key idempotency.Key) Names {
-	return Names{Printable(key.User), Printable(key.Endpoint), Printable(key.ID)}
+	return Names{EscapeName(key.User), EscapeName(key.Endpoint), EscapeName(key.ID)}
 }
 
-// Printable returns s as text. The digest tells keys apart that become the same.
-func Printable(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+// Key returns the key whose names these are.
+func (n Names) Key() idempotency.Key {
+	return idempotency.Key{User: UnescapeName(n[0]), Endpoint: UnescapeName(n[1]), ID: UnescapeName(n[2])}
+}
+
+// EscapeName returns a name in the form that [idempotency.Fields] have: visible ASCII characters and spaces stand for
+// themselves, and the other bytes and the backslash are written as \xHH. Every database can store the result, whatever
+// its encoding and the encodings of its clients are, because all of them have these characters. Different names stay
+// different.
+func EscapeName(name string) string {
+	const digits = "0123456789abcdef"
+	var escaped []byte
+	done := 0
+	for i := range len(name) {
+		if c := name[i]; c < ' ' || c > '~' || c == '\\' {
+			escaped = append(append(escaped, name[done:i]...), '\\', 'x', digits[c>>4], digits[c&15])
+			done = i + 1
+		}
+	}
+	if done == 0 {
+		return name
+	}
+	return string(append(escaped, name[done:]...))
+}
+
+var escapedByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// UnescapeName returns the name that EscapeName has written. Whatever is no escape sequence stands for itself.
+func UnescapeName(escaped string) string {
+	return escapedByte.ReplaceAllStringFunc(escaped, func(sequence string) string {
+		b, _ := hex.DecodeString(sequence[2:]) // two digits
+		return string(b)
+	})
 }
 
 // Row is a record as it is stored, and the time when it was read. Anybody who can write to the database may have

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
@@ -21,9 +20,8 @@ type Seen struct {
 // keptSize returns how many bytes the response has, the checkpoints, and the resolution.
 func (s *Seen) keptSize() int { return len(s.Response.V) + len(s.Steps) + len(s.Resolved) }
 
-// Entry returns the entry of a digest. Key is nil if only the digest is known. The error wraps idempotency.ErrNoRecord or
-// idempotency.ErrRecordInvalid.
-func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotency.Entry, error) {
+// Entry returns the entry of a digest. The error wraps idempotency.ErrNoRecord or idempotency.ErrRecordInvalid.
+func (s *Seen) Entry(digest [sha256.Size]byte) (idempotency.Entry, error) {
 	switch {
 	case s.inTransaction():
 		return idempotency.Entry{Digest: digest, State: idempotency.StateRunning}, nil
@@ -33,7 +31,7 @@ func (s *Seen) Entry(digest [sha256.Size]byte, key *idempotency.Key) (idempotenc
 	e := s.shown(digest)
 	e.Size = s.NamesSize() + int64(s.keptSize())
 	var err error
-	if e.Key, err = s.key(digest, key); err != nil {
+	if e.Key, err = s.key(digest); err != nil {
 		return e, err
 	}
 	return e, s.showKept(&e)
@@ -73,19 +71,13 @@ func (r *Row) state() idempotency.State {
 	}
 }
 
-// key returns the key as far as the record shows it, if the record is that of the key that was asked for.
-func (r *Row) key(digest [sha256.Size]byte, asked *idempotency.Key) (idempotency.Key, error) {
-	named := idempotency.Key{User: r.Names[0], Endpoint: r.Names[1], ID: r.Names[2]}
-	switch {
-	case asked != nil && r.Names == NamesOf(*asked):
-		return *asked, nil
-	case asked == nil && named.Digest() == digest:
-		return named, nil
-	case asked == nil && strings.Contains(strings.Join(r.Names[:], ""), "\uFFFD"): // which Printable may have put there
-		return idempotency.Key{}, nil
-	default:
+// key returns the key of a record, if its names are those of the key with that digest.
+func (r *Row) key(digest [sha256.Size]byte) (idempotency.Key, error) {
+	key := r.Names.Key()
+	if key.Digest() != digest || NamesOf(key) != r.Names {
 		return idempotency.Key{}, Invalid("made for another key")
 	}
+	return key, nil
 }
 
 // showKept adds what is in the response or in the checkpoints, and how the operation was resolved.
@@ -133,7 +125,7 @@ func (s *Seen) refusal(asked idempotency.Entry) error {
 // Listed returns the entry of a listing, without what is in the response and in the checkpoints, and without the size.
 func (r *Row) Listed(digest [sha256.Size]byte) (idempotency.Entry, error) {
 	e := r.shown(digest)
-	e.Key, _ = r.key(digest, nil)
+	e.Key, _ = r.key(digest)
 	return e, r.checkValues(idempotency.Fingerprint{})
 }
 

@@ -11,7 +11,7 @@
 -- yet. So autovacuum begins when the table has a few thousand records, and a vacuum leaves the file as long as it is.
 CREATE TABLE IF NOT EXISTS {records} (
     digest         bytea       PRIMARY KEY, -- SHA-256 of user, endpoint and key
-    user_id        text        NOT NULL,    -- or SHA-256 digests in hexadecimal, as are endpoint and key then
+    user_id        text        NOT NULL,    -- in ASCII, or a SHA-256 digest in hexadecimal, as are endpoint and key
     endpoint       text        NOT NULL,
     key            text        NOT NULL,
     attempt        integer     NOT NULL,

@@ -12,7 +12,7 @@ END $form$;
 -- a key unique. Claims of one key take turns by an advisory lock instead, and look at all partitions.
 CREATE TABLE IF NOT EXISTS "idempotency_records" (
     digest       bytea       NOT NULL, -- SHA-256 of user, endpoint and key
-    user_id      text        NOT NULL, -- or SHA-256 digests in hexadecimal, as are endpoint and key then
+    user_id      text        NOT NULL, -- in ASCII, or a SHA-256 digest in hexadecimal, as are endpoint and key
     endpoint     text        NOT NULL,
     key          text        NOT NULL,
     attempt      integer     NOT NULL,

@@ -1,0 +1,516 @@
+// Package settingtest tells whether a store keeps its contract whatever a server, a session or a file is set to. Tests
+// change one setting, and run a whole round of the store.
+package settingtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// Subject is a store on a table of its own, which is empty.
+type Subject struct {
+	Store interface {
+		idempotency.Store
+		idempotency.Resolver
+	}
+
+	// Maintain deletes all records that have expired. Nil says that the store does so by itself.
+	Maintain func(ctx context.Context) error
+
+	// Records returns how many records the table has. A session with the usual settings counts them. Nil says that
+	// Maintain leaves records for some time.
+	Records func(ctx context.Context) (int, error)
+}
+
+// Names are users, endpoints and IDs of keys: each kind of name that some encoding, collation or mode takes for another
+// one or refuses.
+var Names = []string{
+	"alice", "ALICE", "alice ", "", " ", "0", "\u00e4", "a\u0308", "\u4e2d\u6587", "alice \U0001F600", "\u20ac\u0153",
+	"NULL", `\`, `\'`, "'", `"`, "`", "?", "$1", "%_", "a\x00b", "a\xffb", "\xf0\x9f\x98", "a\nb", "\u202e\u0130", `\x41`, "\\u0041",
+}
+
+const (
+	lease = time.Minute
+	ttl   = time.Hour
+	short = 20 * time.Millisecond // as a TTL: over soon
+	gone  = time.Microsecond      // as a lease or a TTL: over before the next step
+)
+
+// Round runs every method of the store on records in every state. The error names each part of the round in which the
+// store has not done what its contract says.
+func Round(ctx context.Context, s Subject) error {
+	r := &round{ctx: ctx, Subject: s}
+	parts := []struct {
+		name string
+		run  func() error
+	}{
+		{"names", r.useNames}, {"bodies", r.useBodies}, {"attempts", r.useAttempts}, {"takeover", r.takeOver},
+		{"restoration", r.restore}, {"crowd", r.claimAtOnce}, {"operator", r.operate}, {"listing", r.list},
+		{"expiry", r.expire},
+	}
+	var faults []error
+	for _, part := range parts {
+		if err := part.run(); err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", part.name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+type round struct {
+	Subject
+	ctx context.Context
+}
+
+// key returns a key that no other part of the round uses.
+func key(part, id string) idempotency.Key {
+	return idempotency.Key{User: "user " + part, Endpoint: "POST /payments", ID: id}
+}
+
+var fingerprint = idempotency.Fingerprint{1, 2, 3}
+
+// begin claims a key for an attempt with that number.
+func (r *round) begin(key idempotency.Key, request idempotency.ClaimRequest, attempt int) (idempotency.Claim, error) {
+	request.Fingerprint = fingerprint
+	record, claim, err := r.Store.Begin(r.ctx, key, request)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("Begin: %w", err)
+	case claim == nil:
+		return nil, fmt.Errorf("Begin: the key of attempt %d is taken: %+v", attempt, record)
+	case record.Attempt != attempt:
+		return nil, fmt.Errorf("Begin: attempt %d, not %d", record.Attempt, attempt)
+	}
+	if age := time.Since(record.Created); age < -ttl || age > ttl {
+		return nil, fmt.Errorf("Begin: the record was created at %s", record.Created)
+	}
+	return claim, nil
+}
+
+// usual is how a claim is asked for.
+var usual = idempotency.ClaimRequest{Lease: lease, TTL: ttl}
+
+func answerOf(body []byte) idempotency.Response {
+	const header = "Content-Type: text/plain\nX-Path: C:\\n\\'\"\n"
+	return idempotency.Response{Status: 201, Header: header, Body: body, Note: "it's done"}
+}
+
+// complete completes a claim, and expects its response to be replayed.
+func (r *round) complete(key idempotency.Key, claim idempotency.Claim, want idempotency.Response) error {
+	given := want.Clone()
+	if err := claim.Complete(r.ctx, given, ttl); err != nil {
+		return fmt.Errorf("Complete: %w", err)
+	}
+	return r.replay(key, want)
+}
+
+func (r *round) replay(key idempotency.Key, want idempotency.Response) error {
+	request := usual
+	request.Fingerprint, request.TakeOver = fingerprint, true
+	record, claim, err := r.Store.Begin(r.ctx, key, request)
+	switch {
+	case err != nil:
+		return fmt.Errorf("replay: %w", err)
+	case claim != nil:
+		return errors.New("replay: the operation would be executed again")
+	case record.Response == nil:
+		return fmt.Errorf("replay: no response in %+v", record)
+	case record.Fingerprint != fingerprint:
+		return fmt.Errorf("replay: another fingerprint: %x", record.Fingerprint)
+	}
+	got := *record.Response
+	if got.Status != want.Status || got.Header != want.Header || got.Trailer != want.Trailer ||
+		!bytes.Equal(got.Body, want.Body) || got.Omitted || got.Note != want.Note {
+		return fmt.Errorf("replay: %.200q, not %.200q", fmt.Sprint(got), fmt.Sprint(want))
+	}
+	return nil
+}
+
+// useNames completes an operation for each name, also for those that a server might take for equal.
+func (r *round) useNames() error {
+	var faults []error
+	for i, name := range Names {
+		err := r.useName(idempotency.Key{User: name, Endpoint: name, ID: name}, answerOf([]byte{byte(i)}))
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%q: %w", name, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (r *round) useName(key idempotency.Key, answer idempotency.Response) error {
+	claim, err := r.begin(key, usual, 1)
+	if err != nil {
+		return err
+	}
+	if err := r.complete(key, claim, answer); err != nil {
+		return err
+	}
+	entry, err := r.Store.Inspect(r.ctx, key)
+	if err != nil || entry.Key != key || entry.State != idempotency.StateCompleted {
+		return fmt.Errorf("Inspect: %+v, %v", entry, err)
+	}
+	byDigest, err := r.Store.InspectDigest(r.ctx, key.Digest())
+	if err != nil || byDigest.Key != key {
+		return fmt.Errorf("InspectDigest: %+v, %v", byDigest, err)
+	}
+	if key.User == "" {
+		return nil // stands for all users in a listing
+	}
+	listing, err := r.Store.List(r.ctx, idempotency.ListRequest{User: key.User})
+	if err != nil {
+		return fmt.Errorf("List: %w", err)
+	}
+	if !slices.ContainsFunc(listing.Entries, func(e idempotency.Entry) bool {
+		return e.Digest == key.Digest() && e.Key == key && e.Size == entry.Size
+	}) {
+		return fmt.Errorf("List of the user: %+v, not %+v", listing.Entries, entry)
+	}
+	return nil
+}
+
+// useBodies stores answers of any bytes.
+func (r *round) useBodies() error {
+	every := make([]byte, 1<<15)
+	for i := range every {
+		every[i] = byte(i * i >> 3)
+	}
+	for id, body := range map[string][]byte{"empty": {}, "zero": {0}, "every": every, "large": bytes.Repeat(every, 8)} {
+		key := key("bodies", id)
+		claim, err := r.begin(key, usual, 1)
+		if err == nil {
+			err = r.complete(key, claim, answerOf(body))
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// useAttempts stores results of steps, releases the claim, and completes the next attempt.
+func (r *round) useAttempts() error {
+	key := key("attempts", "1")
+	claim, err := r.begin(key, usual, 1)
+	if err != nil {
+		return err
+	}
+	steps := map[string][]byte{"charge": []byte("\x00'\\\xff"), "empty": {}}
+	if err := r.keepSteps(claim, steps, 1); err != nil {
+		return err
+	}
+	if err := claim.Extend(r.ctx, 2*lease); err != nil {
+		return fmt.Errorf("Extend: %w", err)
+	}
+	asked := usual
+	asked.Fingerprint = fingerprint
+	record, other, err := r.Store.Begin(r.ctx, key, asked)
+	if err != nil || other != nil || record.LeaseLeft <= lease || record.LeaseLeft > 2*lease {
+		return fmt.Errorf("Begin beside the owner: %+v, claimed %t, %v", record, other != nil, err)
+	}
+	if err := claim.Release(r.ctx, ttl); err != nil {
+		return fmt.Errorf("Release: %w", err)
+	}
+	if claim, err = r.begin(key, usual, 2); err != nil {
+		return err
+	}
+	steps["mail"] = []byte("1")
+	if err := r.keepSteps(claim, steps, 2); err != nil {
+		return err
+	}
+	return r.complete(key, claim, answerOf([]byte("1")))
+}
+
+// keepSteps stores those of the results that are not stored yet, and expects all to be there. Attempt says which one of
+// the attempts stores them: the result of the first one counts.
+func (r *round) keepSteps(claim idempotency.Claim, want map[string][]byte, attempt int) error {
+	keeper, ok := claim.(idempotency.Checkpointer)
+	if !ok {
+		return errors.New("the claim keeps no checkpoints")
+	}
+	for name, result := range want {
+		given := bytes.Clone(result)
+		if attempt > 1 && name == "charge" {
+			given = []byte("another result")
+		}
+		stored, err := keeper.Checkpoint(r.ctx, name, given)
+		if err != nil || !bytes.Equal(stored, result) {
+			return fmt.Errorf("Checkpoint %s: %q, %v", name, stored, err)
+		}
+	}
+	got, err := keeper.Checkpoints(r.ctx)
+	if err != nil || !maps.EqualFunc(got, want, bytes.Equal) {
+		return fmt.Errorf("Checkpoints: %q, %v", got, err)
+	}
+	return nil
+}
+
+// takeOver has an attempt take over the operation of another one, whose lease has lapsed.
+func (r *round) takeOver() error {
+	key := key("takeover", "1")
+	first, err := r.begin(key, idempotency.ClaimRequest{Lease: gone, TTL: ttl}, 1)
+	if err != nil {
+		return err
+	}
+	request := usual
+	request.TakeOver = true
+	second, err := r.begin(key, request, 2)
+	if err != nil {
+		return err
+	}
+	for name, err := range map[string]error{
+		"Extend": first.Extend(r.ctx, lease), "Complete": first.Complete(r.ctx, answerOf(nil), ttl),
+		"Release": first.Release(r.ctx, ttl),
+	} {
+		if !errors.Is(err, idempotency.ErrClaimLost) {
+			return fmt.Errorf("%s of the attempt before: %v", name, err)
+		}
+	}
+	return r.complete(key, second, answerOf([]byte("2")))
+}
+
+// restore uses claims whose records have expired.
+func (r *round) restore() error {
+	for _, use := range []struct {
+		name string
+		call func(claim idempotency.Checkpointer) error
+	}{
+		{"Extend", func(claim idempotency.Checkpointer) error { return claim.Extend(r.ctx, lease) }},
+		{"Complete", func(claim idempotency.Checkpointer) error { return claim.Complete(r.ctx, answerOf(nil), ttl) }},
+		{"Checkpoint", func(claim idempotency.Checkpointer) error {
+			_, err := claim.Checkpoint(r.ctx, "step", []byte("1"))
+			return errors.Join(err, claim.Extend(r.ctx, lease))
+		}},
+	} {
+		key := key("restoration", use.name)
+		claim, err := r.begin(key, idempotency.ClaimRequest{Lease: gone, TTL: short}, 1)
+		if err == nil {
+			err = r.awaitExpiry(key)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", use.name, err)
+		}
+		if err := use.call(claim.(idempotency.Checkpointer)); !errors.Is(err, idempotency.ErrRestored) {
+			return fmt.Errorf("%s of a record that has expired: %v", use.name, err)
+		}
+		if err := r.complete(key, claim, answerOf(nil)); err != nil {
+			return fmt.Errorf("%s: %w", use.name, err)
+		}
+	}
+	return nil
+}
+
+// awaitExpiry waits until the record of a key has expired.
+func (r *round) awaitExpiry(key idempotency.Key) error {
+	for {
+		_, err := r.Store.Inspect(r.ctx, key)
+		switch {
+		case errors.Is(err, idempotency.ErrNoRecord):
+			return nil
+		case err != nil:
+			return fmt.Errorf("Inspect: %w", err)
+		}
+		time.Sleep(short / 10)
+	}
+}
+
+// claimAtOnce has one key claimed by several at the same time.
+func (r *round) claimAtOnce() error {
+	const callers = 8
+	request := usual
+	request.Fingerprint = fingerprint
+	var claims, failures [callers]error
+	var callersDone sync.WaitGroup
+	for i := range callers {
+		callersDone.Go(func() {
+			_, claim, err := r.Store.Begin(r.ctx, key("crowd", "1"), request)
+			failures[i] = err
+			if claim != nil && err == nil {
+				claims[i] = errors.New("claimed")
+			}
+		})
+	}
+	callersDone.Wait()
+	if err := errors.Join(failures[:]...); err != nil {
+		return err
+	}
+	if claimed := slices.DeleteFunc(claims[:], func(err error) bool { return err == nil }); len(claimed) != 1 {
+		return fmt.Errorf("%d of %d have claimed the key", len(claimed), callers)
+	}
+	return nil
+}
+
+// operate resolves what was abandoned, in both ways, and forgets it.
+func (r *round) operate() error {
+	happened := answerOf([]byte("by an operator"))
+	for id, resolution := range map[string]idempotency.Resolution{
+		"happened": {Response: &happened, TTL: ttl}, "not happened": {TTL: ttl},
+	} {
+		key := key("operator", id)
+		claim, err := r.begin(key, idempotency.ClaimRequest{Lease: lease, TTL: ttl}, 1)
+		if err != nil {
+			return err
+		}
+		results := map[string][]byte{"charge": []byte("1"), "Charge": []byte("22"), "a": []byte("333")}
+		if err := r.keepSteps(claim, results, 1); err != nil {
+			return err
+		}
+		running, err := r.Store.Inspect(r.ctx, key)
+		if err != nil || running.State != idempotency.StateRunning || running.LeaseLeft <= 0 || running.LeaseLeft > lease {
+			return fmt.Errorf("Inspect of a running operation: %+v, %v", running, err)
+		}
+		if err := r.Store.Forget(r.ctx, running); !errors.Is(err, idempotency.ErrInProgress) {
+			return fmt.Errorf("Forget of a running operation: %v", err)
+		}
+		if err := claim.Extend(r.ctx, gone); err != nil {
+			return fmt.Errorf("Extend: %w", err)
+		}
+		entry, err := r.Store.InspectDigest(r.ctx, key.Digest())
+		steps := []idempotency.StepSize{{Name: "Charge", Bytes: 2}, {Name: "a", Bytes: 3}, {Name: "charge", Bytes: 1}}
+		if err != nil || entry.State != idempotency.StateAbandoned || !slices.Equal(entry.Steps, steps) || entry.Key != key {
+			return fmt.Errorf("InspectDigest of an abandoned operation: %+v, %v", entry, err)
+		}
+		if err := r.Store.Resolve(r.ctx, entry, resolution); err != nil {
+			return fmt.Errorf("Resolve: %w", err)
+		}
+		if err := claim.Extend(r.ctx, lease); !errors.Is(err, idempotency.ErrClaimLost) {
+			return fmt.Errorf("Extend after Resolve: %v", err)
+		}
+		if err := r.Store.Forget(r.ctx, entry); !errors.Is(err, idempotency.ErrEntryChanged) {
+			return fmt.Errorf("Forget of an entry that was resolved: %v", err)
+		}
+		if resolution.Response != nil {
+			if err := r.replay(key, happened); err != nil {
+				return err
+			}
+		} else if claim, err = r.begin(key, usual, 2); err != nil {
+			return err
+		} else if err := r.complete(key, claim, happened); err != nil {
+			return err
+		}
+		if entry, err = r.Store.Inspect(r.ctx, key); err != nil || entry.Size == 0 || entry.Note != happened.Note {
+			return fmt.Errorf("Inspect: %+v, %v", entry, err)
+		}
+		if err := r.Store.Forget(r.ctx, entry); err != nil {
+			return fmt.Errorf("Forget: %w", err)
+		}
+		if _, err := r.Store.Inspect(r.ctx, key); !errors.Is(err, idempotency.ErrNoRecord) {
+			return fmt.Errorf("Inspect of a record that was forgotten: %v", err)
+		}
+	}
+	return nil
+}
+
+// list pages through records in all states.
+func (r *round) list() error {
+	states := []idempotency.State{
+		idempotency.StateRunning, idempotency.StateAbandoned, idempotency.StateReleased, idempotency.StateCompleted,
+	}
+	user := key("listing", "").User
+	for i, state := range states {
+		for n := range 3 {
+			key := key("listing", fmt.Sprint(state, n))
+			claim, err := r.begin(key, usual, 1)
+			switch {
+			case err != nil:
+				return err
+			case state == idempotency.StateAbandoned:
+				err = claim.Extend(r.ctx, gone)
+			case state == idempotency.StateReleased:
+				err = claim.Release(r.ctx, ttl)
+			case state == idempotency.StateCompleted:
+				err = claim.Complete(r.ctx, answerOf(make([]byte, i*n)), ttl)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", state, err)
+			}
+		}
+	}
+	for _, request := range []idempotency.ListRequest{
+		{User: user}, {User: user, Limit: 5}, {User: user, Limit: 5, Largest: true},
+		{User: user, States: states[1:3], Limit: 4}, {States: states[1:3], Limit: 100},
+	} {
+		if err := r.readPages(request); err != nil {
+			return fmt.Errorf("List of %+v: %w", request, err)
+		}
+	}
+	return nil
+}
+
+// readPages reads all pages of a listing, and compares them with the totals.
+func (r *round) readPages(request idempotency.ListRequest) error {
+	limit := request.Limit
+	var entries []idempotency.Entry
+	for {
+		listing, err := r.Store.List(r.ctx, request)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, listing.Entries...)
+		if len(listing.Entries) > 0 && len(listing.Entries) == limit {
+			request.After = &listing.Entries[limit-1]
+			continue
+		}
+		counts := make(map[idempotency.State]int)
+		for _, entry := range entries {
+			counts[entry.State]++
+			if entry.State == idempotency.StateCompleted && (entry.Status != 201 || entry.Note != answerOf(nil).Note) {
+				return fmt.Errorf("an entry has no status or note: %+v", entry)
+			}
+		}
+		want := len(request.States) * 3
+		if len(request.States) == 0 {
+			want = 12
+		}
+		totals := make(map[idempotency.State]int)
+		for state, total := range listing.Totals {
+			totals[state] = int(total.Records)
+		}
+		if len(entries) < want || !maps.Equal(counts, totals) || listing.Unreadable > 0 {
+			return fmt.Errorf("%d entries in these states: %v; totals %v", len(entries), counts, listing.Totals)
+		}
+		return nil
+	}
+}
+
+// expire lets records expire, and counts what Maintain leaves.
+func (r *round) expire() error {
+	for i := range 5 {
+		if _, err := r.begin(key("expiry", fmt.Sprint(i)), idempotency.ClaimRequest{Lease: gone, TTL: gone}, 1); err != nil {
+			return err
+		}
+	}
+	if r.Maintain == nil {
+		return nil
+	}
+	count := r.Records
+	if count == nil {
+		if err := r.Maintain(r.ctx); err != nil {
+			return fmt.Errorf("Maintain: %w", err)
+		}
+		return nil
+	}
+	before, err := count(r.ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.Maintain(r.ctx); err != nil {
+		return fmt.Errorf("Maintain: %w", err)
+	}
+	after, err := count(r.ctx)
+	if err != nil {
+		return err
+	}
+	if before-after != 5 {
+		return fmt.Errorf("Maintain has deleted %d of 5 records that have expired", before-after)
+	}
+	return nil
+}
