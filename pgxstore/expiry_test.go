@@ -415,41 +415,38 @@ func TestMaintainWhileAnotherWaits(t *testing.T) {
 // stall is a tracer of pgx that holds up the second of two calls, before it may create, until the first one may drop.
 type stall struct{ arrived, dropping chan struct{} }
 
-type tracedKey struct{}
+type isSecond struct{}
 
 func (s stall) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if ctx.Value(tracedKey{}) == "second" && strings.Contains(q.SQL, "pg_advisory_xact_lock") {
+	if ctx.Value(isSecond{}) != nil && strings.Contains(q.SQL, "pg_advisory_xact_lock") {
 		close(s.arrived)
 		select {
 		case <-s.dropping:
 		case <-ctx.Done():
 		}
 	}
-	return context.WithValue(ctx, tracedKey{}, q.SQL)
+	return ctx
 }
 
-func (s stall) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
-	if sql, _ := ctx.Value(tracedKey{}).(string); strings.Contains(sql, "pg_try_advisory_xact_lock") {
-		select {
-		case <-s.dropping:
-		default:
-			close(s.dropping)
-		}
-	}
-}
+func (s stall) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // Two calls that have only two connections do not wait for each other's.
 func TestMaintainOnASmallPool(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	s := stall{make(chan struct{}), make(chan struct{})}
-	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns, c.ConnConfig.Tracer = 2, s })
-	table := pgxstore.NewTable(pool, newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: 1}))
-	second := make(chan error, 1)
-	go func() { second <- table.Maintain(context.WithValue(ctx, tracedKey{}, "second")) }()
+	direct := newPool(t, serverURL(t))
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns, c.ConnConfig.Tracer = 2, s }, named(t.Name()))
+	table := pgxstore.NewTable(pool, newTable(t, direct, pgxstore.Options{PartitionDays: 1}))
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { second <- table.Maintain(context.WithValue(ctx, isSecond{}, true)) }()
 	<-s.arrived
-	require.NoError(t, table.Maintain(ctx))
+	go func() { first <- table.Maintain(ctx) }()
+	await(t, direct, `SELECT count(*) = 1 FROM pg_stat_activity WHERE state = 'idle in transaction'
+		AND query LIKE '%pg_try_advisory_xact_lock%' AND application_name = '`+t.Name()+`'`)
+	close(s.dropping)
+	require.NoError(t, <-first)
 	require.NoError(t, <-second)
 }
 

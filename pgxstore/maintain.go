@@ -3,9 +3,12 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
@@ -70,18 +73,27 @@ const (
 // removes records needs many transactions, or may not be in one.
 func (t *Table) inTurn(ctx context.Context, remove func(context.Context) error) error {
 	return pgx.BeginTxFunc(ctx, t.pool, readCommitted, func(turn pgx.Tx) error {
-		var mine *bool
-		// By the extended protocol the statement would keep its snapshot, and to finalize a detachment waits for that.
-		err := turn.QueryRow(ctx, removeTurn, pgx.QueryExecModeSimpleProtocol, int64(t.space)+1, t.opts.name("")).
-			Scan(nil, &mine)
-		switch {
-		case err != nil:
+		taken, err := t.takeTurn(ctx, turn.Conn().PgConn())
+		if err != nil || !taken {
 			return err
-		case mine == nil:
-			return t.unready(callMigrate, "there is no table %s", t.opts.name(""))
-		case !*mine:
-			return nil
 		}
 		return remove(ctx)
 	})
+}
+
+// takeTurn reports whether the transaction of conn has got the turn to remove records. It sends the statement by the
+// simple protocol, because a transaction keeps the snapshot of a statement of the extended protocol, and to finalize a
+// detachment waits for that snapshot. The statement has no parameters, because pgx puts parameters into the text only
+// if the settings client_encoding and standard_conforming_strings are the usual ones.
+func (t *Table) takeTurn(ctx context.Context, conn *pgconn.PgConn) (bool, error) {
+	number := strings.NewReplacer("$1", "'"+strconv.FormatInt(int64(t.space)+1, 10)+"'", "$2", literal(t.opts.name("")))
+	results, err := conn.Exec(ctx, number.Replace(removeTurn)).ReadAll()
+	if err != nil {
+		return false, err
+	}
+	taken := results[0].Rows[0][1] // of the only row
+	if taken == nil {
+		return false, t.unready(callMigrate, "there is no table %s", t.opts.name(""))
+	}
+	return string(taken) == "t", nil
 }

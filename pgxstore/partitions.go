@@ -106,7 +106,7 @@ WITH named AS MATERIALIZED (
     SELECT c.oid, c.relname, c.relnamespace, i.inhparent, i.inhdetachpending AS pending,
         obj_description(c.oid, 'pg_class') AS comment, pg_get_expr(c.relpartbound, c.oid) AS borders
     FROM pg_class p CROSS JOIN pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-    WHERE p.oid = to_regclass($1::text) AND c.relkind = 'r' AND c.relname ~ '_\d{8}$' AND (i.inhparent = p.oid
+    WHERE p.oid = to_regclass($1::text) AND c.relkind = 'r' AND c.relname ~ '_[0-9]{8}$' AND (i.inhparent = p.oid
         OR i.inhparent IS NULL AND c.relnamespace = p.relnamespace AND left(c.relname, -8) = p.relname || '_')
 ), dated AS (
     SELECT *, (right(relname, 8) || ' 00:00:00+00')::timestamptz AS day FROM named

@@ -76,7 +76,15 @@ func (o Options) storage() string {
 		"vacuum_truncate = false", cmp.Or(o.FillFactor, 70))
 }
 
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+// literal returns s as a string constant. A backslash is doubled in a constant that begins with E, because the setting
+// standard_conforming_strings decides about a backslash in other constants.
+func literal(s string) string {
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if strings.Contains(s, `\`) {
+		quoted = " E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	}
+	return quoted
+}
 
 // vacant is the creation of a record that replaces a former one, if it is gone: a divided table has no primary
 // key to tell.
