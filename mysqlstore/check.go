@@ -17,8 +17,8 @@ import (
 //
 //   - a setting of the server by which it, or a replica in its place, may forget what was acknowledged, or stores
 //     something else than it was sent;
-//   - a server or a session that is read-only, or a session with autocommit off, which keeps nothing;
-//   - a session that reads what is not committed;
+//   - a server or a session that is read-only, or a session with autocommit off, in which nothing would be committed;
+//   - a session that reads what is not committed, or whose clock stands still;
 //   - a Galera cluster: locks of a transaction do not reach its other nodes, and one of them may show old records;
 //   - a table without its index, or of an engine that has no transactions;
 //   - a pool that may have more connections than the server allows;
@@ -95,7 +95,7 @@ var hazards = []struct {
 	{"innodb_doublewrite", is("OFF", "DETECT_ONLY"), "if the machine dies, records may be damaged"},
 	{"sql_mode", isNotStrict, "what does not fit into a column is cut instead of refused"},
 	{"max_allowed_packet", isLessThan(leastPacket), "larger answers are stored without their body"},
-	{"autocommit", is("OFF"), "nothing is committed"},
+	{"autocommit", is("OFF"), "nothing would be committed: each request gets 503"},
 	{"read_only", is("ON"), "nothing can be claimed or recorded"},
 	{"tx_read_only", is("ON"), "nothing can be claimed or recorded"},
 	{"transaction_read_only", is("ON"), "nothing can be claimed or recorded"},
@@ -134,9 +134,13 @@ func isLessThan(least int64) func(string, settings) bool {
 	}
 }
 
+// allSettings is SHOW VARIABLES in spite of sql_select_limit. MariaDB has the table in another place than MySQL.
+const allSettings = "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM " +
+	"/*M!100000 information_schema.SESSION_VARIABLES *//*!50720 performance_schema.session_variables */ LIMIT 10000"
+
 // askServer reports settings as the session has them.
 func (c *check) askServer(ctx context.Context) error {
-	rows, err := c.conn.QueryContext(ctx, "SHOW VARIABLES")
+	rows, err := c.conn.QueryContext(ctx, forAnySession(allSettings))
 	if err != nil {
 		return err
 	}
@@ -147,7 +151,7 @@ func (c *check) askServer(ctx context.Context) error {
 		if err := rows.Scan(&name, &value); err != nil {
 			return err
 		}
-		c.settings[name] = value
+		c.settings[strings.ToLower(name)] = value
 	}
 	if err := rows.Err(); err != nil {
 		return err
@@ -187,12 +191,16 @@ func (c *check) checkPool() {
 	}
 }
 
-// askClock reports that SYSDATE is NOW, so that leases count from before a statement has waited.
+// askClock reports that SYSDATE is NOW, so that leases count from before a statement has waited. It also reports that the
+// session has set the time of NOW.
 func (c *check) askClock(ctx context.Context) error {
-	var slept, stands bool
-	const query = "SELECT SLEEP(0.001), SYSDATE(6) = NOW(6)"
-	if err := c.conn.QueryRowContext(ctx, query).Scan(&slept, &stands); err != nil {
+	var slept, stands, differs bool
+	const query = "SELECT SLEEP(0.001), SYSDATE(6) = NOW(6), ABS(TIMESTAMPDIFF(SECOND, NOW(), SYSDATE())) > 60 LIMIT 1"
+	if err := c.conn.QueryRowContext(ctx, query).Scan(&slept, &stands, &differs); err != nil {
 		return err
+	}
+	if differs {
+		c.unsafe("timestamp", "set", "the clock of the session stands still: leases do not lapse, and records do not expire")
 	}
 	if stands {
 		c.unsafe("sysdate_is_now", "ON", "a wait for another transaction makes a lease shorter")
@@ -209,7 +217,7 @@ func (c *check) askReplicas(ctx context.Context) error {
 		}
 	}
 	var replicas int
-	const query = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%'"
+	query := forAnySession("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' LIMIT 1")
 	if err := c.conn.QueryRowContext(ctx, query).Scan(&replicas); err != nil {
 		return err
 	}
@@ -238,9 +246,9 @@ func (c *check) askTable(ctx context.Context) error {
 // with partitions has it.
 func (c *check) askIndex(ctx context.Context) error {
 	var primary, digest, expires sql.NullInt64
-	const query = `SELECT SUM(INDEX_NAME = 'PRIMARY'), SUM(INDEX_NAME = 'PRIMARY' AND COLUMN_NAME = 'digest'),
+	query := forAnySession(`SELECT SUM(INDEX_NAME = 'PRIMARY'), SUM(INDEX_NAME = 'PRIMARY' AND COLUMN_NAME = 'digest'),
     SUM(COLUMN_NAME = 'expires' AND SEQ_IN_INDEX = 1)
-FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?`
+FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? LIMIT 1`)
 	err := c.conn.QueryRowContext(ctx, query, c.opts.table()).Scan(&primary, &digest, &expires)
 	if err != nil || c.unready {
 		return err

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// ErrEngine says that a store cannot be used on the server: that is older than MySQL 8.0 or MariaDB 10.6, or is another
-// engine, of which it is not known that the store keeps its promise there. Nothing is claimed, and no handler
+// ErrEngine says that a store cannot be used on the server: the server is older than MySQL 8.0 or MariaDB 10.6, or is
+// another engine, of which it is not known that the store keeps its promise there. Or its sessions cannot be used, because
+// autocommit is off, or because character_set_results is UTF-16, say. Nothing is claimed, and no handler
 // runs, also with FailOpen: it wraps [errors.ErrUnsupported]. The README lists the engines.
 var ErrEngine = fmt.Errorf("mysqlstore: the server cannot be used: %w", errors.ErrUnsupported)
 
@@ -117,6 +119,8 @@ func isOld(says string) bool {
 func (t *Table) refusal(says string) error {
 	e, version := engineOf(says)
 	switch {
+	case strings.Contains(says, "\x00"):
+		return fmt.Errorf("%w: character_set_results of the session has several bytes for each character", ErrEngine)
 	case e == nil && isOld(says):
 		return fmt.Errorf("%w: version %q is older than MySQL 8.0 or MariaDB 10.6", ErrEngine, says)
 	case e == nil:
@@ -144,7 +148,7 @@ func (t *Table) admit(ctx context.Context) error {
 	return err
 }
 
-const askVersion = "SELECT VERSION()"
+const askVersion = "SELECT VERSION() LIMIT 1" // sql_select_limit may be 0
 
 // lockExpired returns the statement that locks records for Maintain. An engine may not be able to pass by what others have
 // locked. No transaction of a handler is allowed there, so nobody has a record for longer than a statement takes.

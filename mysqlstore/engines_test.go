@@ -227,13 +227,14 @@ func TestReadmeNamesEngines(t *testing.T) {
 	}
 }
 
-// quoted are comments, strings, literals, names in quotes, and what is put into a statement: they have no words.
-var quoted = regexp.MustCompile("(?s)--[^\\n]*|(?:x|_utf8mb4 x)?'(?:[^']|'')*'|`[^`]*`|\\{\\w+\\}")
+// quoted are comments, also those that MariaDB executes and those that are hints, strings, literals, names in quotes, and
+// what is put into a statement: they have no words.
+var quoted = regexp.MustCompile("(?s)--[^\\n]*|/\\*(?:M!|\\+).*?\\*/|(?:x|_utf8mb4 x)?'(?:[^']|'')*'|`[^`]*`|\\{\\w+\\}")
 
 // plainSQL are the words of SQL, the types, the functions and the variables that every engine has which is in the table.
-const plainSQL = `and answer_size as attempt autocommit bigint binary blob by cast character coalesce collate comment commit concat concat_ws
+const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat concat_ws convert
 create created database default delete desc asc digest distinct drop dual else end case when then endpoint engine
 exists expires fingerprint force from greatest group hex having if in index innodb insert int into is join key lease
-left length limit lock longblob m max_allowed_packet mediumblob mod name not null on one or order r resolved response rollback
+left length limit lock longblob m max_allowed_packet mediumblob mod name no not null on one or order r release resolved response rollback
 select set sha2 start steps sum count table text token transaction transaction_isolation true tx_isolation unhex
-update use user_id utf8mb4 utf8mb4_bin values version wait_timeout where`
+update use user_id using utf8mb4 utf8mb4_bin values version wait_timeout where`

@@ -46,7 +46,7 @@ func (t *Table) see(ctx context.Context, digest []byte) (*sqlstore.Seen, error) 
 	}
 	var checkpoints, resolved []byte
 	var free sql.NullBool
-	row, largest, err := scan(rows, &checkpoints, &resolved, &free)
+	row, largest, err := scanCommitted(rows, &checkpoints, &resolved, &free)
 	if err != nil {
 		return nil, err
 	}
@@ -86,14 +86,16 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 	}
 	lister := sqlstore.Lister{
 		Table: t.opts.name(), Whole: "USE INDEX ()", AnswerSize: "answer_size",
-		Name:  func(column string) string { return "CAST(" + column + " AS BINARY)" },
-		Text:  func(s string) string { return binary([]byte(s)) },
-		Query: func(ctx context.Context, text string) (*sql.Rows, error) { return t.db.QueryContext(ctx, text) },
+		Name: func(column string) string { return "CAST(" + column + " AS BINARY)" },
+		Text: func(s string) string { return binary([]byte(s)) },
+		Query: func(ctx context.Context, text string) (*sql.Rows, error) {
+			return t.db.QueryContext(ctx, forAnySession(text))
+		},
 	}
 	var listing idempotency.Listing
 	err := t.retry(ctx, func() error {
 		var now int64
-		err := t.db.QueryRowContext(ctx, "SELECT "+sqlstore.Statement(files, "now")).Scan(&now)
+		err := t.db.QueryRowContext(ctx, "SELECT "+sqlstore.Statement(files, "now")+" LIMIT 1").Scan(&now)
 		if err == nil {
 			listing, err = lister.List(ctx, request, now)
 		}

@@ -60,27 +60,16 @@ func (t *Table) findExpired(ctx context.Context, last expired) (found []expired,
 // delete deletes records, but for those that are gone by now, belong to a new operation, or are locked. Its transaction
 // locks no gaps between records, in which others insert.
 func (t *Table) delete(ctx context.Context, found []expired) error {
-	lock, err := t.statements.get(ctx, lockExpired(*t.says.Load()))
-	if err != nil {
-		return err
-	}
-	stmt, err := t.statements.get(ctx, "delete_expired")
-	if err != nil {
-		return err
-	}
-	tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() // does nothing behind Commit
-	locked, err := collect(tx.StmtContext(ctx, lock).QueryContext(ctx, batch(found)...))
-	if err != nil || len(locked) == 0 {
-		return err
-	}
-	if _, err := tx.StmtContext(ctx, stmt).ExecContext(ctx, batch(locked)...); err != nil {
-		return err
-	}
-	return tx.Commit()
+	begin := []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
+	_, err := t.transact(ctx, begin, func(tx transaction) (commit bool, err error) {
+		locked, err := collect(tx.query(ctx, lockExpired(*t.says.Load()), batch(found)...))
+		if err != nil || len(locked) == 0 {
+			return false, err
+		}
+		_, err = tx.exec(ctx, "delete_expired", batch(locked)...)
+		return true, err
+	})
+	return err
 }
 
 // batch returns the parameters of a statement for some digests in their order. It repeats one for those that are

@@ -41,6 +41,17 @@ func scan(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err erro
 	return r, largest, nil
 }
 
+// scanCommitted is scan for a statement whose first column is @@autocommit. If autocommit is off in the session, the
+// error wraps ErrEngine, because nothing that the store writes would be committed.
+func scanCommitted(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err error) {
+	var autocommit bool
+	r, largest, err = scan(rows, append([]any{&autocommit}, more...)...)
+	if err == nil && !autocommit {
+		err = fmt.Errorf("%w: autocommit is off in the session, so nothing would be committed", ErrEngine)
+	}
+	return r, largest, err
+}
+
 // ignored is a column that is of no interest.
 type ignored struct{}
 

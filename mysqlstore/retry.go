@@ -63,7 +63,7 @@ func (t *Table) dropReadOnly(ctx context.Context) {
 		}
 		defer conn.Close() // and not before the others were looked at; it does nothing if the connection was dropped
 		var readOnly bool
-		err = conn.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only").Scan(&readOnly)
+		err = conn.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only LIMIT 1").Scan(&readOnly)
 		if err == nil && readOnly {
 			_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 		}

@@ -40,7 +40,7 @@ func Migrate(ctx context.Context, db *sql.DB, opts Options) error {
 			_, err := db.ExecContext(ctx, m.SQL)
 			return err
 		})
-		if err != nil {
+		if err != nil && !hasNumber(err, 1050) { // the table exists: MariaDB does not pass over that with sql_if_exists
 			return fmt.Errorf("mysqlstore: migrate: version %d: %w", m.Version, err)
 		}
 	}
@@ -64,10 +64,10 @@ const comment = "idempotency records, version 1"
 
 // describe asks what the table is like. A user who may only make it does not see its columns.
 func (t *Table) describe(ctx context.Context, q querier) (is description, err error) {
-	const query = `SELECT COALESCE(ENGINE, 'no engine'), TABLE_COMMENT, COLUMN_NAME, IS_NULLABLE = 'NO' AND
+	query := forAnySession(`SELECT COALESCE(ENGINE, 'no engine'), TABLE_COMMENT, COLUMN_NAME, IS_NULLABLE = 'NO' AND
     COLUMN_DEFAULT IS NULL AND EXTRA NOT LIKE '%auto_increment%' AND EXTRA NOT LIKE '%GENERATED%'
 FROM information_schema.TABLES LEFT JOIN information_schema.COLUMNS USING (TABLE_SCHEMA, TABLE_NAME)
-WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ?`
+WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = ? LIMIT 10000`)
 	rows, err := q.QueryContext(ctx, query, t.opts.table())
 	if err != nil {
 		return is, err

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"embed"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -24,13 +25,39 @@ func (o Options) statement(file string) string {
 	if waits {
 		skip = ""
 	}
-	digests := strings.Repeat("UNHEX(?), ", deleteBatch-1) + "UNHEX(?)"
-	return strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"), "{digests}", digests,
-		"{lock_name}", sqlstore.Statement(files, "lock_name"), "{skip_locked}", skip).Replace(sqlstore.Statement(files, file))
+	digests := strings.Repeat(bytesOfDigits+", ", deleteBatch-1) + bytesOfDigits
+	text := strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
+		"{bytes}", bytesOfDigits, "{bytes_or_null}", bytesOrNull, "{digests}", digests, "{batch}", strconv.Itoa(deleteBatch),
+		"{lock_name}", sqlstore.Statement(files, "lock_name"), "{skip_locked}", skip,
+	).Replace(sqlstore.Statement(files, file))
+	if readsMany[file] {
+		text = forAnySession(text)
+	}
+	return text
 }
 
-// digits returns bytes as every parameter has them that is not a number: in hexadecimal digits, which UNHEX makes bytes
-// again. The server takes a parameter for text in the character set of the session, and may convert it. Nil is null.
+// A value of several bytes is sent in hexadecimal digits (see digits), because the server takes a parameter for text in
+// the character set of the session. CONVERT makes ASCII of the digits, because that character set may have several bytes
+// for each digit. COALESCE makes an empty value of null, because the mode EMPTY_STRING_IS_NULL of MariaDB makes null of
+// an empty parameter.
+const (
+	bytesOrNull   = "UNHEX(CONVERT(? USING ascii))"
+	bytesOfDigits = "COALESCE(" + bytesOrNull + ", x'')"
+)
+
+// readsMany are the statements that may look at many records.
+var readsMany = map[string]bool{"find_expired": true, "lock_expired": true, "delete_expired": true}
+
+// forAnySession returns a statement that may look at many rows although settings of the session refuse that:
+// max_join_size, unless sql_big_selects is on, and sql_safe_updates. MariaDB changes a setting for one statement by SET
+// STATEMENT, MySQL by a hint, and each of them takes the form of the other one for a comment.
+func forAnySession(statement string) string {
+	verb, rest, _ := strings.Cut(statement, " ")
+	return "/*M!100102 SET STATEMENT sql_big_selects = 1, sql_safe_updates = 0 FOR */ " + verb +
+		" /*+ SET_VAR(sql_big_selects = 1) SET_VAR(sql_safe_updates = 0) */ " + rest
+}
+
+// digits returns bytes as every parameter has them that is not a number: in hexadecimal digits. Nil is null.
 func digits(b []byte) []byte {
 	if b == nil {
 		return nil

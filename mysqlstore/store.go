@@ -87,7 +87,7 @@ func (s *steps) Read(digest []byte) (*sqlstore.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	row, largest, err := scan(rows)
+	row, largest, err := scanCommitted(rows)
 	if err == nil {
 		s.largest.Store(largest)
 	}
@@ -188,7 +188,7 @@ func (s *steps) HasRoom(n int) bool { return fits(n, s.largest.Load()) }
 
 // fits reports whether a statement that stores n bytes of a response fits into a packet.
 func fits(n int, packet int64) bool {
-	const besides = 8 << 10 // more than what the statement has beside it
+	const besides = 8 << 10 // more than what the statement has beside it, of which names take up to 6 KB
 	return 2*int64(n)+besides <= packet
 }
 
@@ -223,32 +223,19 @@ func (s *steps) change(file string, args ...any) (bool, error) {
 
 // changeUnlocked is change for a record that a transaction of a handler may have. It does not wait for that: the error is
 // a conflict then.
-func (s *steps) changeUnlocked(digest []byte, file string, args ...any) (bool, error) {
-	lock, err := s.statements.get(s.ctx, "lock")
-	if err != nil {
-		return false, err
-	}
-	stmt, err := s.statements.get(s.ctx, file)
-	if err != nil {
-		return false, err
-	}
-	tx, err := s.db.BeginTx(s.ctx, nil)
-	if err != nil {
-		return false, err
-	}
-	defer tx.Rollback() // does nothing behind Commit
-	var found bool
-	if err := tx.StmtContext(s.ctx, lock).QueryRowContext(s.ctx, digits(digest)).Scan(&found); err != nil {
-		if errors.Is(err, sql.ErrNoRows) {
-			err = nil
+func (s *steps) changeUnlocked(digest []byte, file string, args ...any) (changed bool, err error) {
+	inDoubt, err := s.transact(s.ctx, []string{"START TRANSACTION"}, func(tx transaction) (commit bool, err error) {
+		rows, err := tx.query(s.ctx, "lock", digits(digest))
+		if err != nil {
+			return false, err
 		}
-		return false, err
-	}
-	result, err := tx.StmtContext(s.ctx, stmt).ExecContext(s.ctx, args...)
-	if changed, err := changed(result, err); !changed {
-		return false, err
-	}
-	err = tx.Commit()
-	s.changed = s.changed || !isAnswer(err)
-	return err == nil, err
+		found := rows.Next()
+		if err := errors.Join(rows.Close(), rows.Err()); err != nil || !found {
+			return false, err
+		}
+		changed, err = tx.exec(s.ctx, file, args...)
+		return changed, err
+	})
+	s.changed = s.changed || inDoubt && !isAnswer(err)
+	return err == nil && changed, err
 }

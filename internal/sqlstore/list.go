@@ -80,7 +80,7 @@ func (l *Lister) read(ctx context.Context, text string, scan func(*sql.Rows) err
 
 // What the statements have in common. Both databases have these words.
 const (
-	size = "(OCTET_LENGTH(user_id) + OCTET_LENGTH(endpoint) + OCTET_LENGTH(`key`) + COALESCE({answer_size}, 0)" +
+	size = "(LENGTH(user_id) + LENGTH(endpoint) + LENGTH(`key`) + COALESCE({answer_size}, 0)" + // names are ASCII
 		" + COALESCE(OCTET_LENGTH(steps), 0) + COALESCE(OCTET_LENGTH(resolved), 0))"
 
 	// state says the same as Row.state.

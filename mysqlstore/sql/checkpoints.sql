@@ -2,4 +2,4 @@
 --
 --   digest, token
 SELECT steps FROM {records}
-WHERE digest = UNHEX(?) AND token = UNHEX(?) AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+WHERE digest = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now} LIMIT 1

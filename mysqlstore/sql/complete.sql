@@ -2,5 +2,5 @@
 --
 --   how long the record is kept, response, its size, digest, token
 UPDATE {records} FORCE INDEX (PRIMARY) SET
-    lease = NULL, expires = {now} + ?, response = UNHEX(?), answer_size = ?, steps = NULL
-WHERE digest = UNHEX(?) AND token = UNHEX(?) AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+    lease = NULL, expires = {now} + ?, response = {bytes}, answer_size = ?, steps = NULL
+WHERE digest = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now}

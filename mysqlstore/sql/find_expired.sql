@@ -2,4 +2,4 @@
 --
 --   of the other one: when it expired, the same, digest; how many at most
 SELECT digest, expires FROM {records}
-WHERE expires <= {now} AND expires >= ? AND (expires > ? OR digest > UNHEX(?)) ORDER BY expires, digest LIMIT ?
+WHERE expires <= {now} AND expires >= ? AND (expires > ? OR digest > {bytes}) ORDER BY expires, digest LIMIT ?

@@ -2,4 +2,4 @@
 --
 --   what was read: digest, token, lease, expires, whether there is no response
 DELETE r FROM {records} AS r FORCE INDEX (PRIMARY)
-WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?
+WHERE digest = {bytes} AND token <=> {bytes_or_null} AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?

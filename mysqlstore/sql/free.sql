@@ -3,4 +3,4 @@
 --
 --   how long that is kept, digest, token
 UPDATE {records} FORCE INDEX (PRIMARY) SET lease = NULL, attempt = 0, steps = NULL, expires = {now} + ?
-WHERE digest = UNHEX(?) AND token = UNHEX(?) AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+WHERE digest = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now}

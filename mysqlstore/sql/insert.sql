@@ -4,4 +4,4 @@
 --   is kept, response, its size, checkpoints
 INSERT INTO {records}
     (digest, user_id, endpoint, `key`, attempt, fingerprint, token, created, lease, expires, response, answer_size, steps)
-VALUES (UNHEX(?), UNHEX(?), UNHEX(?), UNHEX(?), ?, UNHEX(?), UNHEX(?), ?, {now} + ?, {now} + ?, UNHEX(?), ?, UNHEX(?))
+VALUES ({bytes}, {bytes}, {bytes}, {bytes}, ?, {bytes}, {bytes}, ?, {now} + ?, {now} + ?, {bytes_or_null}, ?, {bytes_or_null})

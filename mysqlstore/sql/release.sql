@@ -2,4 +2,4 @@
 --
 --   how long the record is kept, digest, token
 UPDATE {records} FORCE INDEX (PRIMARY) SET lease = NULL, expires = {now} + ?
-WHERE digest = UNHEX(?) AND token = UNHEX(?) AND lease IS NOT NULL AND response IS NULL AND expires > {now}
+WHERE digest = {bytes} AND token = {bytes} AND lease IS NOT NULL AND response IS NULL AND expires > {now}

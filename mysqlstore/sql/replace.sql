@@ -5,7 +5,7 @@
 --   kept, response, its size, whether to keep checkpoints, those to have otherwise, whether to keep the resolution; what was
 --   read: digest, token, lease, expires, whether there is no response
 UPDATE {records} FORCE INDEX (PRIMARY) SET
-    user_id = UNHEX(?), endpoint = UNHEX(?), `key` = UNHEX(?), attempt = ?, fingerprint = UNHEX(?), token = UNHEX(?),
-    created = ?, lease = {now} + ?, expires = {now} + ?, response = UNHEX(?), answer_size = ?,
-    steps = IF(?, steps, UNHEX(?)), resolved = IF(?, resolved, NULL)
-WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?
+    user_id = {bytes}, endpoint = {bytes}, `key` = {bytes}, attempt = ?, fingerprint = {bytes}, token = {bytes},
+    created = ?, lease = {now} + ?, expires = {now} + ?, response = {bytes_or_null}, answer_size = ?,
+    steps = IF(?, steps, {bytes_or_null}), resolved = IF(?, resolved, NULL)
+WHERE digest = {bytes} AND token <=> {bytes_or_null} AND lease <=> ? AND expires <=> ? AND (response IS NULL) = ?

@@ -3,7 +3,7 @@
 --   token, how long the record is kept, response, its size, checkpoints, resolution; what was read: digest, token, lease,
 --   expires, how many bytes of checkpoints
 UPDATE {records} FORCE INDEX (PRIMARY) SET
-    token = UNHEX(?), lease = NULL, expires = {now} + ?, response = UNHEX(?), answer_size = ?, steps = UNHEX(?),
-    resolved = UNHEX(?)
-WHERE digest = UNHEX(?) AND token <=> UNHEX(?) AND lease <=> ? AND expires <=> ? AND response IS NULL
+    token = {bytes}, lease = NULL, expires = {now} + ?, response = {bytes_or_null}, answer_size = ?, steps = {bytes_or_null},
+    resolved = {bytes_or_null}
+WHERE digest = {bytes} AND token <=> {bytes_or_null} AND lease <=> ? AND expires <=> ? AND response IS NULL
     AND COALESCE(LENGTH(steps), 0) = ?

@@ -5,4 +5,4 @@ SELECT digest, {size}, {user_id}, {endpoint}, {key}, attempt, fingerprint, token
 FROM (
     SELECT digest AS listed FROM {table} {whole}
     WHERE {asked_for} AND {state} {in_states} AND {behind} AND {readable} ORDER BY {order} LIMIT {limit}
-) page JOIN {table} ON digest = listed ORDER BY {order}
+) page JOIN {table} ON digest = listed ORDER BY {order} LIMIT {limit}

@@ -3,4 +3,4 @@ SELECT state, COUNT(*), COALESCE(SUM(size), 0)
 FROM (
     SELECT CASE WHEN {readable} THEN {state} END AS state, {size} AS size FROM {table} {whole} WHERE {asked_for} {apart}
 ) counted
-WHERE state IS NULL OR state {in_states} GROUP BY state
+WHERE state IS NULL OR state {in_states} GROUP BY state LIMIT 5
