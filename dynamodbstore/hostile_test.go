@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/settingtest"
 )
 
 // number returns an attribute of a record.
@@ -140,4 +143,41 @@ func TestNamesOfAnyKind(t *testing.T) {
 		completed(t, store, id)
 		requireReplay(t, store, id, answer)
 	}
+	for _, name := range settingtest.Names {
+		key := idempotency.Key{User: name, Endpoint: name, ID: name + "!"}
+		_, claim, err := store.Begin(t.Context(), key, request)
+		require.NoError(t, err, "%q", name)
+		require.NoError(t, claim.Complete(t.Context(), answer, time.Hour), "%q", name)
+		entry, err := store.InspectDigest(t.Context(), key.Digest())
+		require.NoError(t, err, "%q", name)
+		require.Equal(t, key, entry.Key)
+		require.Equal(t, &answer, entry.Response)
+		listing, err := store.List(t.Context(), idempotency.ListRequest{User: name, Limit: 1000})
+		require.NoError(t, err, "%q", name)
+		require.True(t, slices.ContainsFunc(listing.Entries, func(e idempotency.Entry) bool { return e.Key == key }), "%q", name)
+	}
+}
+
+// The largest answer that is kept leaves room for the largest names, in the form that they are stored in.
+func TestLargestNames(t *testing.T) {
+	t.Parallel()
+	store, s := newStore(t)
+	part := strings.Repeat("\xff", 255) // no longer part is kept whole
+	key := idempotency.Key{User: part, Endpoint: part, ID: part}.Bounded()
+	resp := idempotency.Response{Status: 201, Note: strings.Repeat("n", 255)}
+	resp.Body = randomBytes(t, 400<<10-4<<10-len(marshal(t, resp))-16)
+	_, claim, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.NoError(t, claim.Complete(t.Context(), resp, time.Hour))
+	record, _, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.Equal(t, &resp, record.Response, "it is kept whole")
+	digest := key.Digest()
+	named, err := json.Marshal(map[string]any{"Key": map[string]any{"digest": bin(digest[:])}})
+	require.NoError(t, err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size := sizeOf(s.stored(named))
+	require.Greater(t, size, 399<<10, "the test is close to the limit")
+	require.LessOrEqual(t, size, 400<<10)
 }

@@ -15,8 +15,8 @@ import (
 // Check reports what would break the promise of the store, or keep it from working. Call it when the program starts. It
 // returns all findings joined. Each has one of these types, for [errors.AsType] to find:
 //
-//   - [*idempotency.UnsafeSetting]: the server is a standby, it or its standbys may forget what
-//     was acknowledged, the table is not logged, or a pooler refuses transactions.
+//   - [*idempotency.UnsafeSetting]: the server is a standby, it or its standbys may forget what was acknowledged, the
+//     table is not logged, a pooler refuses transactions, or the server compiles each claim.
 //   - [*UnreadyTable]: the table is missing, out of date, newer than this package, or made with another PartitionDays;
 //     somebody has changed its columns; or nobody creates its partitions.
 //   - [*MissingPrivilege]: the role may not do what the stores or Maintain do.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/idempotency-go/idempotency"
 )
@@ -15,6 +16,7 @@ import (
 //
 //   - "file system": one in memory, one that ends with its container, or one on another machine.
 //   - "synchronous", if a loss of power may forget what was acknowledged.
+//   - "wal_autocheckpoint", if a hook of the driver has switched it off, so that the log grows.
 //   - "permissions", if every user of the machine may read or write the file.
 //   - "free space", if the disk has less than 64 MiB free, or less than what MaxBytes still allows.
 //
@@ -22,8 +24,7 @@ import (
 // gone or of another version. File systems and free space are known on Linux only. [idempotency.Findings]
 // returns the findings one by one.
 func (f *file) Check(ctx context.Context) error {
-	findings := []error{f.checkWriting(ctx)}
-	findings = append(findings, f.checkFileSystem()...)
+	findings := append(f.checkWriting(ctx), f.checkFileSystem()...)
 	return errors.Join(append(findings, f.checkPermissions())...)
 }
 
@@ -32,23 +33,29 @@ func (f *file) unsafe(setting, value, risk string) error {
 }
 
 // checkWriting asks the connection that writes. The journal mode cannot change while a store is open.
-func (f *file) checkWriting(ctx context.Context) error {
-	var synchronous int
+func (f *file) checkWriting(ctx context.Context) (findings []error) {
+	var synchronous, autocheckpoint int
 	_, err := f.writer.do(ctx, false, func(*transaction) error {
 		if _, err := verify(f.writer.conn.Conn); err != nil {
 			return err
 		}
-		return f.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous)
+		return errors.Join(
+			f.writer.conn.QueryRowContext(untouched, "PRAGMA synchronous").Scan(&synchronous),
+			f.writer.conn.QueryRowContext(untouched, "PRAGMA wal_autocheckpoint").Scan(&autocheckpoint))
 	})
 	if err != nil {
-		return failure("check", err)
+		return []error{failure("check", err)}
 	}
 	levels := []string{"OFF", "NORMAL", "FULL", "EXTRA"}
-	if synchronous >= slices.Index(levels, Full.String()) {
-		return nil
+	if synchronous < slices.Index(levels, Full.String()) {
+		findings = append(findings, f.unsafe("synchronous", levels[max(0, synchronous)],
+			"a loss of power forgets the last records, and their operations run again"))
 	}
-	return f.unsafe("synchronous", levels[max(0, synchronous)],
-		"a loss of power forgets the last records, and their operations run again")
+	if autocheckpoint <= 0 {
+		findings = append(findings, f.unsafe("wal_autocheckpoint", strconv.Itoa(autocheckpoint),
+			"the log beside the file grows until the store is closed"))
+	}
+	return findings
 }
 
 func (f *file) checkPermissions() error {
