@@ -105,6 +105,16 @@ var all = []proof{
 		},
 	},
 	{
+		name: "settings",
+		what: "every step of the stores in PostgreSQL and MariaDB, with each value of each setting of a session",
+		command: func(options) []string {
+			return []string{
+				"go", "test", "-json", "-count=1", "-timeout=30m", "-run=TestEverySetting|TestEncodings",
+				"./pgxstore", "./mysqlstore", "-thorough",
+			}
+		},
+	},
+	{
 		name: "proxy",
 		what: "the proxy between clients and a service in Python killed at random, and started again",
 		command: func(o options) []string {
