@@ -83,14 +83,14 @@ func (r *round) begin(key idempotency.Key, request idempotency.ClaimRequest, att
 	record, claim, err := r.Store.Begin(r.ctx, key, request)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("Begin: %w", err)
+		return nil, fmt.Errorf("begin: %w", err)
 	case claim == nil:
-		return nil, fmt.Errorf("Begin: the key of attempt %d is taken: %+v", attempt, record)
+		return nil, fmt.Errorf("begin: the key of attempt %d is taken: %+v", attempt, record)
 	case record.Attempt != attempt:
-		return nil, fmt.Errorf("Begin: attempt %d, not %d", record.Attempt, attempt)
+		return nil, fmt.Errorf("begin: attempt %d, not %d", record.Attempt, attempt)
 	}
 	if age := time.Since(record.Created); age < -ttl || age > ttl {
-		return nil, fmt.Errorf("Begin: the record was created at %s", record.Created)
+		return nil, fmt.Errorf("begin: the record was created at %s", record.Created)
 	}
 	return claim, nil
 }
@@ -107,7 +107,7 @@ func answerOf(body []byte) idempotency.Response {
 func (r *round) complete(key idempotency.Key, claim idempotency.Claim, want idempotency.Response) error {
 	given := want.Clone()
 	if err := claim.Complete(r.ctx, given, ttl); err != nil {
-		return fmt.Errorf("Complete: %w", err)
+		return fmt.Errorf("complete: %w", err)
 	}
 	return r.replay(key, want)
 }
@@ -156,23 +156,23 @@ func (r *round) useName(key idempotency.Key, answer idempotency.Response) error 
 	}
 	entry, err := r.Store.Inspect(r.ctx, key)
 	if err != nil || entry.Key != key || entry.State != idempotency.StateCompleted {
-		return fmt.Errorf("Inspect: %+v, %v", entry, err)
+		return fmt.Errorf("inspect: %+v, %v", entry, err)
 	}
 	byDigest, err := r.Store.InspectDigest(r.ctx, key.Digest())
 	if err != nil || byDigest.Key != key {
-		return fmt.Errorf("InspectDigest: %+v, %v", byDigest, err)
+		return fmt.Errorf("look by digest: %+v, %v", byDigest, err)
 	}
 	if key.User == "" {
 		return nil // stands for all users in a listing
 	}
 	listing, err := r.Store.List(r.ctx, idempotency.ListRequest{User: key.User})
 	if err != nil {
-		return fmt.Errorf("List: %w", err)
+		return fmt.Errorf("list: %w", err)
 	}
 	if !slices.ContainsFunc(listing.Entries, func(e idempotency.Entry) bool {
 		return e.Digest == key.Digest() && e.Key == key && e.Size == entry.Size
 	}) {
-		return fmt.Errorf("List of the user: %+v, not %+v", listing.Entries, entry)
+		return fmt.Errorf("list of the user: %+v, not %+v", listing.Entries, entry)
 	}
 	return nil
 }
@@ -208,16 +208,16 @@ func (r *round) useAttempts() error {
 		return err
 	}
 	if err := claim.Extend(r.ctx, 2*lease); err != nil {
-		return fmt.Errorf("Extend: %w", err)
+		return fmt.Errorf("extend: %w", err)
 	}
 	asked := usual
 	asked.Fingerprint = fingerprint
 	record, other, err := r.Store.Begin(r.ctx, key, asked)
 	if err != nil || other != nil || record.LeaseLeft <= lease || record.LeaseLeft > 2*lease {
-		return fmt.Errorf("Begin beside the owner: %+v, claimed %t, %v", record, other != nil, err)
+		return fmt.Errorf("begin beside the owner: %+v, claimed %t, %v", record, other != nil, err)
 	}
 	if err := claim.Release(r.ctx, ttl); err != nil {
-		return fmt.Errorf("Release: %w", err)
+		return fmt.Errorf("release: %w", err)
 	}
 	if claim, err = r.begin(key, usual, 2); err != nil {
 		return err
@@ -243,12 +243,12 @@ func (r *round) keepSteps(claim idempotency.Claim, want map[string][]byte, attem
 		}
 		stored, err := keeper.Checkpoint(r.ctx, name, given)
 		if err != nil || !bytes.Equal(stored, result) {
-			return fmt.Errorf("Checkpoint %s: %q, %v", name, stored, err)
+			return fmt.Errorf("checkpoint %s: %q, %v", name, stored, err)
 		}
 	}
 	got, err := keeper.Checkpoints(r.ctx)
 	if err != nil || !maps.EqualFunc(got, want, bytes.Equal) {
-		return fmt.Errorf("Checkpoints: %q, %v", got, err)
+		return fmt.Errorf("checkpoints: %q, %v", got, err)
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (r *round) awaitExpiry(key idempotency.Key) error {
 		case errors.Is(err, idempotency.ErrNoRecord):
 			return nil
 		case err != nil:
-			return fmt.Errorf("Inspect: %w", err)
+			return fmt.Errorf("inspect: %w", err)
 		}
 		time.Sleep(short / 10)
 	}
@@ -365,27 +365,27 @@ func (r *round) operate() error {
 		}
 		running, err := r.Store.Inspect(r.ctx, key)
 		if err != nil || running.State != idempotency.StateRunning || running.LeaseLeft <= 0 || running.LeaseLeft > lease {
-			return fmt.Errorf("Inspect of a running operation: %+v, %v", running, err)
+			return fmt.Errorf("inspect of a running operation: %+v, %v", running, err)
 		}
 		if err := r.Store.Forget(r.ctx, running); !errors.Is(err, idempotency.ErrInProgress) {
-			return fmt.Errorf("Forget of a running operation: %v", err)
+			return fmt.Errorf("forget of a running operation: %v", err)
 		}
 		if err := claim.Extend(r.ctx, gone); err != nil {
-			return fmt.Errorf("Extend: %w", err)
+			return fmt.Errorf("extend: %w", err)
 		}
 		entry, err := r.Store.InspectDigest(r.ctx, key.Digest())
 		steps := []idempotency.StepSize{{Name: "Charge", Bytes: 2}, {Name: "a", Bytes: 3}, {Name: "charge", Bytes: 1}}
 		if err != nil || entry.State != idempotency.StateAbandoned || !slices.Equal(entry.Steps, steps) || entry.Key != key {
-			return fmt.Errorf("InspectDigest of an abandoned operation: %+v, %v", entry, err)
+			return fmt.Errorf("look by digest of an abandoned operation: %+v, %v", entry, err)
 		}
 		if err := r.Store.Resolve(r.ctx, entry, resolution); err != nil {
-			return fmt.Errorf("Resolve: %w", err)
+			return fmt.Errorf("resolve: %w", err)
 		}
 		if err := claim.Extend(r.ctx, lease); !errors.Is(err, idempotency.ErrClaimLost) {
-			return fmt.Errorf("Extend after Resolve: %v", err)
+			return fmt.Errorf("extend after Resolve: %v", err)
 		}
 		if err := r.Store.Forget(r.ctx, entry); !errors.Is(err, idempotency.ErrEntryChanged) {
-			return fmt.Errorf("Forget of an entry that was resolved: %v", err)
+			return fmt.Errorf("forget of an entry that was resolved: %v", err)
 		}
 		if resolution.Response != nil {
 			if err := r.replay(key, happened); err != nil {
@@ -397,13 +397,13 @@ func (r *round) operate() error {
 			return err
 		}
 		if entry, err = r.Store.Inspect(r.ctx, key); err != nil || entry.Size == 0 || entry.Note != happened.Note {
-			return fmt.Errorf("Inspect: %+v, %v", entry, err)
+			return fmt.Errorf("inspect: %+v, %v", entry, err)
 		}
 		if err := r.Store.Forget(r.ctx, entry); err != nil {
-			return fmt.Errorf("Forget: %w", err)
+			return fmt.Errorf("forget: %w", err)
 		}
 		if _, err := r.Store.Inspect(r.ctx, key); !errors.Is(err, idempotency.ErrNoRecord) {
-			return fmt.Errorf("Inspect of a record that was forgotten: %v", err)
+			return fmt.Errorf("inspect of a record that was forgotten: %v", err)
 		}
 	}
 	return nil
@@ -439,7 +439,7 @@ func (r *round) list() error {
 		{User: user, States: states[1:3], Limit: 4}, {States: states[1:3], Limit: 100},
 	} {
 		if err := r.readPages(request); err != nil {
-			return fmt.Errorf("List of %+v: %w", request, err)
+			return fmt.Errorf("list of %+v: %w", request, err)
 		}
 	}
 	return nil
@@ -494,7 +494,7 @@ func (r *round) expire() error {
 	count := r.Records
 	if count == nil {
 		if err := r.Maintain(r.ctx); err != nil {
-			return fmt.Errorf("Maintain: %w", err)
+			return fmt.Errorf("maintain: %w", err)
 		}
 		return nil
 	}
@@ -503,14 +503,14 @@ func (r *round) expire() error {
 		return err
 	}
 	if err := r.Maintain(r.ctx); err != nil {
-		return fmt.Errorf("Maintain: %w", err)
+		return fmt.Errorf("maintain: %w", err)
 	}
 	after, err := count(r.ctx)
 	if err != nil {
 		return err
 	}
 	if before-after != 5 {
-		return fmt.Errorf("Maintain has deleted %d of 5 records that have expired", before-after)
+		return fmt.Errorf("maintain has deleted %d of 5 records that have expired", before-after)
 	}
 	return nil
 }
