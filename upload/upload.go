@@ -185,7 +185,7 @@ func (u *upload) restored(r *http.Request) (*http.Request, *body) {
 	ctx := r.Context()
 	b.onFault = func() { // at once, so that an adapter that looks at the handler's answer finds a verdict
 		if _, decided := idempotency.Decided(ctx); !decided {
-			idempotency.Decide(ctx, idempotency.Release)
+			idempotency.Decide(ctx, idempotency.Free)
 		}
 	}
 	return r, b
