@@ -21,20 +21,13 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
-
-	"github.com/idempotency-go/idempotency"
 )
 
-// Guard is what guards handlers: the Middleware of package idempotency, or the one of package upload.
-type Guard interface {
+// Middleware returns a middleware of echo that guards handlers with idem, a middleware of
+// package idempotency or upload. Refusals are written by the ErrorHandler of idem, not by that of echo.
+func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
-}
-
-var _ Guard = (*idempotency.Middleware)(nil)
-
-// Middleware returns a middleware of echo that guards handlers with idem. Refusals are written by the ErrorHandler of
-// idem, not by that of echo.
-func Middleware(idem Guard) echo.MiddlewareFunc {
+}) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			guarded, answered, outer, request := false, false, c.Response(), carrying(c)

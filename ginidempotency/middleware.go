@@ -26,16 +26,11 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Guard is what guards handlers: the Middleware of package idempotency, or the one of package upload.
-type Guard interface {
+// Middleware returns a middleware of gin that guards the handlers after it in the chain with idem, a
+// middleware of package idempotency or upload. Refusals are written by the ErrorHandler of idem.
+func Middleware(idem interface {
 	Handler(next http.Handler) http.Handler
-}
-
-var _ Guard = (*idempotency.Middleware)(nil)
-
-// Middleware returns a middleware of gin that guards the handlers after it in the chain with idem. Refusals are written
-// by the ErrorHandler of idem.
-func Middleware(idem Guard) gin.HandlerFunc {
+}) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ran, written, left, request := false, false, false, carrying(c)
 		defer takeForm(c.Request, request)
