@@ -93,6 +93,15 @@ func (a *attempt) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	return a.lease.claim.(Checkpointer).Checkpoints(ctx)
 }
 
+// CheckpointTx asks the claim. Package step calls it by its name.
+func (a *attempt) CheckpointTx(ctx context.Context, step *TxStep) ([]byte, error) {
+	claim, ok := a.lease.claim.(TxCheckpointer)
+	if !ok {
+		return nil, fmt.Errorf("the store has no transactions for steps: %w", errors.ErrUnsupported)
+	}
+	return claim.CheckpointTx(ctx, step)
+}
+
 // endSteps lets no step begin any more.
 func (a *attempt) endSteps() {
 	if !a.steps.CompareAndSwap(nil, checkpoint.Ended) {

@@ -32,7 +32,7 @@ import (
 // zero if the Store cannot see them: Attempt, Fingerprint and Created.
 //
 // What else a Store can do, it says by the optional interfaces [Transactional], [Validator], [Immediate], [Recaller] and
-// [Inspector], and its claims by [Checkpointer].
+// [Inspector], and its claims by [Checkpointer] and [TxCheckpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -152,6 +152,60 @@ type Checkpointer interface {
 // RecordLost is the name of a checkpoint without data, see [Checkpointer]: checkpoints of earlier attempts may be missing. No
 // step has this name.
 const RecordLost = checkpoint.Lost
+
+// TxCheckpointer is a [Checkpointer] that can store a checkpoint in a database transaction, so that the checkpoint and the rows
+// that a step writes become permanent together. Package step is its user: DoTx and DoInTx there.
+//
+// A Store that wraps the claims of another one passes CheckpointTx on if the inner claim has it, and returns
+// [errors.ErrUnsupported] otherwise.
+type TxCheckpointer interface {
+	Checkpointer
+
+	// CheckpointTx calls step.Run in a transaction, and stores the data that Run returns as the checkpoint step.Name in the same
+	// transaction. The statement that stores the checkpoint compares the token of the claim, because another attempt may have
+	// claimed the key in the meantime. CheckpointTx returns the checkpoint that is stored: the first one of a name counts, and
+	// then the rows of Run are rolled back.
+	//
+	// If step.Var is set, CheckpointTx begins the transaction and commits it. It holds a connection only in between. It rolls
+	// back if Run returns an error or panics. When the reply to the commit is lost, CheckpointTx finds out what became of the
+	// commit before it returns. The end of ctx ends the beginning of the transaction, but not the commit.
+	//
+	// If step.Tx is set, the caller has begun that transaction, and ends it.
+	//
+	// While CheckpointTx runs, the caller calls only Extend. A renewal must not make the transaction fail, at any isolation
+	// level. Run is called once at most. If CheckpointTx returns one of these errors, the transaction was rolled back, or
+	// cannot be committed any more:
+	//
+	//   - the error of Run, as it is;
+	//   - [ErrClaimLost]: another attempt has claimed the key, or the record is gone;
+	//   - [errors.ErrUnsupported]: the store has no transactions of that type. Run was not called;
+	//   - the error of the database, wrapped, if the database has refused the commit;
+	//   - any other error: the store failed, and the next call of Checkpoints tells whether the checkpoint is stored.
+	CheckpointTx(ctx context.Context, step *TxStep) (stored []byte, err error)
+}
+
+// TxStep is a step in a database transaction, see [TxCheckpointer].
+type TxStep struct {
+	// Name is the name of the checkpoint.
+	Name string
+
+	// Var points to the variable for the transaction that the store begins: it is a *pgx.Tx or a **sql.Tx, for example. The
+	// store sets the variable before it calls Run. Var is nil if Tx is set.
+	Var any
+
+	// Tx is the transaction that the caller has begun. Var is nil then.
+	Tx any
+
+	// Timeout bounds the beginning of the transaction, and its end. It does not bound Run.
+	Timeout time.Duration
+
+	// Run does the work of the step in the transaction, and returns the data of the checkpoint.
+	Run func() (data []byte, err error)
+
+	// Escaped is set by the store, before it returns or lets a panic of Run pass, if Run has ended the transaction by itself.
+	// What Run has written may be permanent then, without a checkpoint, so nobody may run the step again.
+	Escaped bool
+}
 
 // ClaimRequest is what the caller of [Store.Begin] asks for.
 type ClaimRequest struct {

@@ -149,7 +149,7 @@ func (s *Store) wrap(claim idempotency.Claim, key idempotency.Key, record idempo
 	return &own.cachedClaim
 }
 
-// cachedSteps implements [idempotency.Checkpointer].
+// cachedSteps implements [idempotency.TxCheckpointer].
 type cachedSteps struct {
 	cachedClaim
 	checkpoints
@@ -159,6 +159,14 @@ type cachedSteps struct {
 type checkpoints interface {
 	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
+}
+
+// CheckpointTx implements [idempotency.TxCheckpointer].
+func (c *cachedSteps) CheckpointTx(ctx context.Context, step *idempotency.TxStep) ([]byte, error) {
+	if inner, ok := c.Claim.(idempotency.TxCheckpointer); ok {
+		return inner.CheckpointTx(ctx, step)
+	}
+	return nil, fmt.Errorf("the other store has no transactions for steps: %w", errors.ErrUnsupported)
 }
 
 // cachedClaim implements [idempotency.Claim].

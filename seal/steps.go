@@ -10,7 +10,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// sealedSteps is a sealedClaim whose inner claim keeps checkpoints. It implements [idempotency.Checkpointer].
+// sealedSteps is a sealedClaim whose inner claim keeps checkpoints. It implements [idempotency.TxCheckpointer].
 //
 // What is stored of a checkpoint begins with the mark of its key, as the header of a sealed answer does. No checkpoint
 // in the clear begins like this: package step stores JSON, nothing, or the eight bytes that say that a step has begun.
@@ -36,6 +36,30 @@ func (c *sealedSteps) Checkpoint(ctx context.Context, name string, data []byte) 
 		return nil, invalid
 	}
 	return opened, err
+}
+
+// CheckpointTx implements [idempotency.TxCheckpointer]. The result is sealed before it is stored, while the transaction is open.
+func (c *sealedSteps) CheckpointTx(ctx context.Context, step *idempotency.TxStep) (stored []byte, err error) {
+	inner, ok := c.Claim.(idempotency.TxCheckpointer)
+	if !ok {
+		return nil, fmt.Errorf("the inner store has no transactions for steps: %w", errors.ErrUnsupported)
+	}
+	var data, given []byte
+	run := step.Run
+	step.Run = func() (_ []byte, err error) {
+		if data, err = run(); err == nil {
+			given, err = c.key.sealStep(ctx, data, &c.to, step.Name)
+		}
+		return given, err
+	}
+	stored, err = inner.CheckpointTx(ctx, step)
+	switch {
+	case err != nil:
+		return nil, err
+	case bytes.Equal(stored, given):
+		return data, nil
+	}
+	return c.store.openStep(ctx, stored, &c.to, step.Name)
 }
 
 // Checkpoints implements [idempotency.Checkpointer]. If one of them cannot be opened, it returns none.

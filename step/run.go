@@ -27,7 +27,8 @@ var (
 type execution struct {
 	steps *checkpoint.Steps
 	name  string
-	once  bool // AtMostOnce
+	once  bool                // AtMostOnce
+	tx    *idempotency.TxStep // nil: the step is in no transaction
 	work  work
 	ask   work // nil: nobody can be asked
 	found bool // an earlier attempt has run the step
@@ -54,35 +55,54 @@ func (x *execution) run(ctx context.Context) (err error) {
 
 // begin begins the step, unless it is begun already.
 func (x *execution) begin(ctx context.Context) error {
-	data, found, err := x.steps.Begin(ctx, x.name, x.once)
+	data, found, err := x.steps.Begin(ctx, x.name, x.kind())
 	if err != nil {
 		return x.refused(err)
 	}
 	x.found = found
-	defer func() {
-		if !x.ended { // or it has failed
-			x.steps.Undo(x.name)
-		}
-	}()
-	if found {
+	defer func() { x.steps.Leave(x.name, x.ending()) }()
+	switch {
+	case found:
 		return x.take(data, errNotKept)
+	case x.tx != nil:
+		return x.executeTx(ctx)
 	}
 	return x.execute(ctx)
+}
+
+// ending lets a step begin again that has failed, or whose transaction the caller may repeat.
+func (x *execution) ending() checkpoint.Ending {
+	mayRepeat := x.tx != nil && x.tx.Var == nil && !x.tx.Escaped
+	return checkpoint.Ending(x.ended && !mayRepeat)
+}
+
+func (x *execution) kind() checkpoint.Kind {
+	switch {
+	case x.tx != nil:
+		return checkpoint.Alone
+	case x.once:
+		return checkpoint.Marked
+	}
+	return checkpoint.Plain
 }
 
 // check refuses a step that must not begin.
 func (x *execution) check(ctx context.Context) error {
 	switch {
-	case x.steps == nil:
-		return x.misuse("the context belongs to no operation")
 	case !isName(x.name):
 		return x.misuse("its name is invalid")
+	case x.steps == nil && x.tx == nil:
+		return x.misuse("the context belongs to no operation")
+	case x.steps == nil:
+		return x.failed(ErrNoClaim)
 	case ctx.Value(within{}) == x.steps:
 		return x.misuse("it is within another step")
 	case x.steps.HasEnded():
 		return x.misuse(checkpoint.ErrEnded.Error())
-	case x.steps.Keeper == nil && (x.steps.Claimed || x.once):
-		return fmt.Errorf("idempotency: step %q: nothing keeps its result: %w", x.name, errors.ErrUnsupported)
+	case !x.steps.Claimed && (x.once || x.tx != nil):
+		return x.failed(ErrNoClaim)
+	case x.steps.Keeper == nil && x.steps.Claimed:
+		return x.failed(fmt.Errorf("the store keeps no results of steps: %w", errors.ErrUnsupported))
 	}
 	return nil
 }
@@ -99,7 +119,7 @@ func (x *execution) misuse(why string) error {
 // refused returns the error of a step that could not begin because of err.
 func (x *execution) refused(err error) error {
 	switch err {
-	case checkpoint.ErrEnded, checkpoint.ErrTwice, checkpoint.ErrMany:
+	case checkpoint.ErrEnded, checkpoint.ErrTwice, checkpoint.ErrMany, checkpoint.ErrAlone:
 		return x.misuse(err.Error())
 	}
 	return x.failed(err)

@@ -58,9 +58,13 @@ var (
 	ErrResult = errors.New("idempotency: the step has run, and its result cannot be had")
 
 	// ErrMisuse says that the step was not run, because the program is wrong: there is no operation in ctx, or its attempt
-	// has ended; the name is invalid, or was used before in the attempt; the step is within another one; or there are
-	// too many steps.
+	// has ended; the name is invalid, or was used before in the attempt; the step is within another one, or beside one in a
+	// transaction; or there are too many steps. A step in a transaction may have run, but its rows were rolled back then.
 	ErrMisuse = errors.New("idempotency: misuse of a step")
+
+	// ErrNoClaim says that the step was not run, because no claim keeps its result: the request has no idempotency key, or
+	// runs without a claim, as [idempotency.Options].FailOpen allows. AtMostOnce, DoTx and DoInTx return it.
+	ErrNoClaim = fmt.Errorf("idempotency: no claim keeps the result of the step: %w", errors.ErrUnsupported)
 )
 
 // Do returns the result of a step of the operation that ctx belongs to. If the operation has no result under that name

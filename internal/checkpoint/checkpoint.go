@@ -40,14 +40,26 @@ type Steps struct {
 
 	reading sync.Mutex // held while the Keeper is asked for all checkpoints
 
-	mu    sync.Mutex
-	ended bool
-	kept  bool              // this attempt may have stored a checkpoint
-	lost  bool              // checkpoints of earlier attempts may be missing
-	begun map[string]bool   // steps that run, or have ended without an error; true: it has a mark
-	known map[string][]byte // checkpoints of this attempt and of earlier ones
-	size  int               // of those that are known or about to be stored: bytes of names and data
+	mu      sync.Mutex
+	ended   bool
+	kept    bool              // this attempt may have stored a checkpoint
+	running int               // steps that run now
+	alone   bool              // the step that runs now is in a transaction
+	begun   map[string]Kind   // steps that run, or have ended without an error
+	lost    bool              // checkpoints of earlier attempts may be missing
+	known   map[string][]byte // checkpoints of this attempt and of earlier ones
+	size    int               // of those that are known or about to be stored: bytes of names and data
 }
+
+// Kind says how a step runs.
+type Kind uint8
+
+// The kinds of steps.
+const (
+	Plain  Kind = iota // stores its result when it has run
+	Marked             // stores a mark before it runs, and its result afterwards
+	Alone              // runs in a transaction, and no other step runs at the same time
+)
 
 // Ended is for an attempt that has had no step.
 var Ended = &Steps{ended: true}
@@ -69,6 +81,7 @@ var (
 	ErrEnded = errors.New("the attempt has ended")
 	ErrTwice = errors.New("the attempt has begun a step of this name before")
 	ErrMany  = errors.New("the operation has too many steps")
+	ErrAlone = errors.New("a step in a transaction is the only step that runs at its time")
 )
 
 // End ends all steps: none begins any more.
@@ -85,27 +98,27 @@ func (s *Steps) Kept() bool {
 	return s.kept
 }
 
-// Begin begins a step, and returns its checkpoint if there is one. Marked says that the step stores its mark before. If the
-// step ends with an error, Undo is called.
-func (s *Steps) Begin(ctx context.Context, name string, marked bool) (data []byte, found bool, err error) {
-	if err := s.enter(name, marked); err != nil {
+// Begin begins a step of a kind, and returns its checkpoint if there is one. Without an error, the caller calls Leave when
+// the step has ended.
+func (s *Steps) Begin(ctx context.Context, name string, kind Kind) (data []byte, found bool, err error) {
+	if err := s.enter(name, kind); err != nil {
 		return nil, false, err
 	}
 	if err := s.read(ctx); err != nil {
-		s.Undo(name)
+		s.Leave(name, Undone)
 		return nil, false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, found = s.known[name]
 	if few := 2*(len(s.known)+len(s.begun)) <= MaxCount; !found && !few && s.count() > MaxCount {
-		delete(s.begun, name)
+		s.leave(name, Undone)
 		return nil, false, ErrMany
 	}
 	return data, found, nil
 }
 
-func (s *Steps) enter(name string, marked bool) error {
+func (s *Steps) enter(name string, kind Kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, twice := s.begun[name]
@@ -114,10 +127,13 @@ func (s *Steps) enter(name string, marked bool) error {
 		return ErrEnded
 	case twice:
 		return ErrTwice
+	case s.alone, kind == Alone && s.running > 0:
+		return ErrAlone
 	case s.begun == nil:
-		s.begun, s.known = make(map[string]bool), make(map[string][]byte)
+		s.begun, s.known = make(map[string]Kind), make(map[string][]byte)
 	}
-	s.begun[name] = marked
+	s.begun[name], s.alone = kind, kind == Alone
+	s.running++
 	return nil
 }
 
@@ -143,10 +159,19 @@ func (s *Steps) read(ctx context.Context) error {
 			s.lost = true
 			continue
 		}
+		if _, counted := s.known[name]; !counted {
+			s.size += len(name) + len(data)
+		}
 		s.known[name] = data
-		s.size += len(name) + len(data)
 	}
 	return nil
+}
+
+// ReadAgain makes the next step ask the Keeper for all checkpoints, because there may be one that this attempt does not know.
+func (s *Steps) ReadAgain() {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	s.Again = true
 }
 
 // count returns how many checkpoints there will be when all steps have ended, and all that have a mark.
@@ -155,20 +180,37 @@ func (s *Steps) count() int {
 	for name := range s.known {
 		all[name], all[strings.TrimSuffix(name, Mark)] = true, true
 	}
-	for name, marked := range s.begun {
+	for name, kind := range s.begun {
 		all[name] = true
-		if marked {
+		if kind == Marked {
 			all[name+Mark] = true
 		}
 	}
 	return len(all)
 }
 
-// Undo lets a step begin again.
-func (s *Steps) Undo(name string) {
+// Ending says whether the attempt may begin a step of the same name again.
+type Ending bool
+
+// The endings of a step.
+const (
+	Undone Ending = false
+	Done   Ending = true
+)
+
+// Leave ends a step that Begin has begun.
+func (s *Steps) Leave(name string, how Ending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.begun, name)
+	s.leave(name, how)
+}
+
+func (s *Steps) leave(name string, how Ending) {
+	s.running--
+	s.alone = false
+	if how == Undone {
+		delete(s.begun, name)
+	}
 }
 
 // HasEnded reports whether the attempt has ended.
@@ -213,14 +255,24 @@ func (s *Steps) GiveBack(n int) {
 
 // Store asks the Keeper once to store a checkpoint, and returns the one that is stored: the first one counts.
 func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
-	s.mu.Lock()
-	s.kept = true
-	s.mu.Unlock()
+	s.Keeping()
 	stored, err = s.Keeper.Checkpoint(ctx, name, data)
 	if err == nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.known[name] = stored
+		s.Know(name, stored)
 	}
 	return stored, err
+}
+
+// Keeping notes that a checkpoint is about to be stored.
+func (s *Steps) Keeping() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept = true
+}
+
+// Know notes a checkpoint that is stored.
+func (s *Steps) Know(name string, stored []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[name] = stored
 }

@@ -1,0 +1,142 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/idempotency-go/idempotency"
+)
+
+// DoTx is [Do] for rows in the database of the store: fn writes them in a transaction in which DoTx also stores the result of
+// fn. So the rows exist if and only if the result does, and the step takes effect exactly once.
+//
+//	payment, err := step.DoTx(ctx, "book", func(tx pgx.Tx) (Payment, error) { return insertPayment(ctx, tx, receipt) })
+//
+// Tx is a type of transaction that the store has. The packages of the stores have DoTx with the type in place, see pgxstore.DoTx
+// for example.
+//
+// DoTx begins the transaction before it calls fn, and commits it afterwards. It rolls back if fn returns an error or panics. A
+// connection is taken from the pool only in between. If the database refuses the commit, because of a deferred constraint for
+// example, DoTx returns the error of the database, and a later call runs the step again. If another attempt has claimed the key,
+// nothing is committed and the error is [idempotency.ErrClaimLost].
+//
+// While fn runs, no other step runs: DoTx returns [ErrMisuse] if one does, and so does a step that begins meanwhile, within fn
+// for example. An operation may have several transactions, one after the other.
+//
+// Only DoTx ends the transaction. If fn commits, rolls back, or ignores an error of the database, DoTx returns an error. If fn
+// has managed to commit rows by itself, with the statement COMMIT for example, the error is [ErrResult] and the step does not
+// run again, because nobody could undo these rows.
+//
+// If the result is no JSON or is too large, the rows are rolled back and the error is [ErrMisuse].
+//
+// DoTx needs a claim. A request without a key has none, and the error is [ErrNoClaim]. To serve such requests too, call fn in a
+// transaction of your own then:
+//
+//	payment, err := step.DoTx(ctx, "book", book)
+//	if errors.Is(err, step.ErrNoClaim) {
+//		err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) { payment, err = book(tx); return err })
+//	}
+func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)) (T, error) {
+	var tx Tx
+	return result[T](ctx, &execution{
+		name: name, tx: &idempotency.TxStep{Var: &tx},
+		work: encoded(func(context.Context) (T, error) { return fn(tx) }),
+	})
+}
+
+// DoInTx is [DoTx] in a transaction that the caller has begun, with whatever library, and that the caller commits: tx is what
+// the store can use of it. DoInTx calls fn, and stores its result in the transaction.
+//
+// Commit soon after DoInTx, because the record of the operation is locked until then: no other step can be stored, and the lease
+// cannot be renewed. If DoInTx returns an error, roll back.
+//
+// A transaction that was rolled back, or whose commit failed, may be repeated in the same attempt. DoInTx then asks the store
+// whether the result is there. If the failed commit has taken effect after all, DoInTx returns the result and does not call fn.
+//
+// At an isolation level above read committed, DoInTx must be the first statement of the transaction. It locks the record, so
+// that a renewal of the lease does not make the transaction fail.
+func DoInTx[T any](ctx context.Context, tx any, name string, fn func() (T, error)) (T, error) {
+	return result[T](ctx, &execution{
+		name: name, tx: &idempotency.TxStep{Tx: tx},
+		work: encoded(func(context.Context) (T, error) { return fn() }),
+	})
+}
+
+// txKeeper is the Keeper of an attempt at an operation.
+type txKeeper interface {
+	CheckpointTx(ctx context.Context, step *idempotency.TxStep) (stored []byte, err error)
+}
+
+// executeTx runs the step in a transaction that has no result yet. A result that cannot be stored is rolled back with the rows.
+func (x *execution) executeTx(ctx context.Context) (err error) {
+	run := &txRun{execution: x, ctx: ctx}
+	x.tx.Name, x.tx.Timeout, x.tx.Run = x.name, x.steps.Timeout, run.do
+	defer func() { err = run.end(ctx, err) }() // also when the work panics
+	stored, err := x.steps.Keeper.(txKeeper).CheckpointTx(ctx, x.tx)
+	switch {
+	case run.err != nil:
+		return run.err
+	case err != nil:
+		return x.failed(err)
+	}
+	if x.tx.Var != nil {
+		run.isCommitted = true
+		x.steps.Know(x.name, stored)
+	}
+	return x.take(stored, errNotKept)
+}
+
+// txRun is the work of a step in a transaction.
+type txRun struct {
+	*execution
+	ctx         context.Context
+	err         error // of the work, or why its result cannot be stored
+	size        int   // bytes that count for the result; 0: there is none
+	isCommitted bool
+}
+
+// do does the work, and returns its result for the store.
+func (r *txRun) do() ([]byte, error) {
+	if r.ctx.Err() != nil {
+		r.err = context.Cause(r.ctx)
+		return nil, r.err
+	}
+	data, unfit, err := r.work(r.ctx)
+	size := len(r.name) + len(data)
+	switch {
+	case err != nil:
+		r.err = err
+	case unfit != nil:
+		r.err = r.misuse(unfit.Error())
+	case errors.Is(context.Cause(r.ctx), idempotency.ErrClaimLost):
+		r.err = r.failed(idempotency.ErrClaimLost)
+	case !r.steps.Take(size):
+		r.err = r.misuse(fmt.Sprintf("all results together have more than %d bytes", MaxTotal))
+	default:
+		r.size = size
+		r.steps.Keeping()
+	}
+	return data, r.err
+}
+
+// end notes what the store knows now. If the work has ended the transaction by itself, end stores that the step has no result, so
+// that no attempt runs the step again.
+func (r *txRun) end(ctx context.Context, err error) error {
+	if r.size > 0 && !r.isCommitted { // the result may be there nevertheless, or soon
+		r.steps.GiveBack(r.size)
+		r.steps.ReadAgain()
+	}
+	if !r.tx.Escaped {
+		return err
+	}
+	r.ended = true
+	escaped := fmt.Errorf("%w: step %q: it has ended its transaction by itself, so what it has written may be permanent", ErrResult, r.name)
+	if _, failed := r.store(ctx, r.name, nil); failed != nil {
+		escaped = fmt.Errorf("%w; and a later attempt may run it again: %w", escaped, failed)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", escaped, err)
+	}
+	return escaped
+}
