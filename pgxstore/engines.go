@@ -22,6 +22,7 @@ var ErrEngine = fmt.Errorf("pgxstore: the server cannot be used: %w", errors.Err
 const (
 	byStore     = "New"
 	byTxStore   = "NewTx"
+	bySteps     = "DoTx and DoInTx"
 	byDays      = "PartitionDays"
 	byOperators = "Inspect, Forget and Resolve"
 	byExpiry    = "Maintain" // which also works without
@@ -72,7 +73,7 @@ var features = []sqlstore.Feature{
 		},
 	},
 	{
-		Name: "transactions of which the ID tells whether they were committed", Uses: []string{byTxStore},
+		Name: "transactions of which the ID tells whether they were committed", Uses: []string{byTxStore, bySteps},
 		Words: "pg_current_xact_id pg_xact_status xid8",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/15638"},
 	},
@@ -141,7 +142,7 @@ var major = regexp.MustCompile(`^\d+`)
 
 // admit returns an error if the server cannot be used. It sends nothing. A PostgreSQL that is newer than this module is
 // admitted, and so is an engine that does not say what it is: [Table.Check] reports that.
-func (t *Table) admit(conn *pgx.Conn) error {
+func (t *Table) admit(conn *pgx.Conn, uses ...string) error {
 	e, version := engineOf(conn)
 	if e == nil {
 		says := conn.PgConn().ParameterStatus("server_version")
@@ -150,7 +151,7 @@ func (t *Table) admit(conn *pgx.Conn) error {
 		}
 		return nil
 	}
-	uses := []string{t.by}
+	uses = append(uses, t.by)
 	if t.opts.divided() {
 		uses = append(uses, byDays)
 	}

@@ -28,6 +28,9 @@ func (t *Table) locate(ctx context.Context) (Options, error) {
 	opts := t.opts
 	var schema *string
 	err := t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+		if refusal := t.admit(conn, bySteps); refusal != nil {
+			t.stepsRefusal.Store(&refusal)
+		}
 		if err := t.admit(conn); err != nil || opts.Schema != "" {
 			return err
 		}

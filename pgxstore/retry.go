@@ -88,10 +88,15 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 // of the pool or those of the server.
 func (t *Table) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := t.pool.Acquire(ctx)
+	return conn, t.refusal(ctx, err)
+}
+
+// refusal returns the error of a pool that has given no connection.
+func (t *Table) refusal(ctx context.Context, err error) error {
 	if err != nil && (isTooMany(err) || ctx.Err() != nil && t.inUse()) {
-		return nil, fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
+		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 	}
-	return conn, err
+	return err
 }
 
 // inUse reports whether others had all connections of the pool. One that has come back since then had somebody else waiting

@@ -32,6 +32,7 @@ func (o Options) statements() statements {
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count", "lock", "read", "replace",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
+		"begin_step", "enter_step", "keep_step", "settle_step",
 	} {
 		all[file] = o.statement(file)
 	}
@@ -43,6 +44,7 @@ var (
 	digest = regexp.MustCompile(`\{digest (\S+)\}`)
 	after  = regexp.MustCompile(`\{after (\$\d+)\}`)
 	locked = regexp.MustCompile(`\{locked (\$\d+)\}`)
+	idle   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
 )
 
 // expand replaces what the statements have in common, which stands in braces. The table is r in them.
@@ -51,6 +53,7 @@ func (o Options) expand(sql string) string {
 	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	sql = locked.ReplaceAllString(sql, lockedBy)
+	sql = idle.ReplaceAllString(sql, idleTimeout)
 	now := cmp.Or(o.now, "statement_timestamp()")
 	index := o.table() + "_expires"
 	return strings.NewReplacer(
@@ -173,6 +176,12 @@ const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::t
 const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
+
+// idleTimeout makes the server end the transaction after so many milliseconds without a statement, unless the session does so
+// earlier. To change a setting costs the server as much as a small statement.
+const idleTimeout = `CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval
+        NOT BETWEEN interval '1 ms' AND $1::bigint * interval '1 ms'
+    THEN set_config('idle_in_transaction_session_timeout', ($1::bigint)::text, true) END`
 
 // restoredColumns are those that a claim knows enough to make its record again.
 const restoredColumns = `digest, fingerprint, user_id, endpoint, key, token, attempt, created_at,

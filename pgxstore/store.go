@@ -83,6 +83,9 @@ type claim struct {
 
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
+
+	renewing sync.RWMutex // held for reading while the lease is renewed
+	rests    bool         // the lease is not renewed, because a transaction has locked the record
 }
 
 // take claims the key, and returns the record that holds it then. See [Table.retry] for claimed.
@@ -147,8 +150,14 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 // Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
 func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
-// Extend implements [idempotency.Claim].
+// Extend implements [idempotency.Claim]. While a transaction of a step has locked the record, Extend sends nothing: nobody can
+// claim the key, and a renewal would wait for the lock.
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
+	c.renewing.RLock()
+	defer c.renewing.RUnlock()
+	if c.rests {
+		return nil
+	}
 	done, err := c.step(ctx, spare, "extend", lease)
 	if done || err != nil {
 		return err

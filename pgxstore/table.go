@@ -24,6 +24,8 @@ type Table struct {
 	spare  chan struct{} // is full while there is a connection beyond those of the pool
 	kept   atomic.Pointer[statements]
 
+	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil: it can
+
 	most    int64        // connections of the pool
 	steps   atomic.Int64 // of leases, under way
 	made    time.Time

@@ -1,0 +1,9 @@
+/* idempotency: enter step */
+-- Returns the ID of the transaction, and whether it locks the record of the claim. So it does at every isolation level at which the
+-- transaction cannot change a record that was renewed since its snapshot. The statement fails by a division by zero if the claim
+-- has lost the record.
+--   $1 digest, $2 token, $3 after how many milliseconds of silence the server ends the transaction
+SELECT pg_current_xact_id()::text, current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted'),
+    CASE WHEN current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
+    THEN 1 / (SELECT count(*) FROM (SELECT FROM {records} r WHERE {held} FOR NO KEY UPDATE) AS held) END,
+    {idle_timeout $3}

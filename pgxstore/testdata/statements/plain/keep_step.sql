@@ -1,0 +1,16 @@
+/* idempotency: keep step */
+-- Stores the result of a step in the transaction that has its rows, and renews the lease. The commit follows, so the statement
+-- fails if it stores nothing: by a division by zero if the claim has lost the record, or the step has a result already; and by
+-- the square root of a negative number if this is another transaction than the one in which the step began.
+--   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
+WITH kept AS (
+    UPDATE "idempotency_records" r SET
+        step_names = array_append(r.step_names, $3::text), step_results = array_append(r.step_results, $4::bytea),
+        lease_until = (statement_timestamp() + $5::bigint * interval '1 microsecond'),
+        expires_at = greatest(r.expires_at, (statement_timestamp() + $5::bigint * interval '1 microsecond')),
+        expires_minute = date_bin('1 minute', greatest(r.expires_at, (statement_timestamp() + $5::bigint * interval '1 microsecond')), 'epoch')
+    WHERE r.digest = $1::bytea AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL
+    AND r.expires_at > statement_timestamp() AND ($3::text = ANY (r.step_names)) IS NOT TRUE
+    RETURNING true
+)
+SELECT CASE WHEN pg_current_xact_id() = $6::text::xid8 THEN 1 / count(*) ELSE sqrt(-1 - count(*)) END FROM kept
