@@ -98,8 +98,7 @@ type txRun struct {
 
 // do does the work, and returns its result for the store.
 func (r *txRun) do() ([]byte, error) {
-	if r.ctx.Err() != nil {
-		r.err = context.Cause(r.ctx)
+	if r.err = r.mayAct(r.ctx); r.err != nil { // the store was asked, and has perhaps waited for a connection
 		return nil, r.err
 	}
 	data, unfit, err := r.work(r.ctx)
