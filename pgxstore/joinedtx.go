@@ -49,7 +49,7 @@ func askSQL(tx SQLQuerier) askRow {
 
 // run runs the step between two statements in the transaction. Renewals rest between them if the first one locks the record.
 func (j *joinedTx) run(ctx context.Context) (stored []byte, err error) {
-	defer j.rest(false)
+	defer j.leaveTx()
 	if err := j.enter(ctx); err != nil {
 		return nil, failure("enter the transaction of a step", err)
 	}
@@ -63,11 +63,10 @@ func (j *joinedTx) run(ctx context.Context) (stored []byte, err error) {
 func (j *joinedTx) enter(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
-	j.rest(true) // a renewal between snapshot and lock would make the statement fail
-	var isLocked bool
-	var ignored [2]any
-	err := j.ask(ctx, j.sql["enter_step"], j.enterArgs(), &j.xid, &isLocked, &ignored[0], &ignored[1])
-	j.rest(err == nil && isLocked)
+	err := j.enterTx(func() (isLocked bool, err error) {
+		err = j.ask(ctx, j.sql["enter_step"], j.enterArgs(), &j.xid, &isLocked, new(any), new(any))
+		return isLocked, err
+	})
 	if isUnkept(err) {
 		return idempotency.ErrClaimLost
 	}
@@ -77,8 +76,7 @@ func (j *joinedTx) enter(ctx context.Context) error {
 func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err error) {
 	bounded, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
-	var ignored any
-	err = j.ask(bounded, j.sql["keep_step"], j.keepArgs(j.step.Name, data, j.xid), &ignored)
+	err = j.ask(bounded, j.sql["keep_step"], j.keepArgs(j.step.Name, data, j.xid), new(any))
 	switch {
 	case err == nil:
 		return data, nil

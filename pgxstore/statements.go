@@ -32,7 +32,7 @@ func (o Options) statements() statements {
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count", "lock", "read", "replace",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
-		"begin_step", "enter_step", "keep_step", "settle_step",
+		"enter_step", "keep_step", "settle_step",
 	} {
 		all[file] = o.statement(file)
 	}

@@ -52,14 +52,7 @@ func (w *stepTx) run(ctx context.Context, hand func()) (stored []byte, err error
 func (w *stepTx) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
 	defer cancel()
-	locks := w.store.opts.locksRecord()
-	if locks {
-		w.rest(true)
-	}
-	err := w.store.repeat(ctx, new(bool), func() error { return w.beginOnce(ctx, locks) })
-	if err != nil {
-		w.rest(false)
-	}
+	err := w.store.repeat(ctx, new(bool), func() error { return w.beginOnce(ctx) })
 	if isUnkept(err) {
 		return idempotency.ErrClaimLost
 	}
@@ -84,11 +77,17 @@ func (w *stepTx) acquire(ctx context.Context) error {
 	return nil
 }
 
-func (w *stepTx) beginOnce(ctx context.Context, locks bool) error {
+func (w *stepTx) beginOnce(ctx context.Context) error {
 	if err := w.acquire(ctx); err != nil {
 		return err
 	}
-	err := hasten(ctx, w.conn, func() error { return w.sendBegin(ctx, locks) })
+	err := w.enterTx(func() (isLocked bool, err error) {
+		err = hasten(ctx, w.conn, func() error {
+			isLocked, err = w.sendBegin(ctx)
+			return err
+		})
+		return isLocked, err
+	})
 	if err != nil {
 		if refusesWrites(err) { // the pool may find a server that takes them
 			_ = w.conn.Close(ctx)
@@ -98,19 +97,15 @@ func (w *stepTx) beginOnce(ctx context.Context, locks bool) error {
 	return err
 }
 
-func (w *stepTx) sendBegin(ctx context.Context, locks bool) error {
+func (w *stepTx) sendBegin(ctx context.Context) (isLocked bool, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.begin()})
-	if locks {
-		batch.Queue(w.sql["enter_step"], w.enterArgs()...).QueryRow(func(r pgx.Row) error {
-			return r.Scan(&w.xid, nil, nil, nil)
-		})
-	} else {
-		batch.Queue(w.sql["begin_step"], w.store.idleTimeout()).QueryRow(func(r pgx.Row) error { return r.Scan(&w.xid, nil) })
-	}
+	batch.Queue(w.sql["enter_step"], w.enterArgs()...).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&w.xid, &isLocked, nil, nil)
+	})
 	results := w.conn.SendBatch(ctx, &batch)
 	w.handler = &handlerTx{tx: results.Tx(), isClosed: &w.isClosed}
-	return results.Close()
+	return isLocked, results.Close()
 }
 
 // commit stores the result and commits, in one round trip: the server skips the commit if the statement before it fails.
@@ -193,20 +188,18 @@ func (w *stepTx) rollback(ctx context.Context) {
 		w.step.Escaped = endedByStep
 		_ = w.conn.PgConn().Conn().Close()
 	}
-	w.giveBack()
-	if w.store.opts.locksRecord() { // the lease may have lapsed while renewals rested
+	if w.giveBack() { // the lease may have lapsed while renewals rested
 		_ = w.Extend(ctx, w.request.Lease)
 	}
 }
 
-// giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back.
-func (w *stepTx) giveBack() {
+// giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back. It reports
+// whether renewals have rested.
+func (w *stepTx) giveBack() (rested bool) {
 	w.isClosed.Store(true)
 	if w.sqlTx != nil {
 		_ = w.sqlTx.Rollback() // sends nothing, but closes the prepared statements
 	}
 	w.release()
-	if w.store.opts.locksRecord() {
-		w.rest(false)
-	}
+	return w.leaveTx()
 }

@@ -84,8 +84,8 @@ type claim struct {
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
 
-	renewing sync.RWMutex // held for reading while the lease is renewed
-	rests    bool         // the lease is not renewed, because a transaction has locked the record
+	renewals sync.RWMutex // held for reading by a renewal, and for writing by a transaction that locks the record or ends
+	rests    bool         // a transaction has locked the record: renewals rest
 }
 
 // take claims the key, and returns the record that holds it then. See [Table.retry] for claimed.
@@ -153,8 +153,8 @@ func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 // Extend implements [idempotency.Claim]. While a transaction of a step has locked the record, Extend sends nothing: nobody can
 // claim the key, and a renewal would wait for the lock.
 func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	c.renewing.RLock()
-	defer c.renewing.RUnlock()
+	c.renewals.RLock()
+	defer c.renewals.RUnlock()
 	if c.rests {
 		return nil
 	}

@@ -147,19 +147,24 @@ const selectStatus = "select pg_xact_status($1::text::xid8)"
 // isCommitted reports whether pg_xact_status does not say that a transaction was rolled back.
 func isCommitted(status *string) bool { return status == nil || *status != "aborted" }
 
-// rest stops the renewals of the lease, or lets them go on. When it returns, no renewal is under way.
-func (c *claim) rest(rests bool) {
-	c.renewing.Lock()
-	defer c.renewing.Unlock()
-	c.rests = rests
+// enterTx calls enter, which sends enter_step and returns whether the transaction locks the record. Renewals rest then: they would
+// wait for the lock, and nobody else can claim the key. No renewal comes between the snapshot of the transaction and its lock.
+func (c *claim) enterTx(enter func() (isLocked bool, err error)) error {
+	c.renewals.Lock()
+	defer c.renewals.Unlock()
+	isLocked, err := enter()
+	c.rests = isLocked && err == nil
+	return err
+}
+
+// leaveTx lets renewals go on, and reports whether they have rested.
+func (c *claim) leaveTx() (rested bool) {
+	c.renewals.Lock()
+	defer c.renewals.Unlock()
+	rested, c.rests = c.rests, false
+	return rested
 }
 
 func (t *Table) idleTimeout() int64 {
 	return max(1, cmp.Or(t.opts.IdleTimeout, time.Minute).Milliseconds())
-}
-
-// locksRecord reports whether a transaction locks the record first, because it could not change a record that was renewed since
-// its snapshot.
-func (o Options) locksRecord() bool {
-	return !o.divided() && o.Isolation != "" && o.Isolation != pgx.ReadCommitted && o.Isolation != pgx.ReadUncommitted
 }
