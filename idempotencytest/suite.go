@@ -22,7 +22,8 @@
 // [Run] is for every store. It uses only the interface of the store, and so knows nothing of the effects of a handler.
 // [RunTx] is for transactional stores, in addition: it makes effects in their transactions, and checks what becomes of
 // them. In addition, [RunInspector] is for stores that implement [idempotency.Inspector], [RunResolver] for those that
-// implement [idempotency.Resolver], and [RunSteps] for those whose claims implement [idempotency.Checkpointer].
+// implement [idempotency.Resolver], [RunSteps] for those whose claims implement [idempotency.Checkpointer], and [RunTxSteps] for
+// those whose claims implement [idempotency.TxCheckpointer].
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest
@@ -106,8 +107,9 @@ func runAll(t *testing.T, group string, cases []testCase, newSubject func(*testi
 type subject struct {
 	store  idempotency.Store
 	kind   kind
-	effect func(ctx context.Context, name string) error // nil but for RunTx, as count
+	effect func(ctx context.Context, name string) error // nil but for RunTx
 	count  func(ctx context.Context, name string) (int, error)
+	txs    *anyTransactions // nil but for RunTxSteps
 }
 
 // testCase checks one rule of the contract.

@@ -113,13 +113,13 @@ func BenchmarkTxFirst(b *testing.B) {
 	}
 }
 
-const insertPayment = "INSERT INTO payments (amount) VALUES ($1)"
+const insertAmount = "INSERT INTO payments (amount) VALUES ($1)"
 
 // unprotected commits an INSERT alone.
 func unprotected(pool *pgxpool.Pool) http.Handler {
 	return created(func(r *http.Request) error {
 		return pgx.BeginFunc(r.Context(), pool, func(tx pgx.Tx) error {
-			_, err := tx.Exec(r.Context(), insertPayment, 7)
+			_, err := tx.Exec(r.Context(), insertAmount, 7)
 			return err
 		})
 	})
@@ -165,7 +165,7 @@ func protectedByHand(pool *pgxpool.Pool, table string, record func(idempotency.K
 		if err := conn.SendBatch(ctx, &begin).Close(); err != nil {
 			return err
 		}
-		if _, err := conn.Exec(ctx, insertPayment, 7); err != nil {
+		if _, err := conn.Exec(ctx, insertAmount, 7); err != nil {
 			return err
 		}
 		insert, args := record(key, digest[:])
@@ -182,7 +182,7 @@ func protected(b *testing.B, pool *pgxpool.Pool) http.Handler {
 	require.NoError(b, err)
 	return middleware.Handler(created(func(r *http.Request) error {
 		tx, _ := pgxstore.Tx(r.Context())
-		_, err := tx.Exec(r.Context(), insertPayment, 7)
+		_, err := tx.Exec(r.Context(), insertAmount, 7)
 		return err
 	}))
 }

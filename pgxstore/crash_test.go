@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -20,13 +21,14 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// Nothing that was acknowledged is lost when the database crashes under load. With a transaction nothing is done twice,
-// with a lease only what the database may have lost the reply of. A provider charges once for each key.
+// Nothing that was acknowledged is lost when the database crashes under load. In a transaction, of the store or of a step, nothing
+// is done twice, with a lease alone only what the database may have lost the reply of. A provider charges once for each key.
 func TestDatabaseCrashes(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*pgxpool.Pool, pgxstore.Options) idempotency.Store{
 		"lease":       func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.New(p, o) },
 		"transaction": func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(p, o) },
+		"step":        func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.New(p, o) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,7 +47,15 @@ func TestDatabaseCrashes(t *testing.T) {
 					run = tx.Exec
 				}
 				err := provider.Charge(r.Context())
-				if err == nil {
+				body := uuid.NewString()
+				switch {
+				case err != nil:
+				case name == "step":
+					body, err = pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (string, error) {
+						_, err := tx.Exec(r.Context(), l.insert(), op.Key.ID)
+						return body, err
+					})
+				default:
 					_, err = run(r.Context(), l.insert(), op.Key.ID)
 				}
 				if err != nil {
@@ -56,7 +66,7 @@ func TestDatabaseCrashes(t *testing.T) {
 					return
 				}
 				w.WriteHeader(http.StatusCreated)
-				fmt.Fprint(w, uuid.New())
+				fmt.Fprint(w, body)
 			})
 			acknowledged := crash(t, db, h, 4)
 			require.NoError(t, provider.Explain(slices.Collect(maps.Keys(acknowledged))...))
@@ -64,7 +74,7 @@ func TestDatabaseCrashes(t *testing.T) {
 			for key, body := range acknowledged {
 				require.Equal(t, body, post(h, key).Body.String())
 				effects := l.effects(t, keyOf(key))
-				if name == "transaction" {
+				if name != "lease" {
 					require.Equal(t, 1, effects)
 				} else {
 					require.GreaterOrEqual(t, effects, 1)

@@ -74,7 +74,7 @@ var features = []sqlstore.Feature{
 	},
 	{
 		Name: "transactions of which the ID tells whether they were committed", Uses: []string{byTxStore, bySteps},
-		Words: "pg_current_xact_id pg_xact_status xid8",
+		Words: "pg_current_xact_id pg_xact_status pg_visible_in_snapshot pg_current_snapshot xid8",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/15638"},
 	},
 	{
@@ -104,12 +104,16 @@ var features = []sqlstore.Feature{
 		Has: map[string]string{"YugabyteDB": yugabyte + "explore/transactions/explicit-locking/"},
 	},
 	{
+		Name: "FOR NO KEY UPDATE", Uses: []string{bySteps}, Words: "for no",
+		Has: map[string]string{"YugabyteDB": yugabyte + "explore/transactions/explicit-locking/"},
+	},
+	{
 		Name: "FOR UPDATE SKIP LOCKED", Uses: []string{byExpiry}, Words: "skip locked",
 		Has:   map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/9929"},
 		Lacks: map[string]string{"Aurora DSQL": dsql + "working-with-postgresql-compatibility-supported-sql-features.html"},
 	},
 	{
-		Name: "the place of a row (ctid)", Uses: []string{byExpiry}, Words: "ctid tid",
+		Name: "the place of a row (ctid)", Uses: []string{byExpiry, bySteps}, Words: "ctid tid",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/24843"},
 	},
 	{Name: "partitions that are attached and detached", Uses: []string{byDays}, Words: "attach detach partition"},

@@ -276,6 +276,9 @@ func TestStatementsKeepToTheSubset(t *testing.T) {
 		"inspect": {pgxstore.ByStore, pgxstore.ByOperators}, "find_expired": {pgxstore.ByTxStore, pgxstore.ByExpiry},
 		"delete_expired": {pgxstore.ByTxStore, pgxstore.ByExpiry},
 	}
+	for _, name := range []string{"enter_step", "keep_step", "settle_step", "place_step"} {
+		uses[name] = []string{pgxstore.ByStore, pgxstore.BySteps}
+	}
 	statements := pgxstore.Options{}.Statements()
 	statements["migration"] = pgxstore.Migrations(pgxstore.Options{})[0].SQL
 	for name, statement := range statements {
@@ -308,11 +311,11 @@ const plainSQL = `again all and any array array_agg array_append as asc attempt 
 awaited begin between bigint body boolean by bytea c cardinality case claimed classid coalesce collate comment commit
 committed completed_at convert_to count counted create created_at current_database current_schemas d database datname
 declare default delete desc digest distinct do drop else encode end endpoint exists expires_at expires_minute false
-fillfactor fingerprint from function get granted greatest group header i if in indexrelid indrelid insert integer
-interval into is isfinite isolation join key l language lease_until left level limit locktype made n name not note
+fillfactor fingerprint from function get granted greatest group header held i if in indexrelid indrelid insert integer
+interval into is isfinite isolation join kept key l language lease_until left level limit locktype made n name not note
 nspname null objid objsubid octet_length offset oid on or order ordinality pg_class pg_database pg_index
 pg_namespace place primary question r raise read record regclass relkind relname relnamespace replace replays resolved result
 return returns row_count s seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key
-seen_lease_until seen_status seen_token seen_user_id select set sha256 size state status step step_names step_results
+seen_lease_until seen_status seen_token seen_user_id select set sha256 size sqrt state status step step_names step_results
 sum table text then timestamptz to_regclass token trailer true union unnest update user_id uuid vacuum_truncate values
 rollback savepoint version when where with`

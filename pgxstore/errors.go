@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/idempotency-go/idempotency"
 )
 
 // failure returns the error of a step.
@@ -70,7 +72,7 @@ func isBroken(err error) bool {
 	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
 		return false // the answer came, from a table that is not as it was made
 	}
-	if errors.Is(err, errUnconfirmed) || errors.Is(err, ErrEngine) {
+	if errors.Is(err, errUnconfirmed) || errors.Is(err, ErrEngine) || errors.Is(err, idempotency.ErrClaimLost) {
 		return false // the answer came, perhaps from another server than the one before
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)

@@ -47,6 +47,7 @@ var Features = features
 const (
 	ByStore     = byStore
 	ByTxStore   = byTxStore
+	BySteps     = bySteps
 	ByOperators = byOperators
 	ByExpiry    = byExpiry
 )

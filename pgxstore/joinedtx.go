@@ -80,8 +80,11 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 	switch {
 	case err == nil:
 		return data, nil
-	case isUnkept(err):
-		return j.storedBefore(ctx, j.step.Name)
+	case isUnkept(err): // the transaction has failed, so a result that is there is of no use
+		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {
+			return nil, err
+		}
+		return nil, failure("store the result of a step", errStepChanged)
 	case isOtherTx(err), errors.Is(err, sql.ErrTxDone), errors.Is(err, pgx.ErrTxClosed):
 		j.step.Escaped = j.mayBePermanent(ctx, j.xid)
 		return nil, errEndedByStep

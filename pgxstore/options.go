@@ -39,7 +39,7 @@ type Options struct {
 	// then on. ALTER TABLE changes it for the others.
 	FillFactor int
 
-	// Isolation is the isolation level of the transactions of a [TxStore]. Empty means that of the session, which is read
+	// Isolation is the isolation level of the transactions of [DoTx], and of a [TxStore]. Empty means that of the session, which is read
 	// committed unless default_transaction_isolation says otherwise. Set serializable here even if the session has it: the
 	// store then looks for records in another way. Otherwise any two operations at once might be refused.
 	//
@@ -47,10 +47,10 @@ type Options struct {
 	// to see what others have committed since it began.
 	Isolation pgx.TxIsoLevel
 
-	// IdleTimeout is how long a transaction of a [TxStore] may go without a statement before the server ends it. For that
-	// long, an owner that fell silent holds its key, because its network is gone or its handler does something else. (An
-	// owner that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.) Zero
-	// means one minute.
+	// IdleTimeout is how long a transaction of [DoTx], or of a [TxStore], may go without a statement before the server ends
+	// it. For that long, an owner that fell silent holds its key, because its network is gone or its handler does something
+	// else. (An owner that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.)
+	// Zero means one minute. A session whose own idle_in_transaction_session_timeout is shorter keeps that for DoTx.
 	//
 	// PostgreSQL counts in milliseconds, up to 24 days, by its wall clock. If that clock is set back meanwhile, a silent
 	// session keeps its key for longer. If the session's own idle_in_transaction_session_timeout has the same value, the
@@ -70,7 +70,8 @@ type Options struct {
 	// waited in one process share one fetch. Each fetch costs a write. Without CountReplays a replay writes nothing.
 	CountReplays bool
 
-	now string // SQL for the time; empty: statement_timestamp()
+	now     string // SQL for the time; empty: statement_timestamp()
+	atPlace bool   // the statements of a step find the record at its place in the table
 }
 
 // at returns the options with another time.

@@ -32,10 +32,13 @@ func (o Options) statements() statements {
 	for _, file := range []string{
 		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count", "lock", "read", "replace",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
-		"enter_step", "keep_step", "settle_step",
+		"enter_step", "keep_step", "settle_step", "place_step",
 	} {
 		all[file] = o.statement(file)
 	}
+	o.atPlace = true
+	all["enter_step_at"], all["keep_step_at"] = o.statement("enter_step"), o.statement("keep_step")
+	o.atPlace = false
 	all["record_first"], all["record_next"] = o.recordStatements()
 	return all
 }
@@ -44,6 +47,7 @@ var (
 	digest = regexp.MustCompile(`\{digest (\S+)\}`)
 	after  = regexp.MustCompile(`\{after (\$\d+)\}`)
 	locked = regexp.MustCompile(`\{locked (\$\d+)\}`)
+	at     = regexp.MustCompile(`\{at (\$\d+)\}`)
 	idle   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
 )
 
@@ -53,6 +57,11 @@ func (o Options) expand(sql string) string {
 	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
 	sql = locked.ReplaceAllString(sql, lockedBy)
+	place := ""
+	if o.atPlace {
+		place = " AND r.ctid = $1::text::tid"
+	}
+	sql = at.ReplaceAllString(sql, place)
 	sql = idle.ReplaceAllString(sql, idleTimeout)
 	now := cmp.Or(o.now, "statement_timestamp()")
 	index := o.table() + "_expires"

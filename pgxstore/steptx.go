@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // stepTx is a transaction that the store begins for a step, and commits with the result of the step.
@@ -28,6 +30,7 @@ type stepTx struct {
 	handler  *handlerTx
 	sqlTx    *sql.Tx
 	xid      string      // ID of the transaction
+	place    string      // of the record in the table, for a serializable transaction; empty: the index finds it
 	isClosed atomic.Bool // the transaction has ended, and the connection was given back
 }
 
@@ -48,7 +51,7 @@ func (w *stepTx) run(ctx context.Context, hand func()) (stored []byte, err error
 	return w.commit(ctx, data)
 }
 
-// begin takes one round trip.
+// begin takes one round trip, or two if the transaction is serializable.
 func (w *stepTx) begin(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
 	defer cancel()
@@ -83,7 +86,9 @@ func (w *stepTx) beginOnce(ctx context.Context) error {
 	}
 	err := w.enterTx(func() (isLocked bool, err error) {
 		err = hasten(ctx, w.conn, func() error {
-			isLocked, err = w.sendBegin(ctx)
+			if err = w.findPlace(ctx); err == nil {
+				isLocked, err = w.sendBegin(ctx)
+			}
 			return err
 		})
 		return isLocked, err
@@ -94,18 +99,42 @@ func (w *stepTx) beginOnce(ctx context.Context) error {
 		}
 		w.release()
 	}
+	if isUnkept(err) && w.place != "" { // the record has moved since, or is gone
+		return errOvertaken
+	}
 	return err
 }
 
 func (w *stepTx) sendBegin(ctx context.Context) (isLocked bool, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.begin()})
-	batch.Queue(w.sql["enter_step"], w.enterArgs()...).QueryRow(func(r pgx.Row) error {
+	sql, args := w.atPlace("enter_step", w.enterArgs())
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&w.xid, &isLocked, nil, nil)
 	})
 	results := w.conn.SendBatch(ctx, &batch)
 	w.handler = &handlerTx{tx: results.Tx(), isClosed: &w.isClosed}
 	return isLocked, results.Close()
+}
+
+// findPlace finds the record for a serializable transaction, in a round trip of its own.
+func (w *stepTx) findPlace(ctx context.Context) error {
+	if w.store.opts.Isolation != pgx.Serializable {
+		return nil
+	}
+	err := w.conn.QueryRow(ctx, w.sql["place_step"], w.digest[:], w.token).Scan(&w.place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return idempotency.ErrClaimLost
+	}
+	return err
+}
+
+// atPlace returns a statement of the transaction with its arguments.
+func (w *stepTx) atPlace(name string, args []any) (sql string, _ []any) {
+	if w.place == "" {
+		return w.sql[name], args
+	}
+	return w.sql[name+"_at"], append(args, w.place)
 }
 
 // commit stores the result and commits, in one round trip: the server skips the commit if the statement before it fails.
@@ -120,7 +149,8 @@ func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err er
 	defer cancel()
 	var batch pgx.Batch
 	isKept := false
-	batch.Queue(w.sql["keep_step"], w.keepArgs(w.step.Name, data, w.xid)...).QueryRow(func(r pgx.Row) error {
+	sql, args := w.atPlace("keep_step", w.keepArgs(w.step.Name, data, w.xid))
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
 		err := r.Scan(nil)
 		isKept = err == nil
 		return err
@@ -145,28 +175,46 @@ func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err er
 	return nil, failure("commit", err)
 }
 
-// resolve finds out what became of a commit whose reply was lost. The question waits for the lock of the transaction. If that has
-// not reached the record yet, it never commits: when this attempt releases or completes the claim, or another one takes it over,
-// keep_step finds no such claim.
+// resolve finds out what became of a commit whose reply was lost. It asks until the transaction has ended, because the request may
+// still be on its way to the server.
 func (w *stepTx) resolve(ctx context.Context, cause error) (stored []byte, err error) {
-	var isOwn, isKept bool
-	relied := true
-	err = w.store.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
-		err := conn.QueryRow(ctx, w.sql["settle_step"], w.digest[:], w.token, w.step.Name).Scan(&isOwn, &isKept)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+	var found settledStep
+	for n := 0; ; n++ {
+		if found, err = w.askSettled(ctx); err == nil && found.isFinal() {
+			break
 		}
-		return err
-	})
+		if err == nil && !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
+		}
+	}
 	switch {
-	case err != nil:
-		return nil, failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
-	case !isOwn:
+	case !found.isOwn:
 		return nil, failure("commit", fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause))
-	case isKept:
+	case found.isKept:
 		return w.storedBefore(ctx, w.step.Name)
 	}
 	return nil, failure("commit", cause)
+}
+
+// settledStep is what the record of a claim says of a step whose commit was not answered.
+type settledStep struct{ isOwn, isKept, hasEnded bool }
+
+func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded }
+
+func (w *stepTx) askSettled(ctx context.Context) (found settledStep, err error) {
+	relied := true
+	err = w.store.retry(ctx, &relied, spare, func(conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, w.sql["settle_step"], w.digest[:], w.token, w.step.Name, w.xid).
+			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
+		if errors.Is(err, pgx.ErrNoRows) { // without a record, nothing can be stored
+			found, err = settledStep{}, nil
+		}
+		return err
+	})
+	return found, err
 }
 
 // rollback undoes the transaction, unless it is over. The server then tells whether the step has committed it by itself.
@@ -177,13 +225,9 @@ func (w *stepTx) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.step.Timeout)
 	defer cancel()
 	endedByStep := w.conn.PgConn().TxStatus() == 'I'
-	var status *string
-	var batch pgx.Batch
-	batch.Queue("rollback")
-	batch.Queue(selectStatus, w.xid).QueryRow(func(r pgx.Row) error { return r.Scan(&status) })
-	err := hasten(ctx, w.conn, func() error { return w.conn.SendBatch(ctx, &batch).Close() })
+	status, err := w.sendRollback(ctx)
 	if err == nil {
-		w.step.Escaped = isCommitted(status)
+		w.step.Escaped = status != rolledBack
 	} else { // the server rolls back when the connection is closed
 		w.step.Escaped = endedByStep
 		_ = w.conn.PgConn().Conn().Close()
@@ -191,6 +235,19 @@ func (w *stepTx) rollback(ctx context.Context) {
 	if w.giveBack() { // the lease may have lapsed while renewals rested
 		_ = w.Extend(ctx, w.request.Lease)
 	}
+}
+
+// sendRollback rolls back, and returns what the server says of the transaction then. It uses the simple protocol, because a failed
+// transaction refuses to prepare the second statement before the first one is executed.
+func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
+	err = hasten(ctx, w.conn, func() error {
+		results, err := w.conn.PgConn().Exec(ctx, "rollback; select pg_xact_status('"+w.xid+"')").ReadAll()
+		if err == nil {
+			status = string(results[1].Rows[0][0])
+		}
+		return err
+	})
+	return status, err
 }
 
 // giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back. It reports

@@ -19,7 +19,10 @@
 //
 // So a step of Do has its effect at least once. If the system that it calls gets a key of the operation, see
 // [idempotency.Operation.DownstreamKey], the effect happens once. [AtMostOnce] is for systems that know no such key. It
-// writes that the step has begun before it runs the step.
+// writes that the step has begun before it runs the step. [DoTx] is for rows in the database of the store: rows and result
+// are committed together, so the step takes effect exactly once.
+//
+// The answer of a handler with steps must be made from their results, because a later attempt has nothing else.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
 // claims is an [idempotency.Checkpointer], as are those of all stores with leases in this repository. A transactional

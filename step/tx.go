@@ -77,6 +77,8 @@ func (x *execution) executeTx(ctx context.Context) (err error) {
 	switch {
 	case run.err != nil:
 		return run.err
+	case err != nil && !run.hasBegun && ctx.Err() != nil:
+		return x.failed(fmt.Errorf("%w: %w", context.Cause(ctx), err))
 	case err != nil:
 		return x.failed(err)
 	}
@@ -93,11 +95,13 @@ type txRun struct {
 	ctx         context.Context
 	err         error // of the work, or why its result cannot be stored
 	size        int   // bytes that count for the result; 0: there is none
+	hasBegun    bool
 	isCommitted bool
 }
 
 // do does the work, and returns its result for the store.
 func (r *txRun) do() ([]byte, error) {
+	r.hasBegun = true
 	if r.err = r.mayAct(r.ctx); r.err != nil { // the store was asked, and has perhaps waited for a connection
 		return nil, r.err
 	}
@@ -130,7 +134,8 @@ func (r *txRun) end(ctx context.Context, err error) error {
 		return err
 	}
 	r.ended = true
-	escaped := fmt.Errorf("%w: step %q: it has ended its transaction by itself, so what it has written may be permanent", ErrResult, r.name)
+	escaped := fmt.Errorf("%w: step %q: it has ended its transaction by itself, so what it has written may be permanent",
+		ErrResult, r.name)
 	if _, failed := r.store(ctx, r.name, nil); failed != nil {
 		escaped = fmt.Errorf("%w; and a later attempt may run it again: %w", escaped, failed)
 	}

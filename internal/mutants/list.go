@@ -4,7 +4,7 @@ import "slices"
 
 // all are the mutants, in the order of the page.
 var all = slices.Concat(
-	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps, ofResolutions,
+	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps, ofTxSteps, ofResolutions,
 )
 
 var ofMemory = []mutant{{

@@ -3,8 +3,8 @@ package main
 var ofSteps = []mutant{{
 	name: "step-runs-although-it-was-found", broken: "A step runs in each attempt, whatever an earlier one has stored.",
 	file: "step/run.go",
-	from: "	if found {\n",
-	to:   "	if false {\n",
+	from: "	case found:\n",
+	to:   "	case found && false:\n",
 	test: "TestStepRunsOnce/Do",
 }, {
 	name: "step-stores-an-error", broken: "A step that fails leaves an empty result, so that it never runs again.",

@@ -3,13 +3,14 @@
 -- fails if it stores nothing: by a division by zero if the claim has lost the record, or the step has a result already; and by
 -- the square root of a negative number if this is another transaction than the one in which the step began.
 --   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
+--   and for a serializable transaction: $7 the place of the record
 WITH kept AS (
     UPDATE {records} r SET
         step_names = array_append(r.step_names, $3::text), step_results = array_append(r.step_results, $4::bytea),
         lease_until = {after $5},
         expires_at = greatest(r.expires_at, {after $5}),
         expires_minute = date_bin('1 minute', greatest(r.expires_at, {after $5}), 'epoch')
-    WHERE {held} AND ($3::text = ANY (r.step_names)) IS NOT TRUE
+    WHERE {held}{at $7} AND ($3::text = ANY (r.step_names)) IS NOT TRUE
     RETURNING true
 )
 SELECT CASE WHEN pg_current_xact_id() = $6::text::xid8 THEN 1 / count(*) ELSE sqrt(-1 - count(*)) END FROM kept

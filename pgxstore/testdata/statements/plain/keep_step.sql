@@ -3,6 +3,7 @@
 -- fails if it stores nothing: by a division by zero if the claim has lost the record, or the step has a result already; and by
 -- the square root of a negative number if this is another transaction than the one in which the step began.
 --   $1 digest, $2 token, $3 name, $4 result, $5 lease in microseconds, $6 ID of the transaction
+--   and for a serializable transaction: $7 the place of the record
 WITH kept AS (
     UPDATE "idempotency_records" r SET
         step_names = array_append(r.step_names, $3::text), step_results = array_append(r.step_results, $4::bytea),

@@ -1,0 +1,92 @@
+package idempotencytest
+
+import (
+	"context"
+	"testing"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/cache"
+	"github.com/idempotency-go/idempotency/internal/testservice"
+)
+
+// transactionsOf are those of a database in memory.
+func transactionsOf(rows *testservice.Rows) Transactions[*testservice.RowTx] {
+	return Transactions[*testservice.RowTx]{
+		Write:    func(ctx context.Context, tx *testservice.RowTx, name string) error { return tx.Write(ctx, name) },
+		Count:    rows.Count,
+		Begin:    rows.Begin,
+		Commit:   func(ctx context.Context, tx *testservice.RowTx) error { return tx.Commit(ctx) },
+		Rollback: func(ctx context.Context, tx *testservice.RowTx) error { return tx.Rollback(ctx) },
+	}
+}
+
+func TestTxSteps(t *testing.T) {
+	for name, wrap := range map[string]func(idempotency.Store) idempotency.Store{
+		"bare":   func(s idempotency.Store) idempotency.Store { return s },
+		"sealed": func(s idempotency.Store) idempotency.Store { return mustSeal(t, s) },
+		"cached": func(s idempotency.Store) idempotency.Store { return cache.New(s, cache.Options{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows := testservice.NewRows()
+			newStore := func(*testing.T) idempotency.Store { return wrap(testservice.NewRowStore(rows, "")) }
+			RunSteps(t, newStore)
+			RunTxSteps(t, newStore, transactionsOf(rows))
+		})
+	}
+}
+
+// txStepBugs names the faults of the store in memory, by a case of RunTxSteps that must fail for them.
+var txStepBugs = map[string][]string{
+	"rows and result":              {"rows are lost", "rows are committed at once", "rows are committed alone"},
+	"next attempt":                 {"rows are committed alone"},
+	"first result":                 {"own result is returned", "second rows are committed"},
+	"failed step":                  {"error commits", "error is wrapped", "result is stored first"},
+	"interrupted step":             {"panic commits", "panic keeps the connection"},
+	"any bytes":                    {"results are cut"},
+	"overtaken owner":              {"not fenced"},
+	"takeover of a step that runs": {"not fenced"},
+	"after the end":                {"not fenced"},
+	"forgotten record":             {"forgotten record is made again"},
+	"renewals":                     {"renewal ends the transaction"},
+	"several steps":                {"one step at most"},
+	"ended context":                {"ended context is not seen", "end of the context undoes"},
+	"end by the step":              {"Run can commit", "end by Run is not noticed"},
+	"left behind":                  {"transaction is left open"},
+	"other transactions":           {"other types are no error"},
+	"concurrent operations":        {"concurrent steps are lost"},
+	"transaction of the handler": {
+		"joined result is stored at once", "joined transaction is committed at once", "joined result is lost",
+	},
+	"rollback by the handler":    {"joined result is stored at once"},
+	"failed step of the handler": {"joined error is lost"},
+	"overtaken handler":          {"joined transaction is not fenced"},
+}
+
+// TestTxStepBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
+func TestTxStepBugs(t *testing.T) {
+	unproven := names(txStepCases)
+	for caughtBy, bugs := range txStepBugs {
+		delete(unproven, caughtBy)
+		for _, bug := range bugs {
+			t.Run(bug, func(t *testing.T) {
+				t.Parallel()
+				err := txStepViolations(t, bug, caughtBy)[caughtBy]
+				if err == nil {
+					t.Errorf("not caught by %q", caughtBy)
+				}
+				t.Log(err)
+			})
+		}
+	}
+	for name := range unproven {
+		t.Errorf("there is no bug for %q to catch", name)
+	}
+}
+
+// txStepViolations returns the errors of the cases of RunTxSteps that a store with a bug fails, of those that are named.
+func txStepViolations(t *testing.T, bug string, names ...string) map[string]error {
+	return failures(t, txStepCases, func() subject {
+		rows := testservice.NewRows()
+		return transactionsOf(rows).subject(testservice.NewRowStore(rows, bug))
+	}, names)
+}
