@@ -67,17 +67,13 @@
 // twice if the store forgets records that it has acknowledged; [RedisStore.Check] reports settings that allow this. A
 // lease does not stop a late owner either: its token keeps it from the record, but not from other systems.
 //
-// A handler that has several effects can have each of them as a step, see package step: the next attempt goes on where this
-// one has stopped.
+// A handler can do better, because it knows its effects. Each of them can be a step, see package step: the next attempt goes on
+// where this one has stopped. Rows in the database of the store are a step that happens exactly once, because rows and result
+// are committed together: see DoTx of modules pgxstore, mysqlstore and sqlitestore.
 //
-// A handler can do better, because it knows its effects. Operation.ID follows from user, endpoint and key, so every
+// Operation.ID follows from user, endpoint and key, so every
 // attempt has the same one, even if the store was down or has lost the record. It can be stored with the effect under a
 // unique constraint. [Operation.DownstreamKey] derives an idempotency key for other systems from it.
-//
-// The transactional stores of modules pgxstore, mysqlstore and sqlitestore give each handler a transaction. Effects in
-// this transaction happen exactly once, because they are committed together with the record. A handler that also calls
-// another system calls it first, with its DownstreamKey: if the transaction is rolled back, the next attempt calls it
-// with the same key.
 //
 // # Where it belongs
 //

@@ -28,7 +28,6 @@ var (
 	ErrNotReplayable  = errors.New("idempotency: response not replayable")            // not-replayable
 	ErrOutcomeUnknown = errors.New("idempotency: outcome unknown")                    // outcome-unknown
 	ErrUnavailable    = errors.New("idempotency: store unavailable")                  // store-unavailable
-	ErrRolledBack     = errors.New("idempotency: rolled back, or in doubt")           // rolled-back
 	ErrClaimLost      = errors.New("idempotency: claim lost or lease lapsed")         // in-progress
 	ErrRecordInvalid  = errors.New("idempotency: stored record not readable")         // store-unavailable
 	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
@@ -158,9 +157,6 @@ var problems = []struct {
 	{ErrUserQuota, Error{Status: http.StatusTooManyRequests, Code: "quota-exceeded", RetryAfter: time.Minute, Retry: RetrySameKey,
 		Title:  "Caller's quota is used up",
 		Detail: "This attempt was not executed. Retry later with the same key, once some of the caller's earlier keys have expired."}},
-	{ErrRolledBack, Error{Status: http.StatusServiceUnavailable, Code: "rolled-back", RetryAfter: time.Second, Retry: RetrySameKey,
-		Title:  "The request was undone, or is in doubt",
-		Detail: "Its effects were undone, or could not be confirmed. Retry with the same key: it is executed, or its answer replayed."}},
 	{ErrRecordInvalid, Error{Status: http.StatusServiceUnavailable, Code: "store-unavailable", RetryAfter: time.Second, Retry: RetrySameKey,
 		Title:  "Idempotency cannot be guaranteed at the moment",
 		Detail: "Whether this request was executed is not known here, because its record cannot be read. Retry later with the same key, not with a new one."}},

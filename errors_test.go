@@ -182,7 +182,6 @@ func TestDetailsAreTrue(t *testing.T) {
 		mayRun    = "This attempt was not executed, because an earlier one may still be running. Retry later with the same key to learn what became of it."
 		lost      = "This attempt has lost its claim to the key, so its answer does not count. Retry later with the same key."
 		noResult  = "This attempt was not executed, because an earlier one ended without a known result. Find out what became of it before using a new key."
-		undone    = "Its effects were undone, or could not be confirmed. Retry with the same key: it is executed, or its answer replayed."
 		storeDown = "This attempt was not executed; an earlier one may have been. Retry later with the same key, not with a new one."
 		unread    = "Whether this request was executed is not known here, because its record cannot be read."
 		before    = "The request was executed before and is not executed again"
@@ -244,7 +243,6 @@ func TestDetailsAreTrue(t *testing.T) {
 			return step()
 		})}, again, "A request with this idempotency key may be in progress", lost},
 		"another attempt took over": {testservice.Setup{Store: completes(idempotency.ErrClaimLost)}, again, "", lost},
-		"the transaction failed":    {testservice.Setup{Store: txStore{completes(testservice.ErrDown)}}, again, "The request was undone, or is in doubt", undone},
 		"the store is down":         {testservice.Setup{Store: begins(testservice.Failing(testservice.Always, testservice.ErrDown))}, again, "", storeDown},
 		"the store is full":         {testservice.Setup{Store: begins(then(idempotency.ErrStoreFull))}, after("", atOnce), "", storeDown},
 		"no connection is free":     {testservice.Setup{Store: begins(then(idempotency.ErrStoreBusy))}, after("", atOnce), "", storeDown},

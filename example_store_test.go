@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -119,7 +118,7 @@ func (s *switchable) Begin(
 	return s.Store.Begin(ctx, key, request)
 }
 
-// counted is a Store in front of another one. It knows nothing of transactions: Unwrap leads to the Store that does.
+// counted is a Store in front of another one. Unwrap leads to what that one can do, such as Resolve.
 type counted struct {
 	idempotency.Store
 	begins atomic.Int64
@@ -138,66 +137,6 @@ func (s *counted) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	s.begins.Add(1)
 	return s.Store.Begin(ctx, key, request)
-}
-
-// ledger stands for a transactional Store, such as pgxstore.NewTx returns.
-type ledger struct{ idempotency.Store }
-
-func (ledger) Transactional() bool { return true }
-
-// No handler runs without its transaction, whatever stands in front of the Store.
-func ExampleTransactional() {
-	store := &counted{Store: ledger{}}
-	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{FailOpen: true})
-	fmt.Println(err)
-	// Output: idempotency: FailOpen with a transactional store: its handlers need their transaction
-}
-
-// remembering is the least of a cache: it keeps each answer that it has seen for ever.
-type remembering struct {
-	idempotency.Store
-	seen sync.Map
-}
-
-func (s *remembering) Unwrap() idempotency.Store { return s.Store }
-
-func (s *remembering) Recall(key idempotency.Key) (idempotency.Record, bool) {
-	record, ok := s.seen.Load(key)
-	if !ok {
-		return idempotency.Record{}, false
-	}
-	return record.(idempotency.Record), true
-}
-
-func (s *remembering) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	if err == nil && record.Response != nil && record.Fingerprint == request.Fingerprint {
-		s.seen.Store(key, record)
-	}
-	return record, claim, err
-}
-
-// A Recaller is asked before Begin. An Event says whether it had the answer.
-func ExampleRecaller() {
-	store := &remembering{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, e.FromCache) },
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
-	for range 3 {
-		r := httptest.NewRequest("POST", "/payments", nil)
-		r.Header.Set("Idempotency-Key", "1")
-		handler.ServeHTTP(httptest.NewRecorder(), r)
-	}
-	// Output:
-	// executed false
-	// replayed false
-	// replayed true
 }
 
 // A Key does not print what may be personal. Its digest is what stores use as their key.
@@ -327,7 +266,7 @@ func ExampleInspector_list() {
 	// released: 1
 }
 
-// A program that is given a store tells whether handlers have a transaction, and whether they may have steps.
+// A program that is given a store tells whether handlers may have steps, and steps in transactions.
 func ExampleCheckpointer() {
 	var store idempotency.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	_, claim, err := store.Begin(context.Background(), idempotency.Key{User: "alice", ID: "1"},
@@ -336,8 +275,9 @@ func ExampleCheckpointer() {
 		log.Fatal(err)
 	}
 	_, steps := claim.(idempotency.Checkpointer)
-	fmt.Println("transactions:", idempotency.IsTransactional(store), "steps:", steps)
-	// Output: transactions: false steps: true
+	_, rows := claim.(idempotency.TxCheckpointer)
+	fmt.Println("steps:", steps, "in transactions:", rows)
+	// Output: steps: true in transactions: false
 }
 
 // A tool says whether its store lets operators end what was abandoned. Package resolve does it.

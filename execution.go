@@ -69,7 +69,7 @@ func (a *attempt) Steps() *checkpoint.Steps {
 	}
 	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
 	if _, ok := a.lease.claim.(Checkpointer); ok {
-		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.timeout, a.operation.attempt > 1 || a.lease.transactional
+		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.timeout, a.operation.attempt > 1
 	}
 	a.steps.CompareAndSwap(nil, steps)
 	return a.steps.Load()
@@ -133,12 +133,9 @@ func (x *execution) execute(ctx context.Context, work func(context.Context)) (re
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx = x.claim.Context(ctx)
 	x.event.Err = errInterrupted
 	defer func() { refusal = x.end(ctx) }() // also when work panics or calls runtime.Goexit, neither of which it stops
-	if !x.bound() || x.runner.leases.transactional {
-		x.renew(cancel)
-	}
+	x.renew(cancel)
 	x.run(ctx, work)
 	return nil
 }
@@ -230,9 +227,6 @@ func (x *execution) step(most time.Duration) (context.Context, context.CancelFun
 	return context.WithTimeout(x.detached(), min(most, x.runner.opts.StoreTimeout))
 }
 
-// bound reports whether the effects of the attempt are bound to the record: its claim is a transaction.
-func (x *execution) bound() bool { return x.record.NoLease }
-
 // letGo ends the hold on the claim, which it returns.
 func (x *execution) letGo() Claim {
 	claim := x.claim
@@ -252,11 +246,8 @@ func (x *execution) complete() (refusal error) {
 	began := x.runner.events.now()
 	err := x.persist(x.runner.opts.StoreTimeout)
 	x.event.Completion += x.runner.events.since(began)
-	if x.bound() && (!settles(err) || errors.Is(err, ErrRecordInvalid)) {
-		err = fmt.Errorf("%w: %w", ErrRolledBack, err) // the effects are bound to the record, of which nobody knows
-	}
 	x.completed(err)
-	if x.event.Outcome == OutcomeClaimLost || x.event.Outcome == OutcomeRolledBack {
+	if x.event.Outcome == OutcomeClaimLost {
 		return refusalFor(err)
 	}
 	return nil
@@ -264,8 +255,7 @@ func (x *execution) complete() (refusal error) {
 
 // settles reports whether Complete has said what became of the record.
 func settles(err error) bool {
-	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) ||
-		errors.Is(err, ErrRolledBack) || errors.Is(err, ErrRecordInvalid)
+	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) || errors.Is(err, ErrRecordInvalid)
 }
 
 // completed sets the event to what Complete has said, and ends the hold on the claim if that is settled.
@@ -286,8 +276,6 @@ func (x *execution) completed(err error) {
 		x.event.keeps(&x.kept)
 	case errors.Is(err, ErrClaimLost):
 		x.event.Outcome = OutcomeClaimLost
-	case errors.Is(err, ErrRolledBack):
-		x.event.Outcome = OutcomeRolledBack
 	default:
 		x.event.Outcome = OutcomeUnrecorded
 	}
@@ -427,7 +415,7 @@ func (x *execution) releaseOnce(claim Claim, ttl time.Duration) error {
 // abandon ends the claim of an attempt of which nobody can say how far it came. With Refuse, it is left to lapse, as
 // after a crash.
 func (x *execution) abandon() (refusal error) {
-	if x.bound() || x.runner.opts.Abandoned == ReExecute {
+	if x.runner.opts.Abandoned == ReExecute {
 		return x.release(x.runner.opts.TTL)
 	}
 	x.letGo()

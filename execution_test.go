@@ -453,69 +453,6 @@ func TestRetryAfterOfWhatIsInProgress(t *testing.T) {
 	})
 }
 
-// Effects that are bound to the record are in doubt with it. So their answer is not sent, and not completed later.
-func TestAnswerIsNotSentWhoseEffectsAreInDoubt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := testservice.NewSpyStore()
-		store.OnComplete = testservice.Failing(testservice.Always, testservice.ErrDown)
-		svc := testservice.Setup{Store: txStore{store}}.Guard(t, testservice.Echo)
-		testservice.RequireProblem(t, svc.Call("k", "b"), http.StatusServiceUnavailable, "rolled-back")
-		require.ErrorIs(t, svc.Journal.Last(t).Err, testservice.ErrDown)
-		tries := store.Completes.Load()
-		time.Sleep(time.Minute)
-		require.Equal(t, tries, store.Completes.Load())
-		require.Equal(t, []idempotency.Outcome{idempotency.OutcomeRolledBack}, svc.Journal.Outcomes())
-	})
-}
-
-// Stream has no effect on a transaction, so its client decides nothing, either.
-func TestClientThatLeavesATransactionDecidesNothing(t *testing.T) {
-	t.Parallel()
-	ctx, leave := context.WithCancel(t.Context())
-	svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Opts: idempotency.Options{Stream: true}}.Guard(t,
-		func(w http.ResponseWriter, r *http.Request) {
-			leave()
-			assert.NoError(t, r.Context().Err())
-			w.WriteHeader(http.StatusCreated)
-		})
-	testservice.RequireReplay(t, svc.Call("k", "b", testservice.WithContext(ctx)), svc.Call("k", "b"))
-}
-
-// impatientStore ends the contexts that it gives to handlers after a second.
-type impatientStore struct{ idempotency.Store }
-
-type impatientClaim struct{ idempotency.Claim }
-
-func (s impatientStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	rec, claim, err := s.Store.Begin(ctx, key, request)
-	return rec, impatientClaim{claim}, err
-}
-
-func (c impatientClaim) Context(ctx context.Context) context.Context {
-	ctx, cancel := context.WithTimeoutCause(ctx, time.Second, testservice.ErrDown)
-	context.AfterFunc(ctx, cancel)
-	return ctx
-}
-
-// If it is the store that has ended the context, nobody else answers for a handler that gives up.
-func TestSilenceAfterTheStoreEndedTheContextIsAnswered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		svc := testservice.Setup{Store: impatientStore{testservice.NewSpyStore()}}.Guard(t, func(_ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-		})
-		ctx, leave := context.WithTimeout(t.Context(), time.Hour)
-		defer leave()
-		began := time.Now()
-		testservice.RequireProblem(t, svc.Call("k", "b", testservice.WithContext(ctx)), http.StatusConflict, "in-progress")
-		require.Equal(t, time.Second, time.Since(began))
-		require.Equal(t, idempotency.OutcomeReleased, svc.Journal.Last(t).Outcome)
-	})
-}
-
 // patientContext ends later than its deadline says, as a timer may.
 type patientContext struct {
 	context.Context
@@ -600,7 +537,7 @@ type framework struct{ http.ResponseWriter }
 func (framework) Before(func()) {}
 func (framework) After(func())  {}
 
-// Every way in which a handler can end, with every verdict, has one fate, whatever the store is: the outcome, what the
+// Every way in which a handler can end, with every verdict, has one fate: the outcome, what the
 // client gets, and what a retry finds three leases later follow from it.
 func TestEveryFate(t *testing.T) {
 	t.Parallel()
@@ -628,26 +565,18 @@ func TestEveryFate(t *testing.T) {
 		{"refused", status(422), "released kept tombstone released unknown", "422 422 422 422 422"},
 		{"failed", status(500), "failed kept tombstone released unknown", "500 500 500 500 500"},
 	}
-	stores := map[string]struct {
-		transactional bool
-		abandoned     idempotency.Abandoned
-	}{
-		"re-execute": {false, idempotency.ReExecute}, "refuse": {false, idempotency.Refuse}, "transaction": {true, idempotency.ReExecute},
-	}
+	policies := map[string]idempotency.Abandoned{"re-execute": idempotency.ReExecute, "refuse": idempotency.Refuse}
 	for _, ending := range endings {
 		for i, verdict := range verdicts {
-			for name, store := range stores {
+			for name, abandoned := range policies {
 				synctest.Test(t, func(t *testing.T) {
 					fate := strings.Fields(ending.fates)[i]
 					what := fmt.Sprintf("%s, verdict %d, %s: %s", ending.name, verdict, name, fate)
 					setup := testservice.Setup{
 						Opts: idempotency.Options{
-							Abandoned: store.abandoned, Storable: func(resp *idempotency.Response) bool { return resp.Status < 400 },
+							Abandoned: abandoned, Storable: func(resp *idempotency.Response) bool { return resp.Status < 400 },
 						},
 						Outer: answersForTheSilent(ending.name == "left open"),
-					}
-					if store.transactional {
-						setup.Store = testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
 					}
 					var svc *testservice.Service
 					svc = setup.Guard(t, func(w http.ResponseWriter, r *http.Request) {
@@ -668,12 +597,8 @@ func TestEveryFate(t *testing.T) {
 						defer func() { _ = recover() }()
 						first = svc.Call("k", "b", testservice.WithContext(ctx))
 					}()
-					if wanted := strings.Fields(ending.status)[i]; store.transactional && ending.name == "left open" && verdict == 0 {
-						require.Equal(t, 500, first.Status, what) // its effects are undone, so the framework must not say that all is well
-					} else {
-						require.Equal(t, wanted, fmt.Sprint(first.Status), what)
-					}
-					refuses := store.abandoned == idempotency.Refuse
+					require.Equal(t, strings.Fields(ending.status)[i], fmt.Sprint(first.Status), what)
+					refuses := abandoned == idempotency.Refuse
 					wanted := idempotency.OutcomeReleased
 					switch {
 					case fate == "kept" || fate == "tombstone":

@@ -50,18 +50,18 @@ type Entry struct {
 	// State is the present one, by the clock of the store.
 	State State
 
-	// Attempt and Created are those of the [Record]. They are zero for a running transaction, which nobody else can see.
+	// Attempt and Created are those of the [Record].
 	Attempt int
 	Created time.Time
 
-	// Fingerprint is that of the [Record]. A store may keep it secret, as it may there. It is zero for a running
-	// transaction, and may be zero in a [Listing].
+	// Fingerprint is that of the [Record]. A store may keep it secret, as it may there. It may be zero in a
+	// [Listing].
 	Fingerprint Fingerprint
 
 	// Completed is when the response was stored. It is zero if there is no response, or if the store does not know when.
 	Completed time.Time
 
-	// LeaseLeft is how long the lease of a running attempt still lasts. It is zero for a transaction, which has no lease.
+	// LeaseLeft is how long the lease of a running attempt still lasts.
 	LeaseLeft time.Duration
 
 	// Remaining is how long the record is still kept. It is zero if the store does not know.

@@ -12,28 +12,19 @@ import (
 
 // leases is what the leases of all claims of a Runner have in common.
 type leases struct {
-	lasts         time.Duration
-	interval      time.Duration // between two renewals
-	timeout       time.Duration // of a renewal
-	transactional bool          // the claims are transactions, which do not lapse
-	slots         chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
+	lasts    time.Duration
+	interval time.Duration // between two renewals
+	timeout  time.Duration // of a renewal
+	slots    chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
 }
 
 // mostRenewals bounds how many renewals a Runner asks the store for at a time.
 const mostRenewals = 64
 
-// watchInterval is how often a transaction is asked whether it still holds the key. When its session dies, the next
-// attempt may begin at once.
-const watchInterval = time.Second
-
-func newLeases(opts RunnerOptions, transactional bool) leases {
-	interval := opts.Lease / 3
-	if transactional {
-		interval = min(interval, watchInterval)
-	}
+func newLeases(opts RunnerOptions) leases {
 	return leases{
-		lasts: opts.Lease, interval: interval, timeout: min(opts.StoreTimeout, opts.Lease/3),
-		transactional: transactional, slots: make(chan struct{}, mostRenewals),
+		lasts: opts.Lease, interval: opts.Lease / 3, timeout: min(opts.StoreTimeout, opts.Lease/3),
+		slots: make(chan struct{}, mostRenewals),
 	}
 }
 
@@ -46,8 +37,6 @@ func (l *leases) hasLapsed(since time.Time) bool { return time.Since(since) >= l
 // lease renews the lease of a claim until the claim is settled. An owner that may have lost its lease must stop acting
 // as one: the attempt is lost when the store says so, or when no renewal has succeeded until shortly before the lease
 // must have lapsed, by the process's own clock.
-//
-// A transaction has no lease. It is asked in the same way whether it still holds its key.
 type lease struct {
 	*leases
 	claim    Claim
@@ -77,10 +66,8 @@ func (l *lease) renew() {
 		return
 	}
 	defer l.abandon()
-	if !l.transactional {
-		alarm := time.AfterFunc(time.Until(lapses), l.lose)
-		defer alarm.Stop()
-	}
+	alarm := time.AfterFunc(time.Until(lapses), l.lose)
+	defer alarm.Stop()
 	for ctx.Err() == nil {
 		since := time.Now()
 		switch err := l.extend(ctx); {
@@ -107,11 +94,7 @@ func (l *lease) begin() (ctx context.Context, lapses time.Time, ok bool) {
 		return nil, lapses, false
 	}
 	lapses = l.since.Add(l.span())
-	if l.transactional {
-		ctx, l.abandon = context.WithCancel(l.ctx)
-	} else {
-		ctx, l.abandon = context.WithDeadline(l.ctx, lapses)
-	}
+	ctx, l.abandon = context.WithDeadline(l.ctx, lapses)
 	return ctx, lapses, true
 }
 
@@ -151,7 +134,7 @@ func (l *lease) lose() {
 func (l *lease) check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != nil && !l.transactional && l.hasLapsed(l.since) {
+	if l.timer != nil && l.hasLapsed(l.since) {
 		return ErrClaimLost
 	}
 	return nil

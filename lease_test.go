@@ -323,75 +323,6 @@ func TestCompletionDoesNotWaitForARenewalUnderWay(t *testing.T) {
 	})
 }
 
-func TestClaimWithoutALeaseIsNotRenewed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := testservice.NewSpyStore()
-		runner, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{Lease: time.Minute})
-		require.NoError(t, err)
-		_, _, err = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
-			time.Sleep(time.Hour)
-			return idempotency.Response{}, ctx.Err()
-		})
-		require.NoError(t, err)
-		require.Zero(t, store.Extends.Load())
-		require.EqualValues(t, 1, store.Completes.Load())
-	})
-}
-
-// transactions is a store that says that its claims are transactions.
-type transactions struct{ txStore }
-
-func (transactions) Transactional() bool { return true }
-
-// A handler whose transaction has ended is told so. That the store does not answer means nothing: a transaction does not
-// lapse.
-func TestHandlerIsCancelledWhenItsTransactionHasEnded(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		fault testservice.Hook
-		after time.Duration
-	}{
-		"goes on": {func(_ context.Context, _ int64, step func() error) error { return step() }, 0},
-		"ends": {func(_ context.Context, n int64, step func() error) error {
-			if n == 10 {
-				return idempotency.ErrClaimLost
-			}
-			return step()
-		}, 10 * time.Second},
-		"fails":   {func(context.Context, int64, func() error) error { return errors.New("no answer") }, 0},
-		"is slow": {func(_ context.Context, _ int64, step func() error) error { time.Sleep(time.Hour); return step() }, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				store := testservice.NewSpyStore()
-				store.OnExtend = row.fault
-				runner, err := idempotency.NewRunner(transactions{txStore{store}}, idempotency.RunnerOptions{
-					Lease: time.Minute, Logger: slog.New(slog.DiscardHandler),
-				})
-				require.NoError(t, err)
-				began := time.Now()
-				_, _, err = runner.Do(t.Context(), someKey, nil, func(ctx context.Context) (idempotency.Response, error) {
-					select {
-					case <-ctx.Done():
-						assert.Equal(t, row.after, time.Since(began))
-						assert.Equal(t, idempotency.ErrClaimLost, context.Cause(ctx))
-					case <-time.After(10*time.Minute - time.Second/2): // not at the time of a check
-						assert.Zero(t, row.after)
-					}
-					return someWork(ctx)
-				})
-				require.NoError(t, err)
-				asked := store.Extends.Load()
-				time.Sleep(2 * time.Hour)
-				synctest.Wait()
-				require.Equal(t, asked, store.Extends.Load(), "nobody asks after the completion")
-			})
-		})
-	}
-}
-
 // A lease whose claim or renewal was answered slowly is due before others that began later and are known already.
 func TestLateLeaseIsRenewedInTime(t *testing.T) {
 	t.Parallel()
@@ -626,26 +557,6 @@ func TestStallDoesNotEndInAStampede(t *testing.T) {
 		time.Sleep(time.Minute) // until no renewal is under way
 		require.EqualValues(t, most, peak.Load())
 	})
-}
-
-// The claim of a transaction is settled after a panic also with Refuse, which nobody can forbid if a wrapper hides what the
-// store is: the effects are undone.
-func TestTransactionIsReleasedAfterAPanic(t *testing.T) {
-	t.Parallel()
-	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
-		store := testservice.NewSpyStore()
-		b, err := idempotency.NewRunner(txStore{store}, idempotency.RunnerOptions{
-			Abandoned: policy, Logger: slog.New(slog.DiscardHandler),
-		})
-		require.NoError(t, err)
-		require.PanicsWithValue(t, "boom", func() {
-			_, _, _ = b.Do(t.Context(), someKey, nil, func(context.Context) (idempotency.Response, error) { panic("boom") })
-		})
-		require.EqualValues(t, 1, store.Releases.Load())
-		_, _, err = b.Do(t.Context(), someKey, nil, someWork)
-		require.NoError(t, err)
-		require.Zero(t, store.Extends.Load())
-	}
 }
 
 // The handler never ran, so even Refuse has no reason to keep the key from being tried again.

@@ -74,9 +74,8 @@ func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutd
 // lost, however, the request is refused with in-progress.
 //
 // The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside one of them,
-// nothing is stored or written, so that the framework can answer, and the Logger is told. With a transactional store
-// the request is refused with rolled-back instead. Use the adapters echoidempotency, echo4idempotency and
-// ginidempotency: with them, every way to answer is recorded.
+// nothing is stored or written, so that the framework can answer, and the Logger is told. Use the adapters
+// echoidempotency, echo4idempotency and ginidempotency: with them, every way to answer is recorded.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -283,12 +282,11 @@ func (e *exchange) takeForm(r *http.Request) { e.r.MultipartForm = r.MultipartFo
 // execute answers the request by running the handler. What the client gets follows from what became of the claim, and
 // from how the handler ended:
 //
-//	claim was lost, or effects were undone   the refusal that says so, unless an answer has begun to go out
-//	silent, because the claim was lost       in-progress
-//	silent, because of an outer deadline     nothing: outer middleware answers, as it would without a key
-//	leftOpen, and the effects were undone    rolled-back, as a fault of the server
-//	leftOpen otherwise                       what the framework answers
-//	brokenOff, answered                      the answer
+//	claim was lost                        the refusal that says so, unless an answer has begun to go out
+//	silent, because the claim was lost    in-progress
+//	silent, because of an outer deadline  nothing: outer middleware answers, as it would without a key
+//	leftOpen                              what the framework answers
+//	brokenOff, answered                   the answer
 func (e *exchange) execute() error {
 	e.record()
 	ctx, cancel := e.context()
@@ -304,13 +302,9 @@ func (e *exchange) execute() error {
 		return refusal
 	case e.ending == silent && e.ended == ErrClaimLost:
 		return ErrClaimLost
-	case e.ending == silent && ctx.Err() == nil: // it was the store that ended the context
-		return fmt.Errorf("%w: %w", ErrClaimLost, e.ended)
 	case e.ending == silent:
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
 		e.handOver()
-	case e.ending == leftOpen && e.execution.bound() && e.execution.operation.decided() == undecided:
-		return undone()
 	case e.ending == leftOpen:
 		e.handOver()
 	default:
@@ -345,9 +339,7 @@ func (e *exchange) context() (context.Context, context.CancelFunc) {
 func (e *exchange) record() {
 	rec := &e.recorder
 	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, bounds.NewBuffer(streamChunk)
-	if !e.execution.bound() { // else not a byte may go out before the record is stored, however many there are
-		rec.stream, rec.owner = e.m.opts.Stream, e
-	}
+	rec.stream, rec.owner = e.m.opts.Stream, e
 	e.handed = new(handed)
 	e.execution.attempt = &e.handed.attempt
 	e.writer.outer, e.writer.rec = e.w, rec

@@ -265,16 +265,6 @@ func TestAnswerOverTheLimitIsNotExecutedAgain(t *testing.T) {
 	}
 }
 
-// A transactional store holds back even what it cannot keep.
-func TestAnswerOverTheLimitOfATransactionIsNotExecutedAgain(t *testing.T) {
-	t.Parallel()
-	svc := testservice.Setup{Store: txStore{testservice.NewSpyStore()}, Opts: idempotency.Options{MaxResponse: 4}}.Serve(t, testservice.Echo)
-	require.Equal(t, "12345", svc.Post("k", "12345").Body)
-	retry := testservice.RequireProblem(t, svc.Post("k", "12345"), http.StatusConflict, "not-replayable")
-	require.Equal(t, http.StatusCreated, retry.OriginalStatus)
-	require.EqualValues(t, 1, svc.Runs.Load())
-}
-
 func TestAnswerAtTheLimitIsReplayed(t *testing.T) {
 	t.Parallel()
 	svc := testservice.Setup{Opts: idempotency.Options{MaxResponse: 4}}.Guard(t, testservice.Echo)
@@ -591,35 +581,6 @@ func TestStoreThatFailsAtTheClaim(t *testing.T) {
 	}
 }
 
-// What a transactional store cannot do is a fault of the options. It is reported together with the others.
-func TestOptionsOfATransactionalStore(t *testing.T) {
-	t.Parallel()
-	opts := idempotency.Options{FailOpen: true, Abandoned: idempotency.Refuse}
-	leases, transactions := storeOfTransactions{testservice.NewSpyStore(), false}, storeOfTransactions{testservice.NewSpyStore(), true}
-	_, err := idempotency.New(leases, idempotency.SingleUser, opts)
-	require.NoError(t, err)
-
-	opts.Wait, opts.MaxBody = -1, -1
-	_, ofMiddleware := idempotency.New(transactions, idempotency.SingleUser, opts)
-	_, ofRunner := idempotency.NewRunner(transactions, idempotency.RunnerOptions{
-		FailOpen: opts.FailOpen, Abandoned: opts.Abandoned, Wait: opts.Wait,
-	})
-	for _, fault := range []string{
-		"FailOpen with a transactional store", "Abandoned is Refuse with a transactional store", "Wait -1ns is negative",
-	} {
-		require.ErrorContains(t, ofMiddleware, fault)
-		require.ErrorContains(t, ofRunner, fault)
-	}
-	require.ErrorContains(t, ofMiddleware, "MaxBody -1 is negative")
-}
-
-type storeOfTransactions struct {
-	idempotency.Store
-	transactional bool
-}
-
-func (s storeOfTransactions) Transactional() bool { return s.transactional }
-
 func TestStoreThatFailsAtTheCompletion(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -721,44 +682,6 @@ func TestClaimLostToASuccessor(t *testing.T) {
 				testservice.RequireReplay(t, second, svc.Call("k", "b"))
 			})
 		})
-	}
-}
-
-// txStore is a store whose claims have no lease: what the handler does is bound to Complete.
-type txStore struct{ *testservice.SpyStore }
-
-func (s txStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	rec, claim, err := s.SpyStore.Begin(ctx, key, request)
-	if claim != nil {
-		rec.NoLease = true
-	}
-	return rec, claim, err
-}
-
-func TestNothingOfARolledBackAnswerIsSent(t *testing.T) {
-	t.Parallel()
-	for _, size := range []int{1, 10_000} {
-		for _, cause := range []error{
-			fmt.Errorf("%w: serialization failure", idempotency.ErrRolledBack),
-			fmt.Errorf("%w: the response", idempotency.ErrRecordInvalid),
-		} {
-			store := testservice.NewSpyStore()
-			store.OnComplete = testservice.Failing(1, cause)
-			svc := testservice.Setup{Store: txStore{store}, Opts: idempotency.Options{MaxResponse: 5000, Stream: true}}.Serve(t,
-				func(w http.ResponseWriter, _ *http.Request) {
-					w.Header().Set("Location", "/payments/1")
-					_, _ = io.WriteString(w, strings.Repeat("x", size))
-					assert.NoError(t, http.NewResponseController(w).Flush())
-				})
-			got := svc.Post("k", "b")
-			testservice.RequireProblem(t, got, http.StatusServiceUnavailable, "rolled-back")
-			require.NotContains(t, got.Header, "Location")
-			require.Equal(t, idempotency.OutcomeRolledBack, svc.Journal.Last(t).Outcome)
-			require.Zero(t, store.Releases.Load())
-			require.Zero(t, store.Extends.Load())
-		}
 	}
 }
 

@@ -40,7 +40,6 @@ const (
 	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now
 	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
 	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
-	OutcomeRolledBack    Outcome = "rolled-back"       // ran, and its effects were undone, or are in doubt
 	OutcomeHappened      Outcome = "happened"          // an abandoned operation was ended: it has happened, and its answer is stored
 	OutcomeNotHappened   Outcome = "not-happened"      // an abandoned operation was ended: it has not happened, and may be tried again
 )
@@ -79,13 +78,12 @@ type Event struct {
 	Stored  int
 	Omitted bool
 
-	// FromCache says that the answer was at hand in a [Recaller], such as a cache, and Begin was not called.
+	// FromCache says that the store had the answer at hand, see [Record].
 	FromCache bool
 
 	untouched bool // the handler ran and has done nothing
 
-	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts. It
-	// is zero if that attempt is a transaction, which has no lease.
+	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts.
 	LeaseLeft time.Duration
 
 	// Fingerprints is set with OutcomeKeyReused: they are that of the request which came with the key before, and that of
@@ -126,7 +124,7 @@ func (e *Event) logged() (slog.Level, bool) {
 		return slog.LevelWarn, !e.untouched
 	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
 		return slog.LevelError, true
-	case OutcomeRestored, OutcomeClaimLost, OutcomeRolledBack:
+	case OutcomeRestored, OutcomeClaimLost:
 		return slog.LevelWarn, true
 	case OutcomeRecorded, OutcomeHappened, OutcomeNotHappened:
 		return slog.LevelInfo, true

@@ -29,8 +29,7 @@ type Operation struct {
 
 	// Attempt counts the claims of the key that the store remembers, with this one: it is 1 for the first. It grows as long
 	// as the record is there. It begins again with 1 when the store has lost the record or has kept it for its TTL, and when an
-	// attempt has freed the key. A transactional store remembers no attempt that was rolled back, so its handlers mostly see
-	// 1. It is 0 if the handler runs without a claim (Options.FailOpen).
+	// attempt has freed the key. It is 0 if the handler runs without a claim (Options.FailOpen).
 	//
 	// A resource that remembers the largest number it has seen for an ID can refuse an attempt that was overtaken
 	// (fencing). This is safe only while the record is there: after a loss, the resource refuses the attempt that is right.
@@ -149,8 +148,7 @@ const (
 	Free
 
 	// Unknown says that nobody can tell what has happened, as after a crash. The answer is sent but not stored, and
-	// Options.Abandoned decides whether the operation may be tried again. A transactional store rolls back, and the
-	// operation may be tried again.
+	// Options.Abandoned decides whether the operation may be tried again.
 	Unknown
 )
 

@@ -114,13 +114,13 @@ type Options struct {
 
 	// Stream sends the answer as the handler writes it, with Flush, and stores it afterwards. If the process crashes in
 	// between, a client may have seen an answer, or a part of it, that is not stored. By default the answer is stored
-	// before its first byte is sent. Stream has no effect with a transactional store.
+	// before its first byte is sent.
 	Stream bool
 
 	// CancelWithClient ends the context of the handler together with that of the request, as net/http does when the client
 	// leaves. By default the handler goes on and its answer is stored, so that a retry gets it. The context then ends at
 	// the deadline that it inherited, when the claim is lost, and when the handler has returned. Stream implies
-	// CancelWithClient, except with a transactional store.
+	// CancelWithClient.
 	CancelWithClient bool
 
 	// ErrorHandler answers refused requests. Nil means [WriteProblem].
@@ -156,8 +156,7 @@ type RunnerOptions struct {
 	// refused at once. A [Middleware] also refuses a request at once if 128 requests of its user are waiting already.
 	Wait time.Duration
 
-	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute]. [Refuse] is not
-	// allowed with a transactional store: what is abandoned there is undone, so a retry always runs.
+	// Abandoned says what happens to an operation whose owner disappeared. The default is [ReExecute].
 	Abandoned Abandoned
 
 	// Reconcile finds out what became of an abandoned operation, with [Refuse]: its owner disappeared, panicked, or decided
@@ -189,7 +188,7 @@ type RunnerOptions struct {
 
 	// FailOpen runs the handler without protection while the store is down. By default, requests are then refused with
 	// store-unavailable. The handler still has its [Operation], so a provider that is given [Operation.DownstreamKey] acts
-	// once. FailOpen is not allowed with a transactional store. Some requests are refused in any case:
+	// once. Its steps in transactions are refused, see step.ErrNoClaim. Some requests are refused in any case:
 	//
 	//   - those for which the store has no room, or no free connection;
 	//   - those whose record cannot be read;
@@ -326,11 +325,22 @@ func (o RunnerOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-// validateTransactional returns every fault of options for a transactional store.
-func (o RunnerOptions) validateTransactional() error {
+// validateStore returns what store and the stores behind it say of their options and of opts.
+func validateStore(store Store, opts RunnerOptions) error {
+	if store == nil {
+		return errors.New("idempotency: Store is nil")
+	}
 	var faults faults
-	faults.check(!o.FailOpen, "FailOpen with a transactional store: its handlers need their transaction")
-	faults.check(o.Abandoned != Refuse, "Abandoned is Refuse with a transactional store: a retry runs again, because the effects are undone")
+	for store != nil {
+		if s, ok := store.(Validator); ok {
+			faults = append(faults, s.Validate(opts))
+		}
+		wrapper, ok := store.(interface{ Unwrap() Store })
+		if !ok {
+			break
+		}
+		store = wrapper.Unwrap()
+	}
 	return errors.Join(faults...)
 }
 

@@ -411,7 +411,6 @@ func TestOptionLogger(t *testing.T) {
 		"unrecorded":       {fault: completing(testservice.ErrDown), handler: testservice.Echo, want: `ERROR unrecorded attempt=1 status=201 error="store down"`},
 		"restored":         {fault: completing(idempotency.ErrRestored), handler: testservice.Echo, want: `WARN restored attempt=1 status=201 error="` + idempotency.ErrRestored.Error() + `"`},
 		"claim lost":       {fault: completing(idempotency.ErrClaimLost), handler: testservice.Echo, want: `WARN claim-lost attempt=1 status=201 error="` + idempotency.ErrClaimLost.Error() + `"`},
-		"rolled back":      {fault: completing(idempotency.ErrRolledBack), handler: testservice.Echo, want: `WARN rolled-back attempt=1 status=201 error="` + idempotency.ErrRolledBack.Error() + `"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -17,27 +17,24 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim, for as long as the store has the record.
 	Attempt int
 
-	// Fingerprint is zero if an attempt runs whose fingerprint the store cannot see. Otherwise compare it with the fingerprint
-	// of the request that asks for the record: the two are equal if and only if this request is the same as the first one.
-	// Nothing else follows from it, because a store may keep fingerprints secret.
+	// Fingerprint is to be compared with that of the request that asks for the record: the two are equal if and only if this
+	// request is the same as the first one. Nothing else follows from it, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.
 	Created time.Time
 
 	// LeaseLeft is how long the current lease still runs, by the store's clock. Zero means that nobody is running the
-	// operation, unless NoLease is set.
+	// operation.
 	LeaseLeft time.Duration
-
-	// NoLease says that the claim has no lease to renew. The claim holds until it is settled, and the effects of the
-	// attempt are bound to Complete. A store that works in transactions sets NoLease in the record of a claim that it
-	// grants, and in that of an attempt that is running.
-	NoLease bool
 
 	// Remaining is how long a completed record is still kept, by the store's clock. It is set if [ClaimRequest].Remaining
 	// asks for it. In the record of a claim to a further attempt, it is how long the record before it would still have
 	// been kept, whether or not the request asks. Zero means that the store does not know. It is never too long.
 	Remaining time.Duration
+
+	// FromCache says that the store had the completed record at hand, as a cache does, and asked nobody for it.
+	FromCache bool
 
 	// Response is nil until the operation is completed. It is shared: nobody modifies it.
 	Response *Response

@@ -18,7 +18,6 @@ import (
 // other protocols. It is safe for concurrent use.
 type Runner struct {
 	store     Store
-	recaller  Recaller // the store, if it is one
 	resolver  Resolver // nil: there is no Reconcile
 	immediate bool     // the store never waits for anything, so its steps need no deadline
 	opts      RunnerOptions
@@ -33,9 +32,6 @@ type Runner struct {
 func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	opts = opts.withDefaults()
 	err := errors.Join(validateStore(store, opts), opts.validate())
-	if IsTransactional(store) {
-		err = errors.Join(err, opts.validateTransactional())
-	}
 	var resolver Resolver
 	if opts.Reconcile != nil && store != nil {
 		found, missing := resolverOf(store)
@@ -44,12 +40,16 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	recaller, _ := store.(Recaller)
 	return &Runner{
-		store: store, recaller: recaller, resolver: resolver, immediate: isImmediate(store), opts: opts,
+		store: store, resolver: resolver, immediate: isImmediate(store), opts: opts,
 		events: reporter{opts.Observer, opts.Logger},
-		leases: newLeases(opts, IsTransactional(store)), backlog: backlog.New(),
+		leases: newLeases(opts), backlog: backlog.New(),
 	}, nil
+}
+
+func isImmediate(store Store) bool {
+	s, ok := store.(Immediate)
+	return ok && s.Immediate()
 }
 
 // Shutdown waits for the work in the background. This work stores the answers that the store did not take in time (see
@@ -63,8 +63,7 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.Shutdown
 // Do returns the response of the operation that key names. If an earlier attempt has completed the operation, Do
 // returns the stored response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
 //
-// The context of work has the operation ([FromContext]), and what the store offers, such as a transaction. It ends with
-// ctx. It also ends if the claim is lost, or is about to lapse; its cause is then [ErrClaimLost].
+// The context of work has the operation ([FromContext]). It ends with ctx. It also ends if the claim is lost, or is about to lapse; its cause is then [ErrClaimLost].
 //
 // If work returns an error, nothing is stored, the operation may be tried again, and Do returns that error. The same
 // holds if work panics or calls [runtime.Goexit]. With [Refuse], however, a panic or Goexit leaves the claim to lapse,
@@ -78,7 +77,7 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.Shutdown
 //
 // Payload is what the operation works on. A key that comes back with another payload is refused. A refusal is an
 // [*Error] that wraps one of the sentinels of this package: [ErrInProgress], [ErrKeyReused], [ErrNotReplayable],
-// [ErrOutcomeUnknown], [ErrClaimLost], [ErrRolledBack], [ErrKeyInvalid] for a key without ID, [ErrUserQuota], or
+// [ErrOutcomeUnknown], [ErrClaimLost], [ErrKeyInvalid] for a key without ID, [ErrUserQuota], or
 // [ErrUnavailable].
 func (r *Runner) Do(ctx context.Context, key Key, payload []byte, work func(context.Context) (Response, error)) (resp Response, replayed bool, err error) {
 	if key.ID == "" {
@@ -180,7 +179,7 @@ func (x *execution) admit(fp Fingerprint) (replay *Response, refusal error) {
 			x.releaseLater()
 		}
 		return nil, refusal
-	case x.claim != nil && !x.bound() && x.runner.leases.hasLapsed(x.since):
+	case x.claim != nil && x.runner.leases.hasLapsed(x.since):
 		return nil, x.giveUp()
 	case x.claim != nil:
 		return nil, nil
@@ -208,6 +207,7 @@ func (x *execution) refuse(o Outcome, err error) (refusal error) {
 func (x *execution) replay() (replay *Response, refusal error) {
 	replay = x.record.Response
 	x.event.Outcome, x.event.Status, x.event.Note = OutcomeReplayed, replay.Status, replay.Note
+	x.event.FromCache = x.record.FromCache
 	x.event.keeps(replay)
 	if x.caller != nil {
 		if err := x.caller.mayReplay(replay); err != nil {
@@ -244,12 +244,6 @@ func outcomeOf(err error) Outcome {
 func (x *execution) begin(fp Fingerprint) (err error) {
 	r := x.runner
 	x.claim = nil
-	if r.recaller != nil {
-		if record, ok := r.recaller.Recall(x.key); ok {
-			x.record, x.event.FromCache = record, true
-			return nil
-		}
-	}
 	ctx, cancel := x.step(r.opts.StoreTimeout)
 	defer cancel()
 	request := ClaimRequest{Fingerprint: fp, Lease: r.opts.Lease, TTL: r.opts.TTL, TakeOver: r.opts.Abandoned == ReExecute}
@@ -456,13 +450,13 @@ func (r *Runner) wake(key Key) {
 // answer. That the key was reused outranks everything else.
 func judge(rec *Record, fp Fingerprint) error {
 	switch {
-	case rec.Fingerprint != fp && (rec.Fingerprint != Fingerprint{} || rec.Response != nil):
+	case rec.Fingerprint != fp:
 		return ErrKeyReused
 	case rec.Response != nil && rec.Response.Omitted:
 		return ErrNotReplayable
 	case rec.Response != nil:
 		return nil
-	case rec.LeaseLeft > 0 || rec.NoLease:
+	case rec.LeaseLeft > 0:
 		return ErrInProgress
 	default:
 		return ErrOutcomeUnknown
@@ -490,7 +484,7 @@ func (x *execution) reportRefusal(err error, fp Fingerprint) error {
 		x.event.Outcome, x.event.Err = OutcomeClientLeft, context.Cause(x.request)
 	case err == ErrInProgress:
 		x.event.LeaseLeft = x.record.LeaseLeft
-		if !x.record.NoLease && x.record.LeaseLeft < x.runner.opts.Lease/2 {
+		if x.record.LeaseLeft < x.runner.opts.Lease/2 {
 			refusal.RetryAfter = x.record.LeaseLeft // its owner has missed a renewal, and may be dead
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -1099,18 +1100,24 @@ func TestFailOpenDoesNotRunBesideTheAttemptThatItWaitedFor(t *testing.T) {
 	})
 }
 
-// Of two requests that wait for a key, one asks the store. What it hears tells the other nothing about fingerprints.
+// Of two requests that wait for a key, one asks the store. What it hears tells the other nothing about fingerprints. Here the
+// operation that both wait for is not the same: the key was freed, and claimed with another payload, between two looks.
 func TestWaitersOfASecretiveStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := secretiveStore{testservice.NewSpyStore()}
-		runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{Wait: time.Minute})
-		require.NoError(t, err)
-		do := func(payload string) chan error {
+		runners := make([]*idempotency.Runner, 2) // as in two processes: neither wakes those that wait in the other one
+		for i := range runners {
+			var err error
+			runners[i], err = idempotency.NewRunner(store, idempotency.RunnerOptions{Wait: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+		}
+		do := func(process int, payload string, verdict idempotency.Verdict) chan error {
 			ended := make(chan error, 1)
 			go func() {
-				_, _, err := runner.Do(t.Context(), testservice.NumberedKey(1), []byte(payload), func(context.Context) (idempotency.Response, error) {
+				_, _, err := runners[process].Do(t.Context(), testservice.NumberedKey(1), []byte(payload), func(ctx context.Context) (idempotency.Response, error) {
 					time.Sleep(10 * time.Second)
+					idempotency.Decide(ctx, verdict)
 					return testservice.BodyOf(1), nil
 				})
 				ended <- err
@@ -1118,27 +1125,25 @@ func TestWaitersOfASecretiveStore(t *testing.T) {
 			synctest.Wait()
 			return ended
 		}
-		owner := do("payload")
-		other, duplicate, another := do("other payload"), do("payload"), do("other payload") // the first one asks
-		require.NoError(t, <-owner)
-		require.ErrorIs(t, <-other, idempotency.ErrKeyReused)
-		require.NoError(t, <-duplicate)
-		require.ErrorIs(t, <-another, idempotency.ErrKeyReused)
+		first := do(0, "payload", idempotency.Free)
+		leader := do(1, "payload", idempotency.Keep)
+		require.NoError(t, <-first)
+		second := do(0, "other payload", idempotency.Keep)
+		follower := do(1, "other payload", idempotency.Keep)
+		require.ErrorIs(t, <-leader, idempotency.ErrKeyReused)
+		require.NoError(t, <-second)
+		require.NoError(t, <-follower)
 	})
 }
 
-// secretiveStore tells no fingerprint of an attempt that runs, and a different one to each request that is another.
+// secretiveStore tells a different fingerprint to each request that is another.
 type secretiveStore struct{ *testservice.SpyStore }
 
 func (s secretiveStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.SpyStore.Begin(ctx, key, request)
-	switch {
-	case claim != nil:
-	case record.LeaseLeft > 0:
-		record.Fingerprint = idempotency.Fingerprint{}
-	case record.Fingerprint != request.Fingerprint:
+	if claim == nil && record.Fingerprint != request.Fingerprint {
 		record.Fingerprint = sha256.Sum256(request.Fingerprint[:])
 	}
 	return record, claim, err
@@ -1148,26 +1153,6 @@ func (s secretiveStore) Begin(
 type wrapper struct{ idempotency.Store }
 
 func (w wrapper) Unwrap() idempotency.Store { return w.Store }
-
-// A wrapper that knows nothing of transactions is what the store behind it is, unless it says otherwise.
-func TestTransactionalBehindWrappers(t *testing.T) {
-	t.Parallel()
-	transactions := func(store idempotency.Store, is bool) idempotency.Store { return storeOfTransactions{store, is} }
-	for name, row := range map[string]struct {
-		store idempotency.Store
-		want  bool
-	}{
-		"one":                    {wrapper{transactions(testservice.NewSpyStore(), true)}, true},
-		"two":                    {wrapper{wrapper{transactions(testservice.NewSpyStore(), true)}}, true},
-		"of leases":              {wrapper{transactions(testservice.NewSpyStore(), false)}, false},
-		"of no answer":           {wrapper{testservice.NewSpyStore()}, false},
-		"of nothing":             {wrapper{}, false},
-		"the first answers: no":  {transactions(wrapper{transactions(testservice.NewSpyStore(), true)}, false), false},
-		"the first answers: yes": {wrapper{transactions(wrapper{transactions(testservice.NewSpyStore(), false)}, true)}, true},
-	} {
-		t.Run(name, func(t *testing.T) { testservice.RequireTransactional(t, row.store, row.want) })
-	}
-}
 
 // deadlineStore notes whether Begin had a deadline.
 type deadlineStore struct {
@@ -1213,32 +1198,34 @@ func TestImmediateStore(t *testing.T) {
 	require.True(t, idempotency.NewMemoryStore(idempotency.MemoryOptions{}).Immediate())
 }
 
-// recallingStore has one record at hand for every key.
-type recallingStore struct {
+// rememberingStore has a completed record at hand for every key.
+type rememberingStore struct {
 	idempotency.Store
 	record idempotency.Record
 }
 
-func (s recallingStore) Recall(idempotency.Key) (idempotency.Record, bool) { return s.record, true }
+func (s rememberingStore) Begin(
+	context.Context, idempotency.Key, idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record := s.record
+	record.FromCache = true
+	return record, nil, nil
+}
 
-// What a store has at hand is judged and replayed without Begin. What a store behind it has at hand is not asked for.
-func TestRecallingStore(t *testing.T) {
+// What a store has at hand is judged as any other record. The event of a replay says where the answer comes from.
+func TestRecordFromCache(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
-	first := testservice.Setup{Store: inner}.Guard(t, testservice.Echo).Call("key", "body")
-	require.Equal(t, http.StatusCreated, first.Status)
+	svc := testservice.Setup{Store: inner}.Guard(t, testservice.Echo)
+	first := svc.Call("key", "body")
+	testservice.RequireReplay(t, first, svc.Call("key", "body"))
+	require.False(t, svc.Journal.Last(t).FromCache)
 	record, _, err := inner.Store.Begin(t.Context(), idempotency.Key{User: "single", Endpoint: "POST /payments", ID: "key"}, testservice.AttemptFor(time.Hour))
 	require.NoError(t, err)
-	recalling := recallingStore{inner, record}
 
-	svc := testservice.Setup{Store: recalling}.Guard(t, testservice.Echo)
+	svc = testservice.Setup{Store: rememberingStore{inner, record}}.Guard(t, testservice.Echo)
 	testservice.RequireReplay(t, first, svc.Call("key", "body"))
 	require.True(t, svc.Journal.Last(t).FromCache)
 	testservice.RequireProblem(t, svc.Call("key", "another body"), http.StatusConflict, "key-reused")
-	require.EqualValues(t, 1, inner.Begins.Load())
-
-	svc = testservice.Setup{Store: wrapper{recalling}}.Guard(t, testservice.Echo)
-	testservice.RequireReplay(t, first, svc.Call("key", "body"))
-	require.False(t, svc.Journal.Last(t).FromCache)
 	require.EqualValues(t, 2, inner.Begins.Load())
 }

@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/idempotency-go/idempotency/internal/checkpoint"
@@ -12,8 +11,8 @@ import (
 //
 // A Store is safe for concurrent use. It holds at least two claims to different keys at the same time: Begin does not
 // wait for the end of another claim. A step of a Store is one call of its methods, or of those of its claims; it is no step of
-// package step. The context of a step may end when the step has returned. So a claim, and a transaction that belongs to it,
-// outlives the context of Begin.
+// package step. The context of a step may end when the step has returned, and a claim outlives the context of
+// Begin.
 //
 // An error means that the backend failed, or did not answer in time. The step may have taken effect nevertheless. The
 // caller takes an error that wraps no other sentinel of this package for [ErrUnavailable], so a Store need not wrap
@@ -26,13 +25,7 @@ import (
 // the key since, a claim that was not settled may still find its own token in such a record. It acts as if there were
 // no record: Extend and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
 //
-// A transactional Store is one whose claims are transactions, and the effects of the handler are a part of them. It is
-// [Transactional]. Its handlers never run without a claim, not even with FailOpen. In the record of a claim, and of an
-// attempt that runs, NoLease is set and LeaseLeft is zero. In the record of somebody else's running attempt, these are
-// zero if the Store cannot see them: Attempt, Fingerprint and Created.
-//
-// What else a Store can do, it says by the optional interfaces [Transactional], [Validator], [Immediate], [Recaller] and
-// [Inspector], and its claims by [Checkpointer] and [TxCheckpointer].
+// What else a Store can do, it says by the optional interfaces [Validator], [Immediate], [Inspector] and [Resolver], and its claims by [Checkpointer] and [TxCheckpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -77,38 +70,25 @@ type Store interface {
 // A call may be repeated with the same arguments if its outcome is unknown. If the first call has taken effect, the
 // repetition succeeds and changes nothing. Complete and Release may also be called after the lease has lapsed.
 type Claim interface {
-	// Context returns ctx together with what the store offers to the handler, such as a transaction.
-	Context(ctx context.Context) context.Context
-
 	// Extend makes the lease run for the given time from now, and the record live at least as long. It also revives a
-	// lease that has lapsed, unless somebody else has claimed the key. For a transactional Store, Extend is called every
-	// second while the handler runs. It says whether the transaction goes on.
+	// lease that has lapsed, unless somebody else has claimed the key.
 	//
-	//   - [ErrClaimLost]: somebody else has claimed the key; or somebody else may claim it, because the transaction has
-	//     ended; or the claim was settled.
+	//   - [ErrClaimLost]: somebody else has claimed the key, or the claim was settled.
 	//   - [ErrRestored]: the store had forgotten the record, and has made it again.
 	Extend(ctx context.Context, lease time.Duration) error
 
 	// Complete stores the response of the operation for ttl from now, and ends the claim.
 	//
-	// With a status below 400, a transactional Store makes the effects of the attempt permanent in the same step. With any
-	// other status it undoes the effects and stores the response all the same, unless the handler has asked the Store to
-	// keep them. The transaction ends even if Complete fails, because the caller may not call Release then. If the handler
-	// uses the transaction after that, it gets an error.
-	//
 	//   - [ErrClaimLost]: somebody else has claimed the key since, and their record is untouched; or the claim was
 	//     released. A store may forget a release when its record has expired, and then store the response all the same.
 	//   - [ErrRestored]: the response is stored, but the store had forgotten the claim in the meantime.
-	//   - [ErrRolledBack]: from a transactional store. The effects of the attempt were undone with the record, or it is
-	//     not known whether they were committed. The response must not be sent. An error of such a store that wraps no
-	//     sentinel of this package means the same.
 	//
 	// A store that has no room for the body may store the response with Omitted set instead. If Complete fails, the caller
 	// repeats it, for up to ttl.
 	Complete(ctx context.Context, resp Response, ttl time.Duration) error
 
 	// Release ends the claim without a response, so that the same request may be tried again at once. The record stays for
-	// ttl from now, with its attempt number and fingerprint. A transactional store rolls back, and has no record to keep.
+	// ttl from now, with its attempt number and fingerprint.
 	// [ErrClaimLost] means that the record belongs to somebody else by now, is completed, or is gone.
 	//
 	// A ttl of zero frees the key: the store forgets the operation and its checkpoints, and the next claim is attempt 1 of a
@@ -227,23 +207,6 @@ type ClaimRequest struct {
 	Remaining bool
 }
 
-// Transactional is a [Store] that says whether its claims are transactions. If they are, [New] and [NewRunner] refuse
-// FailOpen and [Refuse].
-//
-// A Store that is not Transactional, but has a method "Unwrap() Store", is what the Store behind it is, and so on: the
-// first one that is Transactional answers for all in front of it. So nothing is lost by a wrapper that knows nothing of
-// transactions.
-type Transactional interface {
-	// Transactional always returns the same.
-	Transactional() bool
-}
-
-// IsTransactional reports whether the claims of a store are transactions, as [Transactional] says.
-func IsTransactional(store Store) bool {
-	s, ok := As[Transactional](store)
-	return ok && s.Transactional()
-}
-
 // As returns store as a T, such as [Resolver], if it is one. Otherwise it returns the first one behind it that is a T,
 // where a Store that stands in front of another one has a method "Unwrap() Store". As is to optional interfaces of stores
 // what [errors.As] is to errors.
@@ -269,25 +232,6 @@ type Validator interface {
 	Validate(opts RunnerOptions) error
 }
 
-// validateStore returns what store and the stores behind it say of their options and of opts.
-func validateStore(store Store, opts RunnerOptions) error {
-	if store == nil {
-		return errors.New("idempotency: Store is nil")
-	}
-	var faults faults
-	for store != nil {
-		if s, ok := store.(Validator); ok {
-			faults = append(faults, s.Validate(opts))
-		}
-		wrapper, ok := store.(interface{ Unwrap() Store })
-		if !ok {
-			break
-		}
-		store = wrapper.Unwrap()
-	}
-	return errors.Join(faults...)
-}
-
 // Immediate is a [Store] that says whether it never waits for anything, as a [MemoryStore] does not. Its steps then have
 // no deadline. They do their work even if their context has ended, which may be that of a request whose client has left.
 //
@@ -296,18 +240,4 @@ func validateStore(store Store, opts RunnerOptions) error {
 type Immediate interface {
 	// Immediate always returns the same.
 	Immediate() bool
-}
-
-func isImmediate(store Store) bool {
-	s, ok := store.(Immediate)
-	return ok && s.Immediate()
-}
-
-// Recaller is a [Store] that may have a completed record at hand, as a cache does. It is asked before Begin.
-//
-// Only the Store that [New] gets is asked, and never one behind it: a wrapper may encrypt what the Store behind it has.
-// A wrapper that is not a Recaller still gets the same from Begin, with a deadline, and no [Event] says FromCache.
-type Recaller interface {
-	// Recall returns the record of key if it is completed and at hand. It asks nobody else, and waits for nothing.
-	Recall(key Key) (record Record, ok bool)
 }

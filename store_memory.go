@@ -335,9 +335,6 @@ func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
 // forget takes e out of the heap.
 func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, e.place-1) }
 
-// Context implements [Claim].
-func (e *entry) Context(ctx context.Context) context.Context { return ctx }
-
 // Extend implements [Claim].
 func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 	e.shard.mu.Lock()

@@ -227,8 +227,6 @@ func (c *redisClaim) take(ctx context.Context, takeOver bool) (held []byte, lost
 	return []byte(reply), lost || again, err
 }
 
-func (c *redisClaim) Context(ctx context.Context) context.Context { return ctx }
-
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
 	verdict, _, err := c.run(ctx, redisscript.Extend, &c.own, c.expiry(lease))
 	if err == nil && verdict == "missing" {

@@ -169,16 +169,6 @@ func (r *bodyReader) Close() error {
 var errAnsweredLater = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
 	"answers after it: mount the middleware by the framework's adapter, around whatever makes answers of errors")
 
-// undone is the refusal of a request whose handler wrote nothing inside of such a framework, if its effects are bound to
-// the record. They are undone, so the framework must not answer that all is well. A retry would come to the same end.
-func undone() *Error {
-	refusal := refuseAs(ErrRolledBack, errAnsweredLater)
-	refusal.Status, refusal.Retry, refusal.RetryAfter = http.StatusInternalServerError, RetryNever, 0
-	refusal.Detail = "This is a fault of the server: it answers otherwise than by way of the middleware for idempotency " +
-		"keys. The effects of the request were undone. Do not retry."
-	return refusal
-}
-
 // The methods by which the writers of echo and gin are recognised. Both answer after their handlers have returned.
 type (
 	// echoWriter is the writer of echo v4 and v5. echo makes an answer of the error that a handler has returned.

@@ -55,28 +55,40 @@ func (d *Disk) Close() {
 	}
 }
 
+// add adds a store, with a handler that only answers.
 func (d *Disk) add(name string, store idempotency.Store) {
-	d.Subjects = append(d.Subjects, &Subject{Name: name, Store: OnDisk, Open: func(_ *Backends, app *App) (*Target, error) {
-		return overLibrary(store, app)
-	}})
+	d.addOpener(name, ReplayMark, func(app *App) (*Target, error) { return overLibrary(store, app) })
+}
+
+func (d *Disk) addOpener(name, mark string, open func(app *App) (*Target, error)) {
+	d.Subjects = append(d.Subjects, &Subject{Name: name, Store: OnDisk, Mark: mark,
+		Open: func(_ *Backends, app *App) (*Target, error) { return open(app) }})
+}
+
+// addRows adds the ways to write a row of a handler once.
+func (d *Disk) addRows(name string, db database, store idempotency.Store) {
+	d.addOpener(name+", a row by DoTx", ReplayMark, func(app *App) (*Target, error) { return overRows(db, store, app) })
+	d.addOpener(name+", a row by a unique constraint", ReplayMark, func(app *App) (*Target, error) { return overUnique(db, store, app) })
+	d.addOpener(name+", row and answer by hand", "", func(app *App) (*Target, error) { return overHand(db, app) })
 }
 
 func (d *Disk) openSQLite() error {
 	for _, level := range []sqlitestore.Synchronous{sqlitestore.Full, sqlitestore.Normal} {
-		opts := sqlitestore.Options{Synchronous: level}
-		name := "SQLite, " + level.String()
-		leased, err := sqlitestore.Open(context.Background(), filepath.Join(d.dir, "leased-"+level.String()), opts)
+		name, file := "SQLite, "+level.String(), filepath.Join(d.dir, "records-"+level.String())
+		store, err := sqlitestore.Open(context.Background(), file, sqlitestore.Options{Synchronous: level})
 		if err != nil {
 			return err
 		}
-		d.closers = append(d.closers, func() { _ = leased.Close() })
-		d.add(name, leased)
-		inTx, err := sqlitestore.OpenTx(context.Background(), filepath.Join(d.dir, "tx-"+level.String()), opts)
+		d.closers = append(d.closers, func() { _ = store.Close() })
+		d.add(name, store)
+		db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=synchronous("+level.String()+
+			")&_pragma=journal_mode(WAL)&_txlock=immediate")
 		if err != nil {
 			return err
 		}
-		d.closers = append(d.closers, func() { _ = inTx.Close() })
-		d.add(name+", transactional", inTx)
+		db.SetMaxOpenConns(1) // more only wait for one another
+		d.closers = append(d.closers, func() { _ = db.Close() })
+		d.addRows(name, sqlDatabase{db, sqlitestore.DoTx[int], ofSQLite}, store)
 	}
 	return nil
 }
@@ -112,8 +124,9 @@ func (d *Disk) openPostgres() error {
 		return err
 	}
 	d.closers = append(d.closers, pool.Close)
-	d.add("PostgreSQL", pgxstore.New(pool, pgxstore.Options{}))
-	d.add("PostgreSQL, transactional", pgxstore.NewTx(pool, pgxstore.Options{}))
+	store := pgxstore.New(pool, pgxstore.Options{})
+	d.add("PostgreSQL", store)
+	d.addRows("PostgreSQL", pgxDatabase{pool}, store)
 	return pgxstore.Migrate(context.Background(), pool, pgxstore.Options{})
 }
 
@@ -131,8 +144,9 @@ func (d *Disk) openMariaDB() error {
 	d.closers = append(d.closers, func() { _ = db.Close() })
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	d.add("MariaDB", mysqlstore.New(db, mysqlstore.Options{}))
-	d.add("MariaDB, transactional", mysqlstore.NewTx(db, mysqlstore.Options{}))
+	store := mysqlstore.New(db, mysqlstore.Options{})
+	d.add("MariaDB", store)
+	d.addRows("MariaDB", sqlDatabase{db, mysqlstore.DoTx[int], ofMariaDB}, store)
 	return mysqlstore.Migrate(context.Background(), db, mysqlstore.Options{})
 }
 

@@ -104,6 +104,7 @@ var Limits = slices.Concat(
 		served(Redis, First, 1.05, RedisLeast),
 		served(Redis, Replay, 0.95, RedisLeast),
 		served(Postgres, First, 1.05, PostgresLeast),
+		served(PostgresRows, First, 2.00, PostgresByHand),
 	},
 
 	// Exact, for a request.
@@ -134,8 +135,10 @@ var Limits = slices.Concat(
 	exact(Postgres, InProgress, Small, bounds{RoundTrips: 1, WAL: 0}),
 	exact(Postgres, Reuse, Small, bounds{RoundTrips: 1}),
 	exact(Postgres, Release, Small, bounds{RoundTrips: 2}),
-	exact(PostgresTx, First, Small, bounds{RoundTrips: 2, Allocs: 134}),
-	exact(PostgresTx, Replay, Small, bounds{RoundTrips: 2, WAL: 0, Allocs: 96}),
+	exact(PostgresRows, First, Small, bounds{RoundTrips: 5, Allocs: 214}),
+	exact(PostgresRows, Replay, Small, bounds{RoundTrips: 1, WAL: 0, Allocs: 46}),
+	exact(PostgresUnique, First, Small, bounds{RoundTrips: 5}),
+	exact(PostgresByHand, First, Small, bounds{RoundTrips: 5}),
 
 	exact(DynamoDB, First, Small, bounds{RoundTrips: 2, Allocs: 870}),
 	exact(DynamoDB, Replay, Small, bounds{RoundTrips: 1, Allocs: 550}),

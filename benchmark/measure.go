@@ -67,7 +67,7 @@ func (r *run) flights() int64 {
 
 // wal returns how many bytes of WAL the server has written.
 func (r *run) wal() (n int64, err error) {
-	if r.store != InPostgres {
+	if r.store != InPostgres && r.store != RowsInPostgres {
 		return 0, nil
 	}
 	const query = `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`

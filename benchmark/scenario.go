@@ -97,6 +97,8 @@ func (s Scenario) servedOn(store Store) []*Subject {
 		return []*Subject{RedisLeast, Redis, FiberRedis}
 	case store == InPostgres:
 		return []*Subject{PostgresLeast, Postgres}
+	case store == RowsInPostgres:
+		return []*Subject{PostgresByHand, PostgresRows, PostgresUnique}
 	default:
 		return []*Subject{MemoryLeast, Memory, FiberMemory}
 	}

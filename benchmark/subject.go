@@ -34,6 +34,8 @@ const (
 	InRedis    Store = "Redis"
 	InPostgres Store = "PostgreSQL"
 	InDynamoDB Store = "DynamoDB"
+
+	RowsInPostgres Store = "PostgreSQL, with a row" // of the handler
 )
 
 // Target is a subject that is set up.
@@ -125,13 +127,13 @@ func fastHTTP(h fasthttp.RequestHandler) *Target {
 	}
 }
 
-// overLibrary is the target that the library makes of app with a store.
-func overLibrary(store idempotency.Store, app *App) (*Target, error) {
+// overLibrary is the target that the library makes of a handler with a store.
+func overLibrary(store idempotency.Store, handler http.Handler) (*Target, error) {
 	m, err := idempotency.New(store, user, idempotency.Options{})
 	if err != nil {
 		return nil, err
 	}
-	target := NetHTTP(m.Handler(app))
+	target := NetHTTP(m.Handler(handler))
 	target.Close = func() error { return m.Shutdown(context.Background()) }
 	return target, nil
 }

@@ -95,11 +95,6 @@ var (
 		Open: func(b *Backends, app *App) (*Target, error) {
 			return overLibrary(pgxstore.New(b.Postgres, pgxstore.Options{}), app)
 		}}
-
-	PostgresTx = &Subject{Name: "idempotency, PostgreSQL, transactional", Store: InPostgres, Mark: ReplayMark,
-		Open: func(b *Backends, app *App) (*Target, error) {
-			return overLibrary(pgxstore.NewTx(b.Postgres, pgxstore.Options{}), app)
-		}}
 )
 
 func redisStore(b *Backends) idempotency.Store {

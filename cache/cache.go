@@ -89,10 +89,7 @@ type Store struct {
 	forgot  time.Time // when a record was last forgotten
 }
 
-var (
-	_ idempotency.Store    = (*Store)(nil)
-	_ idempotency.Recaller = (*Store)(nil)
-)
+var _ idempotency.Store = (*Store)(nil)
 
 // New returns an empty cache in front of store. If opts has faults, [idempotency.New] and Begin return them.
 func New(store idempotency.Store, opts Options) *Store {
@@ -102,7 +99,7 @@ func New(store idempotency.Store, opts Options) *Store {
 	}
 }
 
-// Unwrap returns the other store, which says whether the claims are transactions: see [idempotency.Transactional].
+// Unwrap returns the other store.
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
 // Validate implements [idempotency.Validator].
@@ -121,7 +118,7 @@ func (s *Store) Begin(
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
-	if record, ok := s.Recall(key); ok {
+	if record, ok := s.recall(key); ok {
 		return record, nil, nil
 	}
 	asked := time.Now()
@@ -193,7 +190,7 @@ func (c *cachedClaim) Complete(ctx context.Context, resp idempotency.Response, t
 // keep puts the record into the cache. The other store took the response after asked.
 func (c *cachedClaim) keep(resp idempotency.Response, ttl time.Duration, asked time.Time) {
 	record := c.record
-	record.Response, record.LeaseLeft, record.NoLease = &resp, 0, false
+	record.Response, record.LeaseLeft = &resp, 0
 	record.Remaining = ttl.Truncate(time.Millisecond) // no store counts in more than that
 	c.store.put(c.key, record, asked)
 }
@@ -215,8 +212,8 @@ func size(key idempotency.Key, resp *idempotency.Response) int64 {
 	return int64(n)
 }
 
-// Recall implements [idempotency.Recaller].
-func (s *Store) Recall(key idempotency.Key) (idempotency.Record, bool) {
+// recall returns the record of a key, if the cache has it.
+func (s *Store) recall(key idempotency.Key) (idempotency.Record, bool) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -230,7 +227,7 @@ func (s *Store) Recall(key idempotency.Key) (idempotency.Record, bool) {
 		return idempotency.Record{}, false
 	}
 	record := e.record
-	record.Remaining = e.expires.Sub(now)
+	record.Remaining, record.FromCache = e.expires.Sub(now), true
 	return record, true
 }
 

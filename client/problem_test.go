@@ -97,17 +97,6 @@ func situations() []situation {
 		}},
 		{name: "store down", sent: again, status: 201, code: "store-unavailable",
 			setup: spied(func(s *testservice.SpyStore) { s.OnBegin = testservice.Failing(1, testservice.ErrDown) })},
-		{name: "rolled back", sent: again, status: 201, code: "rolled-back", setup: func(s *testservice.Setup) {
-			spied(func(s *testservice.SpyStore) { s.OnComplete = thenFail(idempotency.ErrRolledBack) })(s)
-			s.Store = testservice.NoLeaseStore{SpyStore: s.Store.(*testservice.SpyStore)}
-		}},
-		{name: "rolled back for good", handler: func(http.ResponseWriter, *http.Request) {}, sent: final, status: 500,
-			code: "rolled-back", setup: func(s *testservice.Setup) {
-				s.Store = testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
-				s.Outer = func(next http.Handler) http.Handler {
-					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(answersLater{w}, r) })
-				}
-			}},
 	}
 }
 
@@ -130,12 +119,6 @@ func failing(status int, retryAfter string) http.HandlerFunc {
 func thenFail(err error) testservice.Hook {
 	return func(_ context.Context, _ int64, step func() error) error { return errors.Join(step(), err) }
 }
-
-// answersLater is the writer of a framework whose handlers return before it answers.
-type answersLater struct{ http.ResponseWriter }
-
-func (answersLater) Before(func()) {}
-func (answersLater) After(func())  {}
 
 // Transport does what the problem says, and the caller gets the answer that decided.
 func TestTransportObeysTheProblem(t *testing.T) {

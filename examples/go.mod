@@ -20,7 +20,7 @@ require (
 	github.com/go-chi/cors v1.2.2
 	github.com/go-chi/httplog/v3 v3.3.0
 	github.com/go-resty/resty/v2 v2.17.2
-	github.com/go-sql-driver/mysql v1.10.1
+	github.com/go-sql-driver/mysql v1.10.1 // indirect
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/google/uuid v1.6.0
 	github.com/gorilla/mux v1.8.1
@@ -33,7 +33,6 @@ require (
 	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
 	github.com/idempotency-go/idempotency/gqlgenidempotency v0.1.0
 	github.com/idempotency-go/idempotency/grpcidempotency v0.1.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
 	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
@@ -60,7 +59,6 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261005182115-fad411399dd8
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
-	gorm.io/driver/mysql v1.6.0
 	gorm.io/driver/postgres v1.6.3
 	gorm.io/gorm v1.31.2
 	modernc.org/sqlite v1.61.1
@@ -70,7 +68,6 @@ require (
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect
 	codeberg.org/go-latex/latex v0.2.0 // indirect
 	codeberg.org/go-pdf/fpdf v0.11.1 // indirect
-	filippo.io/edwards25519 v1.2.0 // indirect
 	git.sr.ht/~sbinet/gg v0.7.0 // indirect
 	github.com/agnivade/levenshtein v1.2.2 // indirect
 	github.com/ajstarks/svgo v0.0.0-20211024235047-1546f124cd8b // indirect
@@ -188,8 +185,6 @@ replace github.com/idempotency-go/idempotency/ginidempotency => ../ginidempotenc
 replace github.com/idempotency-go/idempotency/gqlgenidempotency => ../gqlgenidempotency
 
 replace github.com/idempotency-go/idempotency/grpcidempotency => ../grpcidempotency
-
-replace github.com/idempotency-go/idempotency/mysqlstore => ../mysqlstore
 
 replace github.com/idempotency-go/idempotency/otelidempotency => ../otelidempotency
 

@@ -170,7 +170,7 @@ func (b *bank) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // start starts a process, and waits until it serves.
 func (b *bank) start() {
-	b.process = b.command(b.t.Context(), "-development")
+	b.process = b.command(b.t.Context(), "-development", "-lease", "1s")
 	output, err := b.process.StdoutPipe()
 	require.NoError(b.t, err)
 	require.NoError(b.t, b.process.Start())

@@ -54,11 +54,7 @@
 //
 // The resolver can call [idempotency.Decide] to say otherwise. With [idempotency.Keep], an error is stored and replayed:
 // do so for those that the same request would always get. Better still, make them a part of the result. An observer and
-// the store see the status 200 for a result and 422 for an error. So a store such as that of pgxstore.NewTx commits the
-// effects of a result, and rolls back those of an error that is kept.
-//
-// gqlgen resolves the fields below at the same time, and a transaction is for one goroutine: with a transactional store
-// only the resolver of the mutation field itself may use it.
+// the store see the status 200 for a result and 422 for an error.
 //
 // Use the extension first: then it is outermost. For a replay, neither the interceptors inside of it nor the directives of the
 // schema run. So check outside whether a user may still see the answer.
@@ -82,7 +78,6 @@
 //	OUTCOME_UNKNOWN    an earlier attempt broke off                 never
 //	QUOTA_EXCEEDED     the user's share of the store is used up     same-key
 //	STORE_UNAVAILABLE  the store does not work                      same-key
-//	ROLLED_BACK        the store could not commit                   same-key; never, if a retry would fail, too
 //
 // The first two refuse the document before anything of it is executed. By GraphQL over HTTP, such a document is answered
 // like an invalid one: with 400, or with 422 to a client that wants application/json. All others have the status 200, as every

@@ -25,7 +25,7 @@ func requireRefused(t *testing.T, got answer, code, retry string) {
 	extensions := got.Errors[0]["extensions"].(map[string]any)
 	require.Equal(t, retry, extensions["retry"])
 	switch code {
-	case "IN_PROGRESS", "STORE_UNAVAILABLE", "ROLLED_BACK":
+	case "IN_PROGRESS", "STORE_UNAVAILABLE":
 		require.Equal(t, 1.0, extensions["retryAfter"])
 	default:
 		require.Nil(t, extensions["retryAfter"])
@@ -302,9 +302,8 @@ func TestFaultsOfTheStore(t *testing.T) {
 		code  string
 		runs  int64
 	}{
-		"down":        {faultyStore{begin: errors.New("refused")}, "STORE_UNAVAILABLE", 0},
-		"claim lost":  {faultyStore{complete: idempotency.ErrClaimLost}, "IN_PROGRESS", 1},
-		"rolled back": {faultyStore{complete: idempotency.ErrRolledBack}, "ROLLED_BACK", 1},
+		"down":       {faultyStore{begin: errors.New("refused")}, "STORE_UNAVAILABLE", 0},
+		"claim lost": {faultyStore{complete: idempotency.ErrClaimLost}, "IN_PROGRESS", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

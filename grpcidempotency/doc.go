@@ -21,8 +21,7 @@
 //
 // OK and the errors that [DefaultStorable] names end the operation. Other errors are sent and not stored, so that the
 // operation may be tried again. The handler can call [idempotency.Decide] to say otherwise. An observer and the store
-// see the status of an answer as the HTTP status of its code: 200, 404, 503. So a store such as that of pgxstore.NewTx
-// commits the effects of OK and rolls back those of an error.
+// see the status of an answer as the HTTP status of its code: 200, 404, 503.
 //
 // # Refusals
 //
@@ -36,8 +35,8 @@
 //	INVALID_ARGUMENT     KEY_MISSING, KEY_INVALID, BODY_INVALID
 //	UNAUTHENTICATED      USER_UNKNOWN
 //	RESOURCE_EXHAUSTED   QUOTA_EXCEEDED
-//	UNAVAILABLE          STORE_UNAVAILABLE, ROLLED_BACK
-//	INTERNAL             ROLLED_BACK (the database would refuse a retry too), MESSAGE_UNSUPPORTED
+//	UNAVAILABLE          STORE_UNAVAILABLE
+//	INTERNAL             MESSAGE_UNSUPPORTED
 //
 // # The context of the handler
 //

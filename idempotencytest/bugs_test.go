@@ -13,15 +13,13 @@ import (
 
 // referenceBugs names the faults in the code of the reference store, by a case that must fail for them.
 var referenceBugs = map[string][]string{
+	"concurrent replays":                {"key runs while its record is read"},
 	"running attempt":                   {"held key is an error", "held record is always of another request"},
 	"concurrent claims":                 {"get, then set"},
 	"concurrent claims after a release": {"get a released record, then set"},
 	"concurrent takeovers":              {"get a lapsed record, then set"},
 	"cancelled Begin": {
 		"cancelled Begin claims for ever", "cancelled Begin says nothing", "unanswered claim cannot be released",
-	},
-	"context of a claim": {
-		"context without values", "context without end", "context with a cause of its own",
 	},
 	"released operation": {"release forgets the operation"},
 	"released key":       {"released record needs a takeover", "Release does nothing"},
@@ -77,55 +75,8 @@ var referenceBugs = map[string][]string{
 	"Extend after the end of a forgotten record":  {"Extend restores what was settled"},
 	"Extend during the end of a forgotten record": {"Extend restores what was settled"},
 	"response/memory of the caller":               {"response is modified", "body memory is retained"},
-	"claim without a lease":                       {"own lease is not told"},
-	"announced transactions":                      {"leases seem to be transactions"},
-	"identity":                                    {"context without values", "Release does nothing"},
+	"identity":                                    {"Release does nothing"},
 	"identity of a key that is used again":        {"unfinished records stay"},
-}
-
-// transactionBugs does so for the transactional store.
-var transactionBugs = map[string][]string{
-	"claim without a lease": {
-		"transaction ends with the lease", "transaction cannot be extended", "transaction has a lease",
-	},
-	"announced transactions": {"transactions are not announced"},
-	"running attempt":        {"running transaction seems abandoned", "running transaction has a lease"},
-	"Complete after Release": {"rolled back transaction commits"},
-	"released key":           {"rollback keeps the lock"},
-	"concurrent replays":     {"key runs before its record is read"},
-}
-
-// effectBugs does so for the transactional store and the cases of RunTx.
-var effectBugs = map[string][]string{
-	"identity":        {"release commits"},
-	"effect":          {"effects are committed at once", "effects are lost", "response is lost"},
-	"no effect":       {"nothing to commit is no record", "refusals are not kept"},
-	"several effects": {"first effect is committed at once", "last effect alone is committed"},
-	"released effect": {"release commits", "effects pass to the next transaction"},
-	"accepted effect": {
-		"399 is a refusal", "redirection is a refusal", "no status is a refusal", "what is omitted is a refusal",
-	},
-	"refused effect": {
-		"refusal commits", "400 is no refusal", "only client errors are refusals", "omitted refusal commits",
-		"refused effects are not kept",
-	},
-	"repeated Complete":            {"repeated Complete commits again"},
-	"Release after Complete":       {"Release undoes what was committed"},
-	"Complete after Release":       {"rolled back transaction commits"},
-	"late effect":                  {"late effect seems to be made", "late effect is committed"},
-	"end of Begin's context":       {"transaction ends with the context of Begin"},
-	"end of an effect's context":   {"transaction ends with the context of an effect"},
-	"end of the handler's context": {"transaction ends with the context of the handler", "interrupted effect is made"},
-	"end of Complete's context": {
-		"ended Complete commits the effects", "ended Complete keeps the response", "ended Complete says nothing",
-		"ended Complete keeps the claim",
-	},
-	"Extend while the handler acts":          {"Extend begins anew", "transaction with effects cannot be extended"},
-	"others while effects are pending":       {"effects block other keys"},
-	"attempts in a row":                      {"connection of a rollback is lost"},
-	"concurrent attempts at one key":         {"get, then set", "lock ends before the commit"},
-	"concurrent attempts at many keys":       {"one transaction for all"},
-	"effect after a record that has expired": {"expired record is in the way"},
 }
 
 // alterations are faults in front of a store that is correct without them, each with a case that must fail for it.

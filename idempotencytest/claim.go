@@ -45,7 +45,6 @@ var claimCases = []testCase{{
 }, {
 	name: "released operation",
 	rule: "The attempt after a release is the next one at the same operation.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		for range 3 {
@@ -58,7 +57,6 @@ var claimCases = []testCase{{
 }, {
 	name: "concurrent claims after a release",
 	rule: "Of any number of concurrent callers, one is granted the claim to a released operation.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		for range 8 {
@@ -73,7 +71,6 @@ var claimCases = []testCase{{
 	name: "other request",
 	rule: "Another request is told that it is another one by the fingerprint of the record, be it running, released or " +
 		"lapsed; it is never granted a claim.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		t.runsAs(t.refused(another), own)
@@ -96,24 +93,6 @@ var claimCases = []testCase{{
 		own := t.claim(lasting(request, short, long))
 		t.complete(own, receipt("for good"))
 		t.throughout(own.answered.Add(short), func() { t.replays(own, receipt("for good")) })
-	},
-}, {
-	name: "context of a claim",
-	rule: "The context of a claim has the values of its parent, and ends with it and for the same cause.",
-	check: func(t *trial) {
-		type key struct{}
-		cause := errors.New("the parent's cause")
-		parent, cancel := context.WithCancelCause(context.WithValue(t.ctx, key{}, "value"))
-		defer cancel(nil)
-		ctx := t.claim(request).claim.Context(parent)
-		if ctx.Value(key{}) != "value" {
-			t.failf("the context has lost a value of its parent")
-		}
-		cancel(cause)
-		t.until("the context ends with its parent", func() bool { return ctx.Err() != nil })
-		if got := context.Cause(ctx); got != cause {
-			t.failf("the cause of the context's end is %v, not that of its parent", got)
-		}
 	},
 }, {
 	name: "cancelled Begin",

@@ -20,31 +20,6 @@ func ExampleRun() {
 	})
 }
 
-// A second call tests a transactional store. It makes effects in the transactions that the store offers to handlers.
-func ExampleRunTx() {
-	var (
-		t        *testing.T // of func TestTxStore(t *testing.T)
-		db       *sql.DB
-		newStore func(*testing.T) idempotency.Store         // with its records in db
-		txOf     func(ctx context.Context) (*sql.Tx, error) // with which the store offers its transaction
-	)
-
-	effect := func(ctx context.Context, name string) error {
-		tx, err := txOf(ctx)
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO effects (name) VALUES (?)", name)
-		return err
-	}
-	count := func(ctx context.Context, name string) (n int, err error) {
-		err = db.QueryRowContext(ctx, "SELECT count(*) FROM effects WHERE name = ?", name).Scan(&n)
-		return n, err
-	}
-	idempotencytest.Run(t, newStore)
-	idempotencytest.RunTx(t, newStore, effect, count)
-}
-
 // One more call tests a store that is also an Inspector.
 func ExampleRunInspector() {
 	var t *testing.T // of func TestInspector(t *testing.T)
@@ -69,6 +44,29 @@ func ExampleRunSteps() {
 
 	idempotencytest.RunSteps(t, func(t *testing.T) idempotency.Store {
 		return idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	})
+}
+
+// One more call tests a store whose claims run steps in transactions. It writes rows into a table of its own.
+func ExampleRunTxSteps() {
+	var (
+		t        *testing.T // of func TestTxSteps(t *testing.T)
+		db       *sql.DB
+		newStore func(*testing.T) idempotency.Store // with its records in db
+	)
+
+	idempotencytest.RunTxSteps(t, newStore, idempotencytest.Transactions[*sql.Tx]{
+		Write: func(ctx context.Context, tx *sql.Tx, name string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO orders (name) VALUES (?)", name)
+			return err
+		},
+		Count: func(ctx context.Context, name string) (n int, err error) {
+			err = db.QueryRowContext(ctx, "SELECT count(*) FROM orders WHERE name = ?", name).Scan(&n)
+			return n, err
+		},
+		Begin:    func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
+		Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+		Rollback: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
 	})
 }
 

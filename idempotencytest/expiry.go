@@ -38,7 +38,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "unfinished record expires",
 	rule: "A record that is never completed expires with the TTL of its attempt; then the key is free for every request.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
 		next := t.claim(another)
@@ -47,7 +46,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "released record expires",
 	rule: "A released record expires with the TTL of its release; then the key is free for every request.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		released := time.Now()
@@ -63,7 +61,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "retention of a released record",
 	rule: "The TTL of a release counts from then, also if that of the claim would have ended before.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, short, short))
 		err := own.claim.Release(t.ctx, long)
@@ -76,7 +73,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "remaining time",
 	rule: "The claim to a further attempt says how long the record would have been kept without it, or that it is not known.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		if own.Remaining != 0 {
@@ -116,7 +112,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "TTL shorter than the lease",
 	rule: "A record is kept no shorter than its lease.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, long, short))
 		t.throughout(own.answered.Add(short), func() { t.runs(own) })
@@ -124,7 +119,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Extend prolongs the record",
 	rule: "Extend lets the record live at least as long as the lease.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, short, short))
 		end := own.answered.Add(short)
@@ -135,7 +129,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Extend keeps the TTL",
 	rule: "Extend does not shorten the life of the record.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.extend(t.claim(request), short)
 		t.throughout(own.answered.Add(short), func() { t.describes(t.refused(another), own) })
@@ -143,7 +136,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "TTL of the next attempt",
 	rule: "The TTL of an attempt counts from its claim, not from the first attempt's.",
-	only: leased,
 	check: func(t *trial) {
 		first := t.claim(lasting(request, short, short))
 		_ = first.claim.Release(t.ctx, short) // may come too late; then the second attempt is at a new operation
@@ -153,7 +145,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Complete restores",
 	rule: "Complete stores the response although the record is gone, and says ErrRestored.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
 		t.says("Complete", own.claim.Complete(t.ctx, receipt("restored"), long), idempotency.ErrRestored)
@@ -162,7 +153,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Extend restores",
 	rule: "Extend makes the record again that is gone, so that the key is held again, and says ErrRestored.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
 		own.lease, own.asked = long, time.Now()
@@ -174,7 +164,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Release of a forgotten record",
 	rule: "Release says ErrClaimLost when the record is gone, and leaves the key free.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
 		t.says("Release", own.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
@@ -184,7 +173,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Extend after the end of a forgotten record",
 	rule: "Extend makes no record again after Release, nor after Complete: ErrClaimLost, and the key stays free.",
-	only: leased,
 	check: func(t *trial) {
 		released := t.forgotten()
 		t.says("Release", released.claim.Release(t.ctx, long), idempotency.ErrClaimLost)
@@ -201,7 +189,6 @@ var expiryCases = []testCase{{
 }, {
 	name: "Extend during the end of a forgotten record",
 	rule: "Extend makes no record again that is being released or completed.",
-	only: leased,
 	check: func(t *trial) {
 		for round, old := range t.allForgotten(rounds) {
 			extended, released := old.whileExtending(old.own, round, func() error { return old.own.claim.Release(t.ctx, long) })

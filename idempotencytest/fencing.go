@@ -5,7 +5,6 @@ import "github.com/idempotency-go/idempotency"
 var fencingCases = []testCase{{
 	name: "overtaken owner",
 	rule: "Whose claim was taken over is told ErrClaimLost, and changes nothing: the successor's response is replayed.",
-	only: leased,
 	check: func(t *trial) {
 		old, successor := t.overtaken()
 		t.loses(old)
@@ -17,7 +16,6 @@ var fencingCases = []testCase{{
 }, {
 	name: "overtaken owner after a release",
 	rule: "Whose claim was taken over is told ErrClaimLost, and changes nothing, after the successor's release too.",
-	only: leased,
 	check: func(t *trial) {
 		old, successor := t.overtaken()
 		t.release(successor)
@@ -28,7 +26,6 @@ var fencingCases = []testCase{{
 }, {
 	name: "takeover at the last moment",
 	rule: "When a late owner completes while another attempt takes over, one of them has the claim, not both.",
-	only: leased,
 	check: func(t *trial) {
 		for range 8 {
 			t := t.at(freshKey())
@@ -55,7 +52,6 @@ var fencingCases = []testCase{{
 }, {
 	name: "released owner",
 	rule: "Who has released changes nothing after the next attempt has begun.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.claim(request)
 		t.release(old)
@@ -68,7 +64,6 @@ var fencingCases = []testCase{{
 }, {
 	name: "forgotten owner",
 	rule: "Whose record expired is told ErrClaimLost, and changes nothing, once a new operation has the key.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.forgotten()
 		own := t.claim(request)

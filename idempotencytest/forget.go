@@ -24,7 +24,6 @@ var forgetCases = []testCase{{
 }, {
 	name: "forget/released",
 	rule: "A released operation can be forgotten. Then its key is free for every request.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		t.release(own)
@@ -35,7 +34,6 @@ var forgetCases = []testCase{{
 }, {
 	name: "forget/abandoned",
 	rule: "An abandoned operation can be forgotten. A late owner changes nothing once a new operation has the key.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.lapsed()
 		t.forget(t.inspectAs(idempotency.StateAbandoned, old).Entry)
@@ -49,7 +47,6 @@ var forgetCases = []testCase{{
 }, {
 	name: "forget/late owner",
 	rule: "The owner of an abandoned operation that was forgotten completes it all the same, and is told ErrRestored.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.lapsed()
 		t.forget(t.inspectAs(idempotency.StateAbandoned, old).Entry)
@@ -69,7 +66,6 @@ var forgetCases = []testCase{{
 }, {
 	name: "forget/running again",
 	rule: "An operation that runs again is not forgotten either, although the entry says that it does not: ErrInProgress.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		entry := t.inspectAs(idempotency.StateAbandoned, own).Entry
@@ -120,7 +116,6 @@ var forgetCases = []testCase{{
 }, {
 	name: "forget/other attempt",
 	rule: "ErrEntryChanged says that the operation was tried again since. The record stays.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		t.release(own)
@@ -200,7 +195,6 @@ var forgetRaceCases = []testCase{{
 }, {
 	name: "forget/released during Begin",
 	rule: "When a released operation is forgotten while it is claimed, it is either forgotten or claimed, not both.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range rounds {
 			t := t.at(freshKey())
@@ -213,7 +207,6 @@ var forgetRaceCases = []testCase{{
 }, {
 	name: "forget/abandoned during takeover",
 	rule: "When an abandoned operation is forgotten while it is taken over, it is either forgotten or claimed, not both.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())
@@ -226,7 +219,6 @@ var forgetRaceCases = []testCase{{
 	name: "forget/abandoned during Extend",
 	rule: "When an abandoned operation is forgotten while its owner revives it, the owner has the key, and knows if its " +
 		"record was made again.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())
@@ -251,7 +243,6 @@ var forgetRaceCases = []testCase{{
 	name: "forget/abandoned during Complete",
 	rule: "When an abandoned operation is forgotten while its owner completes it, the answer is kept, and the owner knows " +
 		"if its record was made again.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())

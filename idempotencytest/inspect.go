@@ -22,7 +22,6 @@ var inspectCases = []testCase{{
 }, {
 	name: "inspect/next attempt",
 	rule: "Of an operation that is tried again, the attempt that runs is shown, with the time of the first attempt.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		for range 3 {
@@ -36,7 +35,6 @@ var inspectCases = []testCase{{
 }, {
 	name: "inspect/abandoned",
 	rule: "An attempt whose lease has lapsed is shown as abandoned.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		seen := t.inspectAs(idempotency.StateAbandoned, own)
@@ -54,22 +52,19 @@ var inspectCases = []testCase{{
 					entry.Attempt, entry.Created, record.Attempt, record.Created)
 			}
 		}
-		if t.kind == leased {
-			own := t.lapsed()
-			agree()
-			next := t.nextLapsed(own, takingOver(request))
-			agree()
-			t.next(next, takingOver(request))
-			agree()
-			t = t.at(freshKey())
-		}
+		own := t.lapsed()
+		agree()
+		next := t.nextLapsed(own, takingOver(request))
+		agree()
+		t.next(next, takingOver(request))
+		agree()
+		t = t.at(freshKey())
 		t.complete(t.claim(request), sample())
 		agree()
 	},
 }, {
 	name: "inspect/released",
 	rule: "An operation that may be tried again is shown as released.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(request)
 		since := time.Now()
@@ -170,16 +165,13 @@ var inspectCases = []testCase{{
 			t.notEarly("the completed record expired", since, short, answer{answered: time.Now()})
 			return true
 		})
-		if t.kind == leased {
-			t = t.at(freshKey())
-			t.forgotten()
-			t.isFree()
-		}
+		t = t.at(freshKey())
+		t.forgotten()
+		t.isFree()
 	},
 }, {
 	name: "inspect/lease",
 	rule: "Inspect does not prolong a lease.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, short, long))
 		t.until("the lease lapses", func() bool {

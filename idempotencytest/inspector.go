@@ -16,10 +16,6 @@ import (
 // subtest, which has its own store, as in [Run]. RunInspector does not repeat the rules of Run, which the stores must
 // keep, too. A store needs what it needs for Run.
 //
-// The Inspector of a transactional store may know nothing of a running attempt but that it runs: all fields of its
-// entry but State, Key and Digest may be zero. Its List may leave such an attempt out. It may have forgotten a released
-// record.
-//
 // The stores may share a database if they list by user, because every subtest has its own users. Otherwise the database
 // of each store has no other records, because a subtest counts what it lists.
 func RunInspector(t *testing.T, newStore func(*testing.T) idempotency.Store) {
@@ -27,17 +23,14 @@ func RunInspector(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	if _, ok := store.(idempotency.Inspector); !ok {
 		t.Fatalf("a %T is no idempotency.Inspector", store)
 	}
-	kind, err := probe(t.Context(), store)
-	if err != nil {
+	if err := probe(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "inspector", inspectorCasesFor(kind), func(t *testing.T) subject {
-		return subject{store: newStore(t), kind: kind}
-	})
+	runAll(t, "inspector", inspectorCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
-func inspectorCasesFor(kind kind) []testCase {
-	return only(kind, slices.Concat(inspectCases, forgetCases, forgetRaceCases, listCases))
+func inspectorCases() []testCase {
+	return slices.Concat(inspectCases, forgetCases, forgetRaceCases, listCases)
 }
 
 // The steps of an Inspector.
@@ -62,7 +55,7 @@ func (t *trial) inspect() inspected {
 func (t *trial) inspectAs(state idempotency.State, own answer) inspected {
 	seen := t.inspect()
 	t.isEntry(seen.Entry, state, own)
-	if seen.Fingerprint == (idempotency.Fingerprint{}) && !t.isHidden(state) {
+	if seen.Fingerprint == (idempotency.Fingerprint{}) {
 		t.failf("the entry has no fingerprint")
 	}
 	return seen
@@ -111,28 +104,22 @@ func atOnce(round int, one, other func()) {
 
 // What an Entry says.
 
-// isHidden reports whether the store may not see what is in the record.
-func (t *trial) isHidden(state idempotency.State) bool {
-	return t.kind == transactional && state == idempotency.StateRunning
-}
-
 // isEntry checks what every entry of own says in a state, be it inspected or listed.
 func (t *trial) isEntry(seen idempotency.Entry, state idempotency.State, own answer) {
 	if seen.State != state {
 		t.failf("the state is %q, not %q", seen.State, state)
 	}
 	t.names(seen)
-	hidden := t.isHidden(state)
 	switch {
 	case seen.OperationID() != t.key.OperationID():
 		t.failf("the entry is of operation %v, not of %v", seen.OperationID(), t.key.OperationID())
-	case seen.Attempt != own.Attempt && !(hidden && seen.Attempt == 0):
+	case seen.Attempt != own.Attempt:
 		t.failf("the entry is of attempt %d, not of attempt %d", seen.Attempt, own.Attempt)
-	case seen.Created.Sub(own.Created).Abs() > resolution && !(hidden && seen.Created.IsZero()):
+	case seen.Created.Sub(own.Created).Abs() > resolution:
 		t.failf("the operation was created at %v, not at %v", seen.Created, own.Created)
 	case seen.Size < 0 || seen.Remaining < 0:
 		t.failf("the entry has a size of %d, and is kept for %v", seen.Size, seen.Remaining)
-	case state != idempotency.StateRunning && seen.LeaseLeft != 0, t.kind == transactional && seen.LeaseLeft != 0:
+	case state != idempotency.StateRunning && seen.LeaseLeft != 0:
 		t.failf("an entry without a lease says that %v are left", seen.LeaseLeft)
 	case state != idempotency.StateCompleted && (seen.Response != nil || seen.Status != 0 || seen.Note != ""):
 		t.failf("the operation is not completed, and has a response, the status %d, or the note %q", seen.Status, seen.Note)
@@ -180,7 +167,5 @@ func (t *trial) isKeptFor(seen inspected, span time.Duration, since, until time.
 
 // hasLease checks that an entry says how much is left of the lease of own.
 func (t *trial) hasLease(seen inspected, own answer) {
-	if t.kind == leased {
-		t.leaseRuns(answer{Record: idempotency.Record{LeaseLeft: seen.LeaseLeft}, answered: seen.answered}, own)
-	}
+	t.leaseRuns(answer{Record: idempotency.Record{LeaseLeft: seen.LeaseLeft}, answered: seen.answered}, own)
 }

@@ -68,14 +68,14 @@ var inspectorBugs = map[string][]string{
 // TestInspectorBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has
 // one.
 func TestInspectorBugs(t *testing.T) {
-	unproven := names(inspectorCasesFor(leased))
+	unproven := names(inspectorCases())
 	for caughtBy, bugs := range inspectorBugs {
 		delete(unproven, caughtBy)
 		for _, bug := range bugs {
 			t.Run(caughtBy+" "+bug, func(t *testing.T) {
 				t.Parallel()
 				newStore := func() idempotency.Store { return newReference(bug) }
-				err := inspectorViolations(t, leased, newStore, caughtBy)[caughtBy]
+				err := inspectorViolations(t, newStore, caughtBy)[caughtBy]
 				if err == nil {
 					t.Errorf("not caught by %q", caughtBy)
 				}
@@ -92,33 +92,24 @@ func TestInspectorOfMemoryStore(t *testing.T) {
 	RunInspector(t, newMemoryStore)
 }
 
-func TestInspectorOfTransactionalStore(t *testing.T) {
-	ledger := newLedger()
-	RunInspector(t, func(*testing.T) idempotency.Store { return ledger.newStore("") })
-}
-
 // TestNoFalseAlarmsOfInspectors shows that correct inspectors pass, far away or not, and with or without users.
 func TestNoFalseAlarmsOfInspectors(t *testing.T) {
-	for name, tested := range map[string]struct {
-		kind     kind
-		newStore func() idempotency.Store
-	}{
-		"memory":       {leased, func() idempotency.Store { return newMemoryStore(t) }},
-		"reference":    {leased, func() idempotency.Store { return newReference("") }},
-		"anonymous":    {leased, func() idempotency.Store { return newReference("knows no users") }},
-		"scanning":     {leased, func() idempotency.Store { return newReference("has to scan") }},
-		"sealed":       {leased, func() idempotency.Store { return mustSeal(t, newReference("")) }},
-		"sealed twice": {leased, func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) }},
-		"cached": {leased, func() idempotency.Store {
+	for name, newStore := range map[string]func() idempotency.Store{
+		"memory":       func() idempotency.Store { return newMemoryStore(t) },
+		"reference":    func() idempotency.Store { return newReference("") },
+		"anonymous":    func() idempotency.Store { return newReference("knows no users") },
+		"scanning":     func() idempotency.Store { return newReference("has to scan") },
+		"sealed":       func() idempotency.Store { return mustSeal(t, newReference("")) },
+		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) },
+		"cached": func() idempotency.Store {
 			return cache.New(newReference(""), cache.Options{})
-		}},
-		"transactional": {transactional, func() idempotency.Store { return newTransactions("") }},
+		},
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
 				t.Parallel()
-				newStore := func() idempotency.Store { return slowInspector{slow{tested.newStore(), delay}} }
-				for name, err := range inspectorViolations(t, tested.kind, newStore) {
+				late := func() idempotency.Store { return slowInspector{slow{newStore(), delay}} }
+				for name, err := range inspectorViolations(t, late) {
 					t.Errorf("%s: %v", name, err)
 				}
 			})
@@ -159,10 +150,8 @@ func TestBrokenInspector(t *testing.T) {
 }
 
 // inspectorViolations returns by their names the cases that a store fails, of those that are named or of all.
-func inspectorViolations(
-	t *testing.T, kind kind, newStore func() idempotency.Store, names ...string,
-) map[string]error {
-	return failures(t, inspectorCasesFor(kind), func() subject { return subject{store: newStore(), kind: kind} }, names)
+func inspectorViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
+	return failures(t, inspectorCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
 // slowInspector is an inspector that is far away.

@@ -184,9 +184,6 @@ func (t *trial) completedOf(sizes ...int) (all []listed) {
 func (t *trial) oneOfEachState() (all []listed) {
 	all = append(all, t.sibling().completes(1000))
 	t.later()
-	if t.kind == transactional {
-		return all
-	}
 	at := t.sibling()
 	all = append(all, listed{at, idempotency.StateAbandoned, at.lapsed()})
 	t.later()
@@ -262,7 +259,7 @@ func (l listed) isAs(got idempotency.Entry, seen inspected) {
 		l.failf("a record with status %d is listed with %d", seen.Status, got.Status)
 	case got.Key != seen.Key:
 		l.failf("a record is not listed with the key that Inspect shows")
-	case got.State == idempotency.StateRunning && l.kind == leased && (got.LeaseLeft <= 0 || got.LeaseLeft > long+resolution):
+	case got.State == idempotency.StateRunning && (got.LeaseLeft <= 0 || got.LeaseLeft > long+resolution):
 		l.failf("of a lease of %v, %v are listed as left", long, got.LeaseLeft)
 	case got.Note != "" && got.Note != seen.Note:
 		l.failf("a record with the note %q is listed with %q", seen.Note, got.Note)

@@ -16,7 +16,6 @@ import (
 
 var (
 	_ idempotency.Inspector = (*reference)(nil)
-	_ idempotency.Inspector = (*transactions)(nil)
 )
 
 // Inspect implements [idempotency.Inspector].
@@ -363,61 +362,4 @@ func order(s lister, largest bool) func(a, b idempotency.Entry) int {
 		return func(a, b idempotency.Entry) int { return b.Created.Compare(a.Created) }
 	}
 	return func(a, b idempotency.Entry) int { return a.Created.Compare(b.Created) }
-}
-
-// Inspect implements [idempotency.Inspector].
-func (s *transactions) Inspect(_ context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.locks[key] != nil {
-		return idempotency.Entry{Key: key, Digest: key.Digest(), State: idempotency.StateRunning}, nil
-	}
-	row := s.rows[key]
-	if row == nil || !row.expires.After(time.Now()) {
-		return idempotency.Entry{}, idempotency.ErrNoRecord
-	}
-	shown := row.entry()
-	shown.Response, shown.Note = row.record.Response, row.record.Response.Note
-	return shown, nil
-}
-
-// entry returns what is known of a row, but for the response.
-func (tx *transaction) entry() idempotency.Entry {
-	resp := tx.record.Response
-	return idempotency.Entry{
-		Key: tx.key, Digest: tx.key.Digest(), State: idempotency.StateCompleted,
-		Attempt: tx.record.Attempt, Created: tx.record.Created,
-		Fingerprint: tx.record.Fingerprint, Status: resp.Status, Remaining: time.Until(tx.expires),
-		Size: int64(len(resp.Header) + len(resp.Trailer) + len(resp.Body)),
-	}
-}
-
-// Forget implements [idempotency.Inspector].
-func (s *transactions) Forget(_ context.Context, asked idempotency.Entry) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	row := s.rows[asked.Key]
-	switch {
-	case s.locks[asked.Key] != nil:
-		return idempotency.ErrInProgress
-	case row == nil || !row.expires.After(time.Now()):
-		return idempotency.ErrNoRecord
-	case asked.State != idempotency.StateCompleted || !asked.Created.Equal(row.record.Created):
-		return idempotency.ErrEntryChanged
-	}
-	delete(s.rows, asked.Key)
-	return nil
-}
-
-// List implements [idempotency.Inspector].
-func (s *transactions) List(_ context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var found []idempotency.Entry
-	for key, row := range s.rows {
-		if row.expires.After(time.Now()) && (request.User == "" || request.User == key.User) {
-			found = append(found, row.entry())
-		}
-	}
-	return list(s, found, request), nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// reference is a leased store, and keeps the contract unless bug names one of the faults in its code.
+// reference keeps the contract unless bug names one of the faults in its code.
 type reference struct {
 	bug      string
 	mu       sync.Mutex
@@ -23,8 +23,6 @@ func newReference(bug string) *reference {
 
 func (r *reference) has(bug string) bool { return r.bug == bug }
 
-func (r *reference) Transactional() bool { return r.has("leases seem to be transactions") }
-
 // entry is a record with LeaseLeft unset.
 type entry struct {
 	idempotency.Record
@@ -33,6 +31,7 @@ type entry struct {
 	lease, ttl time.Time // their ends
 	retention  time.Duration
 	resolved   *idempotency.Resolved
+	beingRead  bool // a caller of Begin has found the response
 }
 
 func (r *reference) record(e *entry, now time.Time) idempotency.Record {
@@ -53,6 +52,14 @@ func (r *reference) Begin(
 	now := time.Now()
 	old := r.entries[key]
 	e := r.find(key, now)
+	if e != nil && e.Response != nil && r.has("key runs while its record is read") {
+		if e.beingRead {
+			return idempotency.Record{Attempt: e.Attempt, Fingerprint: e.Fingerprint, Created: e.Created, LeaseLeft: long}, nil, nil
+		}
+		e.beingRead = true
+		r.pause()
+		e.beingRead = false
+	}
 	if e != nil && !r.claimable(e, a, now) {
 		if r.has("held key is an error") && e.lease.After(now) {
 			return idempotency.Record{}, nil, idempotency.ErrInProgress
@@ -123,9 +130,6 @@ func (r *reference) Begin(
 	}
 	own := r.record(e, now)
 	own.Remaining = remaining
-	if r.has("own lease is not told") {
-		own.NoLease = true
-	}
 	return own, e.owner, nil
 }
 
@@ -206,22 +210,6 @@ type referenceClaim struct {
 	claimed entry
 	settled bool // Complete or Release was called
 	freed   bool // by Release
-}
-
-func (c *referenceClaim) Context(ctx context.Context) context.Context {
-	switch {
-	case c.store.has("context without values"):
-		bare, cancel := context.WithCancelCause(context.Background())
-		context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-		return bare
-	case c.store.has("context without end"):
-		return context.WithoutCancel(ctx)
-	case c.store.has("context with a cause of its own"):
-		other, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		context.AfterFunc(ctx, cancel)
-		return other
-	}
-	return ctx
 }
 
 func (c *referenceClaim) Extend(_ context.Context, lease time.Duration) error {

@@ -20,18 +20,13 @@ func RunResolver(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	if _, ok := store.(idempotency.Resolver); !ok {
 		t.Fatalf("a %T is no idempotency.Resolver", store)
 	}
-	kind, err := probe(t.Context(), store)
-	if err != nil {
+	if err := probe(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "resolver", resolverCasesFor(kind), func(t *testing.T) subject {
-		return subject{store: newStore(t), kind: kind}
-	})
+	runAll(t, "resolver", resolverCases(), func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
-func resolverCasesFor(kind kind) []testCase {
-	return only(kind, slices.Concat(resolveCases, resolveRaceCases))
-}
+func resolverCases() []testCase { return slices.Concat(resolveCases, resolveRaceCases) }
 
 // found is the answer of an operator, with a note that is not about who has resolved the operation.
 func found() idempotency.Response {
@@ -55,7 +50,6 @@ var someTime = time.Date(2026, 11, 21, 10, 5, 29, 123456000, time.UTC)
 var resolveCases = []testCase{{
 	name: "resolve/happened",
 	rule: "An operation that has happened is completed: its answer is replayed, and the request is told apart from others.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		t.resolve(t.abandoned(own), happened(found()))
@@ -68,7 +62,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/happened, without the answer",
 	rule: "An operation that has happened may have an answer of which only the status is known.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		resp := idempotency.Response{Status: 201, Omitted: true, Note: "charge ch_17"}
@@ -78,7 +71,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/not happened",
 	rule: "An operation that has not happened is released: the same request runs it as the next attempt, another is refused.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		t.resolve(t.abandoned(own), notHappened("bob", "no charge"))
@@ -95,7 +87,6 @@ var resolveCases = []testCase{{
 	name: "resolve/who and why",
 	rule: "Who has resolved an operation, and why, stays in the record while later attempts run, fail and complete. A note " +
 		"of a handler is something else.",
-	only: leased,
 	check: func(t *trial) {
 		own, verdict := t.lapsed(), notHappened("bob", "no charge")
 		t.resolve(t.abandoned(own), verdict)
@@ -116,7 +107,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/who and why, visible text",
 	rule: "Operator and reason are kept byte for byte. Neither need be there.",
-	only: leased,
 	check: func(t *trial) {
 		for _, verdict := range []idempotency.Resolution{
 			notHappened("", ""), notHappened("Zoë", `"日本語" \ 'a'`), notHappened(strings.Repeat("x", 255), strings.Repeat("é", 500)),
@@ -130,7 +120,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/steps",
 	rule: "Checkpoints stay if the operation has not happened. The answer removes them.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		if _, ok := own.claim.(idempotency.Checkpointer); !ok {
@@ -151,7 +140,6 @@ var resolveCases = []testCase{{
 	name: "resolve/steps that were begun",
 	rule: "Of an operation that has not happened, the marks are removed that the entry names and that have no result. A mark " +
 		"stays which the owner has stored since.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		if _, ok := own.claim.(idempotency.Checkpointer); !ok || !t.canInspect() {
@@ -180,7 +168,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/again",
 	rule: "An operation that is uncertain again is resolved again: the last resolution counts.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		t.resolve(t.abandoned(own), notHappened("bob", "the first"))
@@ -197,7 +184,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/another operation",
 	rule: "A new operation with the key was resolved by nobody.",
-	only: leased,
 	check: func(t *trial) {
 		own, brief := t.lapsed(), notHappened("bob", "no charge")
 		brief.TTL = short
@@ -222,7 +208,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/late owner",
 	rule: "The owner of an operation that was resolved has lost its claim. It changes nothing any more.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.lapsed()
 		t.resolve(t.abandoned(old), happened(found()))
@@ -245,12 +230,6 @@ var resolveCases = []testCase{{
 	check: func(t *trial) {
 		_, err := t.resolver().InspectDigest(t.ctx, t.key.Digest())
 		t.says("InspectDigest", err, idempotency.ErrNoRecord)
-		if t.kind == transactional {
-			own := t.claim(request)
-			t.complete(own, sample())
-			t.byDigest(idempotency.StateCompleted, own)
-			return
-		}
 		own := t.lapsed()
 		t.resolve(t.byDigest(idempotency.StateAbandoned, own), happened(found()))
 		seen := t.byDigest(idempotency.StateCompleted, own)
@@ -262,7 +241,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/running",
 	rule: "An operation that runs is never resolved, whatever the entry says: ErrInProgress.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		entry := t.abandoned(own)
@@ -275,7 +253,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/taken over",
 	rule: "ErrEntryChanged says that the operation was tried again since, although that attempt was abandoned, too.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.lapsed()
 		entry := t.abandoned(own)
@@ -291,9 +268,6 @@ var resolveCases = []testCase{{
 		t.complete(own, receipt("kept"))
 		t.refuses(t.inspectAs(idempotency.StateCompleted, own).Entry, idempotency.ErrEntryChanged)
 		t.replays(own, receipt("kept"))
-		if t.kind == transactional {
-			return
-		}
 		t = t.at(freshKey())
 		own = t.claim(request)
 		t.release(own)
@@ -320,7 +294,6 @@ var resolveCases = []testCase{{
 }, {
 	name: "resolve/new operation",
 	rule: "ErrEntryChanged says that another operation has the key since.",
-	only: leased,
 	check: func(t *trial) {
 		entry := t.abandoned(t.lapsed())
 		t.forget(entry)
@@ -334,7 +307,6 @@ var resolveCases = []testCase{{
 var resolveRaceCases = []testCase{{
 	name: "resolve/during Begin",
 	rule: "When an operation is resolved while a request takes it over, one of the two has it.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())
@@ -362,7 +334,6 @@ var resolveRaceCases = []testCase{{
 }, {
 	name: "resolve/during Complete",
 	rule: "When an operation is resolved while its owner completes it, one of the two answers counts, and both know which.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())
@@ -385,7 +356,6 @@ var resolveRaceCases = []testCase{{
 }, {
 	name: "resolve/twice at once",
 	rule: "Of two operators who decide otherwise at once, one decides.",
-	only: leased,
 	check: func(t *trial) {
 		for round := range 8 {
 			t := t.at(freshKey())

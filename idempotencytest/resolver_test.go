@@ -44,7 +44,7 @@ var stepBugs = map[string]func() idempotency.Store{
 
 // TestResolverBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
 func TestResolverBugs(t *testing.T) {
-	unproven := names(resolverCasesFor(leased))
+	unproven := names(resolverCases())
 	for caughtBy, bugs := range resolverBugs {
 		delete(unproven, caughtBy)
 		for _, bug := range bugs {
@@ -84,7 +84,7 @@ func TestNoFalseAlarmsOfResolvers(t *testing.T) {
 }
 
 func resolverViolations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	return failures(t, resolverCasesFor(leased), func() subject { return subject{store: newStore(), kind: leased} }, names)
+	return failures(t, resolverCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
 func newMemory() *idempotency.MemoryStore {

@@ -30,13 +30,10 @@ func RunSteps(t *testing.T, newStore func(*testing.T) idempotency.Store) {
 	if !ok {
 		t.Fatalf("the claim, a %T, is no idempotency.Checkpointer", claim)
 	}
-	kind, err := probe(t.Context(), store)
-	if err != nil {
+	if err := probe(t.Context(), store); err != nil {
 		t.Fatal(err)
 	}
-	runAll(t, "steps", only(kind, slices.Clone(stepCases)), func(t *testing.T) subject {
-		return subject{store: newStore(t), kind: kind}
-	})
+	runAll(t, "steps", stepCases, func(t *testing.T) subject { return subject{store: newStore(t)} })
 }
 
 var stepCases = []testCase{{
@@ -91,7 +88,6 @@ var stepCases = []testCase{{
 }, {
 	name: "takeover",
 	rule: "Whoever takes over a lapsed claim has its checkpoints. The overtaken owner gets ErrClaimLost, and stores nothing.",
-	only: leased,
 	check: func(t *trial) {
 		old := t.lapsed()
 		t.stores(old, "charge", "old", "old")
@@ -133,7 +129,6 @@ var stepCases = []testCase{{
 }, {
 	name: "new operation",
 	rule: "A new operation with the key of one that has expired has no checkpoints.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, short, short))
 		steps := own.claim.(idempotency.Checkpointer)
@@ -170,7 +165,6 @@ var stepCases = []testCase{{
 }, {
 	name: "forgotten record",
 	rule: "A checkpoint of a claim whose record the store has forgotten is stored with ErrRestored and RecordLost.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.forgotten()
 		lost := map[string]string{idempotency.RecordLost: ""}
@@ -195,7 +189,6 @@ var stepCases = []testCase{{
 }, {
 	name: "lost steps",
 	rule: "When Extend makes a record again that has had steps, the record has RecordLost, also for the next attempt.",
-	only: leased,
 	check: func(t *trial) {
 		own := t.claim(lasting(request, short, short))
 		_, err := own.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("1"))
@@ -289,22 +282,6 @@ var stepCases = []testCase{{
 		}
 	},
 }, {
-	name: "other request",
-	rule: "Steps that are left of an attempt are not shown to a request with other content.",
-	only: transactional,
-	check: func(t *trial) {
-		own := t.claim(request)
-		t.stores(own, "charge", "1", "1")
-		t.release(own)
-		other := t.claim(another)
-		_, err := other.claim.(idempotency.Checkpointer).Checkpoints(t.ctx)
-		t.says("Checkpoints", err, idempotency.ErrKeyReused)
-		_, err = other.claim.(idempotency.Checkpointer).Checkpoint(t.ctx, "charge", []byte("2"))
-		t.says("Checkpoint", err, idempotency.ErrKeyReused)
-		t.release(other)
-		t.has(t.claim(request), map[string]string{"charge": "1"})
-	},
-}, {
 	name: "ended context",
 	rule: "A checkpoint whose context has ended is stored, or there is an error: never neither.",
 	check: func(t *trial) {
@@ -332,7 +309,7 @@ var stepCases = []testCase{{
 		t.shows("a", "charge")
 		t.release(own)
 		seen := t.inspect()
-		if grown := seen.Size - before; t.kind == leased && grown < 1000 {
+		if grown := seen.Size - before; grown < 1000 {
 			t.failf("1000 bytes of steps count as %d", grown)
 		}
 		t.shows("a", "charge")

@@ -14,27 +14,11 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/seal"
 )
 
 func TestMemoryStore(t *testing.T) {
 	Run(t, newMemoryStore)
-}
-
-func TestTransactionalStore(t *testing.T) {
-	ledger := newLedger()
-	newStore := func(t *testing.T) idempotency.Store {
-		store := ledger.newStore("")
-		t.Cleanup(func() {
-			if n := len(store.conns); n > 0 {
-				t.Errorf("%d claims are left behind", n)
-			}
-		})
-		return store
-	}
-	Run(t, newStore)
-	RunTx(t, newStore, act, ledger.count)
 }
 
 // mustSeal returns a store that tells nobody the fingerprint of another request.
@@ -54,7 +38,7 @@ func newMemoryStore(*testing.T) idempotency.Store {
 
 // TestBugs shows that each of the seeded bugs is caught by the case that is meant for it, and that each case has one.
 func TestBugs(t *testing.T) {
-	unproven := names(slices.Concat(casesFor(leased), casesFor(transactional)))
+	unproven := names(storeCases())
 	try := func(bug, caughtBy string, newStore func() idempotency.Store) {
 		delete(unproven, caughtBy)
 		t.Run(bug, func(t *testing.T) {
@@ -71,37 +55,10 @@ func TestBugs(t *testing.T) {
 			try(bug, caughtBy, func() idempotency.Store { return newReference(bug) })
 		}
 	}
-	for caughtBy, bugs := range transactionBugs {
-		for _, bug := range bugs {
-			try(bug, caughtBy, func() idempotency.Store { return newTransactions(bug) })
-		}
-	}
 	for _, a := range alterations {
 		try(a.name, a.caughtBy, func() idempotency.Store {
 			return &altered{store: newReference(""), alteration: a.alteration}
 		})
-	}
-	for name := range unproven {
-		t.Errorf("there is no bug for %q to catch", name)
-	}
-}
-
-// TestEffectBugs shows the same of RunTx.
-func TestEffectBugs(t *testing.T) {
-	unproven := names(effectCases)
-	for caughtBy, bugs := range effectBugs {
-		delete(unproven, caughtBy)
-		for _, bug := range bugs {
-			t.Run(bug, func(t *testing.T) {
-				t.Parallel()
-				newStore := func(l *ledger) idempotency.Store { return l.newStore(bug) }
-				err := effectViolations(t, newStore, caughtBy)[caughtBy]
-				if err == nil {
-					t.Errorf("not caught by %q", caughtBy)
-				}
-				t.Log(err)
-			})
-		}
 	}
 	for name := range unproven {
 		t.Errorf("there is no bug for %q to catch", name)
@@ -119,12 +76,11 @@ func names(cases []testCase) map[string]bool {
 // TestNoFalseAlarms shows that correct stores pass although they answer late, be it before or after they have acted.
 func TestNoFalseAlarms(t *testing.T) {
 	for name, newStore := range map[string]func() idempotency.Store{
-		"memory":        func() idempotency.Store { return newMemoryStore(t) },
-		"reference":     func() idempotency.Store { return newReference("") },
-		"transactional": func() idempotency.Store { return newTransactions("") },
-		"unsure":        func() idempotency.Store { return unsure{newReference("")} },
-		"sealed":        func() idempotency.Store { return mustSeal(t, newReference("")) },
-		"sealed twice":  func() idempotency.Store { return mustSeal(t, mustSeal(t, newTransactions(""))) },
+		"memory":       func() idempotency.Store { return newMemoryStore(t) },
+		"reference":    func() idempotency.Store { return newReference("") },
+		"unsure":       func() idempotency.Store { return unsure{newReference("")} },
+		"sealed":       func() idempotency.Store { return mustSeal(t, newReference("")) },
+		"sealed twice": func() idempotency.Store { return mustSeal(t, mustSeal(t, newReference(""))) },
 	} {
 		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
 			t.Run(name+" "+delay.String(), func(t *testing.T) {
@@ -137,36 +93,12 @@ func TestNoFalseAlarms(t *testing.T) {
 	}
 }
 
-// TestNoFalseAlarmsOfEffects shows the same of RunTx, also for a store in which a transaction with effects waits for
-// another one.
-func TestNoFalseAlarmsOfEffects(t *testing.T) {
-	for name, newStore := range map[string]func(*ledger) idempotency.Store{
-		"transactional": func(l *ledger) idempotency.Store { return l.newStore("") },
-		"one writer":    func(l *ledger) idempotency.Store { return l.newStore("").oneWriter() },
-		"unsure":        func(l *ledger) idempotency.Store { return unsure{l.newStore("")} },
-		"sealed":        func(l *ledger) idempotency.Store { return mustSeal(t, l.newStore("")) },
-		"cached": func(l *ledger) idempotency.Store {
-			return cache.New(l.newStore(""), cache.Options{})
-		},
-	} {
-		for _, delay := range []time.Duration{0, short / 4, short, 2 * short} {
-			t.Run(name+" "+delay.String(), func(t *testing.T) {
-				t.Parallel()
-				late := func(l *ledger) idempotency.Store { return slow{newStore(l), delay} }
-				for name, err := range effectViolations(t, late) {
-					t.Errorf("%s: %v", name, err)
-				}
-			})
-		}
-	}
-}
-
 // TestHangingStore shows that a check ends although the store does not, whatever its context says.
 func TestHangingStore(t *testing.T) {
 	err := inBubble(t, func(ctx context.Context) error {
 		store := hanging{make(chan struct{})}
 		defer close(store.end)
-		return claimCases[0].run(ctx, subject{store: store, kind: leased})
+		return claimCases[0].run(ctx, subject{store: store})
 	})
 	if err == nil || !strings.Contains(err.Error(), "has not returned") {
 		t.Errorf("the check of a store that hangs returned %v", err)
@@ -190,11 +122,10 @@ func TestOneClaimAtATime(t *testing.T) {
 		check func(context.Context) error
 	}{
 		"Run": {"claim of a second key while the first is held: database is locked", func(ctx context.Context) error {
-			_, err := probe(ctx, newStore())
-			return err
+			return probe(ctx, newStore())
 		}},
 		"case": {"Begin: database is locked", func(ctx context.Context) error {
-			return named(claimCases, "concurrent claims").run(ctx, subject{store: newStore(), kind: leased})
+			return named(claimCases, "concurrent claims").run(ctx, subject{store: newStore()})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +157,9 @@ type exclusive struct {
 func (s exclusive) Begin(
 	ctx context.Context, key idempotency.Key, a idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if acquire(ctx, s.lock) != nil {
+	select {
+	case s.lock <- struct{}{}:
+	case <-ctx.Done():
 		return idempotency.Record{}, nil, errors.New("database is locked")
 	}
 	record, claim, err := s.Store.Begin(ctx, key, a)
@@ -255,28 +188,7 @@ func (c *exclusiveClaim) Release(ctx context.Context, ttl time.Duration) error {
 	return c.Claim.Release(ctx, ttl)
 }
 
-// TestRunTxIsForTransactionalStores shows that RunTx says so of other stores, and of functions that are not for
-// effects.
-func TestRunTxIsForTransactionalStores(t *testing.T) {
-	ledger := newLedger()
-	store := ledger.newStore("")
-	free := func(_ context.Context, name string) error { ledger.add(1, name); return nil }
-	always := func(context.Context, string) (int, error) { return 1, nil }
-	for want, tested := range map[string]subject{
-		"":                             {store: store, effect: act, count: ledger.count},
-		"lacks NoLease":                {store: newReference(""), effect: act, count: ledger.count},
-		"has no method Transactional":  {store: struct{ idempotency.Store }{store}, effect: act, count: ledger.count},
-		"without a transaction":        {store: store, effect: free, count: ledger.count},
-		"count of what was never made": {store: store, effect: act, count: always},
-	} {
-		err := probeTx(t.Context(), tested)
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("the error is %v, not %q", err, want)
-		}
-	}
-}
-
-// TestRunFails shows that Run and RunTx fail the test of a broken store, and say which rule it breaks.
+// TestRunFails shows that Run fails the test of a broken store, and says which rule it breaks.
 func TestRunFails(t *testing.T) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBrokenStore$")
 	cmd.Env = append(os.Environ(), "IDEMPOTENCYTEST_BROKEN=1")
@@ -285,12 +197,9 @@ func TestRunFails(t *testing.T) {
 		t.Error("the test of a broken store has passed")
 	}
 	for _, want := range []string{
-		"FAIL: TestBrokenStore/leased/second_response",
+		"FAIL: TestBrokenStore/store/second_response",
 		"the response is not what was completed",
 		"rule: A response that was completed stays, even if its owner completes with another one.",
-		"FAIL: TestBrokenStore/effects/released_effect",
-		"1 effects are committed, not 0",
-		"rule: Release undoes the effects of the attempt, and the next attempt begins without them.",
 	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out)
@@ -302,30 +211,15 @@ func TestRunFails(t *testing.T) {
 func TestBrokenStore(t *testing.T) {
 	if os.Getenv("IDEMPOTENCYTEST_BROKEN") != "" {
 		Run(t, func(*testing.T) idempotency.Store { return newReference("last response wins") })
-		ledger := newLedger()
-		RunTx(t, func(*testing.T) idempotency.Store { return ledger.newStore("release commits") }, act, ledger.count)
 	}
 }
 
 // violations returns by their names the cases that a store fails, of those that are named or of all.
 func violations(t *testing.T, newStore func() idempotency.Store, names ...string) map[string]error {
-	var kind kind
-	err := inBubble(t, func(ctx context.Context) (err error) {
-		kind, err = probe(ctx, newStore())
-		return err
-	})
-	if err != nil {
+	if err := inBubble(t, func(ctx context.Context) error { return probe(ctx, newStore()) }); err != nil {
 		return map[string]error{"first claim": err}
 	}
-	return failures(t, casesFor(kind), func() subject { return subject{store: newStore(), kind: kind} }, names)
-}
-
-// effectViolations returns by their names the cases of RunTx that a store fails, of those that are named or of all.
-func effectViolations(t *testing.T, newStore func(*ledger) idempotency.Store, names ...string) map[string]error {
-	return failures(t, effectCases, func() subject {
-		ledger := newLedger()
-		return subject{store: newStore(ledger), kind: transactional, effect: act, count: ledger.count}
-	}, names)
+	return failures(t, storeCases(), func() subject { return subject{store: newStore()} }, names)
 }
 
 // failures runs the cases that are named, or all. Each runs in a bubble, where waiting takes no time.

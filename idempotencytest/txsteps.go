@@ -53,7 +53,8 @@ func RunTxSteps[Tx any](t *testing.T, newStore func(*testing.T) idempotency.Stor
 }
 
 func (of Transactions[Tx]) subject(store idempotency.Store) subject {
-	return subject{store: store, kind: leased, count: of.Count, txs: &anyTransactions{
+	return subject{store: store, txs: &anyTransactions{
+		count:  of.Count,
 		newVar: func() any { return new(Tx) },
 		value:  func(v any) any { return *v.(*Tx) },
 		write:  func(ctx context.Context, v any, name string) error { return of.Write(ctx, *v.(*Tx), name) },
@@ -73,6 +74,7 @@ type anyTransactions struct {
 	write            func(ctx context.Context, v any, name string) error
 	begin            func(ctx context.Context) (any, error)
 	commit, rollback func(ctx context.Context, v any) error
+	count            func(ctx context.Context, name string) (int, error)
 }
 
 var errOfRun = errors.New("the step has failed")
@@ -535,4 +537,18 @@ func (t *trial) checkpoints(own answer) (names []string) {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// committed returns how many rows of a name are committed.
+func (t *trial) committed(name string) int {
+	n, err := t.txs.count(t.ctx, name)
+	t.succeeds("count", err)
+	return n
+}
+
+// counts checks how many rows of a name are committed.
+func (t *trial) counts(name string, want int) {
+	if n := t.committed(name); n != want {
+		t.failf("%d rows are committed, not %d", n, want)
+	}
 }

@@ -2,6 +2,7 @@ package mysqlstore_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -116,6 +117,49 @@ func compareSteps(b *testing.B, m *servertest.Maria, size int) {
 	slices.Sort(ratios)
 	b.ReportMetric(ratios[len(ratios)/2], "of-by-hand")
 	b.ReportMetric(0, "ns/op") // of a pair of rounds: of no interest
+}
+
+// BenchmarkRows compares first executions that write a row in a step to a transaction by hand, in which a unique index allows the key
+// once.
+func BenchmarkRows(b *testing.B) {
+	m := servertest.MariaDB(b, "innodb_flush_log_at_trx_commit=1", "innodb_buffer_pool_size=128M", "innodb_log_file_size=96M")
+	for _, workers := range []int{1, 16} {
+		db := crowdedPool(b, m, workers)
+		store, table := newStore(b, db)
+		execute(b, db, "CREATE TABLE "+table+"_rows (amount INT) ENGINE = InnoDB")
+		execute(b, db, "CREATE TABLE "+table+"_keys (id CHAR(36) PRIMARY KEY) ENGINE = InnoDB")
+		warm(b, store, workers)
+		insert := "INSERT INTO " + table + "_rows VALUES (7)"
+		b.Run("DoTx/workers="+strconv.Itoa(workers), func(b *testing.B) {
+			measure(b, workers, func(int) {
+				_, claim := begun(b, store, uuid.NewString())
+				var tx *sql.Tx
+				_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(b.Context(), &idempotency.TxStep{
+					Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) {
+						_, err := tx.Exec(insert)
+						return []byte("7"), err
+					},
+				})
+				if err := errors.Join(err, claim.Complete(b.Context(), answer, time.Hour)); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+		b.Run("by hand/workers="+strconv.Itoa(workers), func(b *testing.B) {
+			measure(b, workers, func(int) {
+				tx, err := db.Begin()
+				if err == nil {
+					_, err = tx.Exec("INSERT INTO " + table + "_keys VALUES ('" + uuid.NewString() + "')")
+				}
+				if err == nil {
+					_, err = tx.Exec(insert)
+				}
+				if err := errors.Join(err, tx.Commit()); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // spent returns the processor time that the process and the server have taken so far.

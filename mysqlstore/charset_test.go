@@ -25,8 +25,7 @@ func TestSessionsOfOtherCharacterSets(t *testing.T) {
 	stores := make(map[string]idempotency.Store)
 	for _, settings := range sessions {
 		db := pool(t, server(t).DSN(), settings...)
-		stores["New "+fmt.Sprint(settings)] = mysqlstore.New(db, opts)
-		stores["NewTx "+fmt.Sprint(settings)] = mysqlstore.NewTx(db, opts)
+		stores[fmt.Sprint(settings)] = mysqlstore.New(db, opts)
 	}
 	bytesOfAnyKind := make([]byte, 1<<15)
 	for i := range bytesOfAnyKind {

@@ -19,7 +19,7 @@ import (
 //     something else than it was sent;
 //   - a server or a session that is read-only, or a session with autocommit off, in which nothing would be committed;
 //   - a session that reads what is not committed, or whose clock stands still;
-//   - a Galera cluster: locks of a transaction do not reach its other nodes, and one of them may show old records;
+//   - a Galera cluster whose nodes may show old records;
 //   - a table without its index, or of an engine that has no transactions;
 //   - a pool that may have more connections than the server allows;
 //   - another engine than MySQL and MariaDB: no store was ever run there.
@@ -41,7 +41,7 @@ func (t *Table) Check(ctx context.Context) error {
 	c := &check{Table: t, conn: conn}
 	err = conn.QueryRowContext(ctx, askVersion).Scan(&c.says)
 	if err == nil {
-		err = t.refusal(c.says)
+		err = refusal(c.says)
 	}
 	if err != nil {
 		return errors.Join(failure("check", err))
@@ -99,10 +99,8 @@ var hazards = []struct {
 	{"read_only", is("ON"), "nothing can be claimed or recorded"},
 	{"tx_read_only", is("ON"), "nothing can be claimed or recorded"},
 	{"transaction_read_only", is("ON"), "nothing can be claimed or recorded"},
-	{"tx_isolation", is("READ-UNCOMMITTED"), "answers are replayed before they are committed; NewTx refuses to work"},
-	{"transaction_isolation", is("READ-UNCOMMITTED"),
-		"answers are replayed before they are committed; NewTx refuses to work"},
-	{"wsrep_on", is("ON"), "handlers of one operation may run on two nodes if NewTx is used; leases hold"},
+	{"tx_isolation", is("READ-UNCOMMITTED"), "answers are replayed before they are committed"},
+	{"transaction_isolation", is("READ-UNCOMMITTED"), "answers are replayed before they are committed"},
 	{"wsrep_sync_wait", readsOfThePast, "a node that lags shows records as they were: a key that is free may seem to be taken"},
 }
 

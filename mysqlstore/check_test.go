@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -154,13 +155,24 @@ func TestTableDiffers(t *testing.T) {
 	}
 }
 
+// Options that are wrong are said by New of package idempotency, and by Begin.
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, opts := range []mysqlstore.Options{{IdleTimeout: -1}, {IdleTimeout: 1000 * time.Hour}, {Table: "`"}} {
+		store := mysqlstore.New(pool(t, server(t).DSN()), opts)
+		require.ErrorContains(t, store.Validate(idempotency.RunnerOptions{}), "mysqlstore: ")
+		_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+		require.ErrorContains(t, err, "mysqlstore: ")
+		require.Nil(t, claim)
+	}
+}
+
 // Whoever meets no table is told what makes it.
 func TestThereIsNoTable(t *testing.T) {
 	t.Parallel()
 	db := pool(t, server(t).DSN())
 	for name, of := range map[string]func(mysqlstore.Options) error{
 		"New":      func(opts mysqlstore.Options) error { return complete(mysqlstore.New(db, opts), "key") },
-		"NewTx":    func(opts mysqlstore.Options) error { return complete(mysqlstore.NewTx(db, opts), "key") },
 		"Maintain": func(opts mysqlstore.Options) error { return mysqlstore.NewTable(db, opts).Maintain(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {

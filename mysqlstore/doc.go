@@ -9,73 +9,44 @@
 //	err = store.Check(ctx)
 //	go store.Janitor(ctx, 0, nil) // every five minutes
 //
-// There are two stores, see https://github.com/idempotency-go/idempotency#choosing-a-store. A claim of [Store] is a lease.
-// If an owner dies, the store does not know what it has done, and Abandoned of [idempotency.Options] decides, as with
-// Redis.
+// A handler writes rows in the same database by a step, whose rows and result commit together:
 //
-// A claim of [TxStore] is a transaction, which the handler gets from [Tx]. What the handler writes in it and the record
-// commit together. Both kinds may use the same table.
+//	payment, err := mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (Payment, error) { return insertPayment(ctx, tx, receipt) })
 //
 // # Round trips
 //
-// With a [Store], a first execution takes three round trips: to look, to claim and to complete. A replay takes one.
+// A first execution takes three round trips: to look, to claim and to complete. A replay takes one.
 // Statements are prepared once on each connection. So the driver's interpolateParams makes no difference, nor do
 // clientFoundRows, parseTime and loc. A pool that keeps fewer connections idle than it uses makes connections, and
 // prepares statements, again and again. So give SetMaxIdleConns the same number as SetMaxOpenConns.
 //
 // # Steps
 //
-// A Store keeps the results of steps (see package step) in the record of the operation. Each step takes one round trip
+// A [Store] keeps the results of steps (see package step) in the record of the operation. Each step takes one round trip
 // and one commit. A later attempt takes one round trip more, to read what is there. The server writes all results of an
 // operation anew each time, so let a step return an ID rather than a document. A result is refused with
 // [idempotency.ErrStoreFull] if all of them take more than half of max_allowed_packet.
 //
-// A TxStore keeps no results: they would be rolled back with the rows of the handler. Package step puts a Store beside
-// it. Both may use the same table. Give the Store a pool of its own: a handler holds a connection of the other one while
-// it asks for one. The first step of an attempt then takes two more round trips, and the end of the operation one.
+// # Steps in transactions
 //
-// # Transactions
+// [DoTx] takes six round trips beside those of its function, and one commit. Its transaction begins with the renewal of the lease.
+// That locks the record until the transaction ends. So no other attempt can claim the key meanwhile, at whatever isolation level,
+// and renewals rest. The result is stored just before the commit.
 //
-// With a TxStore, a first execution takes five round trips beside those of the handler, and one commit. A handler that
-// answers 400 or more costs one more round trip, to roll back what it did. An answer above 16 KiB takes one more, too.
-// A replay takes one round trip, and so does a request that finds another attempt running. Each handler holds a
-// connection while it runs.
+// A savepoint behind the renewal tells that the function has ended the transaction, by COMMIT or CREATE TABLE for example. The new
+// end of the lease then tells whether the function has committed: nobody else writes that value. If it has, DoTx stores that the
+// step has no result, so that no attempt runs the step again.
 //
-// A claim locks its key by GET_LOCK. Its transaction begins with a marker. The marker is the record of an operation
-// that was completed and whose answer was not kept. The response takes the place of the marker before the commit. So
-// the database itself says what has happened if the transaction is no longer the one that was begun:
+// If a commit gets no reply, the store reads the record on another connection. That question waits for the lock of the transaction,
+// so what it finds is final.
 //
-//   - A deadlock rolls back the transaction of one handler, which may ignore the error. The marker is gone then.
-//     Because autocommit is off, nothing that the handler does afterwards is committed. The client is told to try
-//     again. The same holds for innodb_rollback_on_timeout.
-//   - DDL (CREATE TABLE and the like) and some other statements commit by themselves. They are refused, but for those
-//     that are hidden (see [Tx]). A hidden one commits the marker together with the effects, and the marker keeps the
-//     operation from being carried out again.
-//   - If a commit gets no reply, the store reads the record on another connection, and waits there for the row lock of
-//     the transaction. The client gets the answer if and only if the store finds it committed.
-//
-// The lock of the key only keeps duplicates from waiting. Without it, the primary key decides: duplicates wait for the
-// transaction, and replay its answer. The lock is missing if a handler calls RELEASE_ALL_LOCKS. It is also missing for
-// the moment of the commit, because the server releases the lock just before it.
-//
-// In a Galera cluster, the lock does not reach the other nodes, so handlers of one operation may run on several of them.
-// One of them commits. The others are rolled back when they are to commit, and their clients are told to try again. So
-// the effects in the database are made once, but whatever a handler does elsewhere is done by each, with the same
-// DownstreamKey. If Maintain deletes an expired record on one node, a transaction that has replaced it on another is
-// rolled back, too. To avoid both, send all claims and Maintain to one node.
-//
-// A proxy that shares connections among clients has to leave one to its client as long as autocommit is off, as for
-// any other transaction. If it sends reads to replicas, the store looks for records there. A record that a replica shows
-// in an older state cannot be replaced, so its key cannot be claimed until the replica has caught up.
+// A deadlock rolls back the transaction of one function, which may ignore the error. Because autocommit is off, nothing that the
+// function does afterwards is committed. The same holds for innodb_rollback_on_timeout.
 //
 // # Operators
 //
 // A [Table], and so each store, is an [idempotency.Resolver]. [Table.Inspect] shows the record of a key, [Table.List] finds
 // records, [Table.Forget] removes one, and [Table.Resolve] ends an operation that was abandoned.
-//
-// An operation that a TxStore runs is seen by the lock of its key. So it is known that it runs, and nothing else. List
-// leaves it out. It is never abandoned. A record that a Store has left may be, also while a TxStore is taking it over:
-// List goes by the record, and the other methods see the transaction.
 //
 // List reads the whole table. With a million records, answers of 400 bytes and the table in memory, a page took 2 to 4
 // seconds of one core of the server. Claims go on meanwhile. An index on lease would find what was abandoned at once. It
@@ -91,7 +62,8 @@
 // read-only, it refuses the step. The store then closes its connections, so that the pool finds the server that takes
 // its place.
 //
-// In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster commits one. Nothing is lost if a node
+// In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster commits one, and of two transactions of a
+// step, too. Nothing is lost if a node
 // is killed or cut off. A node that is cut off from the majority refuses all statements; a step is repeated until it
 // reaches another node, or its time is over. A node that lags shows records as they were, so a key that is free may seem
 // to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. A node that stands

@@ -20,7 +20,7 @@ var ErrEngine = fmt.Errorf("mysqlstore: the server cannot be used: %w", errors.E
 // Who uses a feature.
 const (
 	byStore     = "New"
-	byTxStore   = "NewTx"
+	bySteps     = "DoTx and DoInTx"
 	byOperators = "Inspect, Forget and Resolve"
 	byExpiry    = "Maintain" // which also works without
 )
@@ -40,34 +40,24 @@ var engines = []engine{
 // features are what the statements use beyond what every engine has. A test compares them with the statements.
 var features = []sqlstore.Feature{
 	{
-		Name: "keys that are unique in the whole table, also where it is divided", Uses: []string{byStore, byTxStore}, Words: "primary",
+		Name: "keys that are unique in the whole table, also where it is divided", Uses: []string{byStore, bySteps}, Words: "primary",
 		Has:   map[string]string{"TiDB": tidb + "constraints"},
 		Lacks: map[string]string{"PlanetScale": planetscale, "Vitess": vitess},
 	},
 	{
-		Name: "the time of the statement and of the moment, in microseconds", Uses: []string{byStore, byTxStore},
+		Name: "the time of the statement and of the moment, in microseconds", Uses: []string{byStore, bySteps},
 		Words: "now sysdate utc_timestamp timestampdiff microsecond timestamp",
 		Has:   map[string]string{"TiDB": tidb + "date-and-time-functions"},
 	},
 	{
-		Name: "errors for conflicts, which are repeated", Uses: []string{byStore, byTxStore},
+		Name: "errors for conflicts, which are repeated", Uses: []string{byStore, bySteps},
 		Has: map[string]string{"TiDB": tidb + "error-codes"},
 	},
 	{
-		Name: "GET_LOCK without a wait", Uses: []string{byTxStore}, Words: "get_lock release_lock idempotency_lock",
-		Lacks: map[string]string{
-			"TiDB":   tidb + "locking-functions",
-			"Vitess": "https://github.com/vitessio/vitess/blob/main/go/vt/vtgate/planbuilder/testdata/lock_cases.json",
-		},
+		Name: "SELECT ... FOR UPDATE that waits, also outside of a transaction", Uses: []string{bySteps}, Words: "for",
+		Lacks: map[string]string{"TiDB": tidb + "pessimistic-transaction"},
 	},
-	{
-		Name: "SELECT ... LOCK IN SHARE MODE", Uses: []string{byTxStore}, Words: "share mode",
-		Lacks: map[string]string{"TiDB": tidb + "sql-statement-select"},
-	},
-	{
-		Name: "IS_FREE_LOCK", Uses: []string{byTxStore, byOperators}, Words: "is_free_lock",
-		Has: map[string]string{"TiDB": tidb + "locking-functions"},
-	},
+	{Name: "LAST_INSERT_ID with a value", Uses: []string{bySteps}, Words: "last_insert_id idempotency_wait"},
 	{
 		Name: "FOR UPDATE NOWAIT", Uses: []string{byOperators}, Words: "for nowait",
 		Has: map[string]string{"TiDB": tidb + "pessimistic-transaction"},
@@ -116,7 +106,7 @@ func isOld(says string) bool {
 
 // refusal returns an error if the store cannot be used on a server that says so of itself. A server that is newer than this
 // module is not refused, nor is an engine that nobody has heard of: [Table.Check] reports that.
-func (t *Table) refusal(says string) error {
+func refusal(says string) error {
 	e, version := engineOf(says)
 	switch {
 	case strings.Contains(says, "\x00"):
@@ -126,8 +116,20 @@ func (t *Table) refusal(says string) error {
 	case e == nil:
 		return nil
 	}
-	if why := e.Refusal(features, version, t.by); why != "" {
+	return e.refusal(version, byStore)
+}
+
+func (e *engine) refusal(version string, uses ...string) error {
+	if why := e.Refusal(features, version, uses...); why != "" {
 		return fmt.Errorf("%w: %s: %s", ErrEngine, e.Name, why)
+	}
+	return nil
+}
+
+// refusalOfSteps returns an error if the server, which was admitted, cannot run steps in transactions.
+func (t *Table) refusalOfSteps() error {
+	if e, version := engineOf(*t.says.Load()); e != nil {
+		return e.refusal(version, byStore, bySteps)
 	}
 	return nil
 }
@@ -140,7 +142,7 @@ func (t *Table) admit(ctx context.Context) error {
 	var says string
 	err := t.retry(ctx, func() error { return t.db.QueryRowContext(ctx, askVersion).Scan(&says) })
 	if err == nil {
-		err = t.refusal(says)
+		err = refusal(says)
 	}
 	if err == nil {
 		t.says.Store(&says)
@@ -151,7 +153,7 @@ func (t *Table) admit(ctx context.Context) error {
 const askVersion = "SELECT VERSION() LIMIT 1" // sql_select_limit may be 0
 
 // lockExpired returns the statement that locks records for Maintain. An engine may not be able to pass by what others have
-// locked. No transaction of a handler is allowed there, so nobody has a record for longer than a statement takes.
+// locked. No step in a transaction is allowed there, so nobody has a record for longer than a statement takes.
 func lockExpired(says string) string {
 	if e, _ := engineOf(says); e != nil && len(e.Missing(features, byExpiry)) > 0 {
 		return "lock_expired" + waiting

@@ -1,6 +1,7 @@
 package mysqlstore_test
 
 import (
+	"database/sql"
 	"errors"
 	"math/rand/v2"
 	"os"
@@ -28,17 +29,16 @@ func says(version string) func(string) string {
 // all that the statements need, in a release that was read about.
 func TestEngines(t *testing.T) {
 	t.Parallel()
-	const needs = "mysqlstore: the server cannot be used: "
-	for version, want := range map[string]struct{ new, tx string }{ // what the errors of the stores say; empty: none
-		"8.0.11-TiDB-v8.5.6":            {tx: "TiDB: NewTx needs GET_LOCK without a wait, which it lacks: https://"},
-		"8.0.11-TiDB-v7.5.2-serverless": {tx: "TiDB: NewTx needs"},
-		"8.0.11-TiDB-v9.0.0-beta.1":     {`TiDB: version "9.0.0" is unknown, not one of 7.5, 8.1, 8.5`, "TiDB: NewTx needs"},
-		"5.7.25-TiDB-v6.1.0":            {`TiDB: version "6.1.0" is unknown`, "TiDB: NewTx needs"},
-		"8.0.11-TiDB":                   {`TiDB: version "" is unknown`, "TiDB: NewTx needs"},
-		"8.0.30-Vitess":                 {"Vitess: New needs keys that are unique in the whole table", "Vitess: NewTx needs"},
-		"8.0.23-PlanetScale":            {"PlanetScale: New needs keys that are unique in the whole table", "PlanetScale: NewTx needs"},
-		"5.7.44-log":                    {`version "5.7.44-log" is older than MySQL 8.0 or MariaDB 10.6`, "is older"},
-		"5.5.5-10.5.23-MariaDB":         {"is older than MySQL 8.0", "is older"},
+	for version, want := range map[string]struct{ store, steps string }{ // what the errors say; empty: none
+		"8.0.11-TiDB-v8.5.6":            {steps: "TiDB: New with DoTx and DoInTx needs SELECT ... FOR UPDATE that waits"},
+		"8.0.11-TiDB-v7.5.2-serverless": {steps: "TiDB: New with DoTx"},
+		"8.0.11-TiDB-v9.0.0-beta.1":     {store: `TiDB: version "9.0.0" is unknown, not one of 7.5, 8.1, 8.5`},
+		"5.7.25-TiDB-v6.1.0":            {store: `TiDB: version "6.1.0" is unknown`},
+		"8.0.11-TiDB":                   {store: `TiDB: version "" is unknown`},
+		"8.0.30-Vitess":                 {store: "Vitess: New needs keys that are unique in the whole table"},
+		"8.0.23-PlanetScale":            {store: "PlanetScale: New needs keys that are unique in the whole table"},
+		"5.7.44-log":                    {store: `version "5.7.44-log" is older than MySQL 8.0 or MariaDB 10.6`},
+		"5.5.5-10.5.23-MariaDB":         {store: "is older than MySQL 8.0"},
 		"8.0.36-0ubuntu0.22.04.1":       {},
 		"9.7.1":                         {},
 		"8.4.0-u3-cloud":                {},
@@ -50,31 +50,47 @@ func TestEngines(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			opts := newOptions()
-			require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
+			direct := pool(t, server(t).DSN())
+			require.NoError(t, mysqlstore.Migrate(t.Context(), direct, opts))
 			db := pool(t, (&wire{edit: says(version)}).through(t))
-			lease, tx := mysqlstore.New(db, opts), mysqlstore.NewTx(db, opts)
-			for store, want := range map[idempotency.Store]string{lease: want.new, tx: want.tx} {
-				_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
-				if claim != nil {
-					require.NoError(t, claim.Release(t.Context(), time.Minute))
-				}
-				require.Equal(t, want == "", claim != nil)
-				if want == "" {
-					require.NoError(t, err)
-					continue
-				}
+			store := mysqlstore.New(db, opts)
+			requireRefusal := func(err error, says string) {
+				t.Helper()
 				require.ErrorIs(t, err, mysqlstore.ErrEngine)
 				require.ErrorIs(t, err, errors.ErrUnsupported) // so FailOpen runs nothing
-				require.ErrorContains(t, err, needs)
-				require.ErrorContains(t, err, want)
+				require.ErrorContains(t, err, "mysqlstore: the server cannot be used: ")
+				require.ErrorContains(t, err, says)
 			}
 			for who, err := range map[string]error{
-				"Check": lease.Check(t.Context()), "Migrate": mysqlstore.Migrate(t.Context(), db, opts),
-				"Maintain": lease.Maintain(t.Context()),
+				"Check": store.Check(t.Context()), "Migrate": mysqlstore.Migrate(t.Context(), db, opts),
+				"Maintain": store.Maintain(t.Context()),
 			} {
-				require.Equal(t, want.new != "", errors.Is(err, mysqlstore.ErrEngine), "%s: %v", who, err)
+				require.Equal(t, want.store != "", errors.Is(err, mysqlstore.ErrEngine), "%s: %v", who, err)
 			}
-			require.Equal(t, want.tx != "", errors.Is(tx.Check(t.Context()), mysqlstore.ErrEngine))
+			_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+			if want.store != "" {
+				require.Nil(t, claim)
+				requireRefusal(err, want.store)
+				return
+			}
+			require.NoError(t, err)
+			var tx *sql.Tx
+			own := idempotency.TxStep{Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return []byte("1"), nil }}
+			joined := own
+			joined.Name, joined.Var = "ship", nil
+			begun, err := direct.Begin()
+			require.NoError(t, err)
+			joined.Tx = begun
+			for _, step := range []*idempotency.TxStep{&own, &joined} {
+				_, err = claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), step)
+				if want.steps != "" {
+					requireRefusal(err, want.steps)
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			require.NoError(t, begun.Rollback())
+			require.NoError(t, claim.Release(t.Context(), time.Minute))
 		})
 	}
 }
@@ -114,13 +130,11 @@ func TestEnginesTakeOneRoundTrip(t *testing.T) {
 	opts := newOptions()
 	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
 	asked.Store(0)
-	for _, store := range []idempotency.Store{mysqlstore.New(db, opts), mysqlstore.NewTx(db, opts)} {
-		completed(t, store, "key")
-		requireReplay(t, store, "key")
-		completed(t, store, "another")
-		execute(t, db, "DELETE FROM "+opts.Table)
-	}
-	require.Equal(t, int64(2), asked.Load())
+	store := mysqlstore.New(db, opts)
+	completed(t, store, "key")
+	requireReplay(t, store, "key")
+	completed(t, store, "another")
+	require.Equal(t, int64(1), asked.Load())
 }
 
 // On an engine that cannot pass by what others have locked, Maintain is not told to.
@@ -173,14 +187,19 @@ func TestConformanceInTheSubset(t *testing.T) {
 // isEnd reports whether a statement ends a transaction, which would go on if the server did not get it.
 func isEnd(statement string) bool { return statement == "COMMIT" || statement == "ROLLBACK" }
 
-// The lock of a TxStore is outside of what a Store needs.
+// The transaction of a step is outside of what a Store needs.
 func TestTheSubsetIsSmall(t *testing.T) {
 	t.Parallel()
 	opts := newOptions()
 	require.NoError(t, mysqlstore.Migrate(t.Context(), pool(t, server(t).DSN()), opts))
 	db := pool(t, (&wire{answers: refuseOutside(mysqlstore.ByStore)}).through(t))
-	completed(t, mysqlstore.New(db, opts), "key")
-	_, _, err := mysqlstore.NewTx(db, opts).Begin(t.Context(), keyOf("a lock"), request)
+	store := mysqlstore.New(db, opts)
+	completed(t, store, "key")
+	_, claim := begun(t, store, "a step")
+	var tx *sql.Tx
+	_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+		Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return nil, errors.New("it has begun") },
+	})
 	require.ErrorContains(t, err, "Error 1235")
 }
 
@@ -205,14 +224,14 @@ func TestStatementsKeepToTheSubset(t *testing.T) {
 	for name, statement := range (mysqlstore.Options{}).Statements() {
 		use := []string{mysqlstore.ByStore, mysqlstore.ByOperators}
 		switch {
-		case strings.HasPrefix(name, "tx_"):
-			use = []string{mysqlstore.ByTxStore}
+		case strings.HasPrefix(name, "step_"):
+			use = []string{mysqlstore.ByStore, mysqlstore.BySteps}
 		case strings.HasSuffix(name, "_expired"):
 			use = []string{mysqlstore.ByStore, mysqlstore.ByExpiry}
 		}
 		require.False(t, isOutside(use...)(statement), "%s: %s", name, statement)
 	}
-	for _, word := range []string{"get_lock", "skip", "share", "last_insert_id", "found_rows"} {
+	for _, word := range []string{"skip", "share", "last_insert_id", "found_rows"} {
 		require.True(t, isOutside(mysqlstore.ByStore, mysqlstore.ByOperators)("SELECT "+word), word)
 	}
 }
@@ -232,9 +251,9 @@ func TestReadmeNamesEngines(t *testing.T) {
 var quoted = regexp.MustCompile("(?s)--[^\\n]*|/\\*(?:M!|\\+).*?\\*/|(?:x|_utf8mb4 x)?'(?:[^']|'')*'|`[^`]*`|\\{\\w+\\}")
 
 // plainSQL are the words of SQL, the types, the functions and the variables that every engine has which is in the table.
-const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat concat_ws convert
-create created database default delete desc asc digest distinct drop dual else end case when then endpoint engine
-exists expires fingerprint force from greatest group hex having if in index innodb insert int into is join key lease
+const plainSQL = `and answer_size as ascii attempt autocommit bigint binary blob by cast chain character coalesce collate comment commit concat convert
+create created default delete desc asc digest distinct drop else end case when then endpoint engine
+exists expires fingerprint force from greatest group having if in index innodb insert int into is join key lease
 left length limit lock longblob m max_allowed_packet mediumblob mod name no not null on one or order r release resolved response rollback
-select set sha2 start steps sum count table text token transaction transaction_isolation true tx_isolation unhex
+select set start steps sum count table text token transaction true unhex
 update use user_id using utf8mb4 utf8mb4_bin values version wait_timeout where`

@@ -3,14 +3,32 @@ package mysqlstore_test
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/mysqlstore"
+	"github.com/idempotency-go/idempotency/step"
 )
 
+type payment struct {
+	ID      int64  `json:"id"`
+	Receipt string `json:"receipt"`
+}
+
+func insertPayment(ctx context.Context, tx *sql.Tx, receipt string) (payment, error) {
+	result, err := tx.ExecContext(ctx, "INSERT INTO payments (receipt) VALUES (?)", receipt)
+	if err != nil {
+		return payment{}, err
+	}
+	id, err := result.LastInsertId()
+	return payment{ID: id, Receipt: receipt}, err
+}
+
+// A handler charges a card and writes a row. Each of the two is a step.
 func Example() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app:secret@tcp(localhost:3306)/payments")
@@ -29,15 +47,95 @@ func Example() {
 	go store.Janitor(ctx, 0, nil)
 
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
-	idem, err := idempotency.New(store, user, idempotency.Options{})
+	idem, err := idempotency.New(store, user, idempotency.Options{Required: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	http.Handle("POST /payments", idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		log.Print("charging the card")
+	var charge func(ctx context.Context, key string) (receipt string, err error) // calls the provider
+	pay := func(ctx context.Context) (payment, error) {
+		op, _ := idempotency.FromContext(ctx)
+		receipt, err := step.Do(ctx, "charge", func(ctx context.Context) (string, error) {
+			return charge(ctx, op.DownstreamKey("charge"))
+		})
+		if err != nil {
+			return payment{}, err
+		}
+		return mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (payment, error) {
+			return insertPayment(ctx, tx, receipt)
+		})
+	}
+	http.Handle("POST /payments", idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		made, err := pay(r.Context())
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable) // the retry goes on where this attempt has stopped
+			return
+		}
 		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(made)
 	})))
 	log.Fatal(http.ListenAndServe("localhost:8080", nil))
+}
+
+// Where a key is not required, a request without one has no claim. It is served in a transaction of its own.
+func ExampleDoTx_withoutKey() {
+	var db *sql.DB
+	inTransaction := func(ctx context.Context, do func(tx *sql.Tx) (payment, error)) (payment, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return payment{}, err
+		}
+		defer tx.Rollback() // does nothing behind a commit
+		made, err := do(tx)
+		if err == nil {
+			err = tx.Commit()
+		}
+		return made, err
+	}
+	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		book := func(tx *sql.Tx) (payment, error) { return insertPayment(ctx, tx, "cash") }
+		made, err := mysqlstore.DoTx(ctx, "book", book)
+		if errors.Is(err, step.ErrNoClaim) {
+			made, err = inTransaction(ctx, book)
+		}
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(made)
+	})
+}
+
+// A transaction that the handler begins and commits by itself, perhaps with a library of its own, has a step in it.
+func ExampleDoInTx() {
+	var db *sql.DB
+	book := func(ctx context.Context) (payment, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return payment{}, err
+		}
+		defer tx.Rollback() // does nothing behind a commit
+		made, err := mysqlstore.DoInTx(ctx, tx, "book", func() (payment, error) { return insertPayment(ctx, tx, "cash") })
+		if err != nil {
+			return payment{}, err
+		}
+		return made, tx.Commit()
+	}
+	_ = book
+}
+
+// A program of its own removes expired records, and needs no store for it.
+func ExampleNewTable() {
+	ctx := context.Background()
+	db, err := sql.Open("mysql", "maintainer:secret@tcp(localhost:3306)/payments")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close()
+	if err := mysqlstore.NewTable(db, mysqlstore.Options{}).Maintain(ctx); err != nil {
+		log.Fatal(err)
+	}
 }
 
 // Other tools apply the migrations.

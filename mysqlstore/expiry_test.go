@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,25 +33,6 @@ func TestMaintain(t *testing.T) {
 	require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table))
 	requireReplay(t, store, "key")
 	require.NoError(t, store.Maintain(t.Context()))
-}
-
-// Records that a handler has replaced are left out by Maintain, which deletes the others meanwhile.
-func TestMaintainWhileAHandlerRuns(t *testing.T) {
-	t.Parallel()
-	m := servertest.MariaDB(t)
-	w := newWorldAt(t, m.DSN(), newOptions())
-	completed(t, w.store, "replaced")
-	for i := range 300 {
-		completed(t, w.store, fmt.Sprint(i))
-	}
-	execute(t, w.db, "UPDATE "+w.table+" SET expires = IF(`key` = 'replaced', 1, 2)")
-	h := w.handle(t, "replaced")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	require.NoError(t, w.store.Maintain(ctx))
-	require.Equal(t, 1, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table))
-	require.NoError(t, h.answer(http.StatusCreated))
-	require.Equal(t, http.StatusCreated, requireStored(t, w.store, "replaced").Status)
 }
 
 // Records that others have locked, more than one search finds, keep none that expired later. Many may have expired at

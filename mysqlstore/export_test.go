@@ -25,7 +25,7 @@ var Features = features
 // Who uses a feature.
 const (
 	ByStore     = byStore
-	ByTxStore   = byTxStore
+	BySteps     = bySteps
 	ByOperators = byOperators
 	ByExpiry    = byExpiry
 )
@@ -33,7 +33,7 @@ const (
 // EngineRows returns the table of the README.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
-		rows = append(rows, enginetest.Row(e.Engine, features, byStore, byTxStore))
+		rows = append(rows, enginetest.Row(e.Engine, features, byStore, bySteps))
 	}
 	return rows
 }

@@ -70,7 +70,7 @@ func TestClaimInDoubt(t *testing.T) {
 			defer cancel()
 			asked := request
 			if tt.skip == 2 {
-				asked.Lease = time.Millisecond
+				asked.Lease = time.Microsecond
 			}
 			_, claim, err := store.Begin(ctx, keyOf("key"), asked)
 			require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -12,10 +12,6 @@ import (
 var _ idempotency.Resolver = (*Table)(nil)
 
 // Inspect implements [idempotency.Inspector]. The user of the database needs SELECT on the table, and no more.
-//
-// It shows that a transaction of a [TxStore] runs the operation, by the lock of its key (GET_LOCK). A replica, and another
-// node of a Galera cluster, has no such lock, and shows only what was committed. For the moment of the commit there is
-// neither the lock nor the record.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return t.InspectDigest(ctx, key.Digest())
 }
@@ -39,25 +35,22 @@ func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 
 // see returns what people are told of the record with a digest.
 func (t *Table) see(ctx context.Context, digest []byte) (*sqlstore.Seen, error) {
-	v := values{"{digest}", binary(digest), "{table}", text(t.opts.table())}
+	v := values{"{digest}", binary(digest)}
 	rows, err := t.db.QueryContext(ctx, v.in(t.opts.statement("see")))
 	if err != nil {
 		return nil, err
 	}
 	var checkpoints, resolved []byte
-	var free sql.NullBool
-	row, largest, err := scanCommitted(rows, &checkpoints, &resolved, &free)
+	row, largest, err := scanCommitted(rows, &checkpoints, &resolved)
 	if err != nil {
 		return nil, err
 	}
 	t.largest.Store(largest)
-	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved, Locked: free.Valid && !free.Bool}, nil
+	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
 }
 
-// Forget implements [idempotency.Inspector]. The user of the database needs SELECT and DELETE on the table.
-//
-// A transaction that runs the operation is told by the lock of its key. Where the lock is missing, as after
-// RELEASE_ALL_LOCKS of a handler, Forget tries again until the transaction or ctx has ended.
+// Forget implements [idempotency.Inspector]. The user of the database needs SELECT and DELETE on the table. While the
+// transaction of a step has the record locked, Forget tries again until the transaction or ctx has ended.
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	if t.faults != nil {
 		return t.faults
@@ -65,8 +58,8 @@ func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	return sqlstore.Forget(ctx, leases{t}, entry)
 }
 
-// Resolve implements [idempotency.Resolver]. The user of the database needs SELECT and UPDATE on the table. It knows
-// transactions as Forget does. What a transaction has run is never abandoned.
+// Resolve implements [idempotency.Resolver]. The user of the database needs SELECT and UPDATE on the table. Resolve
+// waits for a transaction as Forget does.
 func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
 	if t.faults != nil {
 		return t.faults
@@ -74,8 +67,7 @@ func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 	return sqlstore.Resolve(ctx, leases{t}, entry, resolution)
 }
 
-// List implements [idempotency.Inspector]. The user of the database needs SELECT on the table, and no more. A running
-// transaction of a [TxStore] is not listed, because it has no record that others can see.
+// List implements [idempotency.Inspector]. The user of the database needs SELECT on the table, and no more.
 //
 // List reads the whole table twice: 2 to 4 seconds of one core of the server for a million records in memory. It locks
 // nothing, and waits for nobody. Answers that are stored outside of their rows, as those above 8 KB are, are not read,

@@ -22,24 +22,16 @@ import (
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
 	sound, odd := newWorld(t), newWorld(t, allSettings...)
-	for name, tt := range map[string]struct {
-		*world
-		tested idempotency.Store
-	}{
-		"lease": {sound, sound.leased()}, "transactional, all settings": {odd, odd.store},
+	for name, w := range map[string]*world{
+		"default": sound, "all settings": odd,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return tt.tested })
-			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return tt.tested })
-			require.Zero(t, one[int](t, tt.db, "SELECT COUNT(*) FROM "+tt.table+" WHERE NOT answer_size <=> LENGTH(response)"))
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return w.store })
+			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return w.store })
+			require.Zero(t, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
 		})
 	}
-}
-
-// leased returns a Store with the table of the world.
-func (w *world) leased() *mysqlstore.Store {
-	return mysqlstore.New(w.db, mysqlstore.Options{Table: w.table})
 }
 
 var takeover = idempotency.ClaimRequest{
@@ -49,7 +41,7 @@ var takeover = idempotency.ClaimRequest{
 // abandoned claims a key by a lease, lets that lapse, and returns the entry.
 func (w *world) abandoned(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	begun(t, w.leased(), key)
+	begun(t, w.store, key)
 	return w.lapsed(t, key)
 }
 
@@ -74,95 +66,33 @@ var (
 	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 )
 
-// Of a transaction its lock is seen alone, before its commit. It is neither forgotten nor resolved.
-func TestInspectATransaction(t *testing.T) {
+// While the transaction of a step has the record locked, nobody else changes it, even if its lease has lapsed.
+func TestOperatorsWaitForAStep(t *testing.T) {
 	t.Parallel()
-	ctx := t.Context()
-	w := newWorld(t)
-	h := w.handle(t, "key")
-	table, other := w.store.Table, newWorld(t).store.Table
-	running := idempotency.Entry{Digest: keyOf("key").Digest(), State: idempotency.StateRunning}
-	require.Equal(t, running, inspected(t, table, "key"))
-	entry, err := table.InspectDigest(ctx, keyOf("key").Digest())
-	require.NoError(t, err)
-	require.Equal(t, running, entry)
-	for _, state := range []idempotency.State{idempotency.StateRunning, idempotency.StateAbandoned} {
-		entry.State = state
-		require.ErrorIs(t, table.Forget(ctx, entry), idempotency.ErrInProgress)
-		require.ErrorIs(t, table.Resolve(ctx, entry, happened), idempotency.ErrInProgress)
-	}
-	_, err = table.Inspect(ctx, keyOf("another"))
-	require.ErrorIs(t, err, idempotency.ErrNoRecord)
-	_, err = other.Inspect(ctx, keyOf("key"))
-	require.ErrorIs(t, err, idempotency.ErrNoRecord, "it is the lock of another table")
-	listing, err := table.List(ctx, idempotency.ListRequest{})
-	require.NoError(t, err)
-	require.Equal(t, idempotency.Listing{Totals: map[idempotency.State]idempotency.Total{}}, listing)
-
-	require.NoError(t, h.answer(201))
-	require.ErrorIs(t, table.Forget(ctx, running), idempotency.ErrEntryChanged)
-	entry = inspected(t, table, "key")
-	require.Equal(t, idempotency.StateCompleted, entry.State)
-	require.Equal(t, keyOf("key"), entry.Key)
-	require.NoError(t, table.Forget(ctx, entry))
-	require.ErrorIs(t, table.Forget(ctx, entry), idempotency.ErrNoRecord)
-}
-
-// What a transaction takes over from a lease is running, whatever the record of the lease says.
-func TestInspectATakeover(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	w := newWorld(t)
-	abandoned := w.abandoned(t, "key")
-	_, claim, err := w.store.Begin(ctx, keyOf("key"), takeover)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	require.Equal(t, idempotency.Entry{Digest: abandoned.Digest, State: idempotency.StateRunning}, inspected(t, w.store, "key"))
-	require.ErrorIs(t, w.store.Forget(ctx, abandoned), idempotency.ErrInProgress)
-	require.ErrorIs(t, w.store.Resolve(ctx, abandoned, notHappened), idempotency.ErrInProgress)
-	require.NoError(t, claim.Release(ctx, time.Hour))
-	require.NoError(t, w.store.Resolve(ctx, abandoned, notHappened))
-	_, next := begun(t, w.store, "key")
-	require.NoError(t, next.Complete(ctx, answer, time.Hour))
-	requireReplay(t, w.leased(), "key")
-	require.Zero(t, inspected(t, w.store, "key").Steps)
-}
-
-// Even if its lock is missing, a transaction that has taken an operation over is waited for.
-func TestResolveWaitsForATransaction(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		change func(w *world, entry idempotency.Entry) error
-		end    func(ctx context.Context, claim idempotency.Claim) error
-		want   error
-	}{
-		"resolve, commit":   {resolving, completing, idempotency.ErrEntryChanged},
-		"resolve, rollback": {resolving, releasing, nil},
-		"forget, commit":    {forgetting, completing, idempotency.ErrEntryChanged},
-		"forget, rollback":  {forgetting, releasing, nil},
+	for name, change := range map[string]func(w *world, entry idempotency.Entry) error{
+		"forget": forgetting, "resolve": resolving,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			entry := w.abandoned(t, "key")
-			_, claim, err := w.store.Begin(t.Context(), keyOf("key"), takeover)
+			_, claim := begun(t, w.store, "key")
+			entry, changed := w.lapsed(t, "key"), make(chan error, 1)
+			var tx *sql.Tx
+			_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+				Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) {
+					go func() { changed <- change(w, entry) }()
+					select {
+					case err := <-changed:
+						return nil, fmt.Errorf("changed what a transaction has: %w", err)
+					case <-time.After(100 * time.Millisecond): // it would take much less
+						return []byte("1"), nil
+					}
+				},
+			})
 			require.NoError(t, err)
-			handler := claim.Context(t.Context())
-			tx, _ := mysqlstore.Tx(handler)
-			_, err = tx.ExecContext(handler, "DO RELEASE_ALL_LOCKS()")
-			require.NoError(t, err)
-			changed := make(chan error, 1)
-			go func() { changed <- test.change(w, entry) }()
-			select {
-			case err := <-changed:
-				t.Errorf("changed what a transaction has: %v", err)
-			case <-time.After(100 * time.Millisecond): // it would take much less
-			}
-			require.NoError(t, test.end(t.Context(), claim))
-			require.ErrorIs(t, <-changed, test.want)
-			if test.want != nil {
-				requireReplay(t, w.store, "key")
-			}
+			require.ErrorIs(t, <-changed, idempotency.ErrInProgress)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			requireReplay(t, w.store, "key")
 		})
 	}
 }
@@ -175,15 +105,7 @@ func forgetting(w *world, entry idempotency.Entry) error {
 	return w.store.Forget(context.Background(), entry)
 }
 
-func completing(ctx context.Context, claim idempotency.Claim) error {
-	return claim.Complete(ctx, answer, time.Hour)
-}
-
-func releasing(ctx context.Context, claim idempotency.Claim) error {
-	return claim.Release(ctx, time.Hour)
-}
-
-// An operation that is resolved while a transaction takes it over is resolved, or taken over.
+// An operation that is resolved while another attempt takes it over is resolved, or taken over.
 func TestResolveOrTakeOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -228,7 +150,7 @@ func TestOperatorsConnectionBreaks(t *testing.T) {
 			} {
 				t.Run(fmt.Sprint(name, " ", step, " ", fault), func(t *testing.T) {
 					t.Parallel()
-					through, direct, proxy := newProxied(t, newOptions())
+					through, direct, proxy := newProxied(t)
 					require.NoError(t, change(through, through.abandoned(t, "warm")))
 					entry := direct.abandoned(t, "key")
 					at.Fault = fault
@@ -291,7 +213,7 @@ func TestResolveWhileACheckpointComes(t *testing.T) {
 	w := newWorld(t)
 	for i := range 20 {
 		key := fmt.Sprint(i)
-		_, claim := begun(t, w.leased(), key)
+		_, claim := begun(t, w.store, key)
 		entry := w.lapsed(t, key)
 		var kept, resolved error
 		var both sync.WaitGroup
@@ -315,8 +237,8 @@ func TestResolveWhileACheckpointComes(t *testing.T) {
 // An answer or a note that does not fit into a packet changes nothing.
 func TestNoRoomForTheResolution(t *testing.T) {
 	t.Parallel()
-	w := newWorldAt(t, servertest.MariaDB(t, "max_allowed_packet=1M").DSN(), newOptions())
-	_, claim := begun(t, w.leased(), "key")
+	w := newWorldAt(t, servertest.MariaDB(t, "max_allowed_packet=1M").DSN())
+	_, claim := begun(t, w.store, "key")
 	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 519_000))
 	require.NoError(t, err)
 	entry := w.lapsed(t, "key")
@@ -337,11 +259,11 @@ func TestUnreadableRecords(t *testing.T) {
 	ctx := t.Context()
 	w := newWorld(t)
 	execute(t, w.db, "ALTER TABLE "+w.table+" MODIFY fingerprint VARBINARY(99)")
-	completed(t, w.leased(), "sound")
+	completed(t, w.store, "sound")
 	for i, damage := range []string{
 		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
 	} {
-		completed(t, w.leased(), damage)
+		completed(t, w.store, damage)
 		before := inspected(t, w.store, damage)
 		execute(t, w.db, "UPDATE "+w.table+" SET "+damage+", answer_size = LENGTH(response) WHERE `key` = ?", damage)
 		entry, err := w.store.Inspect(ctx, keyOf(damage))
@@ -374,7 +296,7 @@ func TestDamagedRecords(t *testing.T) {
 		t.Run(damage, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			completed(t, w.leased(), "key")
+			completed(t, w.store, "key")
 			execute(t, w.db, "UPDATE "+w.table+" SET "+damage)
 			for _, inspect := range []func() (idempotency.Entry, error){
 				func() (idempotency.Entry, error) { return w.store.Inspect(ctx, keyOf("key")) },
@@ -416,7 +338,7 @@ func TestListByUser(t *testing.T) {
 		keys := make([]idempotency.Key, len(users))
 		for i, user := range users {
 			keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
-			_, claim, err := w.leased().Begin(t.Context(), keys[i], request)
+			_, claim, err := w.store.Begin(t.Context(), keys[i], request)
 			require.NoError(t, err)
 			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 		}
@@ -448,9 +370,9 @@ func TestListByUser(t *testing.T) {
 // A listing reads the answers of its page alone.
 func TestListReadsNoAnswers(t *testing.T) {
 	t.Parallel()
-	w := newWorldAt(t, servertest.MariaDB(t).DSN(), newOptions())
+	w := newWorldAt(t, servertest.MariaDB(t).DSN())
 	for i := range 30 {
-		_, claim := begun(t, w.leased(), fmt.Sprint(i))
+		_, claim := begun(t, w.store, fmt.Sprint(i))
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 200_000)}, time.Hour))
 	}
 	const requested = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
@@ -474,7 +396,7 @@ func TestListLocksNothing(t *testing.T) {
 	for _, settings := range [][]string{nil, {"tx_isolation=%27SERIALIZABLE%27"}} {
 		w := newWorld(t, settings...)
 		for i := range 50 {
-			completed(t, w.leased(), fmt.Sprint(i))
+			completed(t, w.store, fmt.Sprint(i))
 		}
 		other, err := w.other(t).Begin()
 		require.NoError(t, err)
@@ -497,15 +419,15 @@ func TestInspectAsAReader(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	m := servertest.MariaDB(t)
-	w := newWorldAt(t, m.DSN(), newOptions())
+	w := newWorldAt(t, m.DSN())
 	execute(t, w.db, "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'r'")
 	execute(t, w.db, "GRANT SELECT ON test."+w.table+" TO reader@'127.0.0.1'")
 	reader := func() *mysqlstore.Table { // with what is granted by now
 		return mysqlstore.NewTable(pool(t, "reader:r@tcp("+m.Addr()+")/test"), mysqlstore.Options{Table: w.table})
 	}
-	h := w.handle(t, "key")
+	_, claim := begun(t, w.store, "key")
 	require.Equal(t, idempotency.StateRunning, inspected(t, reader(), "key").State)
-	require.NoError(t, h.answer(201))
+	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
 	abandoned := w.abandoned(t, "abandoned")
 	listing, err := reader().List(ctx, idempotency.ListRequest{})
 	require.NoError(t, err)

@@ -14,14 +14,10 @@ type Options struct {
 	// and characters of "_$-". Empty means "idempotency_records".
 	Table string
 
-	// IdleTimeout is how long the session of a [TxStore] may be silent before the server ends it. For that long, an owner
-	// that is out of reach holds its key, because its network is gone or its process is stopped. (An owner that dies frees
-	// the key at once.) Zero means one minute. The longest is 24 days. Set no less than five seconds, because a busy
-	// process may be late. The server counts in seconds, and a part of a second counts as a whole one. A [Store] does not
-	// use IdleTimeout.
-	//
-	// While the middleware runs a handler, it asks every second whether the session goes on. So a handler may take longer
-	// than IdleTimeout, unless it leaves rows open for that long: the session is not asked then.
+	// IdleTimeout is how long the function of a [DoTx] may send nothing before the server rolls its transaction back. For that
+	// long, a process that stands still, or is cut off, keeps what its transaction has locked. Zero means one minute. The longest is
+	// 24 days. Set no less than five seconds, because a busy process may be late. The server counts in seconds, and a part of
+	// a second counts as a whole one.
 	IdleTimeout time.Duration
 }
 

@@ -10,11 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/settingtest"
 	"github.com/idempotency-go/idempotency/mysqlstore"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 var thorough = flag.Bool("thorough", false, "run a whole round for each value of each setting of a session")
@@ -53,6 +56,70 @@ func requireRound(t *testing.T, db, admin *sql.DB, unsafe ...string) {
 		},
 	}))
 	requireFindings(t, store.Table, unsafe...)
+	requireStepRound(t, db, admin, store, opts.Table)
+}
+
+// requireStepRound runs steps in transactions of the store and of the handler, of each outcome.
+func requireStepRound(t *testing.T, db, admin *sql.DB, store *mysqlstore.Store, table string) {
+	t.Helper()
+	b := &bookings{db: db, store: store, rows: table + "_rows"}
+	execute(t, admin, "CREATE TABLE "+b.rows+" (name VARCHAR(50) CHARACTER SET ascii, KEY (name)) ENGINE = InnoDB")
+	results := map[string][]byte{"empty": {}, "text": []byte(`"\'\\`), "bytes": {0, 0xff, '\\', 0x5c, 0xbf, 0x27}}
+	for name, result := range results {
+		claim := b.claim(t, "key")
+		s := b.ownTx(name, nothing)
+		s.Name, s.Run = name, replaced(s.Run, result)
+		stored, err := claim.CheckpointTx(t.Context(), s)
+		require.NoError(t, err)
+		require.Equal(t, result, stored)
+		b.requireRows(t, 1, name)
+
+		tx, err := b.db.Begin()
+		require.NoError(t, err)
+		joined := b.joinedTx(tx, name+" joined", nothing)
+		joined.Name, joined.Run = name+"-joined", replaced(joined.Run, result)
+		_, err = claim.CheckpointTx(t.Context(), joined)
+		require.NoError(t, err)
+		_, err = tx.Exec("COMMIT AND NO CHAIN NO RELEASE") // as Commit does unless completion_type has another meaning
+		require.NoError(t, err)
+		require.NoError(t, tx.Rollback())
+		b.requireRows(t, 1, name+" joined")
+
+		s = b.ownTx("undone", func(*sql.Tx) error { return errOfStep })
+		s.Name = "undone"
+		_, err = claim.CheckpointTx(t.Context(), s)
+		require.ErrorIs(t, err, errOfStep)
+		require.False(t, s.Escaped)
+		b.requireRows(t, 0, "undone")
+
+		s = b.ownTx(name+" escaped", func(tx *sql.Tx) error { return run(tx, "COMMIT AND NO CHAIN NO RELEASE") })
+		s.Name = name + "-escaped"
+		_, err = claim.CheckpointTx(t.Context(), s)
+		require.ErrorIs(t, err, step.ErrMisuse)
+		require.True(t, s.Escaped)
+		b.requireRows(t, 1, name+" escaped")
+		require.NoError(t, claim.Release(t.Context(), time.Hour))
+	}
+	claim := b.claim(t, "key")
+	found, err := claim.Checkpoints(t.Context())
+	require.NoError(t, err)
+	require.Len(t, found, 2*len(results))
+	for name, result := range results {
+		require.Equal(t, result, found[name])
+		require.Equal(t, result, found[name+"-joined"])
+	}
+	stored, err := claim.CheckpointTx(t.Context(), func() *idempotency.TxStep { s := b.ownTx("again", nothing); s.Name = "text"; return s }())
+	require.NoError(t, err)
+	require.Equal(t, results["text"], stored)
+	b.requireRows(t, 0, "again")
+}
+
+// replaced returns run with another result.
+func replaced(run func() ([]byte, error), result []byte) func() ([]byte, error) {
+	return func() ([]byte, error) {
+		_, err := run()
+		return result, err
+	}
 }
 
 // requireFindings expects Check to name unsafe settings, and no other fault.

@@ -28,7 +28,7 @@ func (o Options) statement(file string) string {
 	digests := strings.Repeat(bytesOfDigits+", ", deleteBatch-1) + bytesOfDigits
 	text := strings.NewReplacer("{records}", o.name(), "{now}", sqlstore.Statement(files, "now"),
 		"{bytes}", bytesOfDigits, "{bytes_or_null}", bytesOrNull, "{digests}", digests, "{batch}", strconv.Itoa(deleteBatch),
-		"{lock_name}", sqlstore.Statement(files, "lock_name"), "{skip_locked}", skip,
+		"{skip_locked}", skip,
 	).Replace(sqlstore.Statement(files, file))
 	if readsMany[file] {
 		text = forAnySession(text)
@@ -88,3 +88,14 @@ func (p *prepared) get(ctx context.Context, file string) (*sql.Stmt, error) {
 	}
 	return first.(*sql.Stmt), nil
 }
+
+// values complete a statement, in pairs: the name of a place, and the literal that stands there. The statements of a step are
+// completed so, because a statement with parameters takes one more round trip in a transaction, unless the driver
+// interpolates them. Each literal means the same to every session, whatever its settings are.
+type values []string
+
+func (v values) in(statement string) string { return strings.NewReplacer(v...).Replace(statement) }
+
+func binary(b []byte) string { return "x'" + hex.EncodeToString(b) + "'" }
+
+func integer(n int64) string { return strconv.FormatInt(n, 10) }

@@ -2,77 +2,18 @@ package mysqlstore_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/step"
 )
-
-// beside returns the store of a world, with its steps in the same table, by a pool of their own.
-func beside(t *testing.T, w *world) idempotency.Store {
-	t.Helper()
-	store, err := step.Beside(w.store, mysqlstore.New(pool(t, w.dsn), mysqlstore.Options{Table: w.table}))
-	require.NoError(t, err)
-	return store
-}
-
-func TestStepsBesideTransactionsConform(t *testing.T) {
-	t.Parallel()
-	store := beside(t, newWorld(t))
-	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
-}
-
-// A transaction that is rolled back undoes what the handler has written, and none of its steps.
-func TestStepsOutliveARollback(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	user := func(*http.Request) (string, error) { return "alice", nil }
-	idem, err := idempotency.New(beside(t, w), user, idempotency.Options{})
-	require.NoError(t, err)
-	ran := map[string]int{}
-	server := httptest.NewServer(idem.Handler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		for _, name := range []string{"charge", "ship"} {
-			done, err := step.Do(r.Context(), name, func(context.Context) (string, error) {
-				ran[name]++
-				return name + " done", nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			if err := w.act(r.Context(), done); err != nil {
-				t.Error(err)
-			}
-		}
-		ran["handler"]++
-		if ran["handler"] == 1 {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})))
-	defer server.Close()
-	for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
-		require.NoError(t, err)
-		r.Header.Set("Idempotency-Key", "order-1")
-		resp, err := server.Client().Do(r)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		require.Equal(t, want, resp.StatusCode)
-	}
-	require.Equal(t, map[string]int{"handler": 2, "charge": 1, "ship": 1}, ran)
-	w.requireEffects(t, 2, "charge done", "ship done")
-	require.Equal(t, 2, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.effects))
-}
 
 // checkpointed claims a key, and stores a step.
 func checkpointed(t testing.TB, store idempotency.Store, key string) idempotency.Checkpointer {
@@ -130,34 +71,12 @@ func TestRoundTripsOfSteps(t *testing.T) {
 	}
 }
 
-// Beside a transaction, the first step takes two round trips more, and so does the end of the operation one.
-func TestRoundTripsOfStepsBesideATransaction(t *testing.T) {
-	t.Parallel()
-	m := servertest.MariaDB(t)
-	w := newWorldAt(t, m.DSN(), newOptions())
-	store := beside(t, w)
-	counter := pool(t, m.DSN())
-	counter.SetMaxOpenConns(1)
-	require.NoError(t, checkpointed(t, store, "warm").Complete(t.Context(), answer, time.Hour))
-	least := 100 // more if a statement has taken long
-	for i := range 20 {
-		before := commands(t, counter)
-		claim := checkpointed(t, store, fmt.Sprint(i))
-		_, err := claim.Checkpoint(t.Context(), "ship", nil)
-		require.NoError(t, err)
-		require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-		least = min(least, commands(t, counter)-before-1)
-	}
-	require.Equal(t, 5+2+2+1, least)
-}
-
-// An operation that is completed keeps no steps, whichever store completes it.
+// An operation that is completed keeps no steps, whichever attempt completes it.
 func TestStepsGoWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	store := mysqlstore.New(w.db, mysqlstore.Options{Table: w.table})
-	require.NoError(t, checkpointed(t, store, "leased").Complete(t.Context(), answer, time.Hour))
-	require.NoError(t, checkpointed(t, store, "released").Release(t.Context(), time.Hour))
+	require.NoError(t, checkpointed(t, w.store, "completed").Complete(t.Context(), answer, time.Hour))
+	require.NoError(t, checkpointed(t, w.store, "released").Release(t.Context(), time.Hour))
 	kept := "SELECT COUNT(steps) FROM " + w.table
 	require.Equal(t, 1, one[int](t, w.db, kept))
 	_, claim := begun(t, w.store, "released")
@@ -192,22 +111,49 @@ func TestTamperedSteps(t *testing.T) {
 func TestStepsAboveThePacket(t *testing.T) {
 	t.Parallel()
 	m := servertest.MariaDB(t, "max_allowed_packet=256K", "sql_mode=")
-	store, _ := newStore(t, pool(t, m.DSN()))
-	claim := checkpointed(t, store, "key")
-	want := []string{"charge"}
-	for _, name := range []string{"a", "b", "c"} { // of which two fit
-		_, err := claim.Checkpoint(t.Context(), name, make([]byte, 50<<10))
-		if len(want) < 3 {
+	db := pool(t, m.DSN())
+	store, _ := newStore(t, db)
+	for kind, add := range map[string]func(claim idempotency.Checkpointer, name string, data []byte) error{
+		"Do": func(claim idempotency.Checkpointer, name string, data []byte) error {
+			_, err := claim.Checkpoint(t.Context(), name, data)
+			return err
+		},
+		"DoTx": func(claim idempotency.Checkpointer, name string, data []byte) error {
+			_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+				Name: name, Var: new(*sql.Tx), Timeout: 20 * time.Second, Run: func() ([]byte, error) { return data, nil },
+			})
+			return err
+		},
+		"DoInTx": func(claim idempotency.Checkpointer, name string, data []byte) error {
+			tx, err := db.Begin()
 			require.NoError(t, err)
-			want = append(want, name)
-		} else {
-			require.ErrorIs(t, err, idempotency.ErrStoreFull)
-		}
+			_, err = claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+				Name: name, Tx: tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return data, nil },
+			})
+			if err != nil {
+				return errors.Join(err, tx.Rollback())
+			}
+			return tx.Commit()
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			claim := checkpointed(t, store, kind)
+			want := []string{"charge"}
+			for _, name := range []string{"a", "b", "c", "d", "e", "f"} { // of which two fit
+				err := add(claim, name, make([]byte, 50<<10))
+				if len(want) < 3 {
+					require.NoError(t, err)
+					want = append(want, name)
+				} else {
+					require.ErrorIs(t, err, idempotency.ErrStoreFull)
+				}
+			}
+			found, err := claim.Checkpoints(t.Context())
+			require.NoError(t, err)
+			require.Len(t, found, len(want))
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+		})
 	}
-	found, err := claim.Checkpoints(t.Context())
-	require.NoError(t, err)
-	require.Len(t, found, len(want))
-	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
 }
 
 // Whatever becomes of the connection in the middle of a step, its result is stored once.

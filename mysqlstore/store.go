@@ -10,9 +10,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Store keeps records in MySQL or MariaDB, for handlers whose effects are elsewhere. A claim is a lease: exactly once
-// holds as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for
-// concurrent use.
+// Store keeps records in MySQL or MariaDB. A claim is a lease, which one statement grants, renews and ends, by the clock of the
+// server. [DoTx] writes rows in the same database exactly once. Store is safe for concurrent use.
 //
 // Attempt of [idempotency.Operation] counts the claims that are in the record. If the server loses the record, it begins
 // again with 1.
@@ -221,8 +220,8 @@ func (s *steps) change(file string, args ...any) (bool, error) {
 	return n > 0, err
 }
 
-// changeUnlocked is change for a record that a transaction of a handler may have. It does not wait for that: the error is
-// a conflict then.
+// changeUnlocked is change for a record that the transaction of a step may have locked. It does not wait for that transaction:
+// the error is a conflict then.
 func (s *steps) changeUnlocked(digest []byte, file string, args ...any) (changed bool, err error) {
 	inDoubt, err := s.transact(s.ctx, []string{"START TRANSACTION"}, func(tx transaction) (commit bool, err error) {
 		rows, err := tx.query(s.ctx, "lock", digits(digest))

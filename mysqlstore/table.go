@@ -14,7 +14,6 @@ import (
 type Table struct {
 	db         *sql.DB
 	opts       Options
-	by         string                 // who uses it: New, or NewTx
 	says       atomic.Pointer[string] // what VERSION() of a server that was admitted returned; nil: not asked
 	faults     error                  // of opts
 	statements prepared
@@ -32,5 +31,5 @@ func (t *Table) Validate(idempotency.RunnerOptions) error {
 
 // NewTable returns the table that stores with the same options use. Faults of opts are errors of its methods.
 func NewTable(db *sql.DB, opts Options) *Table {
-	return &Table{db: db, opts: opts, by: byStore, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
+	return &Table{db: db, opts: opts, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
 }

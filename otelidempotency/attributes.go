@@ -31,7 +31,7 @@ var outcomes = []idempotency.Outcome{
 	idempotency.OutcomeReplayRefused, idempotency.OutcomeClientLeft, idempotency.OutcomeQuotaExceeded,
 	idempotency.OutcomeUnknown, idempotency.OutcomeRejected, idempotency.OutcomeUnavailable,
 	idempotency.OutcomeUnprotected, idempotency.OutcomeUnrecorded, idempotency.OutcomeRecorded,
-	idempotency.OutcomeRestored, idempotency.OutcomeClaimLost, idempotency.OutcomeRolledBack,
+	idempotency.OutcomeRestored, idempotency.OutcomeClaimLost,
 	idempotency.OutcomeHappened, idempotency.OutcomeNotHappened,
 }
 

@@ -49,7 +49,6 @@ var (
 		idempotency.OutcomeUnavailable: failures,
 		idempotency.OutcomeUnprotected: failures,
 		idempotency.OutcomeUnrecorded:  failures,
-		idempotency.OutcomeRolledBack:  failures,
 	}
 )
 

@@ -237,7 +237,7 @@ func TestErrorType(t *testing.T) {
 		"record_invalid": fmt.Errorf("%w: %w", idempotency.ErrUnavailable, idempotency.ErrRecordInvalid),
 		"store_full":     idempotency.ErrStoreFull,
 		"store_busy":     fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, context.DeadlineExceeded),
-		"timeout":        fmt.Errorf("%w: %w", idempotency.ErrRolledBack, context.DeadlineExceeded),
+		"timeout":        fmt.Errorf("%w: %w", idempotency.ErrUnavailable, context.DeadlineExceeded),
 		"connection":     fmt.Errorf("%w: %w", idempotency.ErrUnavailable, refused),
 		"_OTHER":         errDown,
 	} {

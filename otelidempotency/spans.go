@@ -127,8 +127,7 @@ func (o *observation) attributes() []attribute.KeyValue {
 func (o *observation) claimed() bool {
 	switch o.Outcome {
 	case idempotency.OutcomeExecuted, idempotency.OutcomeReleased, idempotency.OutcomeAbandoned,
-		idempotency.OutcomeUnrecorded, idempotency.OutcomeRestored, idempotency.OutcomeClaimLost,
-		idempotency.OutcomeRolledBack:
+		idempotency.OutcomeUnrecorded, idempotency.OutcomeRestored, idempotency.OutcomeClaimLost:
 		return true
 	default:
 		return false
@@ -139,7 +138,7 @@ func (o *observation) claimed() bool {
 func (o *observation) failed() bool {
 	switch o.Outcome {
 	case idempotency.OutcomeUnavailable, idempotency.OutcomeUnprotected, idempotency.OutcomeUnrecorded,
-		idempotency.OutcomeClaimLost, idempotency.OutcomeRolledBack:
+		idempotency.OutcomeClaimLost:
 		return true
 	default:
 		return false

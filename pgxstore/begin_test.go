@@ -3,7 +3,6 @@ package pgxstore_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -47,16 +46,15 @@ func TestPoolOfBrokenConnections(t *testing.T) {
 	name := uuid.NewString()
 	pool := newPool(t, serverURL(t), named(name), trusting)
 	opts := newTable(t, pool, pgxstore.Options{})
-	for kind, store := range stores(pool, opts) {
-		completed(t, store)
-		cutAll(t, pool, name)
-		for range pool.Config().MaxConns {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
-			cancel()
-			require.NoError(t, err, kind)
-			require.NoError(t, claim.Release(context.Background(), time.Hour), kind)
-		}
+	store := pgxstore.New(pool, opts)
+	completed(t, store)
+	cutAll(t, pool, name)
+	for range pool.Config().MaxConns {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), attempt)
+		cancel()
+		require.NoError(t, err)
+		require.NoError(t, claim.Release(context.Background(), time.Hour))
 	}
 }
 
@@ -88,7 +86,7 @@ func TestHiddenRecord(t *testing.T) {
 	require.Contains(t, unready.Problem, "row security")
 }
 
-// A handler that makes a temporary table of the same name, or changes the search path, does not move its record.
+// A temporary table of the same name, or another search path, does not move a record.
 func TestTableThatIsHidden(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -98,23 +96,17 @@ func TestTableThatIsHidden(t *testing.T) {
 		"CREATE TEMP TABLE " + tableName(opts) + " (LIKE " + tableName(opts) + " INCLUDING ALL)",
 		"SET search_path = pg_catalog",
 	} {
-		for kind, store := range stores(pool, opts) {
-			key, claim := begun(t, store)
-			if tx, ok := pgxstore.Tx(claim.Context(ctx)); ok {
-				_, err := tx.Exec(ctx, sql)
-				require.NoError(t, err)
-			} else {
-				execute(t, pool, sql)
-			}
-			require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-			record, _, err := store.Begin(ctx, key, attempt)
-			require.NoError(t, err)
-			require.NotNil(t, record.Response)
-			kept := one[int](t, pool, "SELECT count(*) FROM public."+tableName(opts)+" WHERE key = $1", key.ID)
-			require.Equal(t, 1, kept, "%s: %s", kind, sql)
-			execute(t, pool, "DISCARD TEMP")
-			execute(t, pool, "RESET search_path")
-		}
+		store := pgxstore.New(pool, opts)
+		key, claim := begun(t, store)
+		execute(t, pool, sql)
+		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+		record, _, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.NotNil(t, record.Response)
+		kept := one[int](t, pool, "SELECT count(*) FROM public."+tableName(opts)+" WHERE key = $1", key.ID)
+		require.Equal(t, 1, kept, "%s: %s", sql)
+		execute(t, pool, "DISCARD TEMP")
+		execute(t, pool, "RESET search_path")
 	}
 }
 
@@ -133,53 +125,40 @@ func TestSchemaOfTheSearchPath(t *testing.T) {
 	}
 	opts := newTable(t, newPool(t, serverURL(t), path(second)), pgxstore.Options{})
 	pool := newPool(t, serverURL(t), path(first, second))
-	for _, store := range stores(pool, opts) {
-		completed(t, store)
-	}
-	require.Equal(t, 2, one[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
+	store := pgxstore.New(pool, opts)
+	completed(t, store)
+	require.Equal(t, 1, one[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
 	missing := opts
 	missing.Table = "missing"
-	for kind, store := range stores(pool, missing) {
-		_, claim, err := store.Begin(context.Background(), keyOf("1"), attempt)
-		require.ErrorContains(t, err, "call Migrate", kind)
-		require.Nil(t, claim)
-	}
+	_, claim, err := pgxstore.New(pool, missing).Begin(context.Background(), keyOf("1"), attempt)
+	require.ErrorContains(t, err, "call Migrate")
+	require.Nil(t, claim)
 }
 
-// A handler whose answer could not be stored does not run, or is rolled back, and the error says what to do.
+// A handler whose answer could not be stored does not run, and the error says what to do.
 func TestNoPartitionForTheAnswer(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	for kind, open := range map[string]func(pgxstore.Options) idempotency.Store{
-		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },
-		"transaction": func(o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(pool, o) },
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2, SpareDays: 1}, "2030-01-10 12:00:00+00")
-			store := open(opts)
-			serve := func(ttl time.Duration) *service { return newService(t, store, idempotency.Options{TTL: ttl}) }
-			_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{TTL: 49 * time.Hour})
-			require.ErrorContains(t, err, "PartitionDays")
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 2, SpareDays: 1}, "2030-01-10 12:00:00+00")
+	store := pgxstore.New(pool, opts)
+	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{TTL: 49 * time.Hour})
+	require.ErrorContains(t, err, "PartitionDays")
 
-			s := serve(48 * time.Hour)
-			status, _ := s.ask(t, "alice", "1")
-			require.Equal(t, http.StatusCreated, status)
-			set("2030-01-12 11:00:00+00") // and nobody calls Maintain
-			for _, key := range []string{"2", "2", "3"} {
-				status, _ = s.ask(t, "alice", key)
-				require.Equal(t, http.StatusServiceUnavailable, status)
-				require.ErrorContains(t, s.outcome().Err, "Maintain")
-			}
-			rolledBack := map[string]int64{"lease": 0, "transaction": 3}[kind]
-			require.Equal(t, 1+rolledBack, s.runs.Load())
-			status, _ = s.ask(t, "alice", "1")
-			require.Equal(t, http.StatusCreated, status, "is replayed")
-			require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
-			status, _ = s.ask(t, "alice", "2")
-			require.Equal(t, http.StatusCreated, status)
-		})
+	s := newService(t, store, idempotency.Options{TTL: 48 * time.Hour})
+	status, _ := s.ask(t, "alice", "1")
+	require.Equal(t, http.StatusCreated, status)
+	set("2030-01-12 11:00:00+00") // and nobody calls Maintain
+	for _, key := range []string{"2", "2", "3"} {
+		status, _ = s.ask(t, "alice", key)
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.ErrorContains(t, s.outcome().Err, "Maintain")
 	}
+	require.Equal(t, int64(1), s.runs.Load())
+	status, _ = s.ask(t, "alice", "1")
+	require.Equal(t, http.StatusCreated, status, "is replayed")
+	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(t.Context()))
+	status, _ = s.ask(t, "alice", "2")
+	require.Equal(t, http.StatusCreated, status)
 }
 
 // Where there is no table, nobody waits for it until the deadline, and the error says what to do.
@@ -187,28 +166,24 @@ func TestNoTable(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
 	dropped := newTable(t, pool, pgxstore.Options{})
-	used := stores(pool, dropped)
-	for _, store := range used {
-		completed(t, store)
-	}
+	used := pgxstore.New(pool, dropped)
+	completed(t, used)
 	execute(t, pool, "DROP TABLE "+tableName(dropped))
-	for name, some := range map[string]map[string]idempotency.Store{
-		"in the search path": stores(pool, pgxstore.Options{Table: "nowhere"}),
-		"in a schema":        stores(pool, pgxstore.Options{Table: "nowhere", Schema: "public"}),
-		"no schema":          stores(pool, pgxstore.Options{Table: "nowhere", Schema: "nowhere"}),
+	for name, store := range map[string]*pgxstore.Store{
+		"in the search path": pgxstore.New(pool, pgxstore.Options{Table: "nowhere"}),
+		"in a schema":        pgxstore.New(pool, pgxstore.Options{Table: "nowhere", Schema: "public"}),
+		"no schema":          pgxstore.New(pool, pgxstore.Options{Table: "nowhere", Schema: "nowhere"}),
 		"dropped":            used,
 	} {
-		for kind, store := range some {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			_, claim, err := store.Begin(ctx, keyOf("1"), attempt)
-			requireMigrate(t, err, name, kind)
-			_, err = store.(idempotency.Inspector).Inspect(ctx, keyOf("1"))
-			requireMigrate(t, err, name, kind)
-			requireMigrate(t, store.(interface{ Maintain(context.Context) error }).Maintain(ctx), name, kind)
-			require.NoError(t, ctx.Err(), kind)
-			require.Nil(t, claim)
-			cancel()
-		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, claim, err := store.Begin(ctx, keyOf("1"), attempt)
+		requireMigrate(t, err, name)
+		_, err = store.Inspect(ctx, keyOf("1"))
+		requireMigrate(t, err, name)
+		requireMigrate(t, store.Maintain(ctx), name)
+		require.NoError(t, ctx.Err())
+		require.Nil(t, claim)
+		cancel()
 	}
 }
 
@@ -224,82 +199,68 @@ func requireMigrate(t *testing.T, err error, where ...any) {
 func TestForgottenStatements(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	const forget = "DEALLOCATE ALL"
-	exec := func(ctx context.Context, tx pgx.Tx) { // and the handler goes on with what it has prepared
-		_, err := tx.Exec(ctx, forget)
-		require.NoError(t, err)
-		require.NoError(t, tx.QueryRow(ctx, "SELECT $1::int", 1).Scan(nil))
-	}
-	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
-		for way, c := range map[string]struct {
-			then func(ctx context.Context, tx pgx.Tx)
-			code int
-		}{
-			"Exec": {exec, http.StatusCreated},
-			"Exec in a part": {func(ctx context.Context, tx pgx.Tx) {
-				require.NoError(t, pgx.BeginFunc(ctx, tx, func(part pgx.Tx) error {
-					exec(ctx, part)
-					return nil
-				}))
-			}, http.StatusCreated},
-			"SQLTx": {func(ctx context.Context, tx pgx.Tx) {
-				bridged, _ := pgxstore.SQLTx(ctx)
-				_, err := bridged.ExecContext(ctx, forget)
-				require.NoError(t, err)
-			}, http.StatusCreated},
-			"Conn, as pgx has it done": {func(ctx context.Context, tx pgx.Tx) {
-				require.NoError(t, tx.Conn().DeallocateAll(ctx))
-			}, http.StatusCreated},
-			"Conn": {func(ctx context.Context, tx pgx.Tx) {
-				_, err := tx.Conn().Exec(ctx, forget)
-				require.NoError(t, err)
-			}, http.StatusServiceUnavailable}, // nobody knows before the commit
-		} {
-			t.Run(fmt.Sprint(way, "/", level), func(t *testing.T) {
-				t.Parallel()
-				pool := newPool(t, serverURL(t), alone)
-				store := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{Isolation: level}))
-				warm := func() { require.NotNil(t, answered(t, store, completed(t, store))) }
-				warm()
-				h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
-					tx, _ := pgxstore.Tx(r.Context())
-					require.NoError(t, tx.QueryRow(r.Context(), "SELECT $1::int", 1).Scan(nil))
-					c.then(r.Context(), tx)
-					w.WriteHeader(http.StatusCreated)
-				})
-				require.Equal(t, c.code, post(h, "1").Code)
-				warm()
-			})
-		}
-	}
-	for _, sql := range []string{forget, "DISCARD ALL"} {
+	for _, sql := range []string{"DEALLOCATE ALL", "DISCARD ALL"} {
 		for kind, days := range map[string]int{"plain": 0, "partitions": 1} {
 			pool := newPool(t, serverURL(t), alone)
 			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{PartitionDays: days})
-			for name, store := range stores(pool, opts) {
-				t.Run(sql+"/"+kind+"/"+name, func(t *testing.T) {
-					key := completed(t, store)
-					execute(t, pool, sql) // by somebody else who uses the pool
-					key2, claim := begun(t, store)
-					if name == "lease" {
-						execute(t, pool, sql)
-						require.NoError(t, claim.Extend(ctx, time.Minute))
-						execute(t, pool, sql)
-					}
-					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-					execute(t, pool, sql)
-					require.NotNil(t, answered(t, store, key))
-					execute(t, pool, sql)
-					require.NotNil(t, answered(t, store, key2))
-					execute(t, pool, sql)
-					_, claim = begun(t, store)
-					if name == "lease" {
-						execute(t, pool, sql)
-					}
-					require.NoError(t, claim.Release(ctx, time.Hour))
-				})
-			}
+			store := pgxstore.New(pool, opts)
+			t.Run(sql+"/"+kind, func(t *testing.T) {
+				key := completed(t, store)
+				execute(t, pool, sql) // by somebody else who uses the pool
+				key2, claim := begun(t, store)
+				execute(t, pool, sql)
+				require.NoError(t, claim.Extend(ctx, time.Minute))
+				execute(t, pool, sql)
+				require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+				execute(t, pool, sql)
+				require.NotNil(t, answered(t, store, key))
+				execute(t, pool, sql)
+				require.NotNil(t, answered(t, store, key2))
+				execute(t, pool, sql)
+				_, claim = begun(t, store)
+				execute(t, pool, sql)
+				require.NoError(t, claim.Release(ctx, time.Hour))
+			})
 		}
+	}
+}
+
+// A step in a transaction that forgets the statements of its session, as a function of the handler may do, fails at the commit.
+// Its rows are rolled back, and the next attempt runs it.
+func TestStepThatForgetsStatements(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t), alone)
+			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
+			l := newLedger(t, pool, opts)
+			first := true
+			h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
+				_, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (int, error) {
+					if _, err := tx.Exec(r.Context(), l.insert(), "1"); err != nil || !first {
+						return 1, err
+					}
+					first = false
+					_, err := tx.Exec(r.Context(), "DEALLOCATE ALL")
+					return 1, err
+				})
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusServiceUnavailable)
+					return
+				}
+				w.WriteHeader(http.StatusCreated)
+			})
+			post(h, "warm") // so that there are prepared statements
+			first = true
+			for range 2 {
+				if post(h, "1").Code == http.StatusCreated {
+					break
+				}
+			}
+			require.Equal(t, http.StatusCreated, post(h, "1").Code)
+			require.Equal(t, 2, one[int](t, pool, "SELECT count(*) FROM "+l.table), "one row of each key")
+		})
 	}
 }
 

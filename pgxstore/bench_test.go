@@ -103,7 +103,7 @@ func onDisks(b *testing.B, run func(b *testing.B, pool *pgxpool.Pool)) {
 // row that the store writes: what that costs cannot be saved.
 func BenchmarkTxFirst(b *testing.B) {
 	for name, handler := range map[string]func(*testing.B, *pgxpool.Pool) http.Handler{
-		"store": protected, "by-hand": byHand, "by-hand-same-row": byHandSameRow,
+		"store": func(b *testing.B, pool *pgxpool.Pool) http.Handler { return booked(b, pool, bookByPgx) }, "by-hand": byHand, "by-hand-same-row": byHandSameRow,
 	} {
 		b.Run(name, func(b *testing.B) {
 			onDisks(b, func(b *testing.B, pool *pgxpool.Pool) {
@@ -175,24 +175,12 @@ func protectedByHand(pool *pgxpool.Pool, table string, record func(idempotency.K
 	})
 }
 
-// protected commits an INSERT together with its record.
-func protected(b *testing.B, pool *pgxpool.Pool) http.Handler {
-	store := pgxstore.NewTx(pool, newTable(b, pool, pgxstore.Options{}))
-	middleware, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
-	require.NoError(b, err)
-	return middleware.Handler(created(func(r *http.Request) error {
-		tx, _ := pgxstore.Tx(r.Context())
-		_, err := tx.Exec(r.Context(), insertAmount, 7)
-		return err
-	}))
-}
-
 // BenchmarkTxCost compares the processor time of a request to the handler that the store protects, and to one that writes
 // the same row by hand: the time of this process, which is client and service, and of the sessions of the server
 // together. It says more than throughput where others use the machine, too.
 func BenchmarkTxCost(b *testing.B) {
 	pool := benchPool(b)
-	theirs, ours := served(b, byHandSameRow(b, pool)), served(b, protected(b, pool))
+	theirs, ours := served(b, byHandSameRow(b, pool)), served(b, booked(b, pool, bookByPgx))
 	for range 3 { // each connection has met each statement then, and each table has grown
 		round(theirs)
 		round(ours)
@@ -411,17 +399,13 @@ func BenchmarkReplay(b *testing.B) {
 func BenchmarkPartitions(b *testing.B) {
 	for _, days := range []pgxstore.Options{{PartitionDays: 1}, {PartitionDays: 1, SpareDays: 30}, {PartitionDays: 30}} {
 		name := fmt.Sprintf("TTL of %d d, %d spare", days.PartitionDays, days.SpareDays)
-		b.Run(name+"/Store first", func(b *testing.B) {
+		b.Run(name+"/first", func(b *testing.B) {
 			pool := benchPool(b)
 			compare(b, leased(b, pool, pgxstore.Options{}), leased(b, pool, days))
 		})
-		b.Run(name+"/Store replay", func(b *testing.B) {
+		b.Run(name+"/replay", func(b *testing.B) {
 			pool := benchPool(b)
 			compare(b, replayed(b, pool, pgxstore.Options{}), replayed(b, pool, days))
-		})
-		b.Run(name+"/TxStore first", func(b *testing.B) {
-			pool := benchPool(b)
-			compare(b, transacted(b, pool, pgxstore.Options{}), transacted(b, pool, days))
 		})
 	}
 }
@@ -429,11 +413,6 @@ func BenchmarkPartitions(b *testing.B) {
 // leased executes an operation with a lease.
 func leased(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
 	return executed(pgxstore.New(pool, newTable(b, pool, opts)))
-}
-
-// transacted executes an operation in a transaction.
-func transacted(b *testing.B, pool *pgxpool.Pool, opts pgxstore.Options) func(int) {
-	return executed(pgxstore.NewTx(pool, newTable(b, pool, opts)))
 }
 
 func executed(store idempotency.Store, works ...func(idempotency.Key, idempotency.Claim)) func(int) {

@@ -57,13 +57,12 @@ func TestBusyPool(t *testing.T) {
 	require.ErrorIs(t, s.outcome().Err, context.DeadlineExceeded)
 	require.Equal(t, int64(1), s.runs.Load(), "runs of the handler")
 
-	for name, store := range stores(pool, opts) {
-		brief, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		_, claim, err := store.Begin(brief, keyOf("1"), attempt)
-		cancel()
-		require.ErrorIs(t, err, idempotency.ErrStoreBusy, name)
-		require.Nil(t, claim, name)
-	}
+	store := pgxstore.New(pool, opts)
+	brief, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	_, claim, err := store.Begin(brief, keyOf("1"), attempt)
+	cancel()
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.Nil(t, claim)
 }
 
 // The steps of a claim say so as well, and may be repeated when a connection is free. A lease is renewed all the same.
@@ -244,14 +243,6 @@ func TestServerThatIsDown(t *testing.T) {
 			require.Equal(t, int64(3), s.runs.Load())
 		})
 	}
-}
-
-// The handlers of a transaction never run without it.
-func TestFailOpenInTransactions(t *testing.T) {
-	t.Parallel()
-	store := pgxstore.NewTx(newPool(t, serverURL(t)), pgxstore.Options{})
-	_, err := idempotency.New(store, idempotency.SingleUser, failOpen)
-	require.ErrorContains(t, err, "FailOpen")
 }
 
 // distantConn lets each reply of the server take 5 ms more.

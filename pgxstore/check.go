@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 
 	"github.com/jackc/pgx/v5"
@@ -176,7 +177,7 @@ func (c *check) askTransactions(ctx context.Context) error {
 	if !refused {
 		return err
 	}
-	c.unsafe("BEGIN", "refused ("+refusal.Message+")", "TxStore and Maintain need transactions")
+	c.unsafe("BEGIN", "refused ("+refusal.Message+")", "Maintain and DoTx need transactions")
 	return nil
 }
 
@@ -248,10 +249,9 @@ func (c *check) askPrivileges(ctx context.Context) error {
 	return c.each(ctx, []any{&lack.Role, &lack.Privilege, &lack.Object, &lack.For}, report, `
 SELECT current_user::text, needed.privilege, needed.object, needed.use
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN LATERAL (
-    SELECT p, 'table ' || c.oid::regclass, CASE WHEN p <> 'DELETE' THEN 'the stores'
-        WHEN c.relkind = 'p' THEN 'TxStore' ELSE 'TxStore and Maintain' END,
+    SELECT p, 'table ' || c.oid::regclass, CASE WHEN p <> 'DELETE' THEN 'Store' ELSE 'Maintain' END,
         has_table_privilege(c.oid, p)
-    FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
+    FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE p <> 'DELETE' OR c.relkind <> 'p'
 UNION ALL
     SELECT 'EXECUTE', 'function ' || f.oid::regproc, 'Store', has_function_privilege(f.oid, 'EXECUTE')
     FROM pg_proc f WHERE f.pronamespace = c.relnamespace AND f.proname = $2::text
@@ -277,4 +277,36 @@ func (c *check) askRowSecurity(ctx context.Context) error {
 			c.opts.name("")))
 	}
 	return err
+}
+
+// UnreadyTable is a finding of [Table.Check] about the table: stores do not work on it, or will not for long.
+type UnreadyTable struct {
+	Table   string // as SQL names it
+	Problem string
+	Remedy  string // such as "call Migrate"; empty if there is none that suits all cases
+}
+
+// Error describes the problem and its remedy.
+func (e *UnreadyTable) Error() string {
+	if e.Remedy == "" {
+		return "pgxstore: " + e.Problem
+	}
+	return "pgxstore: " + e.Problem + ": " + e.Remedy
+}
+
+func (t *Table) unready(remedy, format string, args ...any) error {
+	return &UnreadyTable{t.opts.name(""), fmt.Sprintf(format, args...), remedy}
+}
+
+// MissingPrivilege is a finding of [Table.Check] about the role of the pool.
+type MissingPrivilege struct {
+	Role      string
+	Privilege string // such as "INSERT", or "OWNERSHIP"
+	Object    string // what it is a privilege on, such as "table idempotency_records"
+	For       string // what needs it: "Store" or "Maintain"
+}
+
+// Error describes the privilege and what needs it.
+func (e *MissingPrivilege) Error() string {
+	return fmt.Sprintf("pgxstore: role %s lacks %s on %s, which is needed for %s", e.Role, e.Privilege, e.Object, e.For)
 }

@@ -42,7 +42,7 @@ func TestCheckOfCommits(t *testing.T) {
 	check("*", "synchronous_commit=remote_write", commit)
 	check("*", "synchronous_commit=local", commit)
 	check("*", "synchronous_commit=off", commit)
-	check("*", "idle_in_transaction_session_timeout=0") // TxStore sets it for each of its transactions
+	check("*", "idle_in_transaction_session_timeout=0") // DoTx sets it for each of its transactions
 }
 
 // await waits until a query returns true.
@@ -70,6 +70,6 @@ func TestCheckOfPoolModes(t *testing.T) {
 		"session": onlyFsync, "transaction": onlyFsync, "statement": {"fsync", "BEGIN"},
 	} {
 		pool := newPool(t, pgBouncer(t, "pool_mode="+mode), unprepared)
-		require.Equal(t, found, settings(t, pgxstore.NewTx(pool, opts)), mode)
+		require.Equal(t, found, settings(t, pgxstore.New(pool, opts)), mode)
 	}
 }

@@ -1,8 +1,6 @@
 package pgxstore_test
 
 import (
-	"context"
-	"errors"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -42,87 +40,12 @@ func TestStoreConformance(t *testing.T) {
 	}
 }
 
-func TestTxStoreConformance(t *testing.T) {
-	t.Parallel()
-	for name, opts := range map[string]pgxstore.Options{
-		"read committed, divided table": {PartitionDays: 3},
-		"repeatable read":               {Isolation: pgx.RepeatableRead},
-		"serializable":                  {Isolation: pgx.Serializable},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := newPool(t, serverURL(t))
-			store := pgxstore.NewTx(pool, newTable(t, pool, opts))
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-		})
-	}
-}
-
-func TestTxStoreConformanceOfEffects(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		opts   pgxstore.Options
-		effect func(ctx context.Context, sql, name string) error
-	}{
-		"pgx, divided table":            {pgxstore.Options{PartitionDays: 3}, actByPgx},
-		"database/sql, repeatable read": {pgxstore.Options{Isolation: pgx.RepeatableRead}, actBySQL},
-		"serializable":                  {pgxstore.Options{Isolation: pgx.Serializable}, actByPgx},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pool := newPool(t, serverURL(t))
-			observer := newPool(t, serverURL(t), func(config *pgxpool.Config) { config.MaxConns = 2 })
-			opts := newTable(t, pool, test.opts)
-			effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
-			execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
-			effect := func(ctx context.Context, name string) error {
-				return test.effect(ctx, "INSERT INTO "+effects+" VALUES ($1)", name)
-			}
-			count := func(ctx context.Context, name string) (n int, err error) {
-				err = observer.QueryRow(ctx, "SELECT count(*) FROM "+effects+" WHERE name = $1", name).Scan(&n)
-				return n, err
-			}
-			store := pgxstore.NewTx(pool, opts)
-			idempotencytest.RunTx(t, func(*testing.T) idempotency.Store { return store }, effect, count)
-		})
-	}
-}
-
-func actByPgx(ctx context.Context, sql, name string) error {
-	tx, ok := pgxstore.Tx(ctx)
-	if !ok {
-		return errNoTx
-	}
-	_, err := tx.Exec(ctx, sql, name)
-	return err
-}
-
-func actBySQL(ctx context.Context, sql, name string) error {
-	tx, ok := pgxstore.SQLTx(ctx)
-	if !ok {
-		return errNoTx
-	}
-	_, err := tx.ExecContext(ctx, sql, name)
-	return err
-}
-
-var errNoTx = errors.New("no transaction in this context")
-
-func TestSealedAndCachedStoresConform(t *testing.T) {
+func TestSealedAndCachedStoreConforms(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	leased := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
-	transactional := pgxstore.NewTx(pool, newTable(t, pool, pgxstore.Options{}))
-	for name, store := range map[string]idempotency.Store{"leased": leased, "transactional": transactional} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cached := cache.New(mustSeal(t, store, nil), cache.Options{})
-			idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cached })
-			if name == "leased" {
-				idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return cached })
-			}
-		})
-	}
+	cached := cache.New(mustSeal(t, pgxstore.New(pool, newTable(t, pool, pgxstore.Options{})), nil), cache.Options{})
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return cached })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return cached })
 }
 
 // mustSeal seals a store, with cipher if it is not nil.

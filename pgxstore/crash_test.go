@@ -12,7 +12,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -21,42 +20,40 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// Nothing that was acknowledged is lost when the database crashes under load. In a transaction, of the store or of a step, nothing
-// is done twice, with a lease alone only what the database may have lost the reply of. A provider charges once for each key.
+// Nothing that was acknowledged is lost when the database crashes under load. In the transaction of a step nothing is
+// done twice, and without only what the database may have lost the reply of. A provider charges once for each key.
 func TestDatabaseCrashes(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*pgxpool.Pool, pgxstore.Options) idempotency.Store{
-		"lease":       func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.New(p, o) },
-		"transaction": func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(p, o) },
-		"step":        func(p *pgxpool.Pool, o pgxstore.Options) idempotency.Store { return pgxstore.New(p, o) },
+	for name, test := range map[string]struct{ hasStep, bouncer bool }{
+		"no steps": {}, "step": {hasStep: true}, "PgBouncer before a step": {hasStep: true, bouncer: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := servertest.Postgres(t)
-			pool := newPool(t, db.URL())
+			pool, crashes := newPool(t, db.URL()), interface{ Restart() error }(db)
 			opts := newTable(t, pool, pgxstore.Options{})
+			if test.bouncer {
+				bouncer := servertest.PgBouncer(t, db)
+				pool, crashes = newPool(t, bouncer.URL(), unprepared), bouncer
+			}
 			l, provider := newLedger(t, pool, opts), killtest.NewProvider(t)
 			var mu sync.Mutex
 			failed := make(map[string]int) // how often the handler could not tell whether it took effect
 			// An answer whose record could not be written is sent all the same: there must be time to write it.
 			settings := idempotency.Options{StoreTimeout: 30 * time.Second}
-			h := newMiddleware(t, open(pool, opts), settings, func(w http.ResponseWriter, r *http.Request) {
+			h := newMiddleware(t, pgxstore.New(pool, opts), settings, func(w http.ResponseWriter, r *http.Request) {
 				op, _ := idempotency.FromContext(r.Context())
-				run := pool.Exec
-				if tx, ok := pgxstore.Tx(r.Context()); ok {
-					run = tx.Exec
-				}
 				err := provider.Charge(r.Context())
 				body := uuid.NewString()
 				switch {
 				case err != nil:
-				case name == "step":
+				case test.hasStep:
 					body, err = pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (string, error) {
 						_, err := tx.Exec(r.Context(), l.insert(), op.Key.ID)
 						return body, err
 					})
 				default:
-					_, err = run(r.Context(), l.insert(), op.Key.ID)
+					_, err = pool.Exec(r.Context(), l.insert(), op.Key.ID)
 				}
 				if err != nil {
 					mu.Lock()
@@ -68,13 +65,13 @@ func TestDatabaseCrashes(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 				fmt.Fprint(w, body)
 			})
-			acknowledged := crash(t, db, h, 4)
+			acknowledged := crash(t, crashes, h, 4)
 			require.NoError(t, provider.Explain(slices.Collect(maps.Keys(acknowledged))...))
 			t.Logf("4 crashes, %d operations acknowledged; %s", len(acknowledged), provider)
 			for key, body := range acknowledged {
 				require.Equal(t, body, post(h, key).Body.String())
 				effects := l.effects(t, keyOf(key))
-				if name != "lease" {
+				if test.hasStep {
 					require.Equal(t, 1, effects)
 				} else {
 					require.GreaterOrEqual(t, effects, 1)
@@ -85,9 +82,9 @@ func TestDatabaseCrashes(t *testing.T) {
 	}
 }
 
-// crash lets clients send requests, each until it succeeds, while the database crashes a number of times. It returns
+// crash lets clients send requests, each until it succeeds, while a server crashes a number of times. It returns
 // the answers that they got, by key.
-func crash(t *testing.T, db *servertest.Database, h http.Handler, times int) (acknowledged map[string]string) {
+func crash(t *testing.T, server interface{ Restart() error }, h http.Handler, times int) (acknowledged map[string]string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var mu sync.Mutex
@@ -114,7 +111,7 @@ func crash(t *testing.T, db *servertest.Database, h http.Handler, times int) (ac
 	for range times {
 		before := count()
 		require.Eventually(t, func() bool { return count() > before+50 }, 30*time.Second, time.Millisecond)
-		require.NoError(t, db.Restart())
+		require.NoError(t, server.Restart())
 	}
 	stop()
 	clients.Wait()

@@ -3,6 +3,7 @@ package pgxstore
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -34,6 +35,9 @@ func (sql statements) confirmOn(ctx context.Context, conn *pgx.Conn, digest [32]
 	return err
 }
 
+// unconfirmed is the lease of an operation whose response is not shown, because it cannot be confirmed.
+const unconfirmed = time.Second
+
 // found returns the record that holds a key, for an attempt that has found it. A response that cannot be confirmed is
 // not shown: the operation counts as running, as it would if nobody had cancelled the wait of its commit.
 func (t *Table) found(
@@ -49,7 +53,7 @@ func (t *Table) found(
 		case errors.Is(err, idempotency.ErrStoreBusy) || isRefused(err):
 			return idempotency.Record{}, failure("claim", err)
 		case err != nil:
-			record.Response, record.NoLease = nil, true
+			record.Response, record.LeaseLeft = nil, unconfirmed
 			return record, nil
 		}
 	}

@@ -48,7 +48,7 @@ func TestConfirmedOnAServerWithoutTheResponse(t *testing.T) {
 			require.NoError(t, err)
 			require.Nil(t, claim)
 			require.Nil(t, record.Response)
-			require.True(t, record.NoLease)
+			require.NotZero(t, record.LeaseLeft)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

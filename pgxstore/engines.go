@@ -20,12 +20,10 @@ var ErrEngine = fmt.Errorf("pgxstore: the server cannot be used: %w", errors.Err
 
 // Who uses a feature.
 const (
-	byStore     = "New"
-	byTxStore   = "NewTx"
-	bySteps     = "DoTx and DoInTx"
-	byDays      = "PartitionDays"
-	byOperators = "Inspect, Forget and Resolve"
-	byExpiry    = "Maintain" // which also works without
+	byStore  = "New"
+	bySteps  = "DoTx"
+	byDays   = "PartitionDays"
+	byExpiry = "Maintain" // which also works without
 )
 
 // engine is how a [sqlstore.Engine] tells what it is when a connection is made.
@@ -64,8 +62,8 @@ var features = []sqlstore.Feature{
 		Has: map[string]string{"YugabyteDB": yugabyte + "api/ysql/the-sql-language/with-clause/with-clause-syntax-semantics/"},
 	},
 	{
-		Name: "advisory locks of a transaction", Uses: []string{byTxStore, byDays, byOperators},
-		Words: "pg_advisory_xact_lock pg_try_advisory_xact_lock pg_locks",
+		Name: "advisory locks of a transaction", Uses: []string{byDays},
+		Words: "pg_advisory_xact_lock pg_try_advisory_xact_lock",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "explore/transactions/explicit-locking/"},
 		Lacks: map[string]string{
 			"CockroachDB": "https://github.com/cockroachdb/docs/pull/18154",
@@ -73,34 +71,34 @@ var features = []sqlstore.Feature{
 		},
 	},
 	{
-		Name: "transactions of which the ID tells whether they were committed", Uses: []string{byTxStore, bySteps},
-		Words: "pg_current_xact_id pg_xact_status pg_visible_in_snapshot pg_current_snapshot xid8",
+		Name: "transactions of which the ID tells whether they were committed", Uses: []string{bySteps},
+		Words: "pg_current_xact_id pg_current_xact_id_if_assigned pg_xact_status pg_visible_in_snapshot pg_current_snapshot xid8",
 		Lacks: map[string]string{"YugabyteDB": "https://github.com/yugabyte/yugabyte-db/issues/15638"},
 	},
 	{
-		Name: "CREATE INDEX in a transaction", Uses: []string{byStore, byTxStore}, Words: "index",
+		Name: "CREATE INDEX in a transaction", Uses: []string{byStore}, Words: "index",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "api/ysql/the-sql-language/statements/ddl_create_index/"},
 		Lacks: map[string]string{"Aurora DSQL": dsql + "working-with-postgresql-compatibility-supported-sql-features.html"},
 	},
 	{
-		Name: "date_bin, and the settings of PostgreSQL 14", Uses: []string{byStore, byTxStore},
+		Name: "date_bin, and the settings of PostgreSQL 14", Uses: []string{byStore},
 		Words: "date_bin current_setting set_config local lock_timeout pg_is_in_recovery",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "api/ysql/pg15-features/"},
 	},
 	{
-		Name: "the time of the statement and of the transaction", Uses: []string{byStore, byTxStore},
+		Name: "the time of the statement and of the transaction", Uses: []string{byStore},
 		Words: "statement_timestamp now",
 		Has:   map[string]string{"YugabyteDB": yugabyte + "api/ysql/datatypes/type_datetime/functions/current-date-time-moment/"},
 	},
 	{
-		Name: "serialization failures with 40001, which are repeated", Uses: []string{byStore, byTxStore},
+		Name: "serialization failures with 40001, which are repeated", Uses: []string{byStore},
 		Has: map[string]string{
 			"YugabyteDB":  yugabyte + "architecture/transactions/read-committed/",
 			"Aurora DSQL": dsql + "working-with-concurrency-control.html",
 		},
 	},
 	{
-		Name: "FOR KEY SHARE", Uses: []string{byStore, byTxStore}, Words: "for share",
+		Name: "FOR KEY SHARE", Uses: []string{byStore}, Words: "for share",
 		Has: map[string]string{"YugabyteDB": yugabyte + "explore/transactions/explicit-locking/"},
 	},
 	{
@@ -155,7 +153,7 @@ func (t *Table) admit(conn *pgx.Conn, uses ...string) error {
 		}
 		return nil
 	}
-	uses = append(uses, t.by)
+	uses = append(uses, byStore)
 	if t.opts.divided() {
 		uses = append(uses, byDays)
 	}

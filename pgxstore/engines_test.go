@@ -29,31 +29,28 @@ func TestEngines(t *testing.T) {
 	t.Parallel()
 	const needs = "pgxstore: the server cannot be used: "
 	for name, test := range map[string]struct {
-		says    map[string]string
-		host    string
-		days    int
-		new, tx string // what the error of the store says; empty: none
+		says        map[string]string
+		host        string
+		days        int
+		store, step string // what the error of the store says, and that of a step in a transaction; empty: none
 	}{
 		"CockroachDB": {says: map[string]string{"server_version": "13.0.0", "crdb_version": "CockroachDB CCL v25.4.1"},
-			new: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which it lacks: https://",
-			tx:  "CockroachDB: NewTx needs advisory locks of a transaction, which it lacks: https://"},
+			store: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which it lacks: https://"},
 		"Spanner": {says: map[string]string{"server_version": "14.1", "session_authorization": "PGAdapter"},
-			new: "Spanner: New needs functions in PL/pgSQL", tx: "Spanner: NewTx needs advisory locks of a transaction"},
-		"Aurora DSQL": {host: "ab12.dsql.us-east-1.on.aws",
-			new: "Aurora DSQL: New needs CREATE INDEX in a transaction", tx: "Aurora DSQL: NewTx needs advisory locks"},
-		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", new: "Aurora DSQL", tx: "Aurora DSQL"},
+			store: "Spanner: New needs functions in PL/pgSQL"},
+		"Aurora DSQL":                {host: "ab12.dsql.us-east-1.on.aws", store: "Aurora DSQL: New needs CREATE INDEX in a transaction"},
+		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", store: "Aurora DSQL"},
 		"Aurora":                     {host: "shop.cluster-ab12.us-east-1.rds.amazonaws.com"},
 		"YugabyteDB": {says: yugabyte("2025.2.3.0-b149"),
-			tx: "YugabyteDB: NewTx needs transactions of which the ID tells whether they were committed, which it lacks: https://"},
+			step: "YugabyteDB: DoTx with New needs transactions of which the ID tells whether they were committed, which it lacks: https://"},
 		"YugabyteDB that is too old": {says: yugabyte("2.20.1.0-b0"),
-			new: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`, tx: "NewTx needs transactions"},
-		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), new: `"2025.21.0.0" is unknown`, tx: "NewTx needs"},
-		"YugabyteDB of no version":   {says: yugabyte(""), new: `"" is unknown`, tx: "NewTx needs"},
+			store: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
+		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), store: `"2025.21.0.0" is unknown`},
+		"YugabyteDB of no version":   {says: yugabyte(""), store: `"" is unknown`},
 		"YugabyteDB with partitions": {says: yugabyte("2025.1.0.0-b1"), days: 3,
-			new: "YugabyteDB: New with PartitionDays needs partitions", tx: "NewTx with PartitionDays needs transactions"},
-		"PostgreSQL 13": {says: version("13.22 (Debian 13.22-1)"), new: "PostgreSQL 13.22 (Debian 13.22-1) is older than 14",
-			tx: "is older than 14"},
-		"PostgreSQL 9":       {says: version("9.6.1"), new: "PostgreSQL 9.6.1 is older than 14", tx: "is older than 14"},
+			store: "YugabyteDB: New with PartitionDays needs partitions"},
+		"PostgreSQL 13":      {says: version("13.22 (Debian 13.22-1)"), store: "PostgreSQL 13.22 (Debian 13.22-1) is older than 14"},
+		"PostgreSQL 9":       {says: version("9.6.1"), store: "PostgreSQL 9.6.1 is older than 14"},
 		"PostgreSQL 14":      {says: version("14.0")},
 		"PostgreSQL 19":      {says: version("19.1 (Ubuntu 19.1-1.pgdg24.04+1)")},
 		"PostgreSQL to come": {says: version("20devel")},
@@ -66,30 +63,35 @@ func TestEngines(t *testing.T) {
 			pool := newPool(t, (&wire{says: test.says}).through(t), resolvedAs(test.host))
 			for _, schema := range []string{"", "public"} {
 				opts.Schema = schema
-				lease, tx := pgxstore.New(pool, opts), pgxstore.NewTx(pool, opts)
-				for store, want := range map[idempotency.Store]string{lease: test.new, tx: test.tx} {
-					record, claim, err := store.Begin(t.Context(), keyOf(name+schema), attempt)
-					if claim != nil {
-						require.NoError(t, claim.Release(t.Context(), time.Minute))
-					}
-					require.Equal(t, want == "", claim != nil)
-					if want == "" {
+				store := pgxstore.New(pool, opts)
+				record, claim, err := store.Begin(t.Context(), keyOf(name+schema), attempt)
+				require.Equal(t, test.store == "", claim != nil)
+				if test.store == "" {
+					require.NoError(t, err)
+					var tx pgx.Tx
+					_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+						Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
+					})
+					if test.step == "" {
 						require.NoError(t, err)
-						continue
+					} else {
+						require.ErrorIs(t, err, pgxstore.ErrEngine)
+						require.ErrorContains(t, err, test.step)
 					}
+					require.NoError(t, claim.Release(t.Context(), time.Minute))
+				} else {
 					require.ErrorIs(t, err, pgxstore.ErrEngine)
 					require.ErrorIs(t, err, errors.ErrUnsupported) // so FailOpen runs nothing
 					require.ErrorContains(t, err, needs)
-					require.ErrorContains(t, err, want)
+					require.ErrorContains(t, err, test.store)
 					require.Zero(t, record)
 				}
 				for who, err := range map[string]error{
-					"Check": lease.Check(t.Context()), "Migrate": pgxstore.Migrate(t.Context(), pool, opts),
-					"Maintain": lease.Maintain(t.Context()),
+					"Check": store.Check(t.Context()), "Migrate": pgxstore.Migrate(t.Context(), pool, opts),
+					"Maintain": store.Maintain(t.Context()),
 				} {
-					require.Equal(t, test.new != "", errors.Is(err, pgxstore.ErrEngine), "%s: %v", who, err)
+					require.Equal(t, test.store != "", errors.Is(err, pgxstore.ErrEngine), "%s: %v", who, err)
 				}
-				require.Equal(t, test.tx != "", errors.Is(tx.Check(t.Context()), pgxstore.ErrEngine))
 			}
 		})
 	}
@@ -168,29 +170,6 @@ func TestMaintainWithoutPlaces(t *testing.T) {
 	require.Contains(t, sent.all(), "SKIP LOCKED")
 }
 
-// Where advisory locks exclude nobody, two transactions run an operation at once. The primary key lets one of them commit.
-func TestLocksThatExcludeNobody(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	stub := strings.NewReplacer("pg_try_advisory_xact_lock($1::bigint)", "($1::bigint IS NOT NULL)")
-	pool := newPool(t, (&wire{edit: stub.Replace}).through(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
-	execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
-	store := pgxstore.NewTx(pool, opts)
-	var claims []idempotency.Claim
-	for range 2 {
-		_, claim, err := store.Begin(ctx, keyOf("twice"), attempt)
-		require.NoError(t, err)
-		require.NotNil(t, claim)
-		claims = append(claims, claim)
-		require.NoError(t, actByPgx(claim.Context(ctx), "INSERT INTO "+effects+" VALUES ($1)", "charge"))
-	}
-	require.NoError(t, claims[0].Complete(ctx, answer, time.Hour))
-	require.ErrorIs(t, claims[1].Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
-	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+effects))
-}
-
 // sentences are statements that were sent.
 type sentences struct {
 	mu   sync.Mutex
@@ -215,7 +194,7 @@ func (s *sentences) all() string {
 func TestStoreConformanceInTheSubset(t *testing.T) {
 	t.Parallel()
 	var failures atomic.Int64
-	refuse := refuseOutside(pgxstore.ByStore, pgxstore.ByOperators)
+	refuse := refuseOutside(pgxstore.ByStore)
 	w := &wire{says: yugabyte("2025.2.0.0-b1"), answers: func(statements []string, idle bool) string {
 		code := refuse(statements, idle)
 		if code == "" && idle && rand.N(8) == 0 {
@@ -230,26 +209,18 @@ func TestStoreConformanceInTheSubset(t *testing.T) {
 	require.Greater(t, failures.Load(), int64(50))
 }
 
-// The lock of a TxStore is outside of what a Store needs. What a TxStore needs is declared, too.
+// Where steps in transactions are not possible, the subset of a Store suffices for all else.
 func TestTheSubsetIsSmall(t *testing.T) {
 	t.Parallel()
 	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
 	pool := newPool(t, (&wire{answers: refuseOutside(pgxstore.ByStore)}).through(t))
 	completed(t, pgxstore.New(pool, opts))
-	_, _, err := pgxstore.NewTx(pool, opts).Begin(t.Context(), keyOf("a lock"), attempt)
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	var tx pgx.Tx
+	_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+		Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
+	})
 	require.ErrorContains(t, err, "SQLSTATE 0A000")
-
-	store := pgxstore.NewTx(newPool(t, (&wire{answers: refuseOutside(pgxstore.ByTxStore)}).through(t)), opts)
-	for _, status := range []int{201, 422} {
-		key, claim := begun(t, store)
-		tx, _ := pgxstore.Tx(claim.Context(t.Context()))
-		_, err := tx.Exec(t.Context(), "SELECT; SELECT") // of several statements one may commit
-		require.NoError(t, err)
-		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: status}, time.Hour))
-		record, _, err := store.Begin(t.Context(), key, attempt)
-		require.NoError(t, err)
-		require.Equal(t, status, record.Response.Status)
-	}
 }
 
 func refuseOutside(uses ...string) func([]string, bool) string {
@@ -271,10 +242,7 @@ func isOutside(uses ...string) func(statement string) bool {
 func TestStatementsKeepToTheSubset(t *testing.T) {
 	t.Parallel()
 	uses := map[string][]string{
-		"lock": {pgxstore.ByTxStore}, "replace": {pgxstore.ByTxStore}, "read": {pgxstore.ByTxStore},
-		"record_first": {pgxstore.ByTxStore}, "record_next": {pgxstore.ByTxStore},
-		"inspect": {pgxstore.ByStore, pgxstore.ByOperators}, "find_expired": {pgxstore.ByTxStore, pgxstore.ByExpiry},
-		"delete_expired": {pgxstore.ByTxStore, pgxstore.ByExpiry},
+		"find_expired": {pgxstore.ByStore, pgxstore.ByExpiry}, "delete_expired": {pgxstore.ByStore, pgxstore.ByExpiry},
 	}
 	for _, name := range []string{"enter_step", "keep_step", "settle_step", "place_step"} {
 		uses[name] = []string{pgxstore.ByStore, pgxstore.BySteps}

@@ -39,10 +39,6 @@ func isForgotten(err error) bool { return hasCode(err, "26000") }
 // isLockTimeout reports whether others have had a lock for too long.
 func isLockTimeout(err error) bool { return hasCode(err, "55P03") }
 
-// mayPass reports whether the server has refused a statement for a reason that is not in the statement or in the data:
-// a conflict with other transactions, a lock, a lack of resources, an intervention, or a fault of the server.
-func mayPass(err error) bool { return hasCode(err, "55P03", "40", "53", "57", "58", "XX") }
-
 // isUnreachable reports whether no connection could be made.
 func isUnreachable(err error) bool {
 	_, ok := errors.AsType[*pgconn.ConnectError](err)
@@ -77,26 +73,6 @@ func isBroken(err error) bool {
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	return !answered || hasCode(err, "08", "57P") || isForgotten(err) || isTooMany(err)
-}
-
-// isFinal reports whether the server would refuse the same transaction again: because of the data, a constraint, the code of
-// a trigger, or a privilege. A record without its creation says that the handler has ended the transaction, see record.sql.
-func (t *Table) isFinal(err error) bool {
-	return hasCode(err, "22", "23", "P0", "42501") && !t.isOfRecord(err, "23502")
-}
-
-// isCollision reports whether the record of another session was there first.
-func (t *Table) isCollision(err error) bool { return t.isOfRecord(err, "23505") }
-
-// isOfRecord reports whether the server has refused a record with a code. The table that it names is that of the records, or
-// holds a day of them.
-func (t *Table) isOfRecord(err error, code string) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || e.Code != code {
-		return false
-	}
-	day, ok := strings.CutPrefix(e.TableName, t.opts.table())
-	return ok && (day == "" || t.opts.divided() && strings.HasPrefix(day, "_"))
 }
 
 // isWithoutDay reports whether the server has refused a record because there is no partition for it.

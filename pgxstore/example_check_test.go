@@ -15,7 +15,7 @@ import (
 // Maintain. Any other finding ends the program.
 func ExampleTable_Check() {
 	var pool *pgxpool.Pool
-	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	store := pgxstore.New(pool, pgxstore.Options{})
 	for _, finding := range idempotency.Findings(store.Check(context.Background())) {
 		if unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding); ok && unsafe.Setting == "fsync" {
 			log.Print(finding)

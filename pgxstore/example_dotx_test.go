@@ -19,7 +19,13 @@ type payment struct {
 	Receipt string `json:"receipt"`
 }
 
-func insertPayment(ctx context.Context, tx pgx.Tx, receipt string) (payment, error) {
+// rowQuerier is a pgx.Tx, or what a service has on top of it.
+type rowQuerier interface {
+	pgxstore.Querier
+	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
+}
+
+func insertPayment(ctx context.Context, tx rowQuerier, receipt string) (payment, error) {
 	made := payment{Receipt: receipt}
 	err := tx.QueryRow(ctx, "INSERT INTO payments (receipt) VALUES ($1) RETURNING id", receipt).Scan(&made.ID)
 	return made, err
@@ -65,6 +71,26 @@ func ExampleDoTx_withoutKey() {
 				return err
 			})
 		}
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(made)
+	})
+}
+
+// A handler begins and commits the transaction by itself.
+func ExampleDoInTx() {
+	var pool *pgxpool.Pool
+	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		var made payment
+		err := pgx.BeginFunc(r.Context(), pool, func(tx pgx.Tx) (err error) {
+			made, err = pgxstore.DoInTx(r.Context(), tx, "book", func() (payment, error) {
+				return insertPayment(r.Context(), tx, "cash")
+			})
+			return err
+		})
 		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable)
 			return

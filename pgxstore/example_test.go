@@ -2,6 +2,7 @@ package pgxstore_test
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"log"
 	"net/http"
@@ -26,25 +27,22 @@ func Example() {
 	if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
 		log.Fatal(err)
 	}
-	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	store := pgxstore.New(pool, pgxstore.Options{})
 	if err := store.Check(ctx); err != nil {
 		log.Fatal(err) // the promise would not hold
 	}
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil } // of your authentication
-	m, err := idempotency.New(store, user, idempotency.Options{})
+	m, err := idempotency.New(store, user, idempotency.Options{Required: true})
 	if err != nil {
 		log.Fatal(err)
 	}
 	payments := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tx, ok := pgxstore.Tx(r.Context())
-		if !ok {
-			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
-			return
-		}
-		var id int64
-		err := tx.QueryRow(r.Context(), "INSERT INTO payments (amount) VALUES ($1) RETURNING id", 700).Scan(&id)
+		id, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (id int64, err error) {
+			err = tx.QueryRow(r.Context(), "INSERT INTO payments (amount) VALUES ($1) RETURNING id", 700).Scan(&id)
+			return id, err
+		})
 		if err != nil {
-			http.Error(w, "try again", http.StatusServiceUnavailable) // is not stored; the transaction is rolled back
+			http.Error(w, "try again", http.StatusServiceUnavailable) // is not stored; the rows are rolled back
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
@@ -54,67 +52,86 @@ func Example() {
 }
 
 // Code that sqlc has generated takes the transaction through its method WithTx.
-func ExampleTx_sqlc() {
+func ExampleDoTx_sqlc() {
 	var queries *Queries // New(pool)
 	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
-		tx, ok := pgxstore.Tx(r.Context())
-		if !ok {
-			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
-			return
-		}
-		if err := queries.WithTx(tx).CreatePayment(r.Context(), 700); err != nil {
-			http.Error(w, "try again", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusCreated)
-	})
-}
-
-// A savepoint undoes a part of the changes, so that the whole operation need not fail.
-func ExampleTx_savepoint() {
-	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
-		tx, ok := pgxstore.Tx(r.Context())
-		if !ok {
-			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
-			return
-		}
-		err := pgx.BeginFunc(r.Context(), tx, func(part pgx.Tx) error {
-			_, err := part.Exec(r.Context(), "UPDATE stock SET pieces = pieces - 1 WHERE article = $1", 42)
-			return err
+		_, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (int, error) {
+			return 700, queries.WithTx(tx).CreatePayment(r.Context(), 700)
 		})
-		if err == nil {
-			w.WriteHeader(http.StatusCreated)
-			return
-		}
-		if _, err := tx.Exec(r.Context(), "INSERT INTO backorders (article) VALUES ($1)", 42); err != nil {
+		if err != nil {
 			http.Error(w, "try again", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted) // is stored with the back order
-	})
-}
-
-// An answer of 400 or more is stored without the changes of the handler. KeepEffects commits them with it.
-func ExampleKeepEffects() {
-	http.HandleFunc("POST /coupons", func(w http.ResponseWriter, r *http.Request) {
-		tx, ok := pgxstore.Tx(r.Context())
-		if !ok {
-			http.Error(w, "an Idempotency-Key is needed", http.StatusBadRequest)
-			return
-		}
-		var left int
-		const try = "UPDATE coupons SET tries_left = tries_left - 1 WHERE code = $1 RETURNING tries_left"
-		if err := tx.QueryRow(r.Context(), try, "SUMMER").Scan(&left); err != nil {
-			http.Error(w, "try again", http.StatusServiceUnavailable)
-			return
-		}
-		if left < 0 {
-			pgxstore.KeepEffects(r.Context()) // the try counts
-			http.Error(w, "used up", http.StatusUnprocessableEntity)
 			return
 		}
 		w.WriteHeader(http.StatusCreated)
 	})
+}
+
+// A savepoint undoes a part of the changes, so that the whole step need not fail.
+func ExampleDoTx_savepoint() {
+	http.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
+		inStock, err := pgxstore.DoTx(r.Context(), "order", func(tx pgx.Tx) (inStock bool, err error) {
+			err = pgx.BeginFunc(r.Context(), tx, func(part pgx.Tx) error {
+				_, err := part.Exec(r.Context(), "UPDATE stock SET pieces = pieces - 1 WHERE article = $1", 42)
+				return err
+			})
+			if err == nil {
+				return true, nil
+			}
+			_, err = tx.Exec(r.Context(), "INSERT INTO backorders (article) VALUES ($1)", 42)
+			return false, err
+		})
+		switch {
+		case err != nil:
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		case inStock:
+			w.WriteHeader(http.StatusCreated)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	})
+}
+
+// GORM, sqlx, ent, bun and the code that sqlc generates for database/sql take a *sql.Tx.
+func ExampleDoSQLTx() {
+	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
+		id, err := pgxstore.DoSQLTx(r.Context(), "book", func(tx *sql.Tx) (id int64, err error) {
+			err = tx.QueryRowContext(r.Context(), "INSERT INTO payments (amount) VALUES ($1) RETURNING id", 700).Scan(&id)
+			return id, err
+		})
+		if err != nil {
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(map[string]int64{"id": id})
+	})
+}
+
+// A handler begins and commits a transaction of package database/sql by itself. What writes the row takes a transaction of any
+// library on top of that.
+func ExampleDoInSQLTx() {
+	type querier interface {
+		pgxstore.SQLQuerier
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	}
+	insert := func(ctx context.Context, tx querier) (id int64, err error) {
+		err = tx.QueryRowContext(ctx, "INSERT INTO payments (amount) VALUES ($1) RETURNING id", 700).Scan(&id)
+		return id, err
+	}
+	var db *sql.DB
+	book := func(ctx context.Context) (int64, error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		defer tx.Rollback()
+		id, err := pgxstore.DoInSQLTx(ctx, tx, "book", func() (int64, error) { return insert(ctx, tx) })
+		if err != nil {
+			return 0, err
+		}
+		return id, tx.Commit()
+	}
+	_ = book
 }
 
 func ExampleTable_Janitor() {

@@ -515,16 +515,12 @@ func TestSpellingOfTheSchema(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
-	key, claim := begun(t, pgxstore.NewTx(pool, opts))
+	key, _ := begun(t, pgxstore.New(pool, opts))
 	opts.Schema = "public"
-	record, second, err := pgxstore.NewTx(pool, opts).Begin(ctx, key, attempt)
-	require.NoError(t, claim.Release(ctx, time.Hour))
+	record, second, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
 	require.NoError(t, err)
-	if second != nil {
-		require.NoError(t, second.Release(ctx, time.Hour))
-	}
 	require.Nil(t, second)
-	require.True(t, record.NoLease, "it is running")
+	require.NotZero(t, record.LeaseLeft, "it is running")
 }
 
 // No key is claimed twice on the two sides of midnight, where records go to different partitions.
@@ -533,48 +529,41 @@ func TestBorderOfDays(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t), repeatable) // what waits for its turn must see what the others did
 	now, set := newClock(t, pool)
-	for name, open := range map[string]func(pgxstore.Options) idempotency.Store{
-		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },
-		"transaction": func(o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(pool, o) },
-	} {
-		set("2030-05-01 11:59:59+00")
-		opts := newTable(t, pool, pgxstore.Options{PartitionDays: 3}.At(now))
-		// For half of the sessions the time is later by two seconds, so that their records expire on the next day.
-		late := opts.At(now + " + interval '2 seconds'")
-		stores := []idempotency.Store{open(opts), open(late)}
-		var sides [2]atomic.Int64
-		for i := range 30 {
-			key := keyOf(fmt.Sprintf("%s %d", name, i))
-			day := idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: 12 * time.Hour, TTL: 12 * time.Hour}
-			var executed atomic.Int64
-			var crowd sync.WaitGroup
-			for n := range 16 {
-				crowd.Go(func() {
-					record, claim, err := stores[n%2].Begin(ctx, key, day)
-					for err == nil && claim == nil && record.Response == nil {
-						record, claim, err = stores[n%2].Begin(ctx, key, day)
-					}
-					if err == nil && claim != nil {
-						executed.Add(1)
-						sides[n%2].Add(1)
-						if name == "lease" {
-							err = checkDay(ctx, pool, opts, key, "2030050"+[]string{"1", "2"}[n%2])
-						}
-						err = errors.Join(err, claim.Complete(ctx, answer, 12*time.Hour))
-					}
-					if err != nil {
-						t.Error(err)
-					}
-				})
-			}
-			crowd.Wait()
-			require.Equal(t, int64(1), executed.Load())
-			require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
+	set("2030-05-01 11:59:59+00")
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 3}.At(now))
+	// For half of the sessions the time is later by two seconds, so that their records expire on the next day.
+	late := opts.At(now + " + interval '2 seconds'")
+	stores := []*pgxstore.Store{pgxstore.New(pool, opts), pgxstore.New(pool, late)}
+	var sides [2]atomic.Int64
+	for i := range 30 {
+		key := keyOf(fmt.Sprint(i))
+		day := idempotency.ClaimRequest{Fingerprint: attempt.Fingerprint, Lease: 12 * time.Hour, TTL: 12 * time.Hour}
+		var executed atomic.Int64
+		var crowd sync.WaitGroup
+		for n := range 16 {
+			crowd.Go(func() {
+				record, claim, err := stores[n%2].Begin(ctx, key, day)
+				for err == nil && claim == nil && record.Response == nil {
+					record, claim, err = stores[n%2].Begin(ctx, key, day)
+				}
+				if err == nil && claim != nil {
+					executed.Add(1)
+					sides[n%2].Add(1)
+					err = errors.Join(checkDay(ctx, pool, opts, key, "2030050"+[]string{"1", "2"}[n%2]),
+						claim.Complete(ctx, answer, 12*time.Hour))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
 		}
-		require.NotZero(t, sides[0].Load(), "claims were won before midnight")
-		require.NotZero(t, sides[1].Load(), "and after it")
-		require.Equal(t, 2, one[int](t, pool, "SELECT count(DISTINCT tableoid) FROM "+tableName(opts)))
+		crowd.Wait()
+		require.Equal(t, int64(1), executed.Load())
+		require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE key = $1", key.ID))
 	}
+	require.NotZero(t, sides[0].Load(), "claims were won before midnight")
+	require.NotZero(t, sides[1].Load(), "and after it")
+	require.Equal(t, 2, one[int](t, pool, "SELECT count(DISTINCT tableoid) FROM "+tableName(opts)))
 }
 
 // checkDay reports that a record is in the partition of another day.
@@ -610,7 +599,7 @@ func TestMaintainCost(t *testing.T) {
 func TestIsolationWithPartitions(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	store := pgxstore.NewTx(pool, pgxstore.Options{PartitionDays: 1, Isolation: "serializable"})
+	store := pgxstore.New(pool, pgxstore.Options{PartitionDays: 1, Isolation: "serializable"})
 	_, _, err := store.Begin(context.Background(), keyOf("1"), attempt)
 	require.ErrorContains(t, err, "read committed")
 	require.ErrorContains(t, store.Check(context.Background()), "read committed")

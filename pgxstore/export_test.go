@@ -3,7 +3,6 @@ package pgxstore
 import (
 	"strings"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/enginetest"
 )
 
@@ -12,9 +11,6 @@ func (o Options) At(now string) Options { return o.at(now) }
 
 // Statement returns a statement as a store sends it.
 func (o Options) Statement(file string) string { return byPlace.Replace(o.statement(file)) }
-
-// Commits reports whether a transaction refuses sql as a commit.
-func Commits(sql string) bool { return commits(sql) }
 
 // Statements returns all statements that stores send, by the names of their files.
 func (o Options) Statements() map[string]string {
@@ -25,19 +21,11 @@ func (o Options) Statements() map[string]string {
 	}
 	for _, entry := range entries {
 		name := strings.TrimSuffix(entry.Name(), ".sql")
-		if !strings.HasPrefix(name, "0001_") && name != "record" {
+		if !strings.HasPrefix(name, "0001_") {
 			statements[name] = byPlace.Replace(o.read(name))
 		}
 	}
-	for _, name := range []string{"record_first", "record_next"} {
-		statements[name] = o.statements()[name] + "\n"
-	}
 	return statements
-}
-
-// LockNumber returns what advisory locks call a key.
-func LockNumber(o Options, key idempotency.Key) int64 {
-	return NewTable(nil, o).lockNumber(key.Digest())
 }
 
 // Features are what the statements use beyond what every engine has.
@@ -45,17 +33,15 @@ var Features = features
 
 // Who uses a feature.
 const (
-	ByStore     = byStore
-	ByTxStore   = byTxStore
-	BySteps     = bySteps
-	ByOperators = byOperators
-	ByExpiry    = byExpiry
+	ByStore  = byStore
+	BySteps  = bySteps
+	ByExpiry = byExpiry
 )
 
 // EngineRows returns the table of the README.
 func EngineRows() (rows []string) {
 	for _, e := range engines {
-		rows = append(rows, enginetest.Row(e.Engine, features, byStore, byTxStore))
+		rows = append(rows, enginetest.Row(e.Engine, features, byStore, bySteps))
 	}
 	return rows
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -20,6 +23,9 @@ import (
 
 // Most tests wait for something: more of them than processors run at a time.
 func TestMain(m *testing.M) {
+	if level := os.Getenv(mortal); level != "" {
+		live(pgx.TxIsoLevel(level))
+	}
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)
 	}
@@ -89,4 +95,21 @@ func column[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) []
 	values, err := pgx.CollectRows(rows, pgx.RowTo[T])
 	require.NoError(t, err)
 	return values
+}
+
+// newMiddleware guards handler with store.
+func newMiddleware(t testing.TB, store idempotency.Store, opts idempotency.Options, handler http.HandlerFunc) http.Handler {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	m, err := idempotency.New(store, idempotency.SingleUser, opts)
+	require.NoError(t, err)
+	return m.Handler(handler)
+}
+
+func post(h http.Handler, key string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", key)
+	h.ServeHTTP(w, r)
+	return w
 }

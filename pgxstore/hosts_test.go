@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -17,8 +18,8 @@ import (
 type pair struct {
 	t               *testing.T
 	standby, writer *servertest.Database
-	pools           map[string]*pgxpool.Pool // by the kind of store
-	handlers        map[string]http.Handler  // likewise
+	pool            *pgxpool.Pool
+	handler         http.Handler
 }
 
 func newPair(t *testing.T, settings string) *pair {
@@ -29,33 +30,27 @@ func newPair(t *testing.T, settings string) *pair {
 		execute(t, pool, "CREATE TABLE orders ()")
 	}
 	require.NoError(t, p.standby.Standby())
-	p.pools = make(map[string]*pgxpool.Pool)
-	p.handlers = make(map[string]http.Handler)
-	for _, kind := range []string{"lease", "transaction"} {
-		pool := newPool(t, p.writer.URLAt(p.standby.Addr()+","+p.writer.Addr())+settings)
-		p.pools[kind] = pool
-		p.handlers[kind] = newMiddleware(t, stores(pool, pgxstore.Options{})[kind], idempotency.Options{StoreTimeout: 2 * time.Second},
-			createOrder)
-	}
+	p.pool = newPool(t, p.writer.URLAt(p.standby.Addr()+","+p.writer.Addr())+settings)
+	p.handler = newMiddleware(t, pgxstore.New(p.pool, pgxstore.Options{}), idempotency.Options{StoreTimeout: 2 * time.Second}, createOrder)
 	return p
 }
 
 func createOrder(w http.ResponseWriter, r *http.Request) {
-	if tx, ok := pgxstore.Tx(r.Context()); ok {
-		if _, err := tx.Exec(r.Context(), "INSERT INTO orders DEFAULT VALUES"); err != nil {
-			http.Error(w, "try again", http.StatusServiceUnavailable)
-			return
-		}
+	_, err := pgxstore.DoTx(r.Context(), "order", func(tx pgx.Tx) (int, error) {
+		_, err := tx.Exec(r.Context(), "INSERT INTO orders DEFAULT VALUES")
+		return 1, err
+	})
+	if err != nil {
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+		return
 	}
 	w.WriteHeader(http.StatusCreated)
 }
 
 func (p *pair) requireStatus(status int, id string) {
 	p.t.Helper()
-	for kind, handler := range p.handlers {
-		answer := post(handler, kind+id)
-		require.Equal(p.t, status, answer.Code, "%s: %s", kind, answer.Body)
-	}
+	answer := post(p.handler, id)
+	require.Equal(p.t, status, answer.Code, answer.Body)
 }
 
 func (p *pair) promote() {
@@ -69,7 +64,7 @@ func TestTwoHosts(t *testing.T) {
 		t.Run(attrs, func(t *testing.T) {
 			t.Parallel()
 			p := newPair(t, "&target_session_attrs="+attrs)
-			require.Equal(t, onlyFsync, settings(t, pgxstore.New(p.pools["lease"], pgxstore.Options{})))
+			require.Equal(t, onlyFsync, settings(t, pgxstore.New(p.pool, pgxstore.Options{})))
 			p.requireStatus(http.StatusCreated, "1")
 			p.writer.Stop()
 			p.requireStatus(http.StatusServiceUnavailable, "2")
@@ -85,7 +80,7 @@ func TestTwoHosts(t *testing.T) {
 func TestTwoHostsOfAnyKind(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, "")
-	require.Contains(t, settings(t, pgxstore.New(p.pools["lease"], pgxstore.Options{})), "in_hot_standby")
+	require.Contains(t, settings(t, pgxstore.New(p.pool, pgxstore.Options{})), "in_hot_standby")
 	p.requireStatus(http.StatusServiceUnavailable, "1")
 	p.promote()
 	p.requireStatus(http.StatusCreated, "1")
@@ -100,11 +95,9 @@ func TestTwoHostsAfterASwitchover(t *testing.T) {
 	admin := newPool(t, p.writer.URL())
 	execute(t, admin, "ALTER SYSTEM SET default_transaction_read_only = on")
 	execute(t, admin, "SELECT pg_reload_conf()")
-	for _, pool := range p.pools {
-		require.Eventually(t, func() bool {
-			return one[string](t, pool, "SELECT current_setting('default_transaction_read_only')") == "on"
-		}, 10*time.Second, time.Millisecond)
-	}
+	require.Eventually(t, func() bool {
+		return one[string](t, p.pool, "SELECT current_setting('default_transaction_read_only')") == "on"
+	}, 10*time.Second, time.Millisecond)
 	p.requireStatus(http.StatusServiceUnavailable, "2")
 	p.promote()
 	p.requireStatus(http.StatusCreated, "2")

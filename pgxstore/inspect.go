@@ -3,9 +3,14 @@ package pgxstore
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
@@ -23,9 +28,7 @@ func (t *Table) inspecting(ctx context.Context) (statements, error) {
 
 // Inspect implements [idempotency.Inspector]. The role needs SELECT on the table, and no more.
 //
-// It shows that a transaction of a [TxStore] runs the operation, by the advisory lock of its key. A standby has no such
-// locks, so it shows only what was committed. Inspect does not wait for standbys as a replay does, see the package
-// documentation.
+// It does not wait for standbys as a replay does, see the package documentation.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return t.inspect(ctx, key.Digest(), &key)
 }
@@ -41,7 +44,7 @@ func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.K
 	if err == nil {
 		err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
 			*found = *t.newSeen(digest, key)
-			return found.scan(conn.QueryRow(ctx, sql["inspect"], digest[:], t.lockNumber(digest)))
+			return found.scan(conn.QueryRow(ctx, sql["inspect"], digest[:]))
 		})
 	}
 	if err == nil {
@@ -51,8 +54,7 @@ func (t *Table) inspect(ctx context.Context, digest [32]byte, key *idempotency.K
 }
 
 // List implements [idempotency.Inspector]. It reads the whole table, but no answers. The role needs SELECT on the
-// table, and no more. A running transaction of a [TxStore] is not listed, because it has no record that others can see.
-// With DigestNames, List finds the records of a user, but the entries have no names.
+// table, and no more. With DigestNames, List finds the records of a user, but the entries have no names.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
 	if request.Limit < 0 {
 		return idempotency.Listing{}, fmt.Errorf("pgxstore: list: Limit is %d, less than zero", request.Limit)
@@ -86,4 +88,189 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		return idempotency.Listing{}, failure("list", err)
 	}
 	return listing, nil
+}
+
+// seen is what inspect.sql tells of a key.
+type seen struct {
+	digest [32]byte
+	key    *idempotency.Key // nil: only the digest is known
+	asked  sqlstore.Names   // of the key
+
+	row         row
+	stored      sqlstore.Names
+	completedAt pgtype.Timestamptz
+	size        int64
+	state       string
+	stepNames   []string
+	stepSizes   []int // in the order of the names
+	resolved    []byte
+}
+
+func (t *Table) newSeen(digest [32]byte, key *idempotency.Key) *seen {
+	s := &seen{digest: digest, key: key}
+	if key != nil {
+		s.asked = t.opts.names(*key)
+	}
+	return s
+}
+
+// scan reads what inspect.sql returns.
+func (s *seen) scan(from pgx.Row) error {
+	var stored [3]pgtype.Text
+	columns := s.row.columns(&s.asked, &s.completedAt, &s.size, &s.state, &s.stepNames, &s.stepSizes, &s.resolved)
+	for i := range stored {
+		columns[i] = &stored[i]
+	}
+	switch err := from.Scan(columns...); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	}
+	for i := range stored {
+		s.stored[i] = stored[i].String
+		_ = s.row.names[i].ScanBytes([]byte(stored[i].String)) // never fails
+	}
+	if _, shown := s.storedKey(); s.key == nil && (shown || areDigests(s.stored)) {
+		for i := range s.row.names {
+			s.row.names[i].form = equal
+		}
+	}
+	return nil
+}
+
+// entry returns the entry of the key. The error wraps [idempotency.ErrNoRecord] or [idempotency.ErrRecordInvalid].
+func (s *seen) entry() (idempotency.Entry, error) {
+	r := &s.row
+	if !r.expires.Valid || r.expired() {
+		return idempotency.Entry{}, idempotency.ErrNoRecord
+	}
+	record, err := r.held(idempotency.Fingerprint{})
+	e := s.bare()
+	e.Key, _ = s.storedKey()
+	copy(e.Fingerprint[:], r.fingerprint)
+	for i, name := range s.stepNames {
+		e.Steps = append(e.Steps, idempotency.StepSize{Name: name, Bytes: s.stepSizes[i]})
+	}
+	if err == nil && record.Response != nil {
+		e.Response, e.Note = record.Response, record.Response.Note
+	}
+	var resolved idempotency.Resolved
+	if err == nil && s.resolved != nil {
+		if err = resolved.UnmarshalBinary(s.resolved); err == nil {
+			e.Resolved = &resolved
+		}
+	}
+	return e, err
+}
+
+// bare returns the entry without names, fingerprint, note and response.
+func (s *seen) bare() idempotency.Entry {
+	r := &s.row
+	return idempotency.Entry{
+		Digest: s.digest, State: idempotency.State(s.state),
+		Attempt: int(r.attempt.Int32), Created: r.created.Time, Completed: s.completedAt.Time, LeaseLeft: r.leaseLeft(),
+		Remaining: r.left(), Size: s.size, Status: int(r.status.Int32),
+	}
+}
+
+// reason returns why the record was left alone.
+func (s *seen) reason() error {
+	entry, err := s.entry()
+	switch {
+	case errors.Is(err, idempotency.ErrNoRecord):
+		return err
+	case entry.State == idempotency.StateRunning:
+		return idempotency.ErrInProgress
+	default:
+		return idempotency.ErrEntryChanged
+	}
+}
+
+// storedKey returns the key of the record, if the names are not digests. Otherwise the key is empty, and shown is false.
+func (s *seen) storedKey() (key idempotency.Key, shown bool) {
+	key = s.stored.Key()
+	if key.Digest() != s.digest || sqlstore.NamesOf(key) != s.stored {
+		return idempotency.Key{}, false
+	}
+	return key, true
+}
+
+// areDigests reports whether names may be those of a key that they do not show.
+func areDigests(stored sqlstore.Names) bool {
+	return !slices.ContainsFunc(stored[:], func(name string) bool {
+		sum, err := hex.DecodeString(name)
+		return err != nil || len(sum) != sha256.Size
+	})
+}
+
+// scanEntries reads what list.sql returns.
+func scanEntries(listing *idempotency.Listing) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var s seen
+		var digest []byte
+		r := &s.row
+		_, err := pgx.ForEachRow(rows, []any{&digest, &s.stored[0], &s.stored[1], &s.stored[2], &r.attempt, &r.created,
+			&r.leaseUntil, &r.expires, &r.now, &s.completedAt, &r.status, &s.size, &s.state, &r.note}, func() error {
+			if len(digest) != len(s.digest) {
+				return fmt.Errorf("a digest of %d bytes", len(digest))
+			}
+			s.digest = [32]byte(digest)
+			e := s.bare()
+			e.Key, _ = s.storedKey()
+			e.Note = r.note.String
+			listing.Entries = append(listing.Entries, e)
+			return nil
+		})
+		return err
+	}
+}
+
+// scanTotals reads what totals.sql returns.
+func scanTotals(listing *idempotency.Listing) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var state pgtype.Text
+		var total idempotency.Total
+		_, err := pgx.ForEachRow(rows, []any{&state, &total.Records, &total.Bytes}, func() error {
+			if state.Valid {
+				listing.Totals[idempotency.State(state.String)] = total
+			} else {
+				listing.Unreadable = total.Records
+			}
+			return nil
+		})
+		return err
+	}
+}
+
+// UserTotal is what the records of one user are together.
+type UserTotal struct {
+	// User is the user of the records. With DigestNames, User is the SHA-256 of the user in hexadecimal.
+	User string
+
+	idempotency.Total
+}
+
+// LargestUsers returns the users whose records are the largest together, at most limit of them, the largest first. It reads
+// the whole table, but no answers. The role needs SELECT on the table, and no more.
+func (t *Table) LargestUsers(ctx context.Context, limit int) (users []UserTotal, err error) {
+	sql, err := t.inspecting(ctx)
+	if err != nil {
+		return nil, failure("users", err)
+	}
+	err = t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+		users = nil
+		rows, _ := conn.Query(ctx, sql["users"], int64(limit)) // the rows have its error, too
+		var u UserTotal
+		_, err := pgx.ForEachRow(rows, []any{&u.User, &u.Records, &u.Bytes}, func() error {
+			u.User = sqlstore.UnescapeName(u.User)
+			users = append(users, u)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, failure("users", err)
+	}
+	return users, nil
 }

@@ -39,105 +39,21 @@ func TestInspectorConformance(t *testing.T) {
 			}},
 	} {
 		opts := newTable(t, direct, test.opts)
-		for kind, store := range stores(test.pool, opts) {
-			t.Run(name+", "+kind, func(t *testing.T) {
-				t.Parallel()
-				newStore := func(*testing.T) idempotency.Store { return test.outer(store) }
-				idempotencytest.RunInspector(t, newStore)
-				idempotencytest.RunResolver(t, newStore)
-			})
-		}
-	}
-}
-
-// A transaction is seen by its lock alone, before its commit and after. It is never forgotten.
-func TestInspectATransaction(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
-		t.Run(form, func(t *testing.T) {
+		store := pgxstore.New(test.pool, opts)
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, serverURL(t))
-			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
-			store, table := pgxstore.NewTx(pool, opts), pgxstore.NewTable(pool, opts)
-			key, claim := begun(t, store)
-			t.Cleanup(func() { _ = claim.Release(ctx, 0) }) // if the test fails, for the pool to close
-			running := idempotency.Entry{Digest: key.Digest(), State: idempotency.StateRunning}
-			entry, err := table.Inspect(ctx, key)
-			require.NoError(t, err)
-			require.Equal(t, running, entry)
-			entry, err = table.InspectDigest(ctx, key.Digest())
-			require.NoError(t, err)
-			require.Equal(t, running, entry)
-			require.ErrorIs(t, table.Forget(ctx, running), idempotency.ErrInProgress)
-			_, err = table.Inspect(ctx, keyOf("another"))
-			require.ErrorIs(t, err, idempotency.ErrNoRecord)
-			listing, err := table.List(ctx, idempotency.ListRequest{})
-			require.NoError(t, err)
-			require.Empty(t, listing.Entries)
-
-			require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-			require.ErrorIs(t, table.Forget(ctx, running), idempotency.ErrEntryChanged)
-			entry, err = table.Inspect(ctx, key)
-			require.NoError(t, err)
-			require.Equal(t, idempotency.StateCompleted, entry.State)
-			require.Equal(t, &answer, entry.Response)
-			require.Equal(t, key, entry.Key)
-
-			// A replay has the lock for a moment. A session that has it at this moment does not hide the record.
-			release := lockKey(t, pool, opts, key)
-			entry, err = table.Inspect(ctx, key)
-			require.NoError(t, err)
-			require.Equal(t, idempotency.StateCompleted, entry.State)
-			require.NoError(t, table.Forget(ctx, entry))
-			require.ErrorIs(t, table.Forget(ctx, entry), idempotency.ErrInProgress, "it may be claimed already")
-			release()
-			require.ErrorIs(t, table.Forget(ctx, entry), idempotency.ErrNoRecord)
+			newStore := func(*testing.T) idempotency.Store { return test.outer(store) }
+			idempotencytest.RunInspector(t, newStore)
+			idempotencytest.RunResolver(t, newStore)
 		})
 	}
-}
-
-// lockKey has another session take the advisory lock of a key, which the store tells by a claim.
-func lockKey(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options, key idempotency.Key) (release func()) {
-	t.Helper()
-	tx, err := pool.Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", pgxstore.LockNumber(opts, key))
-	require.NoError(t, err)
-	return func() { require.NoError(t, tx.Rollback(context.Background())) }
-}
-
-// What a transaction takes over from a lease is running, whatever the record of the lease says.
-func TestInspectATakeover(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	pool := newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{})
-	lease, tx := pgxstore.New(pool, opts), pgxstore.NewTx(pool, opts)
-	key, claim := begun(t, lease)
-	require.NoError(t, claim.Release(ctx, time.Hour))
-	released, err := lease.Inspect(ctx, key)
-	require.NoError(t, err)
-	require.Equal(t, idempotency.StateReleased, released.State)
-	require.Equal(t, 1, released.Attempt)
-	_, taker, err := tx.Begin(ctx, key, attempt)
-	require.NoError(t, err)
-	require.NotNil(t, taker)
-	t.Cleanup(func() { _ = taker.Release(ctx, 0) })
-	entry, err := lease.Inspect(ctx, key)
-	require.NoError(t, err)
-	require.Equal(t, idempotency.Entry{Digest: key.Digest(), State: idempotency.StateRunning}, entry)
-	require.ErrorIs(t, lease.Forget(ctx, released), idempotency.ErrInProgress)
-	require.NoError(t, taker.Release(ctx, time.Hour))
-	require.NoError(t, lease.Forget(ctx, released))
 }
 
 // An entry is forgotten only as it was seen.
 func TestForgetWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, _ idempotency.Store) {
-		store := pgxstore.New(pool, opts)
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for name, test := range map[string]struct {
 			change string
 			want   error
@@ -252,8 +168,7 @@ func TestListByUser(t *testing.T) {
 func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, _ idempotency.Store) {
-		store := pgxstore.New(pool, opts)
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		damages := []string{
 			"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "completed_at = NULL", "status = NULL",
 			"status = 199", "status = 1000", "lease_until = 'infinity'", "lease_until = '-infinity'",
@@ -338,25 +253,25 @@ func TestListReadsNoAnswers(t *testing.T) {
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for i := range 12 {
 			complete(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
 		}
 		execute(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
 		for _, largest := range []bool{false, true} {
-			all, err := store.(idempotency.Inspector).List(ctx, idempotency.ListRequest{Largest: largest})
+			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
 			require.NoError(t, err)
 			require.Len(t, all.Entries, 12)
 			request := idempotency.ListRequest{Largest: largest, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
 			for _, want := range all.Entries {
-				page, err := store.(idempotency.Inspector).List(ctx, request)
+				page, err := store.List(ctx, request)
 				require.NoError(t, err)
 				require.Len(t, page.Entries, 1)
 				require.Equal(t, want.Digest, page.Entries[0].Digest)
 				require.Equal(t, all.Totals, page.Totals)
 				request.After = &page.Entries[0]
 			}
-			rest, err := store.(idempotency.Inspector).List(ctx, request)
+			rest, err := store.List(ctx, request)
 			require.NoError(t, err)
 			require.Empty(t, rest.Entries)
 		}
@@ -367,7 +282,7 @@ func TestListPages(t *testing.T) {
 func TestInspectAsAReader(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		key, claim := begun(t, store)
 		t.Cleanup(func() { _ = claim.Release(ctx, 0) })
 		role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -457,7 +372,7 @@ func TestInspectAStandby(t *testing.T) {
 	db := servertest.Postgres(t)
 	pool := newPool(t, db.URL())
 	opts := newTable(t, pool, pgxstore.Options{})
-	store := pgxstore.NewTx(pool, opts)
+	store := pgxstore.New(pool, opts)
 	key := completed(t, store)
 	require.NoError(t, db.Standby())
 	entry, err := store.Inspect(t.Context(), key)

@@ -5,10 +5,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // joinedTx is a transaction that the handler has begun, and that the handler commits with the result of a step.
@@ -17,6 +20,8 @@ type joinedTx struct {
 	step *idempotency.TxStep
 	ask  askRow
 	xid  string
+
+	isIntact bool // the server has said that the transaction went on until the step had ended
 }
 
 // askRow sends a statement in the transaction of a handler, and scans the one row that it returns.
@@ -53,6 +58,7 @@ func (j *joinedTx) run(ctx context.Context) (stored []byte, err error) {
 	if err := j.enter(ctx); err != nil {
 		return nil, failure("enter the transaction of a step", err)
 	}
+	defer func() { j.step.Escaped = !j.isIntact && j.hasEscaped(ctx) }() // also when the step panics
 	data, err := j.step.Run()
 	if err != nil {
 		return nil, err
@@ -77,6 +83,7 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 	bounded, cancel := context.WithTimeout(ctx, j.step.Timeout)
 	defer cancel()
 	err = j.ask(bounded, j.sql["keep_step"], j.keepArgs(j.step.Name, data, j.xid), new(any))
+	j.isIntact = err == nil || isUnkept(err)
 	switch {
 	case err == nil:
 		return data, nil
@@ -85,9 +92,50 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 			return nil, err
 		}
 		return nil, failure("store the result of a step", errStepChanged)
-	case isOtherTx(err), errors.Is(err, sql.ErrTxDone), errors.Is(err, pgx.ErrTxClosed):
-		j.step.Escaped = j.mayBePermanent(ctx, j.xid)
+	case isOtherTx(err), isClosedTx(err) && ctx.Err() == nil:
 		return nil, errEndedByStep
+	case sqlState(err) == "25P02":
+		return nil, errFailedTx
 	}
 	return nil, failure("store the result of a step", err)
+}
+
+// hasEscaped reports whether the step has ended its transaction by itself, so that its rows may be permanent. It asks in the
+// transaction of the handler first. A transaction that has failed answers nothing, nor does one that was closed. Then hasEscaped
+// asks on another connection, but not for long, because the handler keeps its own one meanwhile.
+func (j *joinedTx) hasEscaped(ctx context.Context) bool {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.step.Timeout/4)
+	defer cancel()
+	var isOpenOrUndone bool
+	err := j.ask(bounded, `SELECT coalesce(pg_current_xact_id_if_assigned() = $1::text::xid8
+    OR pg_xact_status($1::text::xid8) = 'aborted', false)`, []any{j.xid}, &isOpenOrUndone)
+	if err == nil {
+		return !isOpenOrUndone
+	}
+	isClosed := isClosedTx(err)
+	for n := 0; ; n++ {
+		status, err := j.askStatus(bounded)
+		switch {
+		case err == nil && status != inProgress:
+			return status != rolledBack
+		case err == nil && !isClosed: // after an error in a savepoint
+			return false
+		case err != nil, !sqlstore.Pause(bounded, sqlstore.Growing(n, time.Millisecond)): // nobody can tell
+			return isClosed && ctx.Err() == nil // else package database/sql may have closed the transaction
+		}
+	}
+}
+
+// askStatus returns what the server says of the transaction.
+func (j *joinedTx) askStatus(ctx context.Context) (string, error) {
+	var status pgtype.Text
+	err := j.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", j.xid).Scan(&status)
+	})
+	return status.String, err
+}
+
+// isClosedTx reports whether a transaction was ended by a method of it, or by package database/sql because its context has ended.
+func isClosedTx(err error) bool {
+	return errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed)
 }

@@ -33,37 +33,31 @@ func withDigests(opts pgxstore.Options, digests bool) pgxstore.Options {
 	return opts
 }
 
-// stores returns both stores on a table.
-func stores(pool *pgxpool.Pool, opts pgxstore.Options) map[string]idempotency.Store {
-	return map[string]idempotency.Store{"lease": pgxstore.New(pool, opts), "transaction": pgxstore.NewTx(pool, opts)}
-}
-
 func TestDigestsInsteadOfNames(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
 		opts := newTable(t, pool, pgxstore.Options{DigestNames: true, PartitionDays: days})
-		for name, store := range stores(pool, opts) {
-			t.Run(name+"/"+form, func(t *testing.T) {
-				key := completed(t, store)
-				record, _, err := store.Begin(ctx, key, attempt)
-				require.NoError(t, err)
-				require.Equal(t, answer, *record.Response)
+		store := pgxstore.New(pool, opts)
+		t.Run(form, func(t *testing.T) {
+			key := completed(t, store)
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.Equal(t, answer, *record.Response)
 
-				digest := key.Digest()
-				require.Equal(t, digests(key), one[[]string](t, pool,
-					"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
-				row := rowOf(t, pool, opts, key)
-				for _, part := range []string{key.User, key.Endpoint, key.ID} {
-					require.NotContains(t, row, part)
-				}
+			digest := key.Digest()
+			require.Equal(t, digests(key), one[[]string](t, pool,
+				"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+			row := rowOf(t, pool, opts, key)
+			for _, part := range []string{key.User, key.Endpoint, key.ID} {
+				require.NotContains(t, row, part)
+			}
 
-				forge(t, pool, opts, key, "user_id = encode(sha256('mallory'), 'hex')")
-				_, _, err = store.Begin(ctx, key, attempt)
-				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			})
-		}
+			forge(t, pool, opts, key, "user_id = encode(sha256('mallory'), 'hex')")
+			_, _, err = store.Begin(ctx, key, attempt)
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		})
 	}
 }
 
@@ -72,16 +66,11 @@ func TestDigestsInsteadOfNames(t *testing.T) {
 func TestChangeToDigestsAndBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for name, digested := range map[string]bool{"to digests": true, "back": false} {
 			t.Run(name, func(t *testing.T) {
 				former, now := withDigests(opts, !digested), withDigests(opts, digested)
-				reopened := func(o pgxstore.Options) idempotency.Store {
-					if _, leased := store.(*pgxstore.Store); leased {
-						return pgxstore.New(pool, o)
-					}
-					return pgxstore.NewTx(pool, o)
-				}
+				reopened := func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) }
 				again := attempt
 				again.TakeOver = true
 				inForm := func(key idempotency.Key, digested bool) {
@@ -138,19 +127,16 @@ func TestDigestsOfUnusualNames(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{})
 	for _, first := range []bool{true, false} {
-		for name, store := range stores(pool, withDigests(opts, first)) {
-			for _, user := range []string{"", "a\x00b", "a\xffb", "\u00fc", digests(keyOf("1"))[0]} {
-				key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
-				_, claim, err := store.Begin(ctx, key, attempt)
-				require.NoError(t, err, name)
-				require.NotNil(t, claim, name)
-				require.NoError(t, claim.Complete(ctx, answer, time.Hour))
-				for other, store := range stores(pool, withDigests(opts, !first)) {
-					record, _, err := store.Begin(ctx, key, attempt)
-					require.NoError(t, err, "%s by %s: %q", name, other, user)
-					require.NotNil(t, record.Response)
-				}
-			}
+		store := pgxstore.New(pool, withDigests(opts, first))
+		for _, user := range []string{"", "a\x00b", "a\xffb", "\u00fc", digests(keyOf("1"))[0]} {
+			key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
+			_, claim, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, claim)
+			require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+			record, _, err := pgxstore.New(pool, withDigests(opts, !first)).Begin(ctx, key, attempt)
+			require.NoError(t, err, user)
+			require.NotNil(t, record.Response)
 		}
 	}
 	key := completed(t, pgxstore.New(pool, opts))
@@ -158,10 +144,9 @@ func TestDigestsOfUnusualNames(t *testing.T) {
 	called.User = digests(key)[0]
 	digest, former := called.Digest(), key.Digest()
 	execute(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1 WHERE digest = $2", digest[:], former[:])
-	for name, store := range stores(pool, opts) {
-		_, _, err := store.Begin(ctx, called, attempt)
-		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, name)
-	}
+	store := pgxstore.New(pool, opts)
+	_, _, err := store.Begin(ctx, called, attempt)
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
 }
 
 // What a server that logs every statement shows of a request, and what keeps it from that.
@@ -174,25 +159,24 @@ func TestLogOfTheServer(t *testing.T) {
 	response := idempotency.Response{Status: 201, Header: "Location: /payments/815\n", Body: []byte("card 4242")}
 	content := []string{"/payments/815", hex.EncodeToString(response.Body)}
 
-	// logged returns what the server logs of an operation, its next attempt and a replay, by each store.
+	// logged returns what the server logs of an operation, its next attempt and a replay.
 	logged := func(t *testing.T, opts pgxstore.Options, changes ...func(*pgxpool.Config)) string {
 		opts = newTable(t, pool, opts)
 		var log logOfSessions
 		own := newPool(t, serverURL(t), append(changes, log.record)...)
-		for _, store := range stores(own, opts) {
-			_, claim, err := store.Begin(ctx, key, attempt)
-			require.NoError(t, err)
-			require.NoError(t, claim.Release(ctx, time.Hour))
-			_, claim, err = store.Begin(ctx, key, attempt)
-			require.NoError(t, err)
-			require.NoError(t, claim.Complete(ctx, response, time.Hour))
-			record, _, err := store.Begin(ctx, key, attempt)
-			require.NoError(t, err)
-			require.Equal(t, response, *record.Response)
-			execute(t, own, "DELETE FROM "+tableName(opts))
-		}
+		store := pgxstore.New(own, opts)
+		_, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.NoError(t, claim.Release(ctx, time.Hour))
+		_, claim, err = store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.NoError(t, claim.Complete(ctx, response, time.Hour))
+		record, _, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.Equal(t, response, *record.Response)
+		execute(t, own, "DELETE FROM "+tableName(opts))
 		text := log.text()
-		for _, statement := range []string{"claim", "release", "complete", "lock", "read", "record"} {
+		for _, statement := range []string{"claim", "release", "complete"} {
 			require.Contains(t, text, "idempotency: "+statement)
 		}
 		return text

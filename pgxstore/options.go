@@ -31,29 +31,27 @@ type Options struct {
 	SpareDays int
 
 	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The
-	// rest of a page is room for [Store], which changes a record when its operation ends. If the answer finds room there,
+	// rest of a page is room for changes, as when an operation ends. If the answer finds room there,
 	// the record is changed in place. If not, the record and its entries in both indexes are written anew. Zero means 70.
 	//
-	// 100 suits a table that only [TxStore] uses, which never changes a record. Less than 70 suits a Store with large
-	// answers, or with many operations that run at once. The setting applies to tables and partitions that are made from
+	// Less than 70 suits large answers, or many operations that run at once. The setting applies to tables and partitions that are made from
 	// then on. ALTER TABLE changes it for the others.
 	FillFactor int
 
-	// Isolation is the isolation level of the transactions of [DoTx], and of a [TxStore]. Empty means that of the session, which is read
-	// committed unless default_transaction_isolation says otherwise. Set serializable here even if the session has it: the
+	// Isolation is the isolation level of the transactions of [DoTx]. Empty means that of the session, which is read committed
+	// unless default_transaction_isolation says otherwise. Set serializable here even if the session has it: the
 	// store then looks for records in another way. Otherwise any two operations at once might be refused.
 	//
 	// A divided table allows only read committed. No unique index can refuse a second record there, so a transaction has
 	// to see what others have committed since it began.
 	Isolation pgx.TxIsoLevel
 
-	// IdleTimeout is how long a transaction of [DoTx], or of a [TxStore], may go without a statement before the server ends
-	// it. For that long, an owner that fell silent holds its key, because its network is gone or its handler does something
-	// else. (An owner that dies frees the key at once. If the network breaks within a message, TCP decides: see the README.)
-	// Zero means one minute. A session whose own idle_in_transaction_session_timeout is shorter keeps that for DoTx.
+	// IdleTimeout is how long a transaction of [DoTx] may go without a statement before the server ends it. For that long, a
+	// process that has fallen silent, because its network is gone for example, keeps the locks of its step. Zero means one
+	// minute. A session whose own idle_in_transaction_session_timeout is shorter keeps that.
 	//
 	// PostgreSQL counts in milliseconds, up to 24 days, by its wall clock. If that clock is set back meanwhile, a silent
-	// session keeps its key for longer. If the session's own idle_in_transaction_session_timeout has the same value, the
+	// session keeps its locks for longer. If the session's own idle_in_transaction_session_timeout has the same value, the
 	// server is saved the work of changing it for each transaction.
 	IdleTimeout time.Duration
 

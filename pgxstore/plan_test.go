@@ -22,7 +22,7 @@ func genericPlan(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) string
 	conn, err := pool.Acquire(ctx)
 	require.NoError(t, err)
 	defer conn.Release()
-	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; PREPARE look(bytea) AS "+opts.Statement("read"),
+	_, err = conn.Exec(ctx, "SET plan_cache_mode = force_generic_plan; PREPARE look(bytea) AS "+opts.Statement("inspect"),
 		pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	rows, err := conn.Query(ctx, "EXPLAIN EXECUTE look('')", pgx.QueryExecModeSimpleProtocol)

@@ -63,16 +63,11 @@ func TestDaysInReach(t *testing.T) {
 func TestClockOfTheServerIsSetBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, serverURL(t))
-	for _, kind := range []string{"lease", "transaction"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-11 00:30:00+00")
-			store := stores(pool, opts)[kind]
-			complete(t, store, keyOf("1"), 24*time.Hour)
-			set("2030-01-10 23:31:00+00")
-			requireReplay(t, store, keyOf("1"))
-		})
-	}
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-11 00:30:00+00")
+	store := pgxstore.New(pool, opts)
+	complete(t, store, keyOf("1"), 24*time.Hour)
+	set("2030-01-10 23:31:00+00")
+	requireReplay(t, store, keyOf("1"))
 }
 
 // An hour after midnight a new record is made beside an old one. When the clock is set back both are seen, and the new one
@@ -81,24 +76,19 @@ func TestClockIsSetBackToAnOldRecord(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	for _, kind := range []string{"lease", "transaction"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
-			store := stores(pool, opts)[kind]
-			complete(t, store, keyOf("1"), time.Hour)
-			_, late, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("late"), attemptFor(time.Hour))
-			require.NoError(t, err)
-			set("2030-01-11 01:00:01+00")
-			complete(t, store, keyOf("1"), 24*time.Hour)
-			complete(t, store, keyOf("late"), 24*time.Hour)
-			set("2030-01-11 00:59:59+00")
-			requireReplay(t, store, keyOf("1"))
-			require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
-			requireReplay(t, store, keyOf("late"))
-			require.Equal(t, 4, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
-		})
-	}
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+	store := pgxstore.New(pool, opts)
+	complete(t, store, keyOf("1"), time.Hour)
+	_, late, err := pgxstore.New(pool, opts).Begin(ctx, keyOf("late"), attemptFor(time.Hour))
+	require.NoError(t, err)
+	set("2030-01-11 01:00:01+00")
+	complete(t, store, keyOf("1"), 24*time.Hour)
+	complete(t, store, keyOf("late"), 24*time.Hour)
+	set("2030-01-11 00:59:59+00")
+	requireReplay(t, store, keyOf("1"))
+	require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+	requireReplay(t, store, keyOf("late"))
+	require.Equal(t, 4, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
 }
 
 // What expired on a day that has been over for an hour is as good as gone, whether Maintain has dropped it or not.
@@ -106,34 +96,25 @@ func TestRecordsOfADayThatIsOver(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
-	for _, kind := range []string{"lease", "transaction"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
-			store := stores(pool, opts)[kind]
-			rows := func() int { return one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) }
-			first := complete(t, store, keyOf("1"), time.Hour)
-			_, late, err := store.Begin(ctx, keyOf("late"), attemptFor(time.Hour))
-			require.NoError(t, err)
+	opts, set := newTableAt(t, pool, pgxstore.Options{PartitionDays: 1}, "2030-01-10 12:00:00+00")
+	store := pgxstore.New(pool, opts)
+	rows := func() int { return one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)) }
+	first := complete(t, store, keyOf("1"), time.Hour)
+	_, late, err := store.Begin(ctx, keyOf("late"), attemptFor(time.Hour))
+	require.NoError(t, err)
 
-			set("2030-01-11 01:30:00+00")
-			if kind == "lease" {
-				require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrRestored)
-			} else {
-				require.NoError(t, late.Complete(ctx, answer, time.Hour))
-			}
-			requireReplay(t, store, keyOf("late"))
-			before := rows()
-			second := complete(t, store, keyOf("1"), 24*time.Hour)
-			require.True(t, second.Created.After(first.Created))
-			require.Equal(t, 1, second.Attempt)
-			require.Equal(t, before+1, rows(), "the old one is left to Maintain")
-			requireReplay(t, store, keyOf("1"))
-			require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(ctx))
-			require.Equal(t, 2, rows())
-			requireReplay(t, store, keyOf("1"))
-		})
-	}
+	set("2030-01-11 01:30:00+00")
+	require.ErrorIs(t, late.Complete(ctx, answer, time.Hour), idempotency.ErrRestored)
+	requireReplay(t, store, keyOf("late"))
+	before := rows()
+	second := complete(t, store, keyOf("1"), 24*time.Hour)
+	require.True(t, second.Created.After(first.Created))
+	require.Equal(t, 1, second.Attempt)
+	require.Equal(t, before+1, rows(), "the old one is left to Maintain")
+	requireReplay(t, store, keyOf("1"))
+	require.NoError(t, pgxstore.NewTable(pool, opts).Maintain(ctx))
+	require.Equal(t, 2, rows())
+	requireReplay(t, store, keyOf("1"))
 }
 
 // Nobody would look for a record that is kept for longer than PartitionDays.
@@ -143,27 +124,16 @@ func TestTTLBeyondPartitionDays(t *testing.T) {
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
 	const day, long = 24 * time.Hour, 24*time.Hour + 1
-	for _, kind := range []string{"lease", "transaction"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			store := stores(pool, opts)[kind]
-			_, claim, err := store.Begin(ctx, keyOf(kind), attemptFor(long))
-			require.ErrorContains(t, err, "PartitionDays is 1, too few for records that are kept for 24h")
-			require.Nil(t, claim)
-			_, claim, err = store.Begin(ctx, keyOf(kind), attemptFor(day))
-			require.NoError(t, err)
-			if kind == "lease" {
-				require.ErrorContains(t, claim.Extend(ctx, long), "PartitionDays")
-				require.ErrorContains(t, claim.Release(ctx, long), "PartitionDays")
-				require.ErrorContains(t, claim.Complete(ctx, answer, long), "PartitionDays")
-				require.NoError(t, claim.Complete(ctx, answer, day), "none of them has ended the claim")
-				return
-			}
-			err = claim.Complete(ctx, answer, long)
-			require.ErrorContains(t, err, "PartitionDays")
-			require.ErrorIs(t, err, idempotency.ErrRolledBack)
-		})
-	}
+	store := pgxstore.New(pool, opts)
+	_, claim, err := store.Begin(ctx, keyOf("1"), attemptFor(long))
+	require.ErrorContains(t, err, "PartitionDays is 1, too few for records that are kept for 24h")
+	require.Nil(t, claim)
+	_, claim, err = store.Begin(ctx, keyOf("1"), attemptFor(day))
+	require.NoError(t, err)
+	require.ErrorContains(t, claim.Extend(ctx, long), "PartitionDays")
+	require.ErrorContains(t, claim.Release(ctx, long), "PartitionDays")
+	require.ErrorContains(t, claim.Complete(ctx, answer, long), "PartitionDays")
+	require.NoError(t, claim.Complete(ctx, answer, day), "none of them has ended the claim")
 }
 
 // Some process has been told of a longer TTL than this one.

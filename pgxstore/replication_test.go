@@ -29,12 +29,11 @@ func TestLogicalReplicationOfADividedTable(t *testing.T) {
 	r.requireSame()
 
 	execute(t, r.subscriber, "DROP SUBSCRIPTION records")
-	for kind, store := range stores(r.subscriber, r.opts) {
-		for _, id := range []string{"first", "early", "late"} {
-			record, _, err := store.Begin(t.Context(), keyOf(kind+id), attempt)
-			require.NoError(t, err)
-			require.Equal(t, &answer, record.Response, "the former subscriber replays")
-		}
+	store := pgxstore.New(r.subscriber, r.opts)
+	for _, id := range []string{"first", "early", "late"} {
+		record, _, err := store.Begin(t.Context(), keyOf(id), attempt)
+		require.NoError(t, err)
+		require.Equal(t, &answer, record.Response, "the former subscriber replays")
 	}
 }
 
@@ -67,14 +66,12 @@ func (r *replica) refresh() error {
 	return err
 }
 
-// complete executes an operation with each store, whose record is kept for that long. That of a lease may move to another
-// day when it is completed.
+// complete executes an operation, whose record is kept for that long. It may move to another day when it is completed.
 func (r *replica) complete(id string, ttl time.Duration) {
-	for kind, store := range stores(r.publisher, r.opts) {
-		_, claim, err := store.Begin(r.t.Context(), keyOf(kind+id), attempt)
-		require.NoError(r.t, err)
-		require.NoError(r.t, claim.Complete(r.t.Context(), answer, ttl))
-	}
+	store := pgxstore.New(r.publisher, r.opts)
+	_, claim, err := store.Begin(r.t.Context(), keyOf(id), attempt)
+	require.NoError(r.t, err)
+	require.NoError(r.t, claim.Complete(r.t.Context(), answer, ttl))
 }
 
 // requireSame waits until both servers have the same records.

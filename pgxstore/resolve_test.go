@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -42,7 +43,7 @@ func abandoned(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempot
 // An operation is resolved only as it was seen, and if its record can be read. Else it is left as it is.
 func TestResolveWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
 		for change, want := range map[string]error{
 			"attempt = attempt": nil,
 			"created_at = created_at + interval '1 microsecond'":                  idempotency.ErrEntryChanged,
@@ -59,7 +60,7 @@ func TestResolveWhatHasChanged(t *testing.T) {
 				key, entry := abandoned(t, pool, opts)
 				forge(t, pool, opts, key, change)
 				before := rowOf(t, pool, opts, key)
-				require.ErrorIs(t, store.(idempotency.Resolver).Resolve(t.Context(), entry, resolution), want, "%s: %s", name, change)
+				require.ErrorIs(t, store.Resolve(t.Context(), entry, resolution), want, "%s: %s", name, change)
 				require.Equal(t, want == nil, before != rowOf(t, pool, opts, key), "%s: %s", name, change)
 			}
 		}
@@ -90,47 +91,42 @@ func TestResolveWhileItIsClaimed(t *testing.T) {
 	require.ErrorIs(t, <-resolved, idempotency.ErrInProgress)
 }
 
-// A transaction that has taken an abandoned operation over keeps Resolve away, and finds its record as it was.
-func TestResolveWhatATransactionRuns(t *testing.T) {
+// A transaction of a step that has locked the record keeps operators away. At read committed there is no such lock. An operator
+// who ends the operation there takes the claim from the step, whose row is rolled back.
+func TestResolveWhileAStepRuns(t *testing.T) {
 	t.Parallel()
-	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
-		t.Run(form, func(t *testing.T) {
+	for name, level := range map[string]pgx.TxIsoLevel{"read committed": "", "repeatable read": pgx.RepeatableRead} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, serverURL(t))
-			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
-			store := pgxstore.NewTx(pool, opts)
-			key, entry := abandoned(t, pool, opts)
-			request := attempt
-			request.TakeOver = true
-			record, claim, err := store.Begin(t.Context(), key, request)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = claim.Release(context.Background(), 0) }) // if the test fails, for the pool to close
-			require.Equal(t, 2, record.Attempt)
-			require.ErrorIs(t, store.Resolve(t.Context(), entry, happened), idempotency.ErrInProgress)
-			completed := entry // as nobody has seen it
-			completed.State = idempotency.StateCompleted
-			require.ErrorIs(t, store.Resolve(t.Context(), completed, happened), idempotency.ErrInProgress)
-			require.NoError(t, claim.Release(context.Background(), time.Hour))
-			require.NoError(t, store.Resolve(t.Context(), entry, happened))
-			requireReplay(t, store, key)
+			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
+			rows, store := newRows(t, pool, opts), pgxstore.New(pool, opts)
+			key, claim := begun(t, store)
+			_, err := inTx(claim, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), rows.insert, "row")
+				require.NoError(t, err)
+				entry, err := store.Inspect(t.Context(), key)
+				require.NoError(t, err)
+				require.Equal(t, idempotency.StateRunning, entry.State)
+				if level == "" {
+					forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
+					require.NoError(t, store.Resolve(t.Context(), entry, happened))
+					return nil
+				}
+				require.ErrorIs(t, store.Resolve(t.Context(), entry, happened), idempotency.ErrInProgress)
+				require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrInProgress)
+				return nil
+			})
+			if level == "" {
+				require.ErrorIs(t, err, idempotency.ErrClaimLost)
+				require.Zero(t, rows.written(t, "row"))
+				requireReplay(t, store, key)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, 1, rows.written(t, "row"))
+			}
 		})
 	}
-}
-
-// What an operator has decided binds transactions as it binds leases.
-func TestTransactionsBehindAResolution(t *testing.T) {
-	t.Parallel()
-	bothStores(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store idempotency.Store) {
-		resolver := store.(idempotency.Resolver)
-		key, entry := abandoned(t, pool, opts)
-		require.NoError(t, resolver.Resolve(t.Context(), entry, notHappened))
-		record, claim, err := store.Begin(t.Context(), key, attempt)
-		require.NoError(t, err)
-		require.Equal(t, 2, record.Attempt)
-		require.True(t, entry.Created.Equal(record.Created))
-		require.NoError(t, claim.Complete(context.Background(), answer, time.Hour))
-		requireReplay(t, store, key)
-	})
 }
 
 // Who reads the table sees the last resolution beside the steps.

@@ -26,7 +26,6 @@ func BenchmarkRows(b *testing.B) {
 		ways := map[string]func(int){
 			"unprotected": served(b, unprotected(pool)),
 			"by-hand":     served(b, byHand(b, pool)),
-			"NewTx":       served(b, protected(b, pool)),
 			"DoTx":        served(b, booked(b, pool, bookByPgx)),
 			"DoSQLTx":     served(b, booked(b, pool, bookBySQL)),
 			"DoInTx":      served(b, booked(b, pool, bookInTx(pool))),
@@ -86,7 +85,7 @@ func timed(clients, n int, step func(int)) []float64 {
 	return times
 }
 
-// booked is a handler behind a leased store.
+// booked is a handler behind a store.
 func booked(b *testing.B, pool *pgxpool.Pool, book func(r *http.Request) error) http.Handler {
 	middleware, err := idempotency.New(pgxstore.New(pool, newTable(b, pool, pgxstore.Options{})), idempotency.SingleUser,
 		idempotency.Options{})

@@ -96,11 +96,10 @@ func TestFaultyOptions(t *testing.T) {
 		FillFactor: 5,
 	}
 	_, _, leased := pgxstore.New(pool, faulty).Begin(ctx, keyOf("1"), attempt)
-	_, _, inTx := pgxstore.NewTx(pool, faulty).Begin(ctx, keyOf("1"), attempt)
 	_, made := idempotency.New(pgxstore.New(pool, faulty), idempotency.SingleUser, idempotency.Options{})
 	for what, err := range map[string]error{
 		"migrate": pgxstore.Migrate(ctx, pool, faulty), "check": pgxstore.NewTable(pool, faulty).Check(ctx),
-		"lease": leased, "transaction": inTx, "middleware": made,
+		"store": leased, "middleware": made,
 	} {
 		for _, fault := range []string{
 			"too long", "less than zero", "FillFactor is 5, not from 10 to 100", `no isolation level "SERIALIZABLE"`,
@@ -255,9 +254,9 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, store.Check(ctx))
 
 	days := newTable(t, pool, pgxstore.Options{PartitionDays: 1, SpareDays: 1})
-	require.NoError(t, pgxstore.NewTx(pool, days).Check(ctx))
+	require.NoError(t, pgxstore.New(pool, days).Check(ctx))
 	days.PartitionDays = 9
-	err := pgxstore.NewTx(pool, days).Check(ctx)
+	err := pgxstore.New(pool, days).Check(ctx)
 	require.ErrorContains(t, err, "only 3 partitions")
 	unready, ok := errors.AsType[*pgxstore.UnreadyTable](err)
 	require.True(t, ok)
@@ -275,7 +274,7 @@ func TestCheck(t *testing.T) {
 	days.PartitionDays = 1
 	require.ErrorContains(t, store.Check(ctx), "is unlogged: a crash empties it")
 	require.Len(t, settings(t, store), 1)
-	require.Len(t, settings(t, pgxstore.NewTx(pool, days)), 1, "one of the days")
+	require.Len(t, settings(t, pgxstore.New(pool, days)), 1, "one of the days")
 
 	unsafe := servertest.Postgres(t, "fsync=off", "synchronous_commit=off", "full_page_writes=off")
 	pool = newPool(t, unsafe.URL())
@@ -400,8 +399,8 @@ func TestCheckOfPrivileges(t *testing.T) {
 	store := pgxstore.New(own, opts)
 	execute(t, pool, `REVOKE EXECUTE ON FUNCTION "`+opts.Table+`_claim" FROM PUBLIC`)
 	on := ` ON table "` + opts.Table + `" FOR `
-	lacks := []string{"SELECT" + on + "the stores", "INSERT" + on + "the stores", "UPDATE" + on + "the stores",
-		"DELETE" + on + "TxStore and Maintain", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
+	lacks := []string{"SELECT" + on + "Store", "INSERT" + on + "Store", "UPDATE" + on + "Store",
+		"DELETE" + on + "Maintain", `EXECUTE ON function "` + opts.Table + `_claim" FOR Store`}
 	for len(lacks) > 0 {
 		require.Equal(t, lacks, missing(t, store, role))
 		grant, _, _ := strings.Cut(lacks[0], " FOR ")

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"embed"
 	"fmt"
-	"github.com/idempotency-go/idempotency"
 	"regexp"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
@@ -30,7 +30,7 @@ type statements map[string]string
 func (o Options) statements() statements {
 	all := make(statements)
 	for _, file := range []string{
-		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count", "lock", "read", "replace",
+		"claim", "complete", "extend", "release", "free", "restore", "confirm", "count",
 		"inspect", "list", "totals", "users", "forget", "resolve", "checkpoint", "checkpoints",
 		"enter_step", "keep_step", "settle_step", "place_step",
 	} {
@@ -39,14 +39,12 @@ func (o Options) statements() statements {
 	o.atPlace = true
 	all["enter_step_at"], all["keep_step_at"] = o.statement("enter_step"), o.statement("keep_step")
 	o.atPlace = false
-	all["record_first"], all["record_next"] = o.recordStatements()
 	return all
 }
 
 var (
 	digest = regexp.MustCompile(`\{digest (\S+)\}`)
 	after  = regexp.MustCompile(`\{after (\$\d+)\}`)
-	locked = regexp.MustCompile(`\{locked (\$\d+)\}`)
 	at     = regexp.MustCompile(`\{at (\$\d+)\}`)
 	idle   = regexp.MustCompile(`\{idle_timeout (\$\d+)\}`)
 )
@@ -56,7 +54,6 @@ func (o Options) expand(sql string) string {
 	sql = common.Replace(sql)
 	sql = digest.ReplaceAllString(sql, "encode(sha256(convert_to($1, 'UTF8')), 'hex')")
 	sql = after.ReplaceAllString(sql, "({now} + $1::bigint * interval '1 microsecond')")
-	sql = locked.ReplaceAllString(sql, lockedBy)
 	place := ""
 	if o.atPlace {
 		place = " AND r.ctid = $1::text::tid"
@@ -96,18 +93,6 @@ func literal(s string) string {
 		quoted = " E" + strings.ReplaceAll(quoted, `\`, `\\`)
 	}
 	return quoted
-}
-
-// vacant is the creation of a record that replaces a former one, if it is gone: a divided table has no primary
-// key to tell.
-const vacant = "CASE WHEN NOT EXISTS (SELECT FROM {records} WHERE digest = $1::bytea{in_reach}) THEN $15::timestamptz END"
-
-// recordStatements returns how a transaction records a new operation, and the next attempt at one: its number and when
-// the operation began are parameters then.
-func (o Options) recordStatements() (first, next string) {
-	sql := o.statement("record")
-	return strings.NewReplacer("{attempt}", "1", "{created}", "now()").Replace(sql),
-		strings.NewReplacer("{attempt}", "$14::integer", "{created}", o.expand(vacant)).Replace(sql)
 }
 
 // kind returns what pg_class.relkind says of the table.
@@ -180,11 +165,6 @@ const readable = `(octet_length(r.digest) = 32 AND octet_length(r.fingerprint) =
 const madeForKey = `((r.user_id, r.endpoint, r.key) = ($4::text, $5::text, $6::text)
             OR ({digest r.user_id}, {digest r.endpoint}, {digest r.key}) = ($4::text, $5::text, $6::text)
             OR (r.user_id, r.endpoint, r.key) = ({digest $4::text}, {digest $5::text}, {digest $6::text}))`
-
-// lockedBy says whether a session has the advisory lock of the key with a number. The view has a number in two halves.
-const lockedBy = `EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-        AND l.classid = ($1::bigint >> 32 & 4294967295)::oid AND l.objid = ($1::bigint & 4294967295)::oid)`
 
 // idleTimeout makes the server end the transaction after so many milliseconds without a statement, unless the session does so
 // earlier. To change a setting costs the server as much as a small statement.

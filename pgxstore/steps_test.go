@@ -4,165 +4,21 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/servertest"
 	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/step"
 )
-
-// mustBeside returns transactions in a pool with steps in another one.
-func mustBeside(t testing.TB, pool, steps *pgxpool.Pool, opts pgxstore.Options) idempotency.Store {
-	t.Helper()
-	store, err := step.Beside(pgxstore.NewTx(pool, opts), pgxstore.New(steps, opts))
-	require.NoError(t, err)
-	return store
-}
-
-func TestStepsBesideTransactionsConform(t *testing.T) {
-	t.Parallel()
-	pool, steps := newPool(t, serverURL(t)), newPool(t, serverURL(t))
-	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 3})
-	store := mustBeside(t, pool, steps, opts)
-	newStore := func(*testing.T) idempotency.Store { return store }
-	idempotencytest.Run(t, newStore)
-	idempotencytest.RunSteps(t, newStore)
-	idempotencytest.RunInspector(t, newStore)
-
-	effects := pgx.Identifier{opts.Table + " effects"}.Sanitize()
-	execute(t, pool, "CREATE TABLE "+effects+" (name text NOT NULL)")
-	effect := func(ctx context.Context, name string) error {
-		return actByPgx(ctx, "INSERT INTO "+effects+" VALUES ($1)", name)
-	}
-	count := func(ctx context.Context, name string) (n int, err error) {
-		err = steps.QueryRow(ctx, "SELECT count(*) FROM "+effects+" WHERE name = $1", name).Scan(&n)
-		return n, err
-	}
-	idempotencytest.RunTx(t, newStore, effect, count)
-}
-
-// order is a service that charges a card and ships a parcel elsewhere, and writes rows.
-type order struct {
-	ledger           ledger
-	charged, shipped atomic.Int32
-	failures         atomic.Int32 // how many attempts are to fail behind the rows
-}
-
-func (o *order) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	charge, err := step.Do(r.Context(), "charge", func(context.Context) (int32, error) { return o.charged.Add(1), nil })
-	if err == nil {
-		_, err = step.Do(r.Context(), "ship", func(context.Context) (int32, error) { return o.shipped.Add(1), nil })
-	}
-	if err == nil {
-		err = actByPgx(r.Context(), o.ledger.insert(), r.Header.Get("Idempotency-Key"))
-	}
-	if err != nil || o.failures.Add(-1) >= 0 {
-		http.Error(w, fmt.Sprint("try again: ", err), http.StatusInternalServerError)
-		return
-	}
-	w.WriteHeader(http.StatusCreated)
-	_, _ = fmt.Fprint(w, charge)
-}
-
-// The transaction is rolled back, by the handler or by a commit that fails, and the retry goes on behind the steps. The
-// rows are there once.
-func TestStepsOutliveARollback(t *testing.T) {
-	t.Parallel()
-	direct := newPool(t, serverURL(t))
-	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
-		for name, fail := range map[string]func(*order, *servertest.Proxy){
-			"handler": func(o *order, _ *servertest.Proxy) { o.failures.Store(2) },
-			"commit": func(_ *order, p *servertest.Proxy) {
-				p.Inject(servertest.Rule{Fault: servertest.LoseRequest, Pattern: "idempotency: record", Times: 2})
-			},
-		} {
-			t.Run(form+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				pool, proxy := newProxiedPool(t, unprepared)
-				opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
-				o := &order{ledger: newLedger(t, direct, opts)}
-				store := mustBeside(t, pool, direct, opts)
-				server := httptest.NewServer(newMiddleware(t, store, idempotency.Options{}, o.ServeHTTP))
-				t.Cleanup(server.Close)
-				key := uuid.NewString()
-				ask := func() int {
-					r, err := http.NewRequest(http.MethodPost, server.URL+"/payments", nil)
-					require.NoError(t, err)
-					r.Header.Set("Idempotency-Key", key)
-					resp, err := server.Client().Do(r)
-					require.NoError(t, err)
-					require.NoError(t, resp.Body.Close())
-					return resp.StatusCode
-				}
-				fail(o, proxy)
-				for range 2 {
-					require.GreaterOrEqual(t, ask(), http.StatusInternalServerError)
-					require.Zero(t, o.ledger.effects(t, keyOf(key)))
-				}
-				for range 2 { // the second answer is a replay
-					require.Equal(t, http.StatusCreated, ask())
-					require.Equal(t, 1, o.ledger.effects(t, keyOf(key)))
-				}
-				require.EqualValues(t, 1, o.charged.Load())
-				require.EqualValues(t, 1, o.shipped.Load())
-				steps := one[int](t, direct, "SELECT count(*) FROM "+tableName(opts)+
-					" WHERE key = $1 AND status IS NULL AND expires_at > now() + interval '1 minute'", key)
-				require.Zero(t, steps, "they are removed with the completion")
-			})
-		}
-	}
-}
-
-// Steps whose transaction was rolled back can be forgotten at once, although their record has a lease.
-func TestForgetStepsOfARollback(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, serverURL(t))
-	store := mustBeside(t, pool, newPool(t, serverURL(t)), newTable(t, pool, pgxstore.Options{}))
-	for range 5 { // the first time prepares the statements
-		key, own := begun(t, store)
-		requireStep(t, own.(idempotency.Checkpointer), "charge", "1")
-		require.NoError(t, own.Release(t.Context(), time.Hour))
-		entry, err := store.(idempotency.Inspector).Inspect(t.Context(), key)
-		require.NoError(t, err)
-		require.NoError(t, store.(idempotency.Inspector).Forget(t.Context(), entry))
-		_, err = store.(idempotency.Inspector).Inspect(t.Context(), key)
-		require.ErrorIs(t, err, idempotency.ErrNoRecord)
-	}
-}
-
-// A step beside a transaction does not wait for ever for a connection that the transactions have.
-func TestStepsOnThePoolOfTransactions(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, serverURL(t), alone)
-	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
-	h := newMiddleware(t, mustBeside(t, pool, pool, opts), idempotency.Options{StoreTimeout: time.Second},
-		func(w http.ResponseWriter, r *http.Request) {
-			began := time.Now()
-			_, err := step.Do(r.Context(), "charge", func(context.Context) (int, error) {
-				assert.Fail(t, "the step has run")
-				return 1, nil
-			})
-			assert.ErrorIs(t, err, idempotency.ErrStoreBusy)
-			assert.Less(t, time.Since(began), 10*time.Second)
-			http.Error(w, "busy", http.StatusServiceUnavailable)
-		})
-	require.Equal(t, http.StatusServiceUnavailable, post(h, "1").Code)
-	require.Equal(t, 1, one[int](t, pool, "SELECT 1"), "the connection is free")
-}
 
 // Handlers that hold all connections of the pool keep the results of their steps even so.
 func TestStepsOnAnEmptyPool(t *testing.T) {
@@ -432,40 +288,4 @@ func TestStepWaitsForStandby(t *testing.T) {
 	}
 	c.standby.Resume()
 	requireStep(t, claim, "charge", "1")
-}
-
-// An attempt whose session has died stores no step, and takes none away from its successor.
-func TestStepsOfADeadSession(t *testing.T) {
-	t.Parallel()
-	pool, direct := newPool(t, serverURL(t)), newPool(t, serverURL(t))
-	opts := newTable(t, direct, pgxstore.Options{})
-	store := mustBeside(t, pool, newPool(t, serverURL(t)), opts)
-	var attempts, effects atomic.Int64
-	died, inStep, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	charge := func(context.Context) (int64, error) { return effects.Add(1), nil }
-	h := newMiddleware(t, store, idempotency.Options{}, func(w http.ResponseWriter, r *http.Request) {
-		if attempts.Add(1) == 1 {
-			tx, _ := pgxstore.Tx(r.Context())
-			execute(t, direct, "SELECT pg_terminate_backend($1, 10000)", pidOf(t, r.Context(), tx))
-			close(died)
-			<-inStep
-			_, err := step.Do(context.WithoutCancel(r.Context()), "charge", charge)
-			assert.ErrorIs(t, err, idempotency.ErrClaimLost)
-			close(over)
-			return
-		}
-		n, err := step.Do(r.Context(), "charge", func(ctx context.Context) (int64, error) {
-			close(inStep)
-			<-over
-			return charge(ctx)
-		})
-		assert.NoError(t, err)
-		assert.EqualValues(t, 1, n)
-		w.WriteHeader(http.StatusCreated)
-	})
-	first := make(chan int)
-	go func() { first <- post(h, "1").Code }()
-	<-died
-	require.Equal(t, http.StatusCreated, post(h, "1").Code)
-	require.NotEqual(t, http.StatusCreated, <-first)
 }

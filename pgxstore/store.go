@@ -15,9 +15,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Store keeps records in PostgreSQL, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds
-// as long as its owner lives. One statement decides each step, by the clock of the server. It is safe for concurrent
-// use.
+// Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. It is safe for concurrent use.
 //
 // The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
 //
@@ -146,9 +144,6 @@ func (c *claim) scan(from pgx.Row) (*row, error) {
 	*held = own
 	return held, nil
 }
-
-// Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
-func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 // Extend implements [idempotency.Claim]. While a transaction of a step has locked the record, Extend sends nothing: nobody can
 // claim the key, and a renewal would wait for the lock.

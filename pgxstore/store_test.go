@@ -53,43 +53,37 @@ func TestColumnsForAudits(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, serverURL(t))
 	opts := newTable(t, pool, pgxstore.Options{CountReplays: true})
-	for name, store := range map[string]idempotency.Store{
-		"lease":       pgxstore.New(pool, opts),
-		"transaction": pgxstore.NewTx(pool, opts),
-	} {
-		t.Run(name, func(t *testing.T) {
-			key := completed(t, store)
-			for range 2 {
-				record, claim, err := store.Begin(ctx, key, attempt)
-				require.NoError(t, err)
-				require.Nil(t, claim)
-				require.Equal(t, answer, *record.Response)
-			}
-			reuse := attempt
-			reuse.Fingerprint[0]++
-			_, _, err := store.Begin(ctx, key, reuse) // is refused, not answered
-			require.NoError(t, err)
-			rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
-				substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
-				created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
-				FROM `+tableName(opts)+` WHERE key = $1`, key.ID)
-			require.NoError(t, err)
-			got, err := pgx.CollectOneRow(rows, pgx.RowToMap)
-			require.NoError(t, err)
-			require.Equal(t, map[string]any{
-				"user_id": "user 42", "endpoint": "POST /payments", "key": key.ID, "attempt": int32(1),
-				"status": int32(201), "header": "Content-Type: application/json\n", "body": answer.Body,
-				"media_type": "application/json",
-				"ordered":    true, "kept": true, "replays": int64(2),
-			}, got)
-
-			omitted, claim := begun(t, store)
-			require.NoError(t, claim.Complete(ctx, idempotency.Response{Status: 200, Omitted: true}, time.Hour))
-			_, _, err = store.Begin(ctx, omitted, attempt) // has no response to replay
-			require.NoError(t, err)
-			require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
-		})
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	for range 2 {
+		record, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.Nil(t, claim)
+		require.Equal(t, answer, *record.Response)
 	}
+	reuse := attempt
+	reuse.Fingerprint[0]++
+	_, _, err := store.Begin(ctx, key, reuse) // is refused, not answered
+	require.NoError(t, err)
+	rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
+		substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
+		created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
+		FROM `+tableName(opts)+` WHERE key = $1`, key.ID)
+	require.NoError(t, err)
+	got, err := pgx.CollectOneRow(rows, pgx.RowToMap)
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{
+		"user_id": "user 42", "endpoint": "POST /payments", "key": key.ID, "attempt": int32(1),
+		"status": int32(201), "header": "Content-Type: application/json\n", "body": answer.Body,
+		"media_type": "application/json",
+		"ordered":    true, "kept": true, "replays": int64(2),
+	}, got)
+
+	omitted, claim := begun(t, store)
+	require.NoError(t, claim.Complete(ctx, idempotency.Response{Status: 200, Omitted: true}, time.Hour))
+	_, _, err = store.Begin(ctx, omitted, attempt) // has no response to replay
+	require.NoError(t, err)
+	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
 }
 
 // The README shows how SQL computes the ID of an operation.
@@ -133,17 +127,14 @@ func TestRecordsThatCannotBeRead(t *testing.T) {
 		"trailer":     `trailer = E'A: \u00e9\n'`,
 		"fingerprint": `fingerprint = 'short'`,
 	} {
-		for kind, store := range map[string]idempotency.Store{
-			"lease": pgxstore.New(pool, opts), "transaction": pgxstore.NewTx(pool, opts),
-		} {
-			t.Run(name+"/"+kind, func(t *testing.T) {
-				key := completed(t, store)
-				execute(t, pool, "UPDATE "+tableName(opts)+" SET "+damage+" WHERE key = $1", key.ID)
-				_, claim, err := store.Begin(ctx, key, attempt)
-				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Nil(t, claim)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			store := pgxstore.New(pool, opts)
+			key := completed(t, store)
+			execute(t, pool, "UPDATE "+tableName(opts)+" SET "+damage+" WHERE key = $1", key.ID)
+			_, claim, err := store.Begin(ctx, key, attempt)
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			require.Nil(t, claim)
+		})
 	}
 }
 
@@ -154,21 +145,16 @@ func TestTableThatCannotBeRead(t *testing.T) {
 	defer cancel()
 	direct := newPool(t, serverURL(t))
 	pool, proxy := newProxiedPool(t, alone)
-	for name, newStore := range map[string]func(pgxstore.Options) idempotency.Store{
-		"lease":       func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) },
-		"transaction": func(o pgxstore.Options) idempotency.Store { return pgxstore.NewTx(pool, o) },
-	} {
-		opts := newTable(t, direct, pgxstore.Options{})
-		key := completed(t, pgxstore.New(direct, opts))
-		execute(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
-		before := proxy.Flights()
-		_, claim, err := newStore(opts).Begin(ctx, key, attempt)
-		require.ErrorContains(t, err, "attempt", name)
-		if claim != nil { // nobody could read whether it was granted
-			require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
-		}
-		require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
+	opts := newTable(t, direct, pgxstore.Options{})
+	key := completed(t, pgxstore.New(direct, opts))
+	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
+	before := proxy.Flights()
+	_, claim, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
+	require.ErrorContains(t, err, "attempt")
+	if claim != nil { // nobody could read whether it was granted
+		require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
 	}
+	require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
 }
 
 // A record that cannot be made because of an index of somebody else's is an error at once, not tried for ever.
@@ -203,10 +189,9 @@ func TestLeaseThatHasLapsed(t *testing.T) {
 	store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
 	lapsed := attempt
 	lapsed.Lease = 0
-	record, claim, err := store.Begin(context.Background(), keyOf("1"), lapsed)
+	_, claim, err := store.Begin(context.Background(), keyOf("1"), lapsed)
 	require.NoError(t, err)
 	require.NotNil(t, claim)
-	require.False(t, record.NoLease)
 }
 
 // A new operation by the key of one that has expired begins to count anew.
@@ -280,24 +265,20 @@ func TestReplayWritesNothing(t *testing.T) {
 	ctx := context.Background()
 	pool := newPool(t, servertest.Postgres(t, "autovacuum=off").URL())
 	opts := newTable(t, pool, pgxstore.Options{})
-	for name, store := range map[string]idempotency.Store{
-		"lease":       pgxstore.New(pool, opts),
-		"transaction": pgxstore.NewTx(pool, opts),
-	} {
-		key := completed(t, store)
-		replay := func() (written int64) {
-			before := walPosition(t, pool)
-			for range 50 {
-				record, _, err := store.Begin(ctx, key, attempt)
-				require.NoError(t, err)
-				require.NotNil(t, record.Response)
-			}
-			return walPosition(t, pool) - before
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	replay := func() (written int64) {
+		before := walPosition(t, pool)
+		for range 50 {
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
 		}
-		// The server writes a few bytes of its own now and then.
-		least := min(replay(), replay(), replay())
-		require.Zero(t, least, "bytes of WAL for 50 replays by the store of a %s", name)
+		return walPosition(t, pool) - before
 	}
+	// The server writes a few bytes of its own now and then.
+	least := min(replay(), replay(), replay())
+	require.Zero(t, least, "bytes of WAL for 50 replays")
 }
 
 // Completion finds room in the page and touches no index, so it leaves nothing behind for a vacuum of the indexes.

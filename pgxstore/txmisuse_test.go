@@ -56,14 +56,27 @@ func TestStepsThatEndTheirTransaction(t *testing.T) {
 		"COMMIT":                 {sqlText("COMMIT"), is(step.ErrResult), true, false},
 		"COMMIT; BEGIN":          {sqlText("COMMIT; BEGIN"), is(step.ErrResult), true, false},
 		"COMMIT AND CHAIN":       {sqlText("COMMIT AND CHAIN"), is(step.ErrResult), true, false},
-		"COMMIT, then error":     {and(sqlText("COMMIT"), fails), is(step.ErrResult), true, true},
-		"COMMIT, then Rollback":  {and(and(sqlText("COMMIT"), rollsBack), fails), is(step.ErrResult), true, true},
-		"COMMIT; BEGIN, failure": {sqlText("COMMIT; BEGIN", "SELECT 1/0"), is(step.ErrResult), true, true},
+		"COMMIT, then error":     {and(sqlText("COMMIT"), fails), is(step.ErrResult), true, false},
+		"COMMIT, then Rollback":  {and(and(sqlText("COMMIT"), rollsBack), fails), is(step.ErrResult), true, false},
+		"COMMIT; BEGIN, failure": {sqlText("COMMIT; BEGIN", "SELECT 1/0"), is(step.ErrResult), true, false},
 		"COMMIT, then panic": {
-			and(sqlText("COMMIT"), func(context.Context, stepTx) error { panic(http.ErrAbortHandler) }), nil, true, true,
+			and(sqlText("COMMIT"), func(context.Context, stepTx) error { panic(http.ErrAbortHandler) }), nil, true, false,
 		},
 		"panic":         {func(context.Context, stepTx) error { panic(http.ErrAbortHandler) }, nil, false, false},
-		"ignored error": {func(ctx context.Context, tx stepTx) error { _ = tx.exec(ctx, "nonsense"); return nil }, is(step.ErrMisuse), false, true},
+		"ignored error": {func(ctx context.Context, tx stepTx) error { _ = tx.exec(ctx, "nonsense"); return nil }, is(step.ErrMisuse), false, false},
+		"COMMIT; BEGIN, ignored error": {
+			func(ctx context.Context, tx stepTx) error {
+				_ = sqlText("COMMIT; BEGIN", "nonsense")(ctx, tx)
+				return nil
+			},
+			is(step.ErrResult), true, false,
+		},
+		"error in a savepoint": {
+			func(ctx context.Context, tx stepTx) error {
+				return errors.Join(sqlText("SAVEPOINT a", "nonsense")(ctx, tx), errOfStep)
+			}, is(errOfStep), false, false,
+		},
+		"error of the database": {sqlText("SELECT 1/0"), hasState("22012"), false, false},
 		"deferred constraint": {
 			sqlText("CREATE TEMP TABLE twice (i int UNIQUE DEFERRABLE INITIALLY DEFERRED) ON COMMIT DROP", "INSERT INTO twice VALUES (1), (1)"),
 			hasState("23505"), false, false,

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/step"
@@ -134,18 +133,12 @@ func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
 	return stored, nil
 }
 
-// rolledBack is what pg_xact_status says of a transaction that was rolled back. Any other status may be that of rows that are
-// permanent, or will be: PREPARE TRANSACTION leaves the transaction in progress, for example.
-const rolledBack = "aborted"
-
-// mayBePermanent reports whether a transaction of the handler that has ended may have been committed.
-func (c *claim) mayBePermanent(ctx context.Context, xid string) bool {
-	var status pgtype.Text
-	err := c.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", xid).Scan(&status)
-	})
-	return err != nil || status.String != rolledBack
-}
+// What pg_xact_status says of a transaction. Rows are permanent, or will be, unless it was rolled back: PREPARE TRANSACTION leaves
+// a transaction in progress, for example.
+const (
+	rolledBack = "aborted"
+	inProgress = "in progress"
+)
 
 // enterTx calls enter, which sends enter_step and returns whether the transaction locks the record. Renewals rest then: they would
 // wait for the lock, and nobody else can claim the key. No renewal comes between the snapshot of the transaction and its lock.

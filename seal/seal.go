@@ -63,9 +63,8 @@ type Options struct {
 //
 // The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
 // [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
-// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. But a claim
-// without a lease is rolled back, and the error is [idempotency.ErrRolledBack]. The errors of a checkpoint are the
-// same, and roll nothing back.
+// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. The errors of
+// a checkpoint are the same.
 //
 // A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
 // methods, such as Check, on the inner store. A Store is safe for concurrent use.
@@ -99,7 +98,7 @@ func New(inner idempotency.Store, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// Unwrap returns the inner store, which says whether the claims are transactions: see [idempotency.Transactional].
+// Unwrap returns the inner store.
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
 // Immediate implements [idempotency.Immediate]. A [Cipher] may wait, and the inner store.
@@ -131,7 +130,7 @@ func (s *Store) Begin(
 		return record, nil, err
 	}
 	own := &sealedSteps{sealedClaim{
-		Claim: claim, store: s, key: s.keys[0], noLease: record.NoLease, request: fp,
+		Claim: claim, store: s, key: s.keys[0], request: fp,
 		to: binding{digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint},
 	}}
 	record.Fingerprint = fp
@@ -143,7 +142,7 @@ func (s *Store) Begin(
 
 // idle reports whether nobody runs the operation, and nobody has completed it.
 func idle(record *idempotency.Record) bool {
-	return record.Response == nil && record.LeaseLeft <= 0 && !record.NoLease
+	return record.Response == nil && record.LeaseLeft <= 0
 }
 
 // same reports whether stored is the fingerprint fp of a request, under any key.
@@ -209,19 +208,16 @@ type sealedClaim struct {
 	idempotency.Claim
 	store   *Store
 	key     *sealer // nil: nothing is sealed
-	noLease bool
 	request idempotency.Fingerprint
 	to      binding // but for the status
-	given   bool    // an answer has gone to the inner store
 }
 
 // Complete implements [idempotency.Claim].
 func (c *sealedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	sealed, err := c.key.sealAnswer(ctx, c.request, resp, c.to)
 	if err != nil {
-		return c.fail(ctx, err)
+		return err
 	}
-	c.given = true
 	return c.Claim.Complete(ctx, sealed, ttl)
 }
 
@@ -236,23 +232,6 @@ func (k *sealer) sealAnswer(
 	to.status = resp.Status
 	body, err := k.seal(ctx, secret(fp, resp), k.bind(&to))
 	return idempotency.Response{Status: resp.Status, Header: k.mark, Body: body}, err
-}
-
-// rollbackTimeout bounds a rollback that takes place after the time for Complete may have passed.
-const rollbackTimeout = 5 * time.Second
-
-// fail returns the error of a Complete that has not reached the inner store. It ends a claim without a lease, unless an
-// earlier Complete has: of such a claim nobody calls Release after a Complete.
-func (c *sealedClaim) fail(ctx context.Context, err error) error {
-	if !c.noLease || c.given {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	if failed := c.Release(ctx, 0); failed != nil {
-		err = fmt.Errorf("%w; %w", err, failed)
-	}
-	return fmt.Errorf("%w: %w", idempotency.ErrRolledBack, err)
 }
 
 // secret returns what is sealed: the fingerprint of the request, and behind it the stored form of the response. It has

@@ -518,61 +518,6 @@ func TestCipherKeepsItsMemory(t *testing.T) {
 	require.Equal(t, copied, kept)
 }
 
-// A claim without a lease ends when its answer cannot be encrypted: nobody else would end it.
-func TestTransactionWhoseAnswerCannotBeEncrypted(t *testing.T) {
-	t.Parallel()
-	inner := testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
-	ended := errors.New("the context has ended")
-	inner.OnRelease = func(ctx context.Context, _ int64, step func() error) error {
-		if ctx.Err() != nil {
-			return ended
-		}
-		return step()
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	down := testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{OnEncrypt: unavailable}))
-	claim := testservice.MustClaim(t, down, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-	for range 2 {
-		err := claim.Complete(ctx, testservice.BodyOf(1), time.Hour)
-		require.ErrorIs(t, err, idempotency.ErrRolledBack)
-		require.ErrorIs(t, err, errKeyService)
-		require.NotErrorIs(t, err, ended)
-	}
-	require.Zero(t, inner.Completes.Load())
-	testservice.MustClaim(t, down, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-
-	svc := testservice.Setup{Store: down}.Guard(t, testservice.Echo)
-	testservice.RequireProblem(t, svc.Call("key", "body"), http.StatusServiceUnavailable, "rolled-back")
-	up := testservice.Setup{Store: testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{}))}.Guard(t, testservice.Echo)
-	require.Equal(t, http.StatusCreated, up.Call("key", "body").Status)
-	require.EqualValues(t, 1, up.Runs.Load())
-}
-
-// What became of an answer that the inner store was given is for that store to say, also when the same answer cannot be
-// encrypted once more.
-func TestRepetitionThatCannotBeEncrypted(t *testing.T) {
-	t.Parallel()
-	inner := testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
-	inner.OnComplete = func(_ context.Context, _ int64, step func() error) error {
-		return errors.Join(step(), testservice.ErrDown)
-	}
-	up := true
-	store := testservice.MustSeal(t, inner, testservice.SealingWith(testservice.KeyService{OnEncrypt: func(_ context.Context, plain []byte) ([]byte, error) {
-		if !up {
-			return nil, errKeyService
-		}
-		return bytes.Clone(plain), nil
-	}}))
-	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
-	require.ErrorIs(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour), testservice.ErrDown)
-	up = false
-	err := claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour)
-	require.ErrorIs(t, err, errKeyService)
-	require.NotErrorIs(t, err, idempotency.ErrRolledBack)
-	require.Zero(t, inner.Releases.Load())
-}
-
 // Whatever else a store can do shows through the seal.
 func TestSealPassesOn(t *testing.T) {
 	t.Parallel()
@@ -585,8 +530,6 @@ func TestSealPassesOn(t *testing.T) {
 	} {
 		require.Equal(t, want, store.Immediate())
 	}
-	testservice.RequireTransactional(t, testservice.MustSeal(t, testservice.NewSpyStore(), testservice.Sealing("1")), false)
-	testservice.RequireTransactional(t, testservice.MustSeal(t, testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}, testservice.Sealing("1")), true)
 
 	// A claim that may have been granted is the inner store's.
 	inner := testservice.NewSpyStore()

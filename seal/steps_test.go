@@ -342,25 +342,6 @@ func TestStepThatCannotBeDecrypted(t *testing.T) {
 	require.Equal(t, 1, charges)
 }
 
-// Steps beside a transaction outlive the change of a key, if each of the two stores is sealed.
-func TestSealedStepsBesideATransaction(t *testing.T) {
-	t.Parallel()
-	tx := testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}
-	leased := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	for i, opts := range []seal.Options{testservice.Sealing("1"), testservice.Sealing("2", "1")} {
-		store, err := step.Beside(testservice.MustSeal(t, tx, opts), testservice.MustSeal(t, leased, opts))
-		require.NoError(t, err)
-		own := stepsOf(t, store, testservice.NumberedKey(1))
-		if i > 0 {
-			all, err := own.Checkpoints(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, map[string][]byte{"charge": []byte("1")}, all)
-		}
-		mustStore(t, own, "charge", "1")
-		require.NoError(t, own.Release(t.Context(), 0))
-	}
-}
-
 // A result that cannot be encrypted is not stored, neither sealed nor in the clear.
 func TestStepThatCannotBeEncrypted(t *testing.T) {
 	t.Parallel()

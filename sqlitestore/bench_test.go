@@ -51,55 +51,31 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstTx runs first executions of handlers that insert a row in their transactions.
-func BenchmarkFirstTx(b *testing.B) {
+// BenchmarkRows runs first executions of handlers that insert a row in a step.
+func BenchmarkRows(b *testing.B) {
 	for _, disk := range disks {
 		for _, workers := range []int{1, 16, 64} {
 			b.Run(fmt.Sprintf("%s/workers=%d", disk.name, workers), func(b *testing.B) {
-				store, _ := openOrders(b, disk.opts)
-				delay(b, store, disk.delay)
+				s := openShop(b, disk.opts)
+				delay(b, s.store, disk.delay)
 				measure(b, workers, func(int) {
-					if err := ordering(store, func() {}, func() {}); err != nil {
+					err := run(s.store, uuid.NewString(), func(ctx context.Context) error {
+						_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (int64, error) {
+							result, err := tx.Exec("INSERT INTO orders (item) VALUES (?)", "tea")
+							if err != nil {
+								return 0, err
+							}
+							return result.LastInsertId()
+						})
+						return err
+					})
+					if err != nil {
 						b.Error(err)
 					}
 				})
 			})
 		}
 	}
-}
-
-// BenchmarkOrder compares handlers that call another system, which takes 10 ms, before they use their transaction and
-// after it.
-func BenchmarkOrder(b *testing.B) {
-	call := func() { time.Sleep(10 * time.Millisecond) }
-	for name, calls := range map[string][2]func(){"last": {call, func() {}}, "first": {func() {}, call}} {
-		b.Run("transaction="+name, func(b *testing.B) {
-			store, _ := openOrders(b, sqlitestore.Options{})
-			measure(b, 16, func(int) {
-				if err := ordering(store, calls[0], calls[1]); err != nil {
-					b.Error(err)
-				}
-			})
-		})
-	}
-}
-
-// ordering executes an operation with an effect.
-func ordering(store *sqlitestore.TxStore, before, after func()) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // as each request has
-	defer cancel()
-	_, claim, err := store.Begin(ctx, keyOf(uuid.NewString()), request)
-	if err != nil {
-		return err
-	}
-	ctx = claim.Context(ctx)
-	before()
-	tx, _ := sqlitestore.Tx(ctx)
-	if _, err := tx.ExecContext(ctx, "INSERT INTO orders (item) VALUES (?)", "tea"); err != nil {
-		return err
-	}
-	after()
-	return claim.Complete(ctx, answer, time.Hour)
 }
 
 // delay has commits take longer, and reports how long the disk takes.
@@ -221,16 +197,11 @@ func spent(do func()) time.Duration {
 // driver, in pairs of rounds.
 func BenchmarkReplay(b *testing.B) {
 	normal := sqlitestore.Options{Synchronous: sqlitestore.Normal}
-	for kind, newStore := range map[string]func(path string) idempotency.Store{
-		"leased":        func(path string) idempotency.Store { return open(b, path, normal) },
-		"transactional": func(path string) idempotency.Store { return openTx(b, path, normal) },
-	} {
-		for _, workers := range []int{1, 16} {
-			b.Run(kind+"/workers="+strconv.Itoa(workers), func(b *testing.B) {
-				path := filepath.Join(b.TempDir(), "a.db")
-				compareReplays(b, workers, path, newStore(path))
-			})
-		}
+	for _, workers := range []int{1, 16} {
+		b.Run("workers="+strconv.Itoa(workers), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "a.db")
+			compareReplays(b, workers, path, open(b, path, normal))
+		})
 	}
 }
 

@@ -31,18 +31,10 @@ func isBusy(err error) bool { return hasCode(err, sqlite3.SQLITE_BUSY, sqlite3.S
 // isFull reports whether there is no room for what was to be written: on the disk, or in a row.
 func isFull(err error) bool { return hasCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG) }
 
-// mayPass reports whether a statement has failed for a reason that is neither in it nor in the data.
-func mayPass(err error) bool {
-	return isBusy(err) || hasCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM,
-		sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_ABORT, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
-		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
-		sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_INTERNAL)
-}
-
-// violatesForeignKey reports whether a commit was refused because a key refers to nothing.
-func violatesForeignKey(err error) bool {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && e.Code() == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
+// rollsBack reports whether SQLite may have rolled back the transaction because of err (https://sqlite.org/lang_transaction.html,
+// section 2.6).
+func rollsBack(err error) bool {
+	return hasCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_INTERRUPT)
 }
 
 // failure returns the error of a step.

@@ -14,24 +14,22 @@ func (o Options) At(now func() time.Time) Options {
 
 // OnCommit has SQLite call a function in front of each commit that writes something. Other than zero, what it returns
 // makes the commit fail.
-func (f *file) OnCommit(do func() int32) error {
-	hook := do
-	if guard := f.writer.guard; guard != nil {
-		hook = func() int32 {
-			if refusal := guard.onCommit(); refusal != 0 || do == nil {
-				return refusal
-			}
-			return do()
+func (s *Store) OnCommit(do func() int32) error {
+	guard := s.writer.guard
+	hook := func() int32 {
+		if refusal := guard.onCommit(); refusal != 0 || do == nil {
+			return refusal
 		}
+		return do()
 	}
-	return f.writer.conn.Raw(func(conn any) error {
+	return s.writer.conn.Raw(func(conn any) error {
 		conn.(sqlite.HookRegisterer).RegisterCommitHook(hook)
 		return nil
 	})
 }
 
 // Execute runs a statement on the connection that writes. No step may run at the same time.
-func (f *file) Execute(sql string) error {
-	_, err := f.writer.conn.ExecContext(untouched, sql)
+func (s *Store) Execute(sql string) error {
+	_, err := s.writer.conn.ExecContext(untouched, sql)
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,39 +17,6 @@ import (
 
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
-
-// file is a database that is open: what both kinds of stores have in common.
-type file struct {
-	path             string
-	opts             Options
-	writing, reading *sql.DB
-	writer           *writer
-	readers          *readers
-	lister           *readers // one, so that a listing keeps none of the others
-	running          running  // there are none in a Store
-
-	closing sync.Once
-	closed  chan struct{}
-	failed  error // of Close
-}
-
-// openFile opens the file at path, and makes what is missing. It lends the connection that writes to handlers if lends
-// is true.
-func openFile(ctx context.Context, path string, opts Options, lends bool) (*file, error) {
-	if err := opts.validate(); err != nil {
-		return nil, err
-	}
-	path, err := create(path)
-	if err != nil {
-		return nil, fmt.Errorf("sqlitestore: %w", err)
-	}
-	f := &file{path: path, opts: opts, closed: make(chan struct{}), running: running{keys: make(map[string]int)}}
-	if err := f.open(ctx, lends); err != nil {
-		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, f.disconnect()))
-	}
-	go f.writer.run()
-	return f, nil
-}
 
 // create makes the file if there is none, and returns its full path. It never opens one that exists: to close that
 // would end the locks that another store of this process has on it (POSIX).
@@ -80,28 +46,25 @@ func create(path string) (string, error) {
 // creating keeps another Open of the process from the file until the one that has made it has closed it.
 var creating sync.Mutex
 
-func (f *file) open(ctx context.Context, lends bool) (err error) {
-	var parameters url.Values
-	if lends {
-		parameters, _ = f.opts.parameters() // valid
-	}
-	synchronous := "synchronous(" + f.opts.Synchronous.String() + ")"
-	if f.writing, err = sql.Open("sqlite", source(f.path, parameters, synchronous)); err != nil {
+func (s *Store) open(ctx context.Context) (err error) {
+	parameters, _ := s.opts.parameters() // valid
+	synchronous := "synchronous(" + s.opts.Synchronous.String() + ")"
+	if s.writing, err = sql.Open("sqlite", source(s.path, parameters, synchronous)); err != nil {
 		return err
 	}
-	if err := patiently(ctx, func() error { return makeTable(ctx, f.writing) }); err != nil {
+	if err := patiently(ctx, func() error { return makeTable(ctx, s.writing) }); err != nil {
 		return err
 	}
-	if f.writer, err = f.newWriter(lends); err != nil {
+	if s.writer, err = s.newWriter(); err != nil {
 		return err
 	}
-	if f.reading, err = sql.Open("sqlite", source(f.path, nil, synchronous, "query_only(1)")); err != nil {
+	if s.reading, err = sql.Open("sqlite", source(s.path, nil, synchronous, "query_only(1)")); err != nil {
 		return err
 	}
-	if f.readers, err = newReaders(f.reading, max(4, runtime.GOMAXPROCS(0)), f.closed); err != nil {
+	if s.readers, err = newReaders(s.reading, max(4, runtime.GOMAXPROCS(0)), s.closed); err != nil {
 		return err
 	}
-	f.lister, err = newReaders(f.reading, 1, f.closed)
+	s.lister, err = newReaders(s.reading, 1, s.closed)
 	return err
 }
 
@@ -161,67 +124,56 @@ func verify(conn *sql.Conn) (made int, err error) {
 	return made, err
 }
 
-func (f *file) newWriter(lends bool) (*writer, error) {
+func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
-		transaction: transaction{sql: new(statements), now: f.opts.now, limit: f.opts.MaxBytes},
-		db:          f.writing, lends: lends,
-		steps: make(chan *step), loans: make(chan *loan), closed: f.closed, ended: make(chan struct{}),
+		transaction: transaction{space: space{limit: s.opts.MaxBytes}, sql: new(statements), now: s.opts.now},
+		db:          s.writing,
+		steps:       make(chan *pendingWrite), turns: make(chan *turn), closed: s.closed, ended: make(chan struct{}),
 	}
 	if w.now == nil {
 		w.now = time.Now
 	}
 	var err error
-	if w.files, err = watch(f.path); err != nil {
+	if w.files, err = watch(s.path); err != nil {
 		return nil, err
 	}
 	err = w.connect()
-	f.writing.SetMaxIdleConns(-1) // from now on, a connection that is given up is closed
+	s.writing.SetMaxIdleConns(-1) // from now on, a connection that is given up is closed
 	return w, err
 }
 
 // look returns the record with a digest as it is now. It does not wait for those who write.
-func (f *file) look(ctx context.Context, digest []byte) (*sqlstore.Row, error) {
-	seen, err := f.readers.read(ctx, digest)
+func (s *Store) look(ctx context.Context, digest []byte) (*sqlstore.Row, error) {
+	seen, err := s.readers.read(ctx, digest)
 	if err == nil {
-		seen.Now = f.writer.micros()
+		seen.Now = s.writer.micros()
 	}
 	return seen, err
 }
 
-// isFull reports whether there is no room for a new operation, unless records have expired.
-func (f *file) isFull(ctx context.Context) (bool, error) {
-	if f.opts.MaxBytes == 0 {
-		return false, nil
-	}
-	used, err := f.readers.used(ctx)
-	room := transaction{limit: f.opts.MaxBytes, used: used}
-	return room.IsFull(), err
-}
-
-// Close waits for the steps that run, and for the transactions that handlers have begun. Then it closes the file. A
-// step that comes later returns [ErrClosed]. If a handler had begun no transaction, its first statement and the storing
-// of its answer return it too. Close may be called again, and returns the same then.
-func (f *file) Close() error {
-	f.closing.Do(func() {
-		close(f.closed)
-		<-f.writer.ended
-		f.failed = f.disconnect()
+// Close waits for the steps that run, those in transactions included. Then it closes the file. A step that comes later returns
+// [ErrClosed]. Close may be called again, and returns the same then.
+func (s *Store) Close() error {
+	s.closing.Do(func() {
+		close(s.closed)
+		<-s.writer.ended
+		s.failed = s.disconnect()
 	})
-	return f.failed
+	return s.failed
 }
 
 // disconnect closes what has been opened, when nothing is to run any more. It waits for those who read. The last
 // connection to the file empties its log.
-func (f *file) disconnect() (err error) {
-	for _, readers := range []*readers{f.readers, f.lister} {
+func (s *Store) disconnect() (err error) {
+	for _, readers := range []*readers{s.readers, s.lister} {
 		if readers != nil {
 			err = errors.Join(err, readers.close())
 		}
 	}
-	if f.writer != nil {
-		err = errors.Join(err, f.writer.disconnect())
+	if s.writer != nil {
+		err = errors.Join(err, s.writer.disconnect())
 	}
-	for _, db := range []*sql.DB{f.reading, f.writing} {
+	for _, db := range []*sql.DB{s.reading, s.writing} {
 		if db != nil {
 			err = errors.Join(err, db.Close())
 		}

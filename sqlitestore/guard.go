@@ -9,12 +9,13 @@ import (
 	"modernc.org/sqlite"
 )
 
-// guard sees to it that a handler that has the connection can neither commit nor leave anything behind on it. SQLite
-// asks it about each statement that is prepared, also about those behind another one in the same string.
+// guard keeps the function of a step from ending its transaction, from changing the table of the records, and from leaving
+// anything behind on the connection. SQLite asks guard about each statement that is prepared, also about those behind
+// another one in the same string.
 type guard struct {
-	lent   atomic.Bool // statements are those of a handler
-	ended  atomic.Bool // SQLite has rolled back the transaction, as after some errors
-	marked atomic.Bool // the connection has something that outlasts the transaction
+	inStep   atomic.Bool // statements are those of the function of a step
+	hasEnded atomic.Bool // SQLite has rolled back the transaction, as after some errors
+	isMarked atomic.Bool // the connection has something that outlasts the transaction
 }
 
 func (g *guard) watch(conn *sql.Conn) error {
@@ -30,30 +31,24 @@ func (g *guard) watch(conn *sql.Conn) error {
 	})
 }
 
-// lend gives the connection to a handler, in a transaction that has begun.
-func (g *guard) lend() {
-	g.ended.Store(false)
-	g.lent.Store(true)
-}
-
-// onCommit refuses what would be committed by a handler: what it does when SQLite has rolled back its transaction.
+// onCommit refuses what a function would commit by itself: a statement behind a rollback by SQLite has a transaction of its own.
 func (g *guard) onCommit() int32 {
-	if g.lent.Load() {
+	if g.inStep.Load() {
 		return 1
 	}
 	return 0
 }
 
-func (g *guard) onRollback() { g.ended.Store(true) }
+func (g *guard) onRollback() { g.hasEnded.Store(true) }
 
 func (g *guard) authorize(
 	action sqlite.AuthorizerActionCode, first, second, database, _ string,
 ) sqlite.AuthorizerReturnCode {
-	if !g.lent.Load() {
+	if !g.inStep.Load() {
 		return sqlite.AuthorizerOK
 	}
 	if database == "temp" {
-		g.marked.Store(true)
+		g.isMarked.Store(true)
 	}
 	switch action {
 	case sqlite.AuthTransaction, sqlite.AuthAttach, sqlite.AuthDetach:
@@ -62,7 +57,8 @@ func (g *guard) authorize(
 		if isRecords(first) {
 			return sqlite.AuthorizerDeny
 		}
-	case sqlite.AuthAlterTable, sqlite.AuthCreateTrigger, sqlite.AuthCreateIndex:
+	case sqlite.AuthAlterTable, sqlite.AuthCreateIndex, sqlite.AuthDropIndex, sqlite.AuthCreateTrigger,
+		sqlite.AuthCreateTempTrigger, sqlite.AuthDropTrigger:
 		if isRecords(second) {
 			return sqlite.AuthorizerDeny
 		}
@@ -73,15 +69,15 @@ func (g *guard) authorize(
 		if second != "" {
 			return sqlite.AuthorizerDeny
 		}
-		g.marked.Store(true) // it reads, or has the argument ''
+		g.isMarked.Store(true) // it reads, or has the argument ''
 	}
-	if g.ended.Load() {
+	if g.hasEnded.Load() {
 		return sqlite.AuthorizerDeny
 	}
 	return sqlite.AuthorizerOK
 }
 
-// isRecords reports whether a table is that of the records, which the store alone changes.
+// isRecords reports whether a table is that of the records, which only the store changes.
 func isRecords(table string) bool { return strings.EqualFold(table, "idempotency_records") }
 
 // passing are the PRAGMAs that may have an argument: they read, or end with the transaction, or are a part of it.

@@ -21,10 +21,6 @@ func TestMain(m *testing.M) {
 		live(path)
 		return
 	}
-	if path := os.Getenv(onePath); path != "" {
-		executeOne(path)
-		return
-	}
 	if path := os.Getenv(clerkPath); path != "" {
 		clerk(path)
 		return
@@ -129,4 +125,14 @@ func requireFree(t testing.TB, store idempotency.Store, key string) {
 	record, claim := begun(t, store, key)
 	require.Equal(t, 1, record.Attempt)
 	require.NoError(t, claim.Release(context.Background(), time.Hour))
+}
+
+// requireStatus asks for a key whose answer is stored.
+func requireStatus(t testing.TB, store idempotency.Store, key string, status int) {
+	t.Helper()
+	record, claim, err := store.Begin(context.Background(), keyOf(key), request)
+	require.NoError(t, err)
+	require.Nil(t, claim)
+	require.NotNil(t, record.Response)
+	require.Equal(t, status, record.Response.Status)
 }

@@ -20,44 +20,32 @@ import (
 func TestInspectorConformance(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	for kind, store := range map[string]idempotency.Store{
-		"lease": open(t, path, sqlitestore.Options{}), "transactional": openTx(t, path, sqlitestore.Options{}), // of one file
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
-			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
-		})
-	}
+	store := open(t, path, sqlitestore.Options{})
+	idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return store })
 }
 
-// bothKinds are stores of one file, whose clock the test sets.
-type bothKinds struct {
-	clock  *clock
-	path   string
-	leased *sqlitestore.Store
-	tx     *sqlitestore.TxStore
+// twoStores of one file have a clock that the test sets.
+type twoStores struct {
+	clock         *clock
+	path          string
+	store, second *sqlitestore.Store
 }
 
-func openBoth(t testing.TB) *bothKinds {
+func openTwo(t testing.TB) *twoStores {
 	t.Helper()
-	b := &bothKinds{clock: newClock(), path: newPath(t)}
-	b.leased = open(t, b.path, sqlitestore.Options{}.At(b.clock.now))
-	b.tx = openTx(t, b.path, sqlitestore.Options{}.At(b.clock.now))
+	b := &twoStores{clock: newClock(), path: newPath(t)}
+	b.store = open(t, b.path, sqlitestore.Options{}.At(b.clock.now))
+	b.second = open(t, b.path, sqlitestore.Options{}.At(b.clock.now))
 	return b
 }
 
-// abandoned claims a key by a lease, lets that lapse, and returns the entry.
-func (b *bothKinds) abandoned(t testing.TB, key string) idempotency.Entry {
+// abandoned claims a key, lets the lease lapse, and returns the entry.
+func (b *twoStores) abandoned(t testing.TB, key string) idempotency.Entry {
 	t.Helper()
-	begun(t, b.leased, key)
-	return b.lapsed(t, key)
-}
-
-func (b *bothKinds) lapsed(t testing.TB, key string) idempotency.Entry {
-	t.Helper()
+	begun(t, b.store, key)
 	b.clock.step(2 * request.Lease)
-	entry := inspected(t, b.tx, key)
+	entry := inspected(t, b.second, key)
 	require.Equal(t, idempotency.StateAbandoned, entry.State)
 	return entry
 }
@@ -76,139 +64,23 @@ var (
 	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
 )
 
-// A store sees what runs in its own transactions. That is neither forgotten nor resolved.
-func TestInspectATransaction(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	b := openBoth(t)
-	h := handle(t, b.tx, "key")
-	running := idempotency.Entry{Digest: keyOf("key").Digest(), State: idempotency.StateRunning}
-	require.Equal(t, running, inspected(t, b.tx, "key"))
-	entry, err := b.tx.InspectDigest(ctx, running.Digest)
-	require.NoError(t, err)
-	require.Equal(t, running, entry)
-	for _, state := range []idempotency.State{idempotency.StateRunning, idempotency.StateAbandoned, idempotency.StateCompleted} {
-		entry.State = state
-		require.ErrorIs(t, b.tx.Forget(ctx, entry), idempotency.ErrInProgress)
-		require.ErrorIs(t, b.tx.Resolve(ctx, entry, happened), idempotency.ErrInProgress)
-	}
-	_, err = b.tx.Inspect(ctx, keyOf("another"))
-	require.ErrorIs(t, err, idempotency.ErrNoRecord)
-	_, err = b.leased.Inspect(ctx, keyOf("key"))
-	require.ErrorIs(t, err, idempotency.ErrNoRecord, "nobody else sees it")
-	listing, err := b.tx.List(ctx, idempotency.ListRequest{})
-	require.NoError(t, err)
-	require.Equal(t, idempotency.Listing{Totals: map[idempotency.State]idempotency.Total{}}, listing)
-
-	require.NoError(t, h.answers(201))
-	require.ErrorIs(t, b.tx.Forget(ctx, running), idempotency.ErrEntryChanged)
-	entry = inspected(t, b.tx, "key")
-	require.Equal(t, idempotency.StateCompleted, entry.State)
-	require.Equal(t, keyOf("key"), entry.Key)
-	require.NoError(t, b.tx.Forget(ctx, entry))
-	require.ErrorIs(t, b.tx.Forget(ctx, entry), idempotency.ErrNoRecord)
-}
-
-// What a transaction takes over from a lease is running, whatever the record of the lease says.
-func TestInspectATakeover(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	b := openBoth(t)
-	abandoned := b.abandoned(t, "key")
-	_, claim, err := b.tx.Begin(ctx, keyOf("key"), takeover)
-	require.NoError(t, err)
-	require.NotNil(t, claim)
-	require.Equal(t, idempotency.Entry{Digest: abandoned.Digest, State: idempotency.StateRunning}, inspected(t, b.tx, "key"))
-	require.ErrorIs(t, b.tx.Forget(ctx, abandoned), idempotency.ErrInProgress)
-	require.ErrorIs(t, b.tx.Resolve(ctx, abandoned, notHappened), idempotency.ErrInProgress)
-	require.NoError(t, claim.Release(ctx, time.Hour))
-	require.NoError(t, b.tx.Resolve(ctx, abandoned, notHappened))
-	completed(t, b.tx, "key")
-	requireReplay(t, b.leased, "key")
-}
-
-// What another store resolves while a transaction runs it, which it cannot see, is undone by the transaction.
-func TestResolveWhatAnotherStoreRuns(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	for name, resolution := range map[string]idempotency.Resolution{"happened": happened, "not happened": notHappened} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := openBoth(t)
-			other := foreign(t, b.path)
-			execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-			entry := b.abandoned(t, "key")
-			_, claim, err := b.tx.Begin(ctx, keyOf("key"), takeover)
-			require.NoError(t, err)
-			h := handlerOf(t, claim)
-			require.NoError(t, b.leased.Resolve(ctx, entry, resolution))
-			require.ErrorIs(t, h.does("INSERT INTO orders VALUES (1, 'tea')"), idempotency.ErrClaimLost)
-			require.ErrorIs(t, h.answers(201), idempotency.ErrClaimLost)
-			require.Empty(t, orders(t, other))
-			if resolution.Response != nil {
-				requireStatus(t, b.tx, "key", 201)
-				return
-			}
-			requireWorks(t, b.tx, other)
-		})
-	}
-}
-
-// A transaction that has begun is waited for, also by another store.
-func TestResolveWaitsForATransaction(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	for name, change := range map[string]func(*sqlitestore.Store, idempotency.Entry) error{
-		"resolve": func(s *sqlitestore.Store, e idempotency.Entry) error { return s.Resolve(ctx, e, happened) },
-		"forget":  func(s *sqlitestore.Store, e idempotency.Entry) error { return s.Forget(ctx, e) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := openBoth(t)
-			execute(t, foreign(t, b.path), "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-			entry := b.abandoned(t, "key")
-			_, claim, err := b.tx.Begin(ctx, keyOf("key"), takeover)
-			require.NoError(t, err)
-			h := handlerOf(t, claim)
-			h.must(t, "INSERT INTO orders VALUES (1, 'tea')")
-			changed := make(chan error, 1)
-			go func() { changed <- change(b.leased, entry) }()
-			select {
-			case err := <-changed:
-				t.Errorf("changed during a transaction: %v", err)
-			case <-time.After(100 * time.Millisecond): // it would take much less
-			}
-			require.Equal(t, idempotency.StateAbandoned, inspected(t, b.leased, "key").State, "Inspect does not wait")
-			listing, err := b.leased.List(ctx, idempotency.ListRequest{})
-			require.NoError(t, err)
-			require.Len(t, listing.Entries, 1, "nor does List")
-			require.NoError(t, h.answers(201))
-			require.ErrorIs(t, <-changed, idempotency.ErrEntryChanged)
-			requireStatus(t, b.leased, "key", 201)
-		})
-	}
-}
-
-// An operation that is resolved or forgotten while a transaction takes it over is changed, or taken over.
+// An operation that is resolved or forgotten while another attempt takes it over is changed, or taken over.
 func TestResolveOrTakeOver(t *testing.T) {
 	t.Parallel()
-	b := openBoth(t)
+	b := openTwo(t)
 	for i := range 100 {
 		key := fmt.Sprint(i)
 		entry := b.abandoned(t, key)
-		change := func() error { return b.tx.Resolve(context.Background(), entry, happened) }
+		change := func() error { return b.second.Resolve(context.Background(), entry, happened) }
 		if i%4 == 0 {
-			change = func() error { return b.tx.Forget(context.Background(), entry) }
+			change = func() error { return b.second.Forget(context.Background(), entry) }
 		}
 		var record idempotency.Record
 		var claim idempotency.Claim
 		var begun, changed error
 		var both sync.WaitGroup
 		both.Go(func() {
-			record, claim, begun = b.tx.Begin(context.Background(), keyOf(key), takeover)
-			for begun == nil && claim == nil && record.NoLease { // the operator is at it
-				record, claim, begun = b.tx.Begin(context.Background(), keyOf(key), takeover)
-			}
+			record, claim, begun = b.second.Begin(context.Background(), keyOf(key), takeover)
 		})
 		both.Go(func() { changed = change() })
 		both.Wait()
@@ -226,21 +98,21 @@ func TestResolveOrTakeOver(t *testing.T) {
 		}
 		if claim != nil {
 			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
-			requireReplay(t, b.tx, key)
+			requireReplay(t, b.second, key)
 		}
 	}
 }
 
-// Operators who change one operation at once do not take each other for a transaction.
+// Of operators who change one operation at once, one does.
 func TestResolveTwiceAtOnce(t *testing.T) {
 	t.Parallel()
-	b := openBoth(t)
+	b := openTwo(t)
 	for i := range 20 {
 		entry := b.abandoned(t, fmt.Sprint(i))
 		outcomes := make([]error, 8)
 		var all sync.WaitGroup
 		for n := range outcomes {
-			all.Go(func() { outcomes[n] = b.tx.Resolve(context.Background(), entry, notHappened) })
+			all.Go(func() { outcomes[n] = b.second.Resolve(context.Background(), entry, notHappened) })
 		}
 		all.Wait()
 		resolved := 0
@@ -252,14 +124,14 @@ func TestResolveTwiceAtOnce(t *testing.T) {
 			require.ErrorIs(t, err, idempotency.ErrEntryChanged)
 		}
 		require.Equal(t, 1, resolved)
-		completed(t, b.tx, fmt.Sprint(i)) // no operator keeps it
+		completed(t, b.second, fmt.Sprint(i)) // no operator keeps it
 	}
 }
 
 // An entry is changed only as it was seen.
 func TestChangeWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	b := openBoth(t)
+	b := openTwo(t)
 	other := foreign(t, b.path)
 	row := func(key string) string {
 		return one[string](t, other, "SELECT coalesce(max(quote(token) || attempt || created || coalesce(lease, '') || expires || "+
@@ -275,8 +147,8 @@ func TestChangeWhatHasChanged(t *testing.T) {
 		"expires = 0":                  idempotency.ErrNoRecord,
 	} {
 		for name, do := range map[string]func(idempotency.Entry) error{
-			"forget ":  func(e idempotency.Entry) error { return b.leased.Forget(t.Context(), e) },
-			"resolve ": func(e idempotency.Entry) error { return b.leased.Resolve(t.Context(), e, happened) },
+			"forget ":  func(e idempotency.Entry) error { return b.store.Forget(t.Context(), e) },
+			"resolve ": func(e idempotency.Entry) error { return b.store.Resolve(t.Context(), e, happened) },
 		} {
 			key := name + change
 			entry := b.abandoned(t, key)
@@ -322,7 +194,7 @@ func TestUnreadableRecords(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	path := newPath(t)
-	store, other := openTx(t, path, sqlitestore.Options{}), foreign(t, path)
+	store, other := open(t, path, sqlitestore.Options{}), foreign(t, path)
 	completed(t, store, "sound")
 	damages := []string{
 		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
@@ -388,24 +260,24 @@ func TestDamagedRecords(t *testing.T) {
 // Nobody could use the answer of a record that no store has written.
 func TestResolveADamagedRecord(t *testing.T) {
 	t.Parallel()
-	b := openBoth(t)
+	b := openTwo(t)
 	entry := b.abandoned(t, "key")
 	execute(t, foreign(t, b.path), "UPDATE idempotency_records SET fingerprint = x'00'")
-	require.ErrorIs(t, b.leased.Resolve(t.Context(), entry, happened), idempotency.ErrRecordInvalid)
-	require.NoError(t, b.leased.Forget(t.Context(), entry))
+	require.ErrorIs(t, b.store.Resolve(t.Context(), entry, happened), idempotency.ErrRecordInvalid)
+	require.NoError(t, b.store.Forget(t.Context(), entry))
 }
 
 // Steps that no store has written are not shown, and cannot be kept. The operation may have happened all the same.
 func TestDamagedSteps(t *testing.T) {
 	t.Parallel()
-	b := openBoth(t)
+	b := openTwo(t)
 	entry := b.abandoned(t, "key")
 	execute(t, foreign(t, b.path), "UPDATE idempotency_records SET steps = x'09'")
-	_, err := b.tx.Inspect(t.Context(), keyOf("key"))
+	_, err := b.second.Inspect(t.Context(), keyOf("key"))
 	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-	require.ErrorIs(t, b.tx.Resolve(t.Context(), entry, notHappened), idempotency.ErrRecordInvalid)
-	require.NoError(t, b.tx.Resolve(t.Context(), entry, happened))
-	requireStatus(t, b.tx, "key", 201)
+	require.ErrorIs(t, b.second.Resolve(t.Context(), entry, notHappened), idempotency.ErrRecordInvalid)
+	require.NoError(t, b.second.Resolve(t.Context(), entry, happened))
+	requireStatus(t, b.second, "key", 201)
 }
 
 // Of a record in a table that is not strict, what is of another type is not read.
@@ -435,7 +307,7 @@ func TestInspectForeignTypes(t *testing.T) {
 // A user's records are found whatever the name contains, and are those of no other user.
 func TestListByUser(t *testing.T) {
 	t.Parallel()
-	store := openTx(t, newPath(t), sqlitestore.Options{})
+	store := open(t, newPath(t), sqlitestore.Options{})
 	for _, user := range []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "?1", "`", "{state}", "{digest}"} {
 		key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
 		_, claim, err := store.Begin(t.Context(), key, request)

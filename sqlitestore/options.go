@@ -7,8 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/idempotency-go/idempotency/internal/sqlstore"
+	"unicode"
 )
 
 // Synchronous says what an acknowledged step survives. The names are those of SQLite's PRAGMA synchronous.
@@ -44,10 +43,9 @@ type Options struct {
 	// value. It must be at least 1 MiB. Zero means no limit but the disk.
 	MaxBytes int64
 
-	// Parameters are those of the driver for the connection that handlers use ([Tx]), written as behind the question mark
-	// in the name of a data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those with which the
-	// service opens the file. Settings that belong to the store, such as the journal mode, are refused. Only [OpenTx] uses
-	// Parameters. Empty means none.
+	// Parameters are those of the driver for the transactions of [DoTx], written as behind the question mark in the name of a
+	// data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those with which the service opens the file.
+	// Settings that belong to the store, such as the journal mode, are refused. Empty means none.
 	Parameters string
 
 	now func() time.Time // nil: time.Now
@@ -85,13 +83,16 @@ func (o Options) parameters() (url.Values, error) {
 		}
 	}
 	for _, pragma := range given["_pragma"] {
-		words := sqlstore.Words(pragma, 1)
-		if len(words) == 0 || slices.Contains(ofStores, words[0]) || strings.ContainsAny(pragma, ";.") {
+		name := strings.ToLower(pragma[:len(pragma)-len(strings.TrimLeftFunc(pragma, isOfName))])
+		if name == "" || slices.Contains(ofStores, name) || strings.ContainsAny(pragma, ";.") {
 			faults = append(faults, fmt.Errorf("the PRAGMA %s is not for the handlers to set", pragma))
 		}
 	}
 	return given, errors.Join(faults...)
 }
+
+// isOfName reports whether a name in SQL may have a character.
+func isOfName(c rune) bool { return c == '_' || unicode.IsLetter(c) || unicode.IsDigit(c) }
 
 // ofHandlers are the parameters of the driver that change nothing for the store.
 var ofHandlers = []string{"_pragma", "_foreign_keys", "_fk", "_time_format", "_time_integer_format", "_timezone",

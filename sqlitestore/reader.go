@@ -17,8 +17,8 @@ type readers struct {
 }
 
 type reader struct {
-	conn            *connection
-	read, used, see *sql.Stmt
+	conn      *connection
+	read, see *sql.Stmt
 }
 
 // newReaders returns n connections of db.
@@ -27,7 +27,7 @@ func newReaders(db *sql.DB, n int, closed chan struct{}) (*readers, error) {
 	for range n {
 		r := new(reader)
 		var err error
-		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("used"): &r.used, statement("see"): &r.see}
+		texts := map[string]**sql.Stmt{statement("read"): &r.read, statement("see"): &r.see}
 		if r.conn, err = connect(db, texts); err != nil {
 			for range len(rs.idle) {
 				err = errors.Join(err, (<-rs.idle).conn.Close())
@@ -58,12 +58,6 @@ func (rs *readers) see(ctx context.Context, digest []byte) (seen *sqlstore.Seen,
 		return err
 	})
 	return seen, err
-}
-
-// used returns how many bytes of the file are in use.
-func (rs *readers) used(ctx context.Context) (used int64, err error) {
-	err = rs.do(ctx, func(r *reader) error { return r.used.QueryRowContext(untouched).Scan(&used) })
-	return used, err
 }
 
 // do reads by a connection that is idle.

@@ -1,9 +1,6 @@
 package sqlitestore_test
 
 import (
-	"context"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -12,23 +9,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/sqlitestore"
-	"github.com/idempotency-go/idempotency/step"
 )
-
-// beside opens a transactional store whose steps are in a file of their own.
-func beside(t *testing.T, path string) idempotency.Store {
-	t.Helper()
-	store, err := step.Beside(openTx(t, path, sqlitestore.Options{}), open(t, newPath(t), sqlitestore.Options{}))
-	require.NoError(t, err)
-	return store
-}
-
-func TestStepsBesideTransactionsConform(t *testing.T) {
-	t.Parallel()
-	store := beside(t, newPath(t))
-	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
-	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
-}
 
 // Text in another encoding changes no byte of a step.
 func TestStepsInUTF16(t *testing.T) {
@@ -42,50 +23,6 @@ func TestStepsInUTF16(t *testing.T) {
 	require.Equal(t, "UTF-16le", one[string](t, other, "PRAGMA encoding"))
 }
 
-// A transaction that is rolled back undoes what the handler has written, and none of its steps.
-func TestStepsOutliveARollback(t *testing.T) {
-	t.Parallel()
-	path := newPath(t)
-	store, other := beside(t, path), foreign(t, path)
-	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
-	user := func(*http.Request) (string, error) { return "alice", nil }
-	idem, err := idempotency.New(store, user, idempotency.Options{})
-	require.NoError(t, err)
-	ran := map[string]int{}
-	server := httptest.NewServer(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range []string{"charge", "ship"} {
-			item, err := step.Do(r.Context(), name, func(context.Context) (string, error) {
-				ran[name]++
-				return name + " done", nil
-			})
-			if err != nil {
-				t.Error(err)
-			}
-			tx, _ := sqlitestore.Tx(r.Context())
-			if _, err := tx.ExecContext(r.Context(), "INSERT INTO orders (item) VALUES (?)", item); err != nil {
-				t.Error(err)
-			}
-		}
-		ran["handler"]++
-		if ran["handler"] == 1 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})))
-	defer server.Close()
-	for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
-		require.NoError(t, err)
-		r.Header.Set("Idempotency-Key", "order-1")
-		resp, err := server.Client().Do(r)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		require.Equal(t, want, resp.StatusCode)
-	}
-	require.Equal(t, map[string]int{"handler": 2, "charge": 1, "ship": 1}, ran)
-	require.Equal(t, "charge done,ship done",
-		one[string](t, other, "SELECT group_concat(item ORDER BY id) FROM orders"))
-}
-
 // checkpointed claims a key, and stores a step.
 func checkpointed(t *testing.T, store idempotency.Store, key string) idempotency.Checkpointer {
 	t.Helper()
@@ -96,17 +33,17 @@ func checkpointed(t *testing.T, store idempotency.Store, key string) idempotency
 	return steps
 }
 
-// An operation that is completed keeps no steps, whichever store completes it.
+// An operation that is completed keeps no steps.
 func TestStepsGoWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store, transactional := open(t, path, sqlitestore.Options{}), openTx(t, path, sqlitestore.Options{})
+	store := open(t, path, sqlitestore.Options{})
 	require.NoError(t, checkpointed(t, store, "leased").Complete(t.Context(), answer, time.Hour))
 	require.NoError(t, checkpointed(t, store, "released").Release(t.Context(), time.Hour))
 	other := foreign(t, path)
 	const kept = "SELECT count(steps) FROM idempotency_records"
 	require.Equal(t, 1, one[int](t, other, kept))
-	completed(t, transactional, "released")
+	completed(t, store, "released")
 	require.Equal(t, 0, one[int](t, other, kept))
 	require.Equal(t, 2, one[int](t, other, "SELECT count(response) FROM idempotency_records"))
 }
@@ -173,25 +110,4 @@ func TestStepsNeedRoom(t *testing.T) {
 		require.NotEqual(t, err == nil, found["large"] == nil)
 	}
 	require.ErrorIs(t, err, idempotency.ErrStoreFull)
-}
-
-// Two processes may run the same operation. If one has completed it, no step of the other begins.
-func TestTwoProcessesShareSteps(t *testing.T) {
-	t.Parallel()
-	tx, steps := newPath(t), newPath(t)
-	var claims []idempotency.Checkpointer
-	for range 2 {
-		store, err := step.Beside(openTx(t, tx, sqlitestore.Options{}), open(t, steps, sqlitestore.Options{}))
-		require.NoError(t, err)
-		_, claim := begun(t, store, "key")
-		claims = append(claims, claim.(idempotency.Checkpointer))
-	}
-	first, second := claims[0], claims[1]
-	_, err := first.Checkpoint(t.Context(), "charge", []byte("1"))
-	require.NoError(t, err)
-	require.NoError(t, first.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
-
-	_, err = second.Checkpoints(t.Context())
-	require.ErrorIs(t, err, idempotency.ErrClaimLost)
-	require.ErrorIs(t, second.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour), idempotency.ErrClaimLost)
 }

@@ -2,17 +2,31 @@ package sqlitestore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Store keeps records in a file, for handlers whose effects are elsewhere. A claim is a lease: exactly once holds as
-// long as its owner lives. It is safe for concurrent use, and several processes of one machine may share the file.
+// Store keeps records in a file. It is safe for concurrent use, and several processes of one machine may share the file.
 //
 // Attempt of [idempotency.Operation] counts the claims that are in the record. If the file is lost, or its last records
 // by [Normal], it begins again with 1.
-type Store struct{ *file }
+type Store struct {
+	path             string
+	opts             Options
+	writing, reading *sql.DB
+	writer           *writer
+	readers          *readers
+	lister           *readers // one, so that a listing keeps none of the others
+
+	closing sync.Once
+	closed  chan struct{}
+	failed  error // of Close
+}
 
 var _ idempotency.Store = (*Store)(nil)
 
@@ -21,13 +35,21 @@ var _ idempotency.Store = (*Store)(nil)
 // table of that name that another version of this package has made. Open reports all faults of opts together. It waits
 // for other processes that write, for ten seconds or somewhat longer, or until ctx ends. The store does not end with ctx.
 //
-// [Store.Close] closes the store. Several stores of both kinds, also of several processes, may have the same file open.
+// [Store.Close] closes the store. Several stores, also of several processes, may have the same file open.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
-	f, err := openFile(ctx, path, opts, false)
-	if err != nil {
+	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	return &Store{f}, nil
+	path, err := create(path)
+	if err != nil {
+		return nil, fmt.Errorf("sqlitestore: %w", err)
+	}
+	s := &Store{path: path, opts: opts, closed: make(chan struct{})}
+	if err := s.open(ctx); err != nil {
+		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.disconnect()))
+	}
+	go s.writer.run()
+	return s, nil
 }
 
 // Begin implements [idempotency.Store]. It reads a record that holds its key without waiting for those who write.
@@ -42,11 +64,11 @@ func (s *Store) Begin(
 	if isHeld, record, err := seen.Held(sqlstore.NamesOf(key), &request); isHeld {
 		return record, nil, failure("claim", err)
 	}
-	return sqlstore.Claim(ctx, leases{s.writer}, key, &request)
+	return sqlstore.Claim(ctx, leases{s}, key, &request)
 }
 
 // leases are what package sqlstore makes claims by, and changes records for operators.
-type leases struct{ writer *writer }
+type leases struct{ *Store }
 
 // Do implements [sqlstore.Leases].
 func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) error) (bool, error) {

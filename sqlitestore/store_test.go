@@ -55,8 +55,6 @@ func TestOpenHasAContext(t *testing.T) {
 	began := time.Now()
 	_, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	_, err = sqlitestore.OpenTx(ctx, path, sqlitestore.Options{})
-	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(began), 9*time.Second, "without one it waits for ten seconds")
 
 	_, err = other.ExecContext(t.Context(), "ROLLBACK")
@@ -119,8 +117,6 @@ func TestOpenRefusesAnotherVersion(t *testing.T) {
 		want := fmt.Sprintf(`the table idempotency_records says %q, not "idempotency records, version 1"`, says)
 		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 		require.ErrorContains(t, err, want)
-		_, err = sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
-		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, store.Check(t.Context()), want)
 	}
 }
@@ -129,11 +125,11 @@ func TestOpenRefusesAnotherVersion(t *testing.T) {
 func TestTableIsGone(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
-	store, transactional := open(t, path, sqlitestore.Options{}), openTx(t, path, sqlitestore.Options{})
+	store := open(t, path, sqlitestore.Options{})
 	_, claim := begun(t, store, "key")
 	execute(t, foreign(t, path), "DROP TABLE idempotency_records")
 	for _, err := range []error{
-		complete(store, "other"), complete(transactional, "other"), claim.Complete(t.Context(), answer, time.Hour),
+		complete(store, "other"), claim.Complete(t.Context(), answer, time.Hour),
 		store.Check(t.Context()),
 	} {
 		require.ErrorContains(t, err, "the table idempotency_records is gone: open the store again")

@@ -10,10 +10,13 @@ import (
 
 // transaction is what a step may do. There is one at a time.
 type transaction struct {
-	sql         *statements
-	now         func() time.Time
-	limit, used int64 // bytes; no limit: 0
+	space
+	sql *statements
+	now func() time.Time
 }
+
+// space is how many bytes of the file may be used, and how many are. A limit of 0 is none.
+type space struct{ limit, used int64 }
 
 // prepare makes room for records that are added: for each, up to two are deleted that have expired. So the file is
 // bounded by the records that count, and nothing waits for the disk that would not wait anyway.
@@ -53,7 +56,7 @@ func (tx *transaction) Put(digest []byte, seen, own *sqlstore.Row, entries []byt
 		own.Fingerprint, own.Token, own.Created, lapses, now+sqlstore.Micros(ttl), own.Response,
 		seen.Counts() && !own.Response.Valid, entries, seen.Counts())
 	if err == nil && !put {
-		err = errNotPut // the effects of a handler must not be committed without it
+		err = errNotPut
 	}
 	return put, err
 }
@@ -135,13 +138,13 @@ func change(stmt *sql.Stmt, args ...any) (bool, error) {
 }
 
 // IsFull implements [sqlstore.Steps].
-func (tx *transaction) IsFull() bool { return tx.limit > 0 && tx.used > tx.limit-tx.limit/16 }
+func (s *space) IsFull() bool { return s.limit > 0 && s.used > s.limit-s.limit/16 }
 
 // HasRoom implements [sqlstore.Steps]. It counts the bytes if there is room.
-func (tx *transaction) HasRoom(n int) bool {
-	if tx.limit > 0 && tx.used+int64(n) > tx.limit-tx.limit/8 {
+func (s *space) HasRoom(n int) bool {
+	if s.limit > 0 && s.used+int64(n) > s.limit-s.limit/8 {
 		return false
 	}
-	tx.used += int64(n)
+	s.used += int64(n)
 	return true
 }

@@ -13,32 +13,33 @@ import (
 
 // writer has the only connection of the store that writes. SQLite has no group commit: every transaction would wait for
 // the disk by itself. So all steps that wait when a transaction begins share it, and are answered when it is committed.
-// In between, handlers have the connection to themselves, one at a time.
+// In between, steps in transactions have the connection to themselves, one at a time.
 type writer struct {
 	transaction
 	db     *sql.DB
-	lends  bool
 	conn   *connection // nil: the last one was given up
-	guard  *guard      // of conn, if it is lent
+	guard  *guard      // of conn
 	files  *watched
-	steps  chan *step
-	loans  chan *loan
+	steps  chan *pendingWrite
+	turns  chan *turn
 	closed chan struct{} // closed when nothing more is to begin
-	ended  chan struct{} // closed when the last batch or loan has ended
+	ended  chan struct{} // closed when the last batch or turn has ended
 
 	answered int           // steps of the last transaction
 	patience time.Duration // that the next one has for as many, a tenth of what the commit took
 
-	served  atomic.Int64 // batches and loans that have ended
+	served  atomic.Int64 // batches and turns that have ended
 	waiting atomic.Bool  // for another process to end its transaction
-	lent    atomic.Bool  // to a handler
+	inStep  atomic.Bool  // a step in a transaction has its turn
+
+	doubtful atomic.Pointer[turn] // the last one whose caller did not wait for the end of the commit
 }
 
 // mostSteps of a transaction. The first of them waits for the last.
 const mostSteps = 256
 
-// step is a part of a transaction.
-type step struct {
+// pendingWrite is a part of a transaction.
+type pendingWrite struct {
 	ctx  context.Context
 	adds bool // a record, probably
 
@@ -57,7 +58,7 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	s := &step{ctx: ctx, adds: adds, run: run, over: make(chan struct{})}
+	s := &pendingWrite{ctx: ctx, adds: adds, run: run, over: make(chan struct{})}
 	select {
 	case w.steps <- s:
 	case <-ctx.Done():
@@ -77,23 +78,23 @@ func (w *writer) do(ctx context.Context, adds bool, run func(tx *transaction) er
 var errNotBegun = errors.New("its turn had not come")
 
 // late returns the error of a step whose context has ended: the store is busy if others were served since, or if
-// a handler or another process has its turn.
+// the transaction of a step or another process has its turn.
 func (w *writer) late(ctx context.Context, before int64) error {
-	if w.served.Load() != before || w.waiting.Load() || w.lent.Load() {
+	if w.served.Load() != before || w.waiting.Load() || w.inStep.Load() {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, ctx.Err())
 	}
 	return ctx.Err()
 }
 
-// run commits batches, and lends the connection, until the store is closed. Where both wait, chance decides.
+// run commits batches, and lets steps in transactions take turns, until the store is closed. Where both wait, chance decides.
 func (w *writer) run() {
 	defer close(w.ended)
 	for {
 		select {
 		case s := <-w.steps:
-			w.commit([]*step{s})
-		case l := <-w.loans:
-			w.lend(l)
+			w.commit([]*pendingWrite{s})
+		case t := <-w.turns:
+			w.await(t)
 		case <-w.closed:
 			return
 		}
@@ -102,7 +103,7 @@ func (w *writer) run() {
 
 // commit runs a batch in a transaction, together with the steps that come before it ends. If that fails, each step gets
 // a transaction of its own, so that none fails for another.
-func (w *writer) commit(batch []*step) {
+func (w *writer) commit(batch []*pendingWrite) {
 	batch, err := w.begin(batch)
 	if err == nil {
 		batch, err = w.try(batch, mostSteps)
@@ -112,7 +113,7 @@ func (w *writer) commit(batch []*step) {
 		return
 	}
 	for _, s := range batch {
-		alone, err := w.begin([]*step{s})
+		alone, err := w.begin([]*pendingWrite{s})
 		if err == nil {
 			alone, err = w.try(alone, 1)
 		}
@@ -120,7 +121,7 @@ func (w *writer) commit(batch []*step) {
 	}
 }
 
-func (w *writer) answer(batch []*step, err error) {
+func (w *writer) answer(batch []*pendingWrite, err error) {
 	w.served.Add(1)
 	for _, s := range batch {
 		s.err = err
@@ -129,7 +130,7 @@ func (w *writer) answer(batch []*step, err error) {
 }
 
 // gather returns up to n steps that wait.
-func (w *writer) gather(n int) (waiting []*step) {
+func (w *writer) gather(n int) (waiting []*pendingWrite) {
 	for len(waiting) < n {
 		select {
 		case s := <-w.steps:
@@ -143,7 +144,7 @@ func (w *writer) gather(n int) (waiting []*step) {
 
 // begin begins a transaction for a batch. It answers the steps that nobody waits for by then, and returns the others.
 // If none is left, it has begun nothing.
-func (w *writer) begin(batch []*step) ([]*step, error) {
+func (w *writer) begin(batch []*pendingWrite) ([]*pendingWrite, error) {
 	err := w.seize(func() bool {
 		batch = w.drop(batch)
 		return len(batch) > 0
@@ -171,10 +172,10 @@ func (w *writer) seize(isWanted func() bool) error {
 }
 
 // drop answers the steps of a batch whose context has ended, and returns the others.
-func (w *writer) drop(batch []*step) (kept []*step) {
+func (w *writer) drop(batch []*pendingWrite) (kept []*pendingWrite) {
 	for _, s := range batch {
 		if err := s.ctx.Err(); err != nil {
-			w.answer([]*step{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
+			w.answer([]*pendingWrite{s}, fmt.Errorf("%w: %w: %w", idempotency.ErrStoreBusy, errNotBegun, err))
 			continue
 		}
 		kept = append(kept, s)
@@ -184,7 +185,7 @@ func (w *writer) drop(batch []*step) (kept []*step) {
 
 // try runs a batch in the transaction that has begun, and what comes meanwhile, up to most steps. It commits them, and
 // returns them. With an error, nothing has happened that anybody sees, but for ErrReplaced.
-func (w *writer) try(batch []*step, most int) ([]*step, error) {
+func (w *writer) try(batch []*pendingWrite, most int) ([]*pendingWrite, error) {
 	batch, err := w.perform(batch, most)
 	if err == nil {
 		err = w.finish(len(batch))
@@ -197,7 +198,7 @@ func (w *writer) try(batch []*step, most int) ([]*step, error) {
 }
 
 // perform returns the steps that it has run, or was about to when it failed.
-func (w *writer) perform(batch []*step, most int) (performed []*step, err error) {
+func (w *writer) perform(batch []*pendingWrite, most int) (performed []*pendingWrite, err error) {
 	for next := batch; len(next) > 0; next = w.more(most-len(performed), len(performed)) {
 		next = w.drop(next)
 		performed = append(performed, next...)
@@ -214,7 +215,7 @@ func (w *writer) perform(batch []*step, most int) (performed []*step, err error)
 }
 
 // adding returns how many steps add a record, probably.
-func adding(steps []*step) (n int) {
+func adding(steps []*pendingWrite) (n int) {
 	for _, s := range steps {
 		if s.adds {
 			n++
@@ -225,7 +226,7 @@ func adding(steps []*step) (n int) {
 
 // more returns up to n further steps for a transaction that has so many. Where commits take long, it waits a moment for
 // the callers whom the last one has answered: what they do next would else wait for two commits.
-func (w *writer) more(n, have int) []*step {
+func (w *writer) more(n, have int) []*pendingWrite {
 	waiting := w.gather(n)
 	if len(waiting) > 0 || n <= 0 || have >= w.answered || w.patience < worthwhile {
 		return waiting

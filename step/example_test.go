@@ -2,6 +2,7 @@ package step_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -93,17 +94,48 @@ func ExampleAtMostOnce() {
 	// 1 transfer
 }
 
-// A transactional store gets a place for the results of steps.
-func ExampleBeside() {
-	// In PostgreSQL, both may share a table: pgxstore.NewTx(pool, opts), pgxstore.New(poolForSteps, opts)
-	var tx, leased idempotency.Store
-
-	store, err := step.Beside(tx, leased)
-	if err != nil {
-		log.Fatal(err)
+// A payment is one call and one row. The packages of the stores have DoTx with the type of the transaction in place.
+func ExampleDoTx() {
+	var charge func(context.Context) (string, error) // calls the provider
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		receipt, err := step.Do(r.Context(), "charge", charge)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		number, err := step.DoTx(r.Context(), "book", func(tx *sql.Tx) (number int, err error) {
+			err = tx.QueryRow("INSERT INTO payments (receipt) VALUES (?) RETURNING id", receipt).Scan(&number)
+			return number, err
+		})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, "payment ", number, ", receipt ", receipt)
 	}
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
-	_, _ = idem, err // as with every store
+	http.HandleFunc("POST /payments", pay)
+}
+
+// A handler begins and commits the transaction by itself, with whatever library it uses.
+func ExampleDoInTx() {
+	var db *sql.DB
+	book := func(ctx context.Context, receipt string) (number int, err error) {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return 0, err
+		}
+		defer tx.Rollback()
+		number, err = step.DoInTx(ctx, tx, "book", func() (number int, err error) {
+			err = tx.QueryRow("INSERT INTO payments (receipt) VALUES (?) RETURNING id", receipt).Scan(&number)
+			return number, err
+		})
+		if err != nil {
+			return 0, err
+		}
+		return number, tx.Commit()
+	}
+	_ = book
 }
 
 // A tracer logs how long each step takes.

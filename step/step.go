@@ -25,8 +25,8 @@
 // The answer of a handler with steps must be made from their results, because a later attempt has nothing else.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
-// claims is an [idempotency.Checkpointer], as are those of all stores with leases in this repository. A transactional
-// store keeps none, because they would be rolled back: [Beside] gives it a place for steps outside of its transactions.
+// claims is an [idempotency.Checkpointer], as are those of all stores in this repository. [DoTx] and [DoInTx] need an
+// [idempotency.TxCheckpointer], as are those of the stores in databases of SQL.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
 // characters other than "?". A result has at most [MaxResult] bytes of JSON, and all results of an operation with their

@@ -868,22 +868,3 @@ func TestStepBehindALargeAnswer(t *testing.T) {
 	require.Equal(t, 200, service.Post("k", "body").Status)
 	require.Zero(t, h.effect.Load())
 }
-
-// The steps of a completed operation stay for a minute beside its transaction, for an attempt that has asked just before
-// whether it still holds the key.
-func TestStepsBesideStayForAMinute(t *testing.T) {
-	t.Parallel()
-	leased := newMemory()
-	store, err := step.Beside(testservice.NoLeaseStore{SpyStore: testservice.NewSpyStore()}, leased)
-	require.NoError(t, err)
-	key := testservice.NumberedKey(1)
-	claim := testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour))
-	_, err = claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", []byte("1"))
-	require.NoError(t, err)
-	require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
-	key.Endpoint = "steps of " + key.Endpoint
-	entry, err := leased.Inspect(t.Context(), key)
-	require.NoError(t, err)
-	require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 1}}, entry.Steps)
-	require.InDelta(t, time.Minute, entry.Remaining, float64(30*time.Second))
-}

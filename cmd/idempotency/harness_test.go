@@ -418,9 +418,6 @@ func serve(kind string) {
 		pool, err := pgxpool.New(context.Background(), url)
 		must(err)
 		store = pgxstore.New(pool, pgxstore.Options{})
-		if kind == "transactions" {
-			store = pgxstore.NewTx(pool, pgxstore.Options{})
-		}
 	}
 	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
 	guard, err := idempotency.New(store, user, idempotency.Options{Lease: 5 * time.Second})
@@ -430,10 +427,8 @@ func serve(kind string) {
 	fmt.Printf("http://%s\n", listener.Addr())
 	must(http.Serve(listener, guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Hang") != "" {
-			if kind != "transactions" { // which have no place for steps
-				_, err := step.Do(r.Context(), "reserve", func(context.Context) (string, error) { return "stock 7", nil })
-				must(err)
-			}
+			_, err := step.Do(r.Context(), "reserve", func(context.Context) (string, error) { return "stock 7", nil })
+			must(err)
 			fmt.Println("charging")
 			select {}
 		}

@@ -91,7 +91,7 @@ func (c *inspectCommand) Run(a *app) error {
 		fmt.Fprintln(a.out, paragraph(tell(entry, damage)))
 		a.show(entry)
 		showBody(a.out, entry, c.Body)
-		if damage == nil && entry.State == idempotency.StateAbandoned && !isOfSteps(entry.Key.Endpoint) {
+		if damage == nil && entry.State == idempotency.StateAbandoned {
 			fmt.Fprint(a.out, "\nWhen you know what it has done, end it: idempotency resolve --help says how.\n")
 		}
 	}

@@ -83,7 +83,7 @@ func TestTableOfTheService(t *testing.T) {
 	t.Cleanup(pool.Close)
 	opts := pgxstore.Options{Schema: "of shop", Table: "Keys", PartitionDays: 2}
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, opts))
-	complete(t, pgxstore.NewTx(pool, opts), keyOfAlice, answer)
+	complete(t, pgxstore.New(pool, opts), keyOfAlice, answer)
 	env, flags := []string{"DATABASE_URL=" + url}, []string{"--schema", "of shop", "--table", "Keys", "--partition-days", "2"}
 	for _, args := range [][]string{with("inspect"), {"list", "--user", "alice"}, {"stats"}, with("forget", "--yes")} {
 		got := try(t, env, append(args, flags...)...)

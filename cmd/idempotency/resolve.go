@@ -73,8 +73,6 @@ func (c *resolveCommand) Run(a *app) error {
 		return damage
 	case entry.State != idempotency.StateAbandoned:
 		return fail(exitRefused, "not resolved: %s", tell(entry, nil))
-	case isOfSteps(entry.Key.Endpoint), isOfSteps(c.Endpoint):
-		return fail(exitRefused, "not resolved: %s", ofSteps)
 	}
 	r.ttl = cmp.Or(r.ttl, max(24*time.Hour, entry.Remaining))
 	story := r.story(entry)

@@ -14,8 +14,8 @@ import (
 
 // tellAbsent is the story of a key without a record.
 func tellAbsent(operation string) string {
-	return "There is no record of this key. It was never used by this user at this endpoint, or its transaction was rolled " +
-		"back, or its record has expired, or it was forgotten. The next request with it is executed. In logs and traces, " +
+	return "There is no record of this key. It was never used by this user at this endpoint, or the service has freed it, " +
+		"or its record has expired, or it was forgotten. The next request with it is executed. In logs and traces, " +
 		"its operation is " + operation + "."
 }
 
@@ -29,9 +29,6 @@ func tell(e idempotency.Entry, damage error) string {
 	case idempotency.StateRunning:
 		return tellRunning(e)
 	case idempotency.StateAbandoned:
-		if isOfSteps(e.Key.Endpoint) {
-			return ofSteps
-		}
 		return fmt.Sprintf("Attempt %d was abandoned: its process died, stood still or lost the store, and its lease has "+
 			"lapsed. Nobody knows what it has done. The next request like it makes attempt %d at the same operation. But "+
 			"if the service refuses abandoned operations, the request gets 409 outcome-unknown, and nothing runs.",
@@ -65,10 +62,6 @@ func tellSteps(e idempotency.Entry) string {
 
 func tellRunning(e idempotency.Entry) string {
 	const refused = "A retry is refused with 409 in-progress, or waits for the answer."
-	if e.Attempt == 0 {
-		return "A transaction is running the operation now. Nothing else can be seen of it before it commits, and if it " +
-			"does not, it leaves nothing. " + refused
-	}
 	return fmt.Sprintf("Attempt %d is running now. %s The owner renews its lease for as long as it lives; if it dies, "+
 		"the lease lapses in %s.", e.Attempt, refused, duration(e.LeaseLeft))
 }
@@ -226,9 +219,3 @@ func resolutionOf(r *idempotency.Resolved) (lines []string) {
 	}
 	return append(lines, "by "+visible.Text(r.Operator)+": "+visible.Text(r.Reason))
 }
-
-// isOfSteps reports whether the record of a key at an endpoint has the steps of a transaction, see step.Beside.
-func isOfSteps(endpoint string) bool { return strings.HasPrefix(endpoint, "steps of ") }
-
-const ofSteps = "The record has the steps of a transaction, which is not there any more. There is nothing to resolve: the " +
-	"next attempt goes on behind the steps that are done."

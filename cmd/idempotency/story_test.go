@@ -185,22 +185,3 @@ func TestStoryOfAResolution(t *testing.T) {
 		}
 	})
 }
-
-// A transaction leaves nothing behind when its process dies: the key is free at once.
-func TestStoryOfATransaction(t *testing.T) {
-	t.Parallel()
-	b := newPostgres(t)
-	s := &story{t: t, backend: b}
-	first := startService(t, "transactions", b.url())
-	first.hang(t)
-	s.ask("running in a transaction", 0, with("inspect")...)
-	s.ask("forget while it is running", 4, with("forget", "--yes")...)
-	first.kill()
-	s.await("There is no record", with("inspect")...)
-	s.ask("rolled back", 1, with("inspect")...)
-	second := startService(t, "transactions", b.url())
-	status, replayed := second.pay(t)
-	require.Equal(t, []any{http.StatusCreated, false}, []any{status, replayed})
-	s.ask("committed", 0, with("inspect")...)
-	golden(t, filepath.Join("testdata", "story-transactions.txt"), s.text())
-}

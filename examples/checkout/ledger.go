@@ -9,13 +9,16 @@ import (
 
 // ledger is the book of charges, in SQL that SQLite and PostgreSQL understand.
 type ledger struct {
-	db *sql.DB
-	tx func(context.Context) (*sql.Tx, bool) // the transaction of a request, if it has one
+	db     *sql.DB
+	inStep doTx // makes a charge a step; nil if the store of the keys has no transactions of the ledger
 }
 
-// The operation is unique. Where a charge and the record of its answer are committed together, nothing else is needed
-// for one charge. Where the keys are in Redis, the next attempt finds the charge of one that died by it. If Redis has lost a
-// record, the fingerprint shows whether its key comes back with another payment.
+// doTx is a DoTx of a store.
+type doTx func(ctx context.Context, name string, fn func(tx *sql.Tx) (string, error)) (string, error)
+
+// The operation is unique. Where a charge is a step, nothing else is needed for one charge. Where the keys are in Redis, the
+// next attempt finds the charge of one that died by it. If Redis has lost a record, the fingerprint shows whether its key
+// comes back with another payment.
 const schema = `
 CREATE TABLE charges (
 	operation text PRIMARY KEY, fingerprint text NOT NULL,
@@ -32,16 +35,26 @@ type payment struct {
 // errOtherPayment says that the operation has charged another payment.
 var errOtherPayment = errors.New("the key was used for another payment")
 
+// querier is a database, or a transaction.
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
 // charge charges the customer, and returns the receipt. Each call with another operation is another charge.
 func (l *ledger) charge(ctx context.Context, side, operation, fingerprint string, p payment) (receipt string, err error) {
+	if l.inStep == nil || side == without {
+		return insertCharge(ctx, l.db, side, operation, fingerprint, p)
+	}
+	return l.inStep(ctx, "charge", func(tx *sql.Tx) (string, error) {
+		return insertCharge(ctx, tx, side, operation, fingerprint, p)
+	})
+}
+
+func insertCharge(ctx context.Context, db querier, side, operation, fingerprint string, p payment) (receipt string, err error) {
 	const insert = `INSERT INTO charges (operation, fingerprint, side, purchase, amount, receipt) VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (operation) DO UPDATE SET operation = excluded.operation RETURNING receipt, fingerprint`
-	query := l.db.QueryRowContext
-	if tx, ok := l.tx(ctx); ok {
-		query = tx.QueryRowContext
-	}
 	var stored string
-	row := query(ctx, insert, operation, fingerprint, side, p.Purchase, p.Amount, "R-"+rand.Text()[:6])
+	row := db.QueryRowContext(ctx, insert, operation, fingerprint, side, p.Purchase, p.Amount, "R-"+rand.Text()[:6])
 	if err := row.Scan(&receipt, &stored); err != nil {
 		return "", err
 	}

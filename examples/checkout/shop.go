@@ -44,7 +44,7 @@ func serveShop() {
 	opts := idempotency.Options{
 		Required:     true,
 		Wait:         10 * time.Second, // hold a retry until the first attempt is through
-		Lease:        2 * time.Second,  // for Redis: how long an order is blocked if the server dies; the default is more patient
+		Lease:        2 * time.Second,  // how long an order is blocked if the server dies; the default is more patient
 		StoreTimeout: 2 * time.Second,  // so that a slow disk is none of the failures that are shown here
 		Observer:     s.observe,
 	}
@@ -88,7 +88,7 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 		return
 	}
 	if s.refuses && r.Header.Get(faultHeader) == hold { // before the middleware has the answer, too
@@ -96,7 +96,7 @@ func (s *shop) pay(w http.ResponseWriter, r *http.Request) {
 		select {}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(http.StatusCreated) // stored, committed
+	w.WriteHeader(http.StatusCreated) // stored
 	_ = json.NewEncoder(w).Encode(answer)
 }
 

@@ -20,15 +20,14 @@ import (
 
 // Where the keys and the ledger are:
 //
-//   - By default both are in one file. A charge and the record of its answer are one transaction: the server may be
+//   - By default both are in one file. A charge is a step whose row and result are committed together: the server may be
 //     killed at any time, and there is either both or neither.
 //   - With DATABASE_URL, both are in that PostgreSQL, in a schema of their own. The same holds.
-//   - With REDIS_URL, the keys are in that Redis, and the ledger is in a file: no transaction spans both. A claim is a
-//     lease. If the server is killed after the charge and before Redis has the answer, the lease lapses, and the next
-//     request makes another attempt. It has the same operation ID, by which the ledger finds the charge. Another
-//     system would have to do the same: hence Operation.DownstreamKey.
-//   - With a console, the keys are where they are else, in leases. The ledger stands for a system that knows nothing of
-//     transactions or keys, so nobody may charge again before an operator has looked there.
+//   - With REDIS_URL, the keys are in that Redis, and the ledger is in a file: no transaction spans both. If
+//     the server is killed after the charge and before Redis has the answer, the next attempt has the same operation ID, by
+//     which the ledger finds the charge. Another system would have to do the same: hence Operation.DownstreamKey.
+//   - With a console, the ledger stands for a system that knows nothing of transactions or keys, so nobody may charge
+//     again before an operator has looked there.
 const (
 	databaseVariable = "DATABASE_URL"
 	redisVariable    = "REDIS_URL"
@@ -62,32 +61,29 @@ func createLedger(ctx context.Context) (l *ledger, drop func()) {
 
 // openStore opens what createLedger has made, and the store of the keys.
 func openStore(ctx context.Context) (*ledger, idempotency.Store) {
+	l := new(ledger)
+	var store idempotency.Store
 	switch {
-	case usesPostgres() && hasConsole():
-		pool := database.Connect(ctx)
-		return &ledger{stdlib.OpenDBFromPool(pool), noTx}, pgxstore.New(pool, pgxstore.Options{})
 	case usesPostgres():
 		pool := database.Connect(ctx)
-		return &ledger{stdlib.OpenDBFromPool(pool), pgxstore.SQLTx}, pgxstore.NewTx(pool, pgxstore.Options{})
+		l.db, l.inStep, store = stdlib.OpenDBFromPool(pool), pgxstore.DoSQLTx, pgxstore.New(pool, pgxstore.Options{})
 	case os.Getenv(redisVariable) != "":
 		opts, err := redis.ParseURL(os.Getenv(redisVariable))
 		demo.Check(err)
-		store := idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{Prefix: "checkout:"})
-		return &ledger{openFile(), noTx}, store
-	case hasConsole():
-		store, err := sqlitestore.Open(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
-		demo.Check(err)
-		return &ledger{openFile(), noTx}, store
+		l.db = openFile()
+		store = idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{Prefix: "checkout:"})
 	default:
-		store, err := sqlitestore.OpenTx(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
+		file, err := sqlitestore.Open(ctx, os.Getenv(fileVariable), sqlitestore.Options{})
 		demo.Check(err)
-		return &ledger{openFile(), sqlitestore.Tx}, store
+		l.db, l.inStep, store = openFile(), sqlitestore.DoTx, file
 	}
+	if hasConsole() {
+		l.inStep = nil
+	}
+	return l, store
 }
 
 func usesPostgres() bool { return os.Getenv(databaseVariable) != "" && os.Getenv(redisVariable) == "" }
-
-func noTx(context.Context) (*sql.Tx, bool) { return nil, false }
 
 // openFile opens the file of the ledger. Those who write to it wait for each other.
 func openFile() *sql.DB {

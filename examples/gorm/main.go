@@ -1,12 +1,14 @@
-// Gorm sells chairs through GORM, in the PostgreSQL at DATABASE_URL or else in a private one. Order, stock and the record of
-// the answer are committed together, once for each key. An order of more chairs than there are is booked, seen to be too
-// large, and refused; so it is rolled back. It ends with the line
+// Gorm sells chairs through GORM, in the PostgreSQL at DATABASE_URL or else in a private one. Order and stock are a step in a
+// transaction that GORM begins and commits, once for each key. An order of more chairs than there are is booked, seen to be
+// too large, and rolled back. It ends with the line
 //
 //	orders: 1, gifts: 0, chairs left: 7
 package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -56,7 +58,7 @@ func main() {
 	demo.Check(db.AutoMigrate(&Article{}, &Order{}, &Gift{}))
 	demo.Check(db.Create(&Article{Name: "chair", Pieces: 10}).Error)
 
-	idem, err := idempotency.New(pgxstore.NewTx(pool, pgxstore.Options{}), idempotency.SingleUser,
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		idempotency.Options{Required: true})
 	demo.Check(err)
 	handler := idem.Handler(shop{db})
@@ -73,49 +75,55 @@ func main() {
 
 type shop struct{ db *gorm.DB }
 
-// in returns GORM in the transaction of the handler.
-func (s shop) in(ctx context.Context) *gorm.DB {
-	tx, _ := pgxstore.SQLTx(ctx) // there is one: keys are required
-	db := s.db.Session(&gorm.Session{NewDB: true, Context: ctx})
-	db.Statement.ConnPool = tx
-	return db
-}
-
 func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	order := Order{Article: "chair", Pieces: pieces}
-	left, err := book(s.in(r.Context()), &order)
+	order, err := s.order(r.Context(), pieces)
 	switch {
+	case errors.Is(err, errTooFew):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
-	case left < 0:
-		http.Error(w, "there are not so many", http.StatusUnprocessableEntity) // stored, rolled back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
 		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d, %d left", order.ID, left)
+		fmt.Fprintf(w, "order %d of %d", order.ID, order.Pieces)
 	}
 }
 
-func book(db *gorm.DB, order *Order) (left int, err error) {
-	if err := db.Create(order).Error; err != nil {
-		return 0, err
+var errTooFew = errors.New("there are not so many")
+
+func (s shop) order(ctx context.Context, pieces int) (order Order, err error) {
+	err = s.db.WithContext(ctx).Transaction(func(db *gorm.DB) (err error) {
+		tx := db.Statement.ConnPool.(*sql.Tx)
+		order, err = pgxstore.DoInSQLTx(ctx, tx, "order", func() (Order, error) { return book(db, "chair", pieces) })
+		return err
+	})
+	return order, err
+}
+
+func book(db *gorm.DB, article string, pieces int) (order Order, err error) {
+	order = Order{Article: article, Pieces: pieces}
+	if err := db.Create(&order).Error; err != nil {
+		return order, err
 	}
-	chairs := db.Model(&Article{}).Where("name = ?", order.Article)
-	if err := chairs.Update("pieces", gorm.Expr("pieces - ?", order.Pieces)).Error; err != nil {
-		return 0, err
+	chairs := db.Model(&Article{}).Where("name = ?", article)
+	if err := chairs.Update("pieces", gorm.Expr("pieces - ?", pieces)).Error; err != nil {
+		return order, err
 	}
 	// A part that may fail: GORM begins a savepoint, and the order stands without the gift.
 	_ = db.Transaction(func(part *gorm.DB) error {
-		if err := part.Create(&Gift{Article: order.Article}).Error; err != nil {
+		if err := part.Create(&Gift{Article: article}).Error; err != nil {
 			return err
 		}
-		return part.Create(&Gift{Article: order.Article}).Error // one too many
+		return part.Create(&Gift{Article: article}).Error // one too many
 	})
-	var article Article
-	err = db.First(&article, "name = ?", order.Article).Error
-	return article.Pieces, err
+	var left Article
+	err = db.First(&left, "name = ?", article).Error
+	if err == nil && left.Pieces < 0 {
+		err = errTooFew
+	}
+	return order, err
 }

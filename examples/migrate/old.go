@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
+	"github.com/idempotency-go/idempotency/examples/migrate/changeover"
 )
 
 const schema = `
@@ -37,11 +38,10 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	amount, err := io.ReadAll(r.Body)
 	demo.Check(err)
 
-	var status int
-	var body string
+	var paid changeover.Answer
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		status, body, err = pay(ctx, tx, key, string(amount))
-		if err == nil && status >= 400 {
+		paid, err = pay(ctx, tx, key, string(amount))
+		if err == nil && paid.Status >= http.StatusBadRequest {
 			return errRefused // rolls back
 		}
 		return err
@@ -50,9 +50,9 @@ func (s *oldVersion) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		demo.Check(err)
 	}
 	const complete = "UPDATE idempotency_keys SET response_status = $3, response_body = $4 WHERE user_id = $1 AND key = $2"
-	_, err = s.pool.Exec(ctx, complete, user, key, status, body)
+	_, err = s.pool.Exec(ctx, complete, user, key, paid.Status, paid.Body)
 	demo.Check(err)
-	answer(w, status, body)
+	answer(w, paid)
 }
 
 var errRefused = errors.New("refused")
@@ -66,11 +66,11 @@ func (s *oldVersion) answerAgain(w http.ResponseWriter, r *http.Request, user, k
 		http.Error(w, "a request with this key is running", http.StatusConflict)
 		return
 	}
-	answer(w, *status, *body)
+	answer(w, changeover.Answer{Status: *status, Body: *body})
 }
 
-func answer(w http.ResponseWriter, status int, body string) {
+func answer(w http.ResponseWriter, answer changeover.Answer) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = io.WriteString(w, body)
+	w.WriteHeader(answer.Status)
+	_, _ = io.WriteString(w, answer.Body)
 }

@@ -1,10 +1,8 @@
-// Order is a service whose handler has three steps: it reserves the goods, charges a card, and ships. The service is killed
-// between any two of them, and then at random. The next attempt goes on where the one before has stopped. First the results
-// of the steps are in the Redis at REDIS_URL or else in a private one. Then the store is a transactional one, in the
-// PostgreSQL at DATABASE_URL or else in a private one: the row of an order is rolled back with each death, and the steps
-// are not. It ends with the line
+// Order is a service whose handler has three steps: it reserves the goods in a table, charges a card, and ships. The
+// database is the PostgreSQL at DATABASE_URL or else a private one. The service is killed between any two steps, and then at
+// random. The next attempt goes on where the one before has stopped. It ends with the line
 //
-//	PostgreSQL: 41 orders, 9 deaths: 123 acts, 41 rows, 41 answers replayed
+//	41 orders, 9 deaths: 41 reservations, 41 charges and 41 parcels, 41 answers replayed
 package main
 
 import (
@@ -12,8 +10,9 @@ import (
 	"fmt"
 	"log"
 	"net/http"
-	"os"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
@@ -32,61 +31,35 @@ func main() {
 		serve(ctx)
 		return
 	}
-	redis()
-	postgres(ctx)
-}
-
-func redis() {
-	ctx := context.Background()
-	_, drop := database.CreateRedis(ctx)
-	defer drop()
-	demo.Check(os.Setenv("STORE", "Redis"))
-	sent, bank, replayed := order(ctx)
-	conclude("Redis: %v: %d acts, %d answers replayed", "Redis: 41 orders, 9 deaths: 123 acts, 41 answers replayed",
-		sent, bank.Acts(), replayed)
-}
-
-func postgres(ctx context.Context) {
 	pool, drop := database.Create(ctx)
 	defer drop()
 	demo.Check(pgxstore.Migrate(ctx, pool, pgxstore.Options{}))
 	// There is no unique constraint: it would hide what the store does.
-	_, err := pool.Exec(ctx, "CREATE TABLE orders (reservation text, charge text, parcel text)")
+	_, err := pool.Exec(ctx, "CREATE TABLE reservations (id bigint GENERATED ALWAYS AS IDENTITY, pieces int)")
 	demo.Check(err)
-	demo.Check(os.Setenv("STORE", "PostgreSQL"))
-	sent, bank, replayed := order(ctx)
-	var rows int
-	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM orders").Scan(&rows))
-	conclude("PostgreSQL: %v: %d acts, %d rows, %d answers replayed",
-		"PostgreSQL: 41 orders, 9 deaths: 123 acts, 41 rows, 41 answers replayed", sent, bank.Acts(), rows, replayed)
-}
-
-// order sends orders while the service dies again and again.
-func order(ctx context.Context) (sent *orders.Orders, bank *provider.Provider, replayed int) {
-	fmt.Println("The steps are in", os.Getenv("STORE")+".")
-	bank, stop := provider.Start()
+	partner, stop := provider.Start()
 	defer stop()
-	sent = orders.New()
+
+	sent := orders.New()
 	defer sent.Stop()
 	sent.DieAt(ctx, "claimed", "reserved", "charged", "shipped", process.Stored)
-	if calls := bank.Calls(); calls != 3 {
-		log.Fatalf("this is broken: three steps of one order made %d calls", calls)
+	if calls := partner.Calls(); calls != 2 {
+		log.Fatalf("this is broken: a charge and a parcel took %d calls", calls)
 	}
 	sent.DieAtRandom(ctx, 4)
-	return sent, bank, sent.Replayed(ctx)
-}
-
-func conclude(format, want string, args ...any) {
-	verdict := fmt.Sprintf(format, args...)
+	replayed := sent.Replayed(ctx)
+	var reservations int
+	demo.Check(pool.QueryRow(ctx, "SELECT count(*) FROM reservations").Scan(&reservations))
+	verdict := fmt.Sprintf("%v: %d reservations, %d charges and %d parcels, %d answers replayed", sent, reservations,
+		partner.ActsFor("charge"), partner.ActsFor("ship"), replayed)
 	fmt.Println(verdict)
-	if verdict != want {
+	if verdict != "41 orders, 9 deaths: 41 reservations, 41 charges and 41 parcels, 41 answers replayed" {
 		log.Fatal("this is broken")
 	}
 }
 
 func serve(ctx context.Context) {
-	store, err := open(ctx)
-	demo.Check(err)
+	store := pgxstore.New(database.Connect(ctx), pgxstore.Options{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
 		Required:     true,
 		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
@@ -94,21 +67,17 @@ func serve(ctx context.Context) {
 		Wait:         10 * time.Second, // for the lease of a process that has died
 	})
 	demo.Check(err)
-	process.Serve(idem.Handler(http.HandlerFunc(handle)))
+	process.Serve(idem.Handler(http.HandlerFunc(order)))
 }
 
-func open(ctx context.Context) (idempotency.Store, error) {
-	if os.Getenv("STORE") == "Redis" {
-		return database.ConnectRedis(), nil
-	}
-	// The steps have a pool of their own: a handler that holds a transaction never waits for a connection of others.
-	tx, steps := database.Connect(ctx), database.Connect(ctx)
-	return step.Beside(pgxstore.NewTx(tx, pgxstore.Options{}), pgxstore.New(steps, pgxstore.Options{}))
-}
-
-func handle(w http.ResponseWriter, r *http.Request) {
+func order(w http.ResponseWriter, r *http.Request) {
 	process.HaltAt("claimed")
-	answer, err := carryOut(step.WithTracer(r.Context(), tell))
+	pieces, err := demo.Pieces(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer, err := carryOut(step.WithTracer(r.Context(), tell), pieces)
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry finds the steps that are done
 		return
@@ -117,8 +86,8 @@ func handle(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, answer)
 }
 
-func carryOut(ctx context.Context) (answer string, err error) {
-	reservation, err := call(ctx, "reserve")
+func carryOut(ctx context.Context, pieces int) (answer string, err error) {
+	reservation, err := reserve(ctx, pieces)
 	if err != nil {
 		return "", err
 	}
@@ -133,17 +102,22 @@ func carryOut(ctx context.Context) (answer string, err error) {
 		return "", err
 	}
 	process.HaltAt("shipped")
-	if tx, ok := pgxstore.Tx(ctx); ok { // its row is committed together with the answer
-		_, err = tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3)", reservation, charge, parcel)
-	}
-	return fmt.Sprintf("reservation %s, charge %s, parcel %s", reservation, charge, parcel), err
+	return fmt.Sprintf("reservation %d, charge %s, parcel %s", reservation, charge, parcel), nil
+}
+
+// reserve writes a row, in a step that commits it together with its ID.
+func reserve(ctx context.Context, pieces int) (id int64, err error) {
+	return pgxstore.DoTx(ctx, "reserve", func(tx pgx.Tx) (id int64, err error) {
+		err = tx.QueryRow(ctx, "INSERT INTO reservations (pieces) VALUES ($1) RETURNING id", pieces).Scan(&id)
+		return id, err
+	})
 }
 
 // call has the provider act, in a step of that name.
 func call(ctx context.Context, name string) (number string, err error) {
 	return step.Do(ctx, name, func(ctx context.Context) (string, error) {
 		op, _ := idempotency.FromContext(ctx)
-		return provider.Call(ctx, provider.Request{Key: op.DownstreamKey(name)})
+		return provider.Call(ctx, provider.Request{Key: op.DownstreamKey(name), Reference: name})
 	})
 }
 

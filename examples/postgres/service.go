@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
@@ -15,14 +17,21 @@ import (
 )
 
 // Where the service is killed.
-const claimed, between, after = "the key is claimed", "between the two bookings", "after both bookings"
+const (
+	claimed   = "the key is claimed"
+	between   = "between the two bookings"
+	booked    = "after both bookings"
+	committed = "the bookings are committed"
+)
 
 // serve is the service.
 func serve(ctx context.Context) {
-	store := pgxstore.NewTx(database.Connect(ctx), pgxstore.Options{})
+	store := pgxstore.New(database.Connect(ctx), pgxstore.Options{})
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		Required: true,
-		Wait:     10 * time.Second, // for PostgreSQL to notice that an owner has died, and for other attempts to end
+		Required:     true,
+		Lease:        time.Second,      // how long a transfer is blocked if its process dies; the default is more patient
+		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
+		Wait:         10 * time.Second, // for the lease of a process that has died
 	})
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(transfer)))
@@ -35,35 +44,42 @@ func transfer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	left, err := book(r.Context(), amount)
+	ctx := r.Context()
+	id, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (int64, error) { return book(ctx, tx, amount) })
 	switch {
-	case err != nil:
-		http.Error(w, err.Error(), http.StatusInternalServerError) // not stored, and what was booked is rolled back
+	case errors.Is(err, errTooMuch):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, and what was booked is rolled back
 		return
-	case left < -limit:
-		w.WriteHeader(http.StatusUnprocessableEntity) // stored, and what was booked is rolled back
-	default:
-		w.WriteHeader(http.StatusCreated) // stored, and what was booked is committed
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable) // not stored: a retry finds what was booked, or books it
+		return
 	}
-	fmt.Fprintf(w, "transfer %s: %d", rand.Text(), amount) // no two executions give the same answer
+	process.HaltAt(committed)
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprintf(w, "transfer %d: %d", id, amount) // made from the result, which all attempts get
 }
 
 // limit is how far the account may be overdrawn.
 const limit = 1_000_000
 
-// book books a transfer in the transaction that its record will be committed in, and returns what alice has left.
-func book(ctx context.Context, amount int) (left int, err error) {
+var errTooMuch = errors.New("alice has not so much")
+
+// book books a transfer, and returns the ID of its last booking.
+func book(ctx context.Context, tx pgx.Tx, amount int) (id int64, err error) {
 	op, _ := idempotency.FromContext(ctx)
-	tx, _ := pgxstore.Tx(ctx)
-	const insert = "INSERT INTO bookings (transfer, account, amount) VALUES ($1, $2, $3)"
+	const insert = "INSERT INTO bookings (transfer, account, amount) VALUES ($1, $2, $3) RETURNING id"
 	if _, err := tx.Exec(ctx, insert, op.Key.ID, "alice", -amount); err != nil {
 		return 0, err
 	}
 	process.HaltAt(between)
-	if _, err := tx.Exec(ctx, insert, op.Key.ID, "bob", amount); err != nil {
+	if err := tx.QueryRow(ctx, insert, op.Key.ID, "bob", amount).Scan(&id); err != nil {
 		return 0, err
 	}
-	process.HaltAt(after)
+	process.HaltAt(booked)
+	var left int
 	err = tx.QueryRow(ctx, "SELECT sum(amount) FROM bookings WHERE account = 'alice'").Scan(&left)
-	return left, err
+	if err == nil && left < -limit {
+		err = errTooMuch
+	}
+	return id, err
 }

@@ -1,13 +1,14 @@
 // River sells chairs, in the PostgreSQL at DATABASE_URL or else in a private one, and sends a mail for each order. The
 // handler inserts a job for River in the transaction of the order, so that there is a job if and only if there is an order;
 // the worker sends the mail afterwards: an outbox. An order of more chairs than there are is refused, and its job is rolled
-// back. It ends with the line
+// back. An order without a key is served, too. It ends with the line
 //
-//	orders: 1, jobs: 1, mails: 1
+//	orders: 2, jobs: 2, mails: 2
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -23,6 +24,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/database"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/step"
 )
 
 // Mail is a job.
@@ -57,20 +59,21 @@ func main() {
 	mailer := &mailer{sent: make(chan int64, 10)}
 	jobs := newJobs(ctx, pool, mailer)
 
-	idem, err := idempotency.New(pgxstore.NewTx(pool, pgxstore.Options{}), idempotency.SingleUser,
-		idempotency.Options{Required: true})
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{})
 	demo.Check(err)
-	handler := idem.Handler(shop{jobs})
+	handler := idem.Handler(shop{pool, jobs})
 	demo.OrderTwice(handler, 3, http.StatusCreated)
 	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity)
+	demo.Order(handler, 1, http.StatusCreated) // without a key
 
 	demo.Check(jobs.Start(ctx))
+	<-mailer.sent
 	<-mailer.sent
 	demo.Check(jobs.Stop(ctx))
 	var orders, inserted int
 	err = pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM river_job)").Scan(&orders, &inserted)
 	demo.Check(err)
-	fmt.Printf("orders: %d, jobs: %d, mails: %d\n", orders, inserted, 1+len(mailer.sent))
+	fmt.Printf("orders: %d, jobs: %d, mails: %d\n", orders, inserted, 2+len(mailer.sent))
 }
 
 func newJobs(ctx context.Context, pool *pgxpool.Pool, mailer *mailer) *river.Client[pgx.Tx] {
@@ -88,7 +91,10 @@ func newJobs(ctx context.Context, pool *pgxpool.Pool, mailer *mailer) *river.Cli
 	return jobs
 }
 
-type shop struct{ jobs *river.Client[pgx.Tx] }
+type shop struct {
+	pool *pgxpool.Pool
+	jobs *river.Client[pgx.Tx]
+}
 
 func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pieces, err := demo.Pieces(r)
@@ -96,27 +102,45 @@ func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	order, left, err := s.book(r.Context(), pieces)
+	id, err := s.order(r.Context(), pieces)
 	switch {
+	case errors.Is(err, errTooFew):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
-	case left < 0:
-		http.Error(w, "there are not so many", http.StatusUnprocessableEntity) // stored, rolled back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
 		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d, %d left", order, left)
+		fmt.Fprint(w, "order ", id)
 	}
 }
 
-func (s shop) book(ctx context.Context, pieces int) (order int64, left int, err error) {
-	tx, _ := pgxstore.Tx(ctx) // there is one: keys are required
-	err = tx.QueryRow(ctx, "INSERT INTO orders (pieces) VALUES ($1) RETURNING id", pieces).Scan(&order)
+var errTooFew = errors.New("there are not so many")
+
+// order books an order in a step or, if the request has no key, in a transaction as before there were keys.
+func (s shop) order(ctx context.Context, pieces int) (id int64, err error) {
+	book := func(tx pgx.Tx) (int64, error) { return s.book(ctx, tx, pieces) }
+	id, err = pgxstore.DoTx(ctx, "order", book)
+	if errors.Is(err, step.ErrNoClaim) {
+		err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+			id, err = book(tx)
+			return err
+		})
+	}
+	return id, err
+}
+
+func (s shop) book(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err error) {
+	err = tx.QueryRow(ctx, "INSERT INTO orders (pieces) VALUES ($1) RETURNING id", pieces).Scan(&id)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	if _, err := s.jobs.InsertTx(ctx, tx, Mail{Order: order}, nil); err != nil {
-		return 0, 0, err
+	if _, err := s.jobs.InsertTx(ctx, tx, Mail{Order: id}, nil); err != nil {
+		return 0, err
 	}
+	var left int
 	err = tx.QueryRow(ctx, "UPDATE stock SET pieces = pieces - $1 RETURNING pieces", pieces).Scan(&left)
-	return order, left, err
+	if err == nil && left < 0 {
+		err = errTooFew
+	}
+	return id, err
 }

@@ -1,17 +1,20 @@
 // Sqlc sells chairs and tables by code that sqlc has generated, in the PostgreSQL at DATABASE_URL or else in a private one:
-// chairs by code for pgx, tables by code for database/sql. Order, stock and the record of the answer are committed
-// together, once for each key. An order of more than there is is booked, seen to be too large, and refused; so it is
-// rolled back. It ends with the line
+// chairs by code for pgx, tables by code for database/sql. Order and stock are a step, committed once for each key. An order
+// of more than there is is booked, seen to be too large, and rolled back. It ends with the line
 //
 //	orders: 2, chairs left: 7, tables left: 6
 package main
 
 import (
 	"context"
+	"database/sql"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
@@ -33,10 +36,10 @@ func main() {
 	_, err := pool.Exec(ctx, schema+"INSERT INTO stock VALUES ('chair', 10), ('table', 10)")
 	demo.Check(err)
 
-	idem, err := idempotency.New(pgxstore.NewTx(pool, pgxstore.Options{}), idempotency.SingleUser,
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		idempotency.Options{Required: true})
 	demo.Check(err)
-	chairs, tables := idem.Handler(shop(bookChairs)), idem.Handler(shop(bookTables))
+	chairs, tables := idem.Handler(shop(orderChairs)), idem.Handler(shop(orderTables))
 	demo.OrderTwice(chairs, 3, http.StatusCreated)
 	demo.OrderTwice(chairs, 8, http.StatusUnprocessableEntity)
 	demo.OrderTwice(tables, 4, http.StatusCreated)
@@ -52,47 +55,57 @@ func main() {
 	fmt.Printf("orders: %d, chairs left: %d, tables left: %d\n", orders, chairsLeft, tablesLeft)
 }
 
-// bookChairs books an order of chairs by code for pgx, and returns how many are left.
-func bookChairs(ctx context.Context, pieces int32) (order int64, left int32, err error) {
-	tx, _ := pgxstore.Tx(ctx) // there is one: keys are required
-	queries := pgxdb.New(tx)
-	order, err = queries.CreateOrder(ctx, pgxdb.CreateOrderParams{Article: "chair", Pieces: pieces})
-	if err != nil {
-		return 0, 0, err
-	}
-	left, err = queries.Take(ctx, pgxdb.TakeParams{Article: "chair", Pieces: pieces})
-	return order, left, err
+var errTooFew = errors.New("there are not so many")
+
+// orderChairs books an order of chairs by code for pgx, and returns its ID.
+func orderChairs(ctx context.Context, pieces int32) (id int64, err error) {
+	return pgxstore.DoTx(ctx, "order", func(tx pgx.Tx) (int64, error) {
+		queries := pgxdb.New(tx)
+		id, err := queries.CreateOrder(ctx, pgxdb.CreateOrderParams{Article: "chair", Pieces: pieces})
+		if err != nil {
+			return 0, err
+		}
+		left, err := queries.Take(ctx, pgxdb.TakeParams{Article: "chair", Pieces: pieces})
+		if err == nil && left < 0 {
+			err = errTooFew
+		}
+		return id, err
+	})
 }
 
-// bookTables books an order of tables by code for database/sql, and returns how many are left.
-func bookTables(ctx context.Context, pieces int32) (order int64, left int32, err error) {
-	tx, _ := pgxstore.SQLTx(ctx) // there is one: keys are required
-	queries := sqldb.New(tx)
-	order, err = queries.CreateOrder(ctx, sqldb.CreateOrderParams{Article: "table", Pieces: pieces})
-	if err != nil {
-		return 0, 0, err
-	}
-	left, err = queries.Take(ctx, sqldb.TakeParams{Article: "table", Pieces: pieces})
-	return order, left, err
+// orderTables books an order of tables by code for database/sql, and returns its ID.
+func orderTables(ctx context.Context, pieces int32) (id int64, err error) {
+	return pgxstore.DoSQLTx(ctx, "order", func(tx *sql.Tx) (int64, error) {
+		queries := sqldb.New(tx)
+		id, err := queries.CreateOrder(ctx, sqldb.CreateOrderParams{Article: "table", Pieces: pieces})
+		if err != nil {
+			return 0, err
+		}
+		left, err := queries.Take(ctx, sqldb.TakeParams{Article: "table", Pieces: pieces})
+		if err == nil && left < 0 {
+			err = errTooFew
+		}
+		return id, err
+	})
 }
 
 // shop is a handler that books orders.
-type shop func(ctx context.Context, pieces int32) (order int64, left int32, err error)
+type shop func(ctx context.Context, pieces int32) (id int64, err error)
 
-func (book shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (order shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	order, left, err := book(r.Context(), int32(pieces))
+	id, err := order(r.Context(), int32(pieces))
 	switch {
+	case errors.Is(err, errTooFew):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
-	case left < 0:
-		http.Error(w, "there are not so many", http.StatusUnprocessableEntity) // stored, rolled back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
 		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d, %d left", order, left)
+		fmt.Fprint(w, "order ", id)
 	}
 }

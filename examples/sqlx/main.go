@@ -1,12 +1,14 @@
-// Sqlx sells chairs through sqlx, in a file that SQLite keeps. Order, stock and the record of the answer are committed
-// together, once for each key. An order of more chairs than there are is booked, seen to be too large, and refused; so
-// it is rolled back. It needs nothing else to run, and ends with the line
+// Sqlx sells chairs through sqlx, in a file that SQLite keeps. Order and stock are a step, committed once for each key. An
+// order of more chairs than there are is booked, seen to be too large, and rolled back. It needs nothing else to run, and
+// ends with the line
 //
 //	orders: 1, chairs left: 7
 package main
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -43,7 +45,7 @@ func main() {
 	_, err = db.Exec(schema)
 	demo.Check(err)
 
-	store, err := sqlitestore.OpenTx(context.Background(), file, sqlitestore.Options{})
+	store, err := sqlitestore.Open(context.Background(), file, sqlitestore.Options{})
 	demo.Check(err)
 	defer store.Close()
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})
@@ -60,40 +62,38 @@ func main() {
 
 type shop struct{ db *sqlx.DB }
 
-// in returns sqlx in the transaction of the handler.
-func (s shop) in(ctx context.Context) *sqlx.Tx {
-	tx, _ := sqlitestore.Tx(ctx) // there is one: keys are required
-	return &sqlx.Tx{Tx: tx, Mapper: s.db.Mapper}
-}
-
 func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	order := Order{Article: "chair", Pieces: pieces}
-	left, err := book(r.Context(), s.in(r.Context()), &order)
+	order, err := sqlitestore.DoTx(r.Context(), "order", func(tx *sql.Tx) (Order, error) {
+		return book(r.Context(), &sqlx.Tx{Tx: tx, Mapper: s.db.Mapper}, "chair", pieces)
+	})
 	switch {
+	case errors.Is(err, errTooFew):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored, rolled back
-	case left < 0:
-		http.Error(w, "there are not so many", http.StatusUnprocessableEntity) // stored, rolled back
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
 		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d, %d left", order.ID, left)
+		fmt.Fprintf(w, "order %d of %d", order.ID, order.Pieces)
 	}
 }
 
-func book(ctx context.Context, tx *sqlx.Tx, order *Order) (left int, err error) {
-	created, err := tx.NamedExecContext(ctx, "INSERT INTO orders (article, pieces) VALUES (:article, :pieces)", order)
-	if err != nil {
-		return 0, err
+var errTooFew = errors.New("there are not so many")
+
+func book(ctx context.Context, tx *sqlx.Tx, article string, pieces int) (order Order, err error) {
+	const insert = "INSERT INTO orders (article, pieces) VALUES (?, ?) RETURNING id, article, pieces"
+	if err := tx.GetContext(ctx, &order, insert, article, pieces); err != nil {
+		return order, err
 	}
-	if order.ID, err = created.LastInsertId(); err != nil {
-		return 0, err
+	var left int
+	const take = "UPDATE stock SET pieces = pieces - ? WHERE article = ? RETURNING pieces"
+	err = tx.GetContext(ctx, &left, take, pieces, article)
+	if err == nil && left < 0 {
+		err = errTooFew
 	}
-	err = tx.GetContext(ctx, &left, "UPDATE stock SET pieces = pieces - ? WHERE article = ? RETURNING pieces",
-		order.Pieces, order.Article)
-	return left, err
+	return order, err
 }

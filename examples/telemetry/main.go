@@ -2,7 +2,7 @@
 // its metrics at /metrics. Clients pay, retry, misuse a key and meet a store that is down, and write down what they see.
 // The metrics have the same numbers, and the trace of a retry has a link to that of the payment. It ends with the line
 //
-//	requests: 81, counted by /metrics: 81, links from replays to their first execution: 40 of 40
+//	requests: 80, counted by /metrics: 80, links from replays to their first execution: 40 of 40
 package main
 
 import (

@@ -158,7 +158,7 @@ func expected(before, l traffic.Ledger) map[string]map[string]float64 {
 		"Requests by outcome":  {},
 		"Refusals": of(l.Requests, "in-progress", "key-reused", "not-replayable", "replay-refused", "quota-exceeded",
 			"outcome-unknown", "rejected"),
-		"Store failures": of(l.Requests, "store-unavailable", "unprotected", "unrecorded", "restored", "rolled-back"),
+		"Store failures": of(l.Requests, "store-unavailable", "unprotected", "unrecorded", "restored"),
 		"Errors by type": {},
 		"Leases lost": {
 			"": float64(l.LeasesLost), "leases lost": float64(l.LeasesLost), "claims taken over": float64(l.Requests["claim-lost"]),

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -29,6 +30,7 @@ import (
 func main() {
 	address := flag.String("listen", "", "serve at this address")
 	development := flag.Bool("development", false, "accept a server without fsync")
+	lease := flag.Duration("lease", 10*time.Second, "how long a transfer is blocked if the process dies in it")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -42,7 +44,7 @@ func main() {
 	listener, err := net.Listen("tcp", *address)
 	demo.Check(err)
 	fmt.Println("listening on", listener.Addr())
-	demo.Check(serve(ctx, pool, listener, *development))
+	demo.Check(serve(ctx, pool, listener, *lease, *development))
 }
 
 // demonstrate runs the service for a client, and stops it.
@@ -54,7 +56,7 @@ func demonstrate(ctx context.Context) {
 	ended := make(chan error)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() { ended <- serve(serving, pool, listener, true) }()
+	go func() { ended <- serve(serving, pool, listener, 10*time.Second, true) }()
 
 	c := client{url: "http://" + listener.Addr().String()}
 	for range 3 {

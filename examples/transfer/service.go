@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS transfers (
 INSERT INTO accounts VALUES ('alice', 100), ('bob', 0) ON CONFLICT DO NOTHING`
 
 // serve runs the service until ctx ends, and stops it then. The pool is free when it returns.
-func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, development bool) error {
+func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease time.Duration, development bool) error {
 	defer listener.Close()
 	if _, err := pool.Exec(ctx, schema); err != nil {
 		return err
@@ -33,11 +33,11 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, devel
 	if err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}); err != nil {
 		return err
 	}
-	store := pgxstore.NewTx(pool, pgxstore.Options{})
+	store := pgxstore.New(pool, pgxstore.Options{})
 	if err := check(ctx, store, development); err != nil {
 		return err
 	}
-	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
+	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true, Lease: lease})
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, devel
 }
 
 // check returns the findings that the service must not run with.
-func check(ctx context.Context, store *pgxstore.TxStore, development bool) error {
+func check(ctx context.Context, store *pgxstore.Store, development bool) error {
 	var grave []error
 	for _, finding := range idempotency.Findings(store.Check(ctx)) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)

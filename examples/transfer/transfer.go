@@ -21,13 +21,8 @@ type transferOrder struct {
 	Note   string `json:"note"`
 }
 
-// transfer moves the money in the transaction of the request.
+// transfer moves the money in one step.
 func transfer(w http.ResponseWriter, r *http.Request) {
-	tx, ok := pgxstore.Tx(r.Context())
-	if !ok {
-		http.Error(w, "transfers need the middleware", http.StatusInternalServerError)
-		return
-	}
 	from, _ := demo.User(r)
 	var order transferOrder
 	err := json.NewDecoder(r.Body).Decode(&order)
@@ -35,44 +30,55 @@ func transfer(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not a transfer", http.StatusBadRequest) // stored and replayed
 		return
 	}
-	id, left, err := move(r.Context(), tx, from, order)
+	ctx := r.Context()
+	moved, err := pgxstore.DoTx(ctx, "move", func(tx pgx.Tx) (receipt, error) { return move(ctx, tx, from, order) })
 	switch {
-	case errors.Is(err, errNoAccount):
-		http.Error(w, "no such account", http.StatusUnprocessableEntity) // rolled back, stored and replayed
+	case errors.Is(err, errNoAccount), errors.Is(err, errTooLittle):
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // rolled back, stored and replayed
 	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // rolled back, not stored
-	case left < 0:
-		http.Error(w, "not enough money", http.StatusUnprocessableEntity) // rolled back, stored and replayed
+		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
 	default:
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated) // committed, stored and replayed
-		fmt.Fprintf(w, `{"id":%d,"left":%d}`, id, left)
+		_ = json.NewEncoder(w).Encode(moved)
 	}
 }
 
-var errNoAccount = errors.New("no such account")
+// receipt is the result of a transfer, and its answer.
+type receipt struct {
+	ID   int64 `json:"id"`
+	Left int64 `json:"left"`
+}
 
-// move books a transfer, whatever the sender has, and returns what they have left.
-func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (id, left int64, err error) {
+var (
+	errNoAccount = errors.New("no such account")
+	errTooLittle = errors.New("not enough money")
+)
+
+// move books a transfer.
+func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (moved receipt, err error) {
 	// Locked in one order, two transfers in opposite directions do not end in a deadlock.
 	const lock = "SELECT count(*) FROM (SELECT FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE) AS locked"
 	var accounts int
 	if err := tx.QueryRow(ctx, lock, from, order.To).Scan(&accounts); err != nil {
-		return 0, 0, err
+		return moved, err
 	}
 	if accounts != 2 {
-		return 0, 0, errNoAccount
+		return moved, errNoAccount
 	}
 	const debit = "UPDATE accounts SET balance = balance - $2 WHERE name = $1 RETURNING balance"
-	if err := tx.QueryRow(ctx, debit, from, order.Amount).Scan(&left); err != nil {
-		return 0, 0, err
+	if err := tx.QueryRow(ctx, debit, from, order.Amount).Scan(&moved.Left); err != nil {
+		return moved, err
+	}
+	if moved.Left < 0 {
+		return moved, errTooLittle
 	}
 	if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $2 WHERE name = $1", order.To, order.Amount); err != nil {
-		return 0, 0, err
+		return moved, err
 	}
 	const book = "INSERT INTO transfers (sender, recipient, amount, note) VALUES ($1, $2, $3, $4) RETURNING id"
-	err = tx.QueryRow(ctx, book, from, order.To, order.Amount, order.Note).Scan(&id)
-	return id, left, err
+	err = tx.QueryRow(ctx, book, from, order.To, order.Amount, order.Note).Scan(&moved.ID)
+	return moved, err
 }
 
 // balance tells the caller what they have.

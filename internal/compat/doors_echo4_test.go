@@ -18,7 +18,7 @@ import (
 // echo4 is the door of echo v4.
 type echo4 struct {
 	door
-	mount func(echo4idempotency.Guard) echo.MiddlewareFunc
+	mount func(guardian) echo.MiddlewareFunc
 }
 
 func echo4Door() door {
@@ -242,7 +242,7 @@ func TestEcho4GzipOfAnError(t *testing.T) {
 // Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.
 func TestEcho4WrapMiddleware(t *testing.T) {
 	t.Parallel()
-	d := &echo4{mount: func(m echo4idempotency.Guard) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
+	d := &echo4{mount: func(m guardian) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
 	d.errors()
 	d.answers()
 	const missing, after = "c.File of a file that is missing", "return err after an answer"

@@ -19,7 +19,7 @@ import (
 // echo5 is the door of echo v5.
 type echo5 struct {
 	door
-	mount func(echoidempotency.Guard) echo.MiddlewareFunc
+	mount func(guardian) echo.MiddlewareFunc
 }
 
 func echoDoor() door {
@@ -243,7 +243,7 @@ func TestEchoGzipOfAnError(t *testing.T) {
 // Without the adapter, what a handler writes is replayed as well. Its errors are answered by echo, and are not stored.
 func TestEchoWrapMiddleware(t *testing.T) {
 	t.Parallel()
-	d := &echo5{mount: func(m echoidempotency.Guard) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
+	d := &echo5{mount: func(m guardian) echo.MiddlewareFunc { return echo.WrapMiddleware(m.Handler) }}
 	d.errors()
 	d.answers()
 	const missing, after = "c.File of a file that is missing", "return err after an answer"

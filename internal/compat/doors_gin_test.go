@@ -21,7 +21,7 @@ func init() { gin.SetMode(gin.ReleaseMode) }
 // ginFramework is the door of gin.
 type ginFramework struct {
 	door
-	mount func(ginidempotency.Guard) gin.HandlerFunc
+	mount func(guardian) gin.HandlerFunc
 }
 
 func ginDoor() door {
@@ -263,7 +263,7 @@ func (d *ginFramework) add(k kind, name string, retry fate, l ginLayers, h func(
 // Without the adapter, an answer goes past the middleware: it is the unguarded one, and is not stored.
 func TestGinWrapped(t *testing.T) {
 	t.Parallel()
-	d := &ginFramework{mount: func(m ginidempotency.Guard) gin.HandlerFunc {
+	d := &ginFramework{mount: func(m guardian) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			m.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				c.Request = r

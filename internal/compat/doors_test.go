@@ -21,6 +21,11 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
+// guardian is what the adapters take: a middleware of package idempotency or upload.
+type guardian = interface {
+	Handler(next http.Handler) http.Handler
+}
+
 // doors are the frameworks that a service may be written in. TestDoors goes through each of them in every way to answer
 // that its documentation shows. README.md lists what it finds, and docs/frameworks.md has a table of it.
 //

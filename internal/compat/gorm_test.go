@@ -1,6 +1,8 @@
 package compat_test
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -35,7 +37,7 @@ type gormPayment struct {
 	DeletedAt gorm.DeletedAt
 }
 
-// GORM works in the transaction of a handler, once for each key, and leaves nothing behind when the handler has returned.
+// GORM works in the transaction of a step, and a step works in a transaction of GORM: once for each key.
 func TestGORM(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), servertest.Postgres(t).URL())
@@ -47,72 +49,85 @@ func TestGORM(t *testing.T) {
 	db, err := gorm.Open(postgres.New(postgres.Config{Conn: conns}), &gorm.Config{Logger: logger.Discard})
 	require.NoError(t, err)
 	require.NoError(t, db.AutoMigrate(&gormPayment{}))
-	for name, c := range gormHandlers {
-		t.Run(name, func(t *testing.T) { c.run(t, pool, db, name) })
+	for name, c := range gormSteps {
+		for form, step := range map[string]gormForm{"of the store": inTxOfStore, "of GORM": inTxOfGORM} {
+			t.Run(name+" "+form, func(t *testing.T) { c.run(t, pool, db, step) })
+		}
 	}
 }
 
-// gormHandler is what a handler does once it has made a payment, and what comes of it.
-type gormHandler struct {
-	then     func(t *testing.T, db *gorm.DB, made *gormPayment)
-	status   int
-	payments int64 // that are there after the first request, and after a retry
-	runs     int   // of the handler for both
+// gormForm runs a step in a transaction, with GORM.
+type gormForm func(ctx context.Context, db *gorm.DB, work func(tx *gorm.DB) (uint, error)) (uint, error)
+
+func inTxOfStore(ctx context.Context, db *gorm.DB, work func(tx *gorm.DB) (uint, error)) (uint, error) {
+	return pgxstore.DoSQLTx(ctx, "pay", func(tx *sql.Tx) (uint, error) {
+		db := db.Session(&gorm.Session{NewDB: true, Context: ctx})
+		db.Statement.ConnPool = tx
+		return work(db)
+	})
 }
 
-var gormHandlers = map[string]gormHandler{
-	"reads and changes": {gormReads, http.StatusCreated, 1, 1},
-	"undoes a part":     {gormUndoesAPart, http.StatusCreated, 1, 1},
-	"commits parts":     {gormCommitsParts, http.StatusCreated, 2, 1},
-	"violates a constraint": {func(t *testing.T, db *gorm.DB, made *gormPayment) {
+func inTxOfGORM(ctx context.Context, db *gorm.DB, work func(tx *gorm.DB) (uint, error)) (id uint, err error) {
+	err = db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		id, err = pgxstore.DoInSQLTx(ctx, tx.Statement.ConnPool, "pay", func() (uint, error) { return work(tx) })
+		return err
+	})
+	return id, err
+}
+
+// gormStep is what a step does once it has made a payment, and what comes of it.
+type gormStep struct {
+	then     func(t *testing.T, db *gorm.DB, made *gormPayment) error
+	payments int64 // that are there after the first request, and after a retry
+	runs     int   // of the step for both
+}
+
+var errStep = errors.New("the step fails")
+
+var gormSteps = map[string]gormStep{
+	"reads and changes": {gormReads, 1, 1},
+	"undoes a part":     {gormUndoesAPart, 1, 1},
+	"commits parts":     {gormCommitsParts, 2, 1},
+	"violates a constraint": {func(t *testing.T, db *gorm.DB, made *gormPayment) error {
 		err := db.Create(&gormPayment{Key: made.Key}).Error
 		var refused *pgconn.PgError
 		assert.True(t, errors.As(err, &refused) && refused.Code == "23505", "%v", err)
-	}, http.StatusConflict, 0, 1},
-	"refuses": {func(*testing.T, *gorm.DB, *gormPayment) {}, http.StatusUnprocessableEntity, 0, 1},
-	"fails":   {func(*testing.T, *gorm.DB, *gormPayment) {}, http.StatusServiceUnavailable, 0, 2},
-	"rolls back": {func(t *testing.T, db *gorm.DB, _ *gormPayment) {
-		assert.NoError(t, db.Rollback().Error)
-		assert.Error(t, db.Create(&gormPayment{Key: "late"}).Error)
-	}, http.StatusConflict, 0, 1},
-	"ends the transaction": {func(t *testing.T, db *gorm.DB, _ *gormPayment) {
-		assert.ErrorIs(t, db.Commit().Error, pgxstore.ErrCommit)
-	}, http.StatusConflict, 0, 1},
+		return nil // but the step fails
+	}, 0, 2},
+	"fails": {func(*testing.T, *gorm.DB, *gormPayment) error { return errStep }, 0, 2},
 }
 
-func (c gormHandler) run(t *testing.T, pool *pgxpool.Pool, db *gorm.DB, key string) {
-	runs := 0
-	m := newMiddleware(t, pgxstore.NewTx(pool, pgxstore.Options{}), idempotency.Options{})
+// run has a handler fail behind its step, and then succeed.
+func (c gormStep) run(t *testing.T, pool *pgxpool.Pool, db *gorm.DB, step gormForm) {
+	runs, status, key := 0, http.StatusServiceUnavailable, strings.ReplaceAll(t.Name(), " ", "-")
+	m := newMiddleware(t, pgxstore.New(pool, pgxstore.Options{}), idempotency.Options{})
 	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		runs++
-		tx, ok := pgxstore.SQLTx(r.Context())
-		assert.True(t, ok)
-		db := db.Session(&gorm.Session{NewDB: true, Context: r.Context()})
-		db.Statement.ConnPool = tx
-		note := "first"
-		made := gormPayment{Key: key, Amount: 700, Rate: 1.25, Note: &note, Receipt: []byte{1, 2}, Settled: true}
-		assert.NoError(t, db.Create(&made).Error)
-		assert.NotZero(t, made.ID)
-		c.then(t, db, &made)
-		w.WriteHeader(c.status)
+		id, err := step(r.Context(), db, func(tx *gorm.DB) (uint, error) {
+			runs++
+			note := "first"
+			made := gormPayment{Key: key, Amount: 700, Rate: 1.25, Note: &note, Receipt: []byte{1, 2}, Settled: true}
+			assert.NoError(t, tx.Create(&made).Error)
+			return made.ID, c.then(t, tx, &made)
+		})
+		assert.Equal(t, c.payments > 0, err == nil, "%v", err)
+		assert.Equal(t, c.payments > 0, id > 0)
+		w.WriteHeader(status)
 	}))
-	post := func() *httptest.ResponseRecorder {
+	for range 2 {
 		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
-		r.Header.Set("Idempotency-Key", strings.ReplaceAll(key, " ", "-"))
+		r.Header.Set("Idempotency-Key", key)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		return w
+		require.Equal(t, status, w.Code)
+		status = http.StatusCreated
 	}
-	first, retry := post(), post()
-	require.Equal(t, []int{c.status, c.status}, []int{first.Code, retry.Code})
-	require.Equal(t, c.runs == 1, retry.Header().Get(marker) == "true")
 	require.Equal(t, c.runs, runs)
 	var payments int64
 	require.NoError(t, db.Model(&gormPayment{}).Where("key LIKE ?", key+"%").Count(&payments).Error)
 	require.Equal(t, c.payments, payments)
 }
 
-func gormReads(t *testing.T, db *gorm.DB, made *gormPayment) {
+func gormReads(t *testing.T, db *gorm.DB, made *gormPayment) error {
 	var found gormPayment
 	assert.NoError(t, db.First(&found, made.ID).Error)
 	assert.WithinDuration(t, made.CreatedAt, found.CreatedAt, time.Millisecond)
@@ -129,20 +144,23 @@ func gormReads(t *testing.T, db *gorm.DB, made *gormPayment) {
 		assert.NoError(t, db.ScanRows(rows, &found))
 	}
 	assert.NoError(t, rows.Close())
+	return nil
 }
 
-func gormUndoesAPart(t *testing.T, db *gorm.DB, made *gormPayment) {
+func gormUndoesAPart(t *testing.T, db *gorm.DB, made *gormPayment) error {
 	err := db.Transaction(func(part *gorm.DB) error { return part.Create(&gormPayment{Key: made.Key}).Error })
 	assert.Error(t, err)
 	assert.NoError(t, db.SavePoint("here").Error)
 	assert.NoError(t, db.Delete(made).Error)
 	assert.NoError(t, db.RollbackTo("here").Error)
+	return nil
 }
 
-func gormCommitsParts(t *testing.T, db *gorm.DB, made *gormPayment) {
+func gormCommitsParts(t *testing.T, db *gorm.DB, made *gormPayment) error {
 	assert.NoError(t, db.Transaction(func(part *gorm.DB) error {
 		return part.Transaction(func(inner *gorm.DB) error {
 			return inner.CreateInBatches([]*gormPayment{{Key: made.Key + " 2"}}, 10).Error
 		})
 	}))
+	return nil
 }

@@ -3,10 +3,11 @@ package compat_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"testing"
 
 	"entgo.io/ent/dialect"
@@ -40,11 +41,14 @@ type good struct {
 	Name string `bun:"name" db:"name"`
 }
 
-// sqlDatabase is a database with a transactional store.
+// sqlDatabase is a database with a store.
 type sqlDatabase struct {
 	db    *sql.DB
 	store idempotency.Store
-	tx    func(context.Context) (*sql.Tx, bool)
+	doTx  func(ctx context.Context, name string, fn func(tx *sql.Tx) (good, error)) (good, error)
+
+	// doInTx takes a transaction of a library as it is.
+	doInTx func(ctx context.Context, tx any, name string, fn func() (good, error)) (good, error)
 
 	table string // makes the table of goods
 	bind  int    // how parameters are written, for sqlx
@@ -56,8 +60,9 @@ var sqlDatabases = map[string]func(*testing.T) sqlDatabase{
 	"PostgreSQL": onPostgres, "SQLite": onSQLite, "MariaDB": onMariaDB,
 }
 
-// What is built on database/sql takes the transaction of the handler. Each library inserts a row and reads it. The row
-// is there if the handler answers 201, and is not if it refuses the request.
+// What is built on database/sql takes the transaction of a step, and a step takes the transaction of a library. Each library
+// inserts a row and reads it. The row is there once, with the result of the step, although the first request fails behind the
+// step.
 func TestLibrariesOnSQL(t *testing.T) {
 	t.Parallel()
 	for name, start := range sqlDatabases {
@@ -66,38 +71,85 @@ func TestLibrariesOnSQL(t *testing.T) {
 			d := start(t)
 			_, err := d.db.ExecContext(t.Context(), d.table)
 			require.NoError(t, err)
-			t.Run("sqlx", func(t *testing.T) { d.run(t, d.insertBySqlx) })
-			t.Run("ent", func(t *testing.T) { d.run(t, d.insertByEnt) })
-			t.Run("bun", func(t *testing.T) { d.run(t, d.insertByBun) })
+			for library, insert := range map[string]func(context.Context, *sql.Tx, string) (good, error){
+				"sqlx": d.insertBySqlx, "bun": d.insertByBun,
+				"ent": func(ctx context.Context, tx *sql.Tx, name string) (good, error) { return d.insertByEnt(ctx, tx, name) },
+			} {
+				t.Run(library, func(t *testing.T) {
+					d.run(t, func(ctx context.Context, name string) (good, error) {
+						return d.doTx(ctx, "insert", func(tx *sql.Tx) (good, error) { return insert(ctx, tx, name) })
+					})
+				})
+			}
+			t.Run("in a transaction of sqlx", func(t *testing.T) { d.run(t, d.inTxOfSqlx) })
+			t.Run("in a transaction of ent", func(t *testing.T) { d.run(t, d.inTxOfEnt) })
+			t.Run("in a transaction of bun", func(t *testing.T) { d.run(t, d.inTxOfBun) })
 		})
 	}
 }
 
-func (d sqlDatabase) run(t *testing.T, insert func(context.Context, *sql.Tx, string) (good, error)) {
-	for status, rows := range map[int]int{http.StatusCreated: 1, http.StatusUnprocessableEntity: 0} {
-		name := t.Name() + "/" + strconv.Itoa(status)
-		m := newMiddleware(t, d.store, idempotency.Options{})
-		h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			tx, _ := d.tx(r.Context())
-			inserted, err := insert(r.Context(), tx, name)
-			assert.NoError(t, err)
-			assert.Equal(t, name, inserted.Name)
-			assert.NotZero(t, inserted.ID)
-			w.WriteHeader(status)
-		}))
-		for _, replayed := range []string{"", "true"} {
-			r := httptest.NewRequest(http.MethodPost, "/goods", nil)
-			r.Header.Set("Idempotency-Key", name)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
-			require.Equal(t, status, w.Code)
-			require.Equal(t, replayed, w.Header().Get(marker))
-		}
-		var count int
-		query := sqlx.Rebind(d.bind, "SELECT count(*) FROM goods WHERE name = ?")
-		require.NoError(t, d.db.QueryRowContext(t.Context(), query, name).Scan(&count))
-		require.Equal(t, rows, count)
+// run has a handler fail behind its step, and then succeed.
+func (d sqlDatabase) run(t *testing.T, step func(ctx context.Context, name string) (good, error)) {
+	status := http.StatusServiceUnavailable
+	var results []good
+	m := newMiddleware(t, d.store, idempotency.Options{})
+	h := m.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inserted, err := step(r.Context(), t.Name())
+		assert.NoError(t, err)
+		results = append(results, inserted)
+		w.WriteHeader(status)
+	}))
+	for _, replayed := range []string{"", "", "true"} {
+		r := httptest.NewRequest(http.MethodPost, "/goods", nil)
+		r.Header.Set("Idempotency-Key", strings.ReplaceAll(t.Name(), " ", "-"))
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, status, w.Code, w.Body)
+		require.Equal(t, replayed, w.Header().Get(marker))
+		status = http.StatusCreated
 	}
+	require.Len(t, results, 2)
+	require.Equal(t, results[0], results[1])
+	require.Equal(t, t.Name(), results[0].Name)
+	require.NotZero(t, results[0].ID)
+	var count int
+	query := sqlx.Rebind(d.bind, "SELECT count(*) FROM goods WHERE name = ?")
+	require.NoError(t, d.db.QueryRowContext(t.Context(), query, t.Name()).Scan(&count))
+	require.Equal(t, 1, count)
+}
+
+func (d sqlDatabase) inTxOfSqlx(ctx context.Context, name string) (inserted good, err error) {
+	tx, err := sqlx.NewDb(d.db, "").BeginTxx(ctx, nil)
+	if err != nil {
+		return good{}, err
+	}
+	inserted, err = d.doInTx(ctx, tx, "insert", func() (good, error) { return d.insertBySqlx(ctx, tx.Tx, name) })
+	if err != nil {
+		return good{}, errors.Join(err, tx.Rollback())
+	}
+	return inserted, tx.Commit()
+}
+
+func (d sqlDatabase) inTxOfBun(ctx context.Context, name string) (inserted good, err error) {
+	err = bun.NewDB(d.db, d.bun()).RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
+		inserted, err = d.doInTx(ctx, tx.Tx, "insert", func() (good, error) { return d.insertByBun(ctx, tx.Tx, name) })
+		return err
+	})
+	return inserted, err
+}
+
+// inTxOfEnt uses the driver that ent.NewClient is given.
+func (d sqlDatabase) inTxOfEnt(ctx context.Context, name string) (inserted good, err error) {
+	tx, err := entsql.OpenDB(d.ent, d.db).BeginTx(ctx, nil)
+	if err != nil {
+		return good{}, err
+	}
+	own := tx.(*entsql.Tx)
+	inserted, err = d.doInTx(ctx, own, "insert", func() (good, error) { return d.insertByEnt(ctx, own.ExecQuerier, name) })
+	if err != nil {
+		return good{}, errors.Join(err, own.Rollback())
+	}
+	return inserted, own.Commit()
 }
 
 func onPostgres(t *testing.T) sqlDatabase {
@@ -106,7 +158,11 @@ func onPostgres(t *testing.T) sqlDatabase {
 	t.Cleanup(pool.Close)
 	require.NoError(t, pgxstore.Migrate(t.Context(), pool, pgxstore.Options{}))
 	return sqlDatabase{
-		db: closed(t, stdlib.OpenDBFromPool(pool)), store: pgxstore.NewTx(pool, pgxstore.Options{}), tx: pgxstore.SQLTx,
+		db: closed(t, stdlib.OpenDBFromPool(pool)), store: pgxstore.New(pool, pgxstore.Options{}),
+		doTx: pgxstore.DoSQLTx[good],
+		doInTx: func(ctx context.Context, tx any, name string, fn func() (good, error)) (good, error) {
+			return pgxstore.DoInSQLTx(ctx, tx.(pgxstore.SQLQuerier), name, fn)
+		},
 		table: "CREATE TABLE goods (id bigserial PRIMARY KEY, name text UNIQUE)", bind: sqlx.DOLLAR,
 		ent: dialect.Postgres, bun: func() schema.Dialect { return pgdialect.New() },
 	}
@@ -114,13 +170,16 @@ func onPostgres(t *testing.T) sqlDatabase {
 
 func onSQLite(t *testing.T) sqlDatabase {
 	path := filepath.Join(t.TempDir(), "shop.db")
-	store, err := sqlitestore.OpenTx(t.Context(), path, sqlitestore.Options{})
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, store.Close()) })
-	db, err := sql.Open("sqlite", path)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_txlock=immediate")
 	require.NoError(t, err)
 	return sqlDatabase{
-		db: closed(t, db), store: store, tx: sqlitestore.Tx,
+		db: closed(t, db), store: store, doTx: sqlitestore.DoTx[good],
+		doInTx: func(ctx context.Context, tx any, name string, fn func() (good, error)) (good, error) {
+			return sqlitestore.DoInTx(ctx, tx.(sqlitestore.Querier), name, fn)
+		},
 		table: "CREATE TABLE goods (id INTEGER PRIMARY KEY, name TEXT UNIQUE)", bind: sqlx.QUESTION,
 		ent: dialect.SQLite, bun: func() schema.Dialect { return sqlitedialect.New() },
 	}
@@ -131,7 +190,10 @@ func onMariaDB(t *testing.T) sqlDatabase {
 	require.NoError(t, err)
 	require.NoError(t, mysqlstore.Migrate(t.Context(), closed(t, db), mysqlstore.Options{}))
 	return sqlDatabase{
-		db: db, store: mysqlstore.NewTx(db, mysqlstore.Options{}), tx: mysqlstore.Tx,
+		db: db, store: mysqlstore.New(db, mysqlstore.Options{}), doTx: mysqlstore.DoTx[good],
+		doInTx: func(ctx context.Context, tx any, name string, fn func() (good, error)) (good, error) {
+			return mysqlstore.DoInTx(ctx, tx.(mysqlstore.Querier), name, fn)
+		},
 		table: "CREATE TABLE goods (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(100) UNIQUE)", bind: sqlx.QUESTION,
 		ent: dialect.MySQL, bun: func() schema.Dialect { return mysqldialect.New() },
 	}
@@ -162,7 +224,7 @@ func (d sqlDatabase) insertByBun(ctx context.Context, tx *sql.Tx, name string) (
 }
 
 // insertByEnt uses the driver that ent.NewClient is given.
-func (d sqlDatabase) insertByEnt(ctx context.Context, tx *sql.Tx, name string) (inserted good, err error) {
+func (d sqlDatabase) insertByEnt(ctx context.Context, tx entsql.ExecQuerier, name string) (inserted good, err error) {
 	db, builder := entsql.NewDriver(d.ent, entsql.Conn{ExecQuerier: tx}), entsql.Dialect(d.ent)
 	query, args := builder.Insert("goods").Columns("name").Values(name).Query()
 	if err := db.Exec(ctx, query, args, nil); err != nil {

@@ -73,7 +73,7 @@ func TestFaultsOfProcesses(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			err := killtest.KillAll(1, killtest.NewTransfers(), child+"="+test.child)
+			err := killtest.NewTransfers(t).Kill(1, child+"="+test.child)
 			require.ErrorContains(t, err, test.fault)
 		})
 	}
@@ -82,8 +82,8 @@ func TestFaultsOfProcesses(t *testing.T) {
 // As long as nobody has acknowledged anything, more processes follow.
 func TestProcessesThatAgree(t *testing.T) {
 	t.Parallel()
-	said := killtest.NewTransfers()
-	require.NoError(t, killtest.KillAll(0, said, child+"=same"))
+	said := killtest.NewTransfers(t)
+	require.NoError(t, said.Kill(0, child+"=same"))
 	require.NotEmpty(t, said.Acknowledged())
 }
 
@@ -91,7 +91,7 @@ func TestLinesThatNobodySays(t *testing.T) {
 	t.Parallel()
 	lines := []string{"", "answered", "answered key", "answered key a b", "ended", "lost", "overtaken", "panic: x y"}
 	for _, line := range lines {
-		for _, said := range []killtest.Witness{killtest.NewOperations(), killtest.NewTransfers()} {
+		for _, said := range []killtest.Witness{killtest.NewOperations(), killtest.NewTransfers(t)} {
 			require.EqualError(t, said.Hears(line+"\n"), "a process has said: "+line)
 		}
 	}
@@ -147,32 +147,35 @@ func TestEffectsThatAreNotThere(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestTransfersAreExplained(t *testing.T) {
+func TestRowsAreCompared(t *testing.T) {
 	t.Parallel()
+	row := func(operation, receipt, entry string, amount int) killtest.Row {
+		return killtest.Row{Operation: operation, Receipt: receipt, Entry: entry, Amount: amount}
+	}
+	out, in := row("a", "R", "E", -5), row("a", "R", "E", 5)
 	tests := []struct {
 		name  string
-		made  map[string][]string
-		fault string // empty: all is explained
+		rows  []killtest.Row
+		fault string // empty: the rows are right
 	}{
-		{"once", map[string][]string{"a": {"A"}}, ""},
-		{"and one that nobody was told", map[string][]string{"a": {"A"}, "b": {"B"}}, ""},
-		{"lost", map[string][]string{"b": {"B"}}, "a was answered and not made"},
-		{"twice", map[string][]string{"a": {"A"}, "b": {"B", "B"}}, "b was made 2 times: [B B]"},
-		{"by another attempt", map[string][]string{"a": {"X"}}, "a has the answer A in the store, and not X"},
-		{"without a record", map[string][]string{"a": {"A"}, "c": {"C"}}, "c is claimed again: its record is lost"},
+		{"once", []killtest.Row{out, in}, ""},
+		{"lost", nil, "a was answered and has no rows"},
+		{"twice", []killtest.Row{out, in, out, in}, "a has 4 rows, whose sum is 0"},
+		{"in part", []killtest.Row{out}, "a has 1 rows, whose sum is -5"},
+		{"by an attempt that was undone", []killtest.Row{out, row("a", "R", "X", 5)},
+			"a has the answer R-E, and a row with R-X"},
+		{"with the receipt of another charge", []killtest.Row{out, row("a", "X", "E", 5)},
+			"a has the answer R-E, and a row with X-E"},
+		{"of an operation that has no answer", []killtest.Row{out, in, row("b", "R", "E", 5)}, "b has rows and no answer"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			said := killtest.NewTransfers()
-			require.NoError(t, said.Hears("overtaken X\n"))
-			require.NoError(t, said.Hears("answered a A\n"))
-			require.Equal(t, 1, said.Overtaken())
-			requireFault(t, said.Explain(t.Context(), newStore(t), test.made), test.fault)
+			said := killtest.NewTransfers(t)
+			require.NoError(t, said.Hears("answered a R-E\n"))
+			requireFault(t, said.Compare(test.rows), test.fault)
 		})
 	}
-	err := killtest.NewTransfers().Explain(t.Context(), newStore(t), nil)
-	require.EqualError(t, err, "no process has acknowledged anything")
 }
 
 func TestChargesAreExplained(t *testing.T) {

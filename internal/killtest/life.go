@@ -44,11 +44,6 @@ func SayAnswered(key idempotency.Key, answer []byte) {
 	fmt.Printf("answered %s %s\n", key.ID, answer)
 }
 
-// SayOvertaken says that an attempt was undone because another process has the key. An attempt is a word.
-func SayOvertaken(attempt string) {
-	fmt.Println("overtaken", attempt)
-}
-
 func endWithParent() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(1)

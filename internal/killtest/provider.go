@@ -1,13 +1,17 @@
 package killtest
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -21,9 +25,12 @@ type Provider struct {
 
 	mu      sync.Mutex
 	calls   int
-	charges map[string]string   // operations by key
+	charges map[string]chargeOf // by key
 	journal map[string][]string // keys by operation, as the client names it
 }
+
+// chargeOf is what the provider has done for a key.
+type chargeOf struct{ operation, receipt string }
 
 // NewProvider returns one that has charged nothing, for the time of a test.
 func NewProvider(t interface {
@@ -35,7 +42,7 @@ func NewProvider(t interface {
 		t.Fatal(err)
 	}
 	p := &Provider{
-		url: "http://" + listener.Addr().String(), charges: make(map[string]string), journal: make(map[string][]string),
+		url: "http://" + listener.Addr().String(), charges: make(map[string]chargeOf), journal: make(map[string][]string),
 	}
 	server := http.Server{Handler: http.HandlerFunc(p.serve)}
 	var serving sync.WaitGroup
@@ -55,22 +62,28 @@ func (p *Provider) Env() string { return providerVariable + "=" + p.url }
 
 // Charge has the provider charge for the operation of ctx. A handler calls it before it has another effect.
 func Charge(ctx context.Context) error {
+	_, err := charge(ctx, os.Getenv(providerVariable))
+	return err
+}
+
+// charge has the provider at url charge for the operation of ctx, and returns the receipt.
+func charge(ctx context.Context, url string) (receipt string, err error) {
 	op, _ := idempotency.FromContext(ctx)
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, os.Getenv(providerVariable), strings.NewReader(op.Key.ID))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(op.Key.ID))
 	if err != nil {
-		return err
+		return "", err
 	}
 	r.Header.Set("Idempotency-Key", op.DownstreamKey("charge"))
 	resp, err := client.Do(r)
 	if err != nil {
-		return err
+		return "", cmp.Or(context.Cause(ctx), err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("the provider answers %s: %s", resp.Status, text)
 	}
-	return err
+	return string(text), err
 }
 
 var client = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
@@ -78,32 +91,45 @@ var client = http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 // Charge is what the function Charge is, for a handler in the process of the test.
 func (p *Provider) Charge(ctx context.Context) error {
 	op, _ := idempotency.FromContext(ctx)
-	return p.charge(op.Key.ID, op.DownstreamKey("charge"))
+	_, err := p.charge(op.Key.ID, op.DownstreamKey("charge"))
+	return err
 }
 
 func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	operation, err := io.ReadAll(r.Body)
+	receipt := ""
 	if err == nil {
-		err = p.charge(string(operation), r.Header.Get("Idempotency-Key"))
+		receipt, err = p.charge(string(operation), r.Header.Get("Idempotency-Key"))
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
 	}
+	_, _ = io.WriteString(w, receipt)
 }
 
-// charge charges, unless the key was used already.
-func (p *Provider) charge(operation, key string) error {
+// charge charges, unless the key was used already, and returns the receipt of the key.
+func (p *Provider) charge(operation, key string) (receipt string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls++
-	switch of, known := p.charges[key]; {
-	case !known:
-		p.charges[key] = operation
+	known, isKnown := p.charges[key]
+	switch {
+	case !isKnown:
+		known = chargeOf{operation, rand.Text()}
+		p.charges[key] = known
 		p.journal[operation] = append(p.journal[operation], key)
-	case of != operation:
-		return fmt.Errorf("%s comes with the key of %s", operation, of)
+	case known.operation != operation:
+		return "", fmt.Errorf("%s comes with the key of %s", operation, known.operation)
 	}
-	return nil
+	return known.receipt, nil
+}
+
+// operations returns the operations that the provider has charged for.
+func (p *Provider) operations() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.journal))
 }
 
 // Explain returns an error if an operation has come with two keys, and so was charged twice, or if one was answered and

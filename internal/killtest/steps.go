@@ -28,20 +28,15 @@ import (
 //
 // An operation has three steps. Those of every other operation are done at most once, by [step.AtMostOnce].
 type Errands struct {
-	// Overlaps says that two attempts may run at a time, as two processes with one file of SQLite do in transactions. The
-	// order of their numbers then says nothing. What one has begun may come late, after the other has finished it.
-	Overlaps bool
-
 	url     string
 	answers answers
 
-	mu      sync.Mutex
-	tickets map[string]int     // handed out by operation
-	steps   map[string]*errand // by operation and step
-	calls   int
-	again   int // calls that repeat one whose result is lost
-	asked   int // steps of which somebody had to ask
-	faults  []error
+	mu     sync.Mutex
+	steps  map[string]*errand // by operation and step
+	calls  int
+	again  int // calls that repeat one whose result is lost
+	asked  int // steps of which somebody had to ask
+	faults []error
 }
 
 // errand is what the provider knows of a step.
@@ -49,7 +44,7 @@ type errand struct {
 	calls    int
 	receipt  string // of the first call
 	void     bool   // nobody may call any more
-	finished int    // the ticket of the attempt that has stored the result; zero: none has said so
+	finished int    // the number of the attempt that has stored the result; zero: none has said so
 	result   string // which that attempt has stored
 }
 
@@ -65,8 +60,7 @@ func NewErrands(t interface {
 		t.Fatal(err)
 	}
 	e := &Errands{
-		url: "http://" + listener.Addr().String(), answers: make(answers),
-		tickets: make(map[string]int), steps: make(map[string]*errand),
+		url: "http://" + listener.Addr().String(), answers: make(answers), steps: make(map[string]*errand),
 	}
 	server := http.Server{Handler: http.HandlerFunc(e.serve)}
 	var serving sync.WaitGroup
@@ -102,32 +96,27 @@ func (e *Errands) serve(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ask := r.URL.Query()
-	operation, ticket := ask.Get("operation"), ask.Get("ticket")
-	number, _ := strconv.Atoi(ticket)
-	name := operation + " " + ask.Get("step")
+	attempt, _ := strconv.Atoi(ask.Get("attempt"))
+	name := ask.Get("operation") + " " + ask.Get("step")
 	known := e.steps[name]
 	if known == nil {
 		known = new(errand)
 		e.steps[name] = known
 	}
 	switch r.URL.Path {
-	case "/ticket":
-		delete(e.steps, name)
-		e.tickets[operation]++
-		fmt.Fprint(w, e.tickets[operation])
 	case "/call":
-		e.call(w, name, known, number, ask.Has("once"))
+		e.call(w, name, known, attempt, ask.Has("once"))
 	case "/ask":
 		e.asked++
 		known.void = known.void || known.calls == 0
 		fmt.Fprint(w, cmp.Or(known.receipt, "void"))
 	case "/finished":
-		e.finish(name, known, number, ask.Get("result"))
+		e.finish(name, known, attempt, ask.Get("result"))
 	}
 }
 
 // call does a step. An attempt that was overtaken may repeat a step that is finished. No later one may.
-func (e *Errands) call(w http.ResponseWriter, name string, known *errand, ticket int, once bool) {
+func (e *Errands) call(w http.ResponseWriter, name string, known *errand, attempt int, once bool) {
 	if known.void {
 		http.Error(w, "void", http.StatusConflict)
 		return
@@ -140,8 +129,8 @@ func (e *Errands) call(w http.ResponseWriter, name string, known *errand, ticket
 	case known.calls > 1:
 		e.again++
 	}
-	if known.finished > 0 && ticket > known.finished && !e.Overlaps {
-		e.fault("%s was finished by attempt %d, and called by attempt %d", name, known.finished, ticket)
+	if known.finished > 0 && attempt > known.finished {
+		e.fault("%s was finished by attempt %d, and called by attempt %d", name, known.finished, attempt)
 	}
 	receipt := rand.Text() // each call has its own, so that a lost result shows
 	known.receipt = cmp.Or(known.receipt, receipt)
@@ -149,10 +138,10 @@ func (e *Errands) call(w http.ResponseWriter, name string, known *errand, ticket
 }
 
 // finish notes the result that an attempt has got for a step.
-func (e *Errands) finish(name string, known *errand, ticket int, result string) {
+func (e *Errands) finish(name string, known *errand, attempt int, result string) {
 	switch {
 	case known.finished == 0:
-		known.finished, known.result = ticket, result
+		known.finished, known.result = attempt, result
 	case known.result != result:
 		e.fault("%s has the results %s and %s", name, known.result, result)
 	}
@@ -162,8 +151,7 @@ func (e *Errands) fault(format string, args ...any) {
 	e.faults = append(e.faults, fmt.Errorf(format, args...))
 }
 
-// ExecuteSteps returns the work of a process whose operations have steps. If store is transactional, each attempt gets a
-// number from the provider, because the store counts none.
+// ExecuteSteps returns the work of a process whose operations have steps.
 func ExecuteSteps(store idempotency.Store) (Work, error) {
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{
 		Lease: Request.Lease, TTL: Request.TTL, StoreTimeout: Request.Lease, Logger: slog.New(slog.DiscardHandler),
@@ -171,38 +159,43 @@ func ExecuteSteps(store idempotency.Store) (Work, error) {
 	if err != nil {
 		return nil, err
 	}
-	numbered := !idempotency.IsTransactional(store)
+	provider := os.Getenv(providerVariable)
 	return func(key idempotency.Key) error {
-		answer, err := executeSteps(context.Background(), runner, os.Getenv(providerVariable), numbered, key)
-		if answer != nil {
-			SayAnswered(key, answer)
-		}
-		return err
+		answer, err := executeSteps(context.Background(), runner, provider, key)
+		return sayOutcome(key, answer, err)
 	}, nil
 }
 
-// executeSteps returns the answer of the operation, if it has one now.
+// executeSteps returns the answer of the operation of key.
 func executeSteps(
-	ctx context.Context, runner *idempotency.Runner, provider string, numbered bool, key idempotency.Key,
+	ctx context.Context, runner *idempotency.Runner, provider string, key idempotency.Key,
 ) (answer []byte, err error) {
 	resp, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
-		return runSteps(ctx, provider, numbered)
+		return runSteps(ctx, provider)
 	})
+	return resp.Body, err
+}
+
+// sayOutcome says the answer of an operation, unless it has failed with an ordinary error: the answer of an attempt that has
+// lost its claim is none.
+func sayOutcome(key idempotency.Key, answer []byte, err error) error {
 	switch {
 	case err == nil:
-		return resp.Body, nil
-	case isOrdinary(err):
-		return nil, nil // the answer of an attempt that has lost its claim is none
-	default:
-		return nil, err
+		SayAnswered(key, answer)
+	case !isOrdinary(err):
+		return err
 	}
+	return nil
 }
 
 // isOrdinary reports whether an error is one that processes get when others have died, or when the machine is slow.
 func isOrdinary(err error) bool {
+	if isFault(err) {
+		return false
+	}
 	for _, ordinary := range []error{
-		idempotency.ErrInProgress, idempotency.ErrClaimLost, idempotency.ErrRolledBack, idempotency.ErrUnavailable,
-		context.Canceled, context.DeadlineExceeded, errSlow,
+		idempotency.ErrInProgress, idempotency.ErrClaimLost, idempotency.ErrUnavailable,
+		context.Canceled, context.DeadlineExceeded, errStep,
 	} {
 		if errors.Is(err, ordinary) {
 			return true
@@ -211,28 +204,32 @@ func isOrdinary(err error) bool {
 	return false
 }
 
-// errSlow is the error of a step whose result the store did not take in time.
-var errSlow = errors.New("the store was too slow")
+// errStep is the error of a step that a later attempt runs again, because the store was too slow, say.
+var errStep = errors.New("a step has failed")
 
-func runSteps(ctx context.Context, provider string, numbered bool) (idempotency.Response, error) {
+// failedStep returns the error of a step, as an errStep.
+func failedStep(err error) error { return fmt.Errorf("%w: %w", errStep, err) }
+
+// isFault reports whether no step should have failed with an error, whatever else the error is.
+func isFault(err error) bool {
+	for _, fault := range []error{step.ErrMisuse, step.ErrResult, step.ErrNoClaim, errors.ErrUnsupported} {
+		if errors.Is(err, fault) {
+			return true
+		}
+	}
+	return false
+}
+
+func runSteps(ctx context.Context, provider string) (idempotency.Response, error) {
 	op, _ := idempotency.FromContext(ctx)
 	e := errandsOf{
-		provider: provider, operation: op.Key.ID, ticket: strconv.Itoa(op.Attempt), once: strings.HasSuffix(op.Key.ID, "1"),
-	}
-	if !numbered {
-		var err error
-		if e.ticket, err = e.ask(ctx, "/ticket", "", ""); err != nil {
-			return idempotency.Response{}, err
-		}
+		provider: provider, operation: op.Key.ID, attempt: strconv.Itoa(op.Attempt), once: strings.HasSuffix(op.Key.ID, "1"),
 	}
 	var results []string
 	for _, name := range errandSteps {
 		result, err := e.run(ctx, name)
-		switch {
-		case errors.Is(err, step.ErrMisuse), errors.Is(err, step.ErrResult), errors.Is(err, errors.ErrUnsupported):
-			return idempotency.Response{}, err
-		case err != nil:
-			return idempotency.Response{}, fmt.Errorf("%w: %w", errSlow, err)
+		if err != nil {
+			return idempotency.Response{}, failedStep(err)
 		}
 		if _, err := e.ask(ctx, "/finished", name, result); err != nil {
 			return idempotency.Response{}, err
@@ -244,8 +241,8 @@ func runSteps(ctx context.Context, provider string, numbered bool) (idempotency.
 
 // errandsOf is one attempt at an operation.
 type errandsOf struct {
-	provider, operation, ticket string
-	once                        bool
+	provider, operation, attempt string
+	once                         bool
 }
 
 func (e errandsOf) run(ctx context.Context, name string) (string, error) {
@@ -258,7 +255,7 @@ func (e errandsOf) run(ctx context.Context, name string) (string, error) {
 
 // ask asks the provider.
 func (e errandsOf) ask(ctx context.Context, path, name, result string) (string, error) {
-	query := url.Values{"operation": {e.operation}, "ticket": {e.ticket}, "step": {name}, "result": {result}}
+	query := url.Values{"operation": {e.operation}, "attempt": {e.attempt}, "step": {name}, "result": {result}}
 	if e.once {
 		query.Set("once", "")
 	}
@@ -273,7 +270,7 @@ func (e errandsOf) ask(ctx context.Context, path, name, result string) (string, 
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%w: %s: %s", errSlow, path, text) // another attempt has made sure that nobody calls
+		err = fmt.Errorf("%w: %s: %s", errStep, path, text) // another attempt has made sure that nobody calls
 	}
 	return string(text), err
 }
@@ -317,17 +314,11 @@ func (e *Errands) complete(ctx context.Context, store idempotency.Store, operati
 	if err != nil {
 		return err
 	}
-	numbered := !idempotency.IsTransactional(store)
-	for began := time.Now(); time.Since(began) < longestWait; time.Sleep(10 * time.Millisecond) {
-		answer, err := executeSteps(ctx, runner, e.url, numbered, keyOf(operation))
-		switch {
-		case err != nil:
-			return err
-		case answer != nil:
-			return e.answers.hears(operation, string(answer))
-		}
+	answer, err := untilAnswered(func() ([]byte, error) { return executeSteps(ctx, runner, e.url, keyOf(operation)) })
+	if err != nil {
+		return err
 	}
-	return errors.New("it does not complete")
+	return e.answers.hears(operation, string(answer))
 }
 
 // Count writes the counts to the output of a test, as attributes.

@@ -13,31 +13,31 @@ var ofMemory = []mutant{{
 	from: "	e := &entry{shard: sh, key: key, fingerprint",
 	to: "	sh.mu.Unlock()\n	time.Sleep(time.Millisecond)\n	sh.mu.Lock()\n" +
 		"	e := &entry{shard: sh, key: key, fingerprint",
-	test: "TestMemoryStoreConforms/leased/concurrent claims",
+	test: "TestMemoryStoreConforms/store/concurrent claims",
 }, {
 	name: "memory-no-fence", broken: "An owner that was overtaken completes over its successor.",
 	file: "store_memory.go",
 	from: "	if s.find(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
 	to:   "	s.find(e.shard, hash, e.key, now)",
-	test: "TestMemoryStoreConforms/leased/overtaken owner",
+	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
 	file: "store_memory.go",
 	from: "	repeated := e.released\n",
 	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	repeated := e.released\n",
-	test: "TestMemoryStoreConforms/leased/overtaken owner",
+	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
 	file: "store_memory.go",
 	from: "	if e.completed || e.released {\n		return ErrClaimLost\n	}\n	now",
 	to:   "	if e.released {\n		return ErrClaimLost\n	}\n	now",
-	test: "TestMemoryStoreConforms/leased/Extend after Complete",
+	test: "TestMemoryStoreConforms/store/Extend after Complete",
 }, {
 	name: "memory-restore-after-settle", broken: "A renewal restores a record that its owner has released.",
 	file: "store_memory.go",
 	from: "	e.released, e.lease = true, now // also",
 	to:   "	e.released, e.lease = e.live(now), now // also",
-	test: "TestMemoryStoreConforms/leased/Extend after the end of a forgotten record",
+	test: "TestMemoryStoreConforms/store/Extend after the end of a forgotten record",
 }}
 
 var ofRedis = []mutant{{
@@ -45,37 +45,37 @@ var ofRedis = []mutant{{
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: `command := []any{"set", key, value, "nx", "get", "px", ttl}`,
 	to:   `command := []any{"set", key, value, "get", "px", ttl}`,
-	test: "TestRedisStoreConforms/server/leased/completed operation",
+	test: "TestRedisStoreConforms/server/store/completed operation",
 }, {
 	name: "redis-blind-set", broken: "IFEQ is left out: an owner that was overtaken completes over its successor.",
 	file: "internal/redisconn/conn.go", needs: redis,
 	from: `command := []any{"set", key, text, "ifeq", old, "px", ttl}`,
 	to:   `command := []any{"set", key, text, "px", ttl}`,
-	test: "TestRedisStoreConforms/server/leased/overtaken owner",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
 	name: "redis-ifeq-not-read", broken: "When IFEQ finds another owner's record, the answer counts as stored.",
 	file: "internal/redisconn/conn.go", needs: valkey,
 	from: "	if err == nil || !isAnswer(err) {\n",
 	to:   "	if errors.Is(err, redis.Nil) {\n		return true, lost, nil\n	}\n	if err == nil || !isAnswer(err) {\n",
-	test: "TestRedisStoreConforms/server/leased/overtaken owner",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
 	name: "redis-swap-compares-nothing", broken: "swap.lua replaces whatever is there.",
 	file: "internal/redisscript/swap.lua", needs: redis,
 	from: "redis.call('GET', KEYS[1]) == ARGV[1]",
 	to:   "redis.call('EXISTS', KEYS[1]) == 1",
-	test: "TestRedisStoreConforms/server/leased/overtaken owner",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
 	name: "redis-no-fence", broken: "complete.lua replaces whatever is there.",
 	file: "internal/redisscript/complete.lua", needs: redis,
 	from: "if line == running or line == '' then",
 	to:   "if true then",
-	test: "TestRedisStoreConforms/server/leased/overtaken owner",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
 	name: "redis-release-without-owner", broken: "release.lua ends whatever claim holds the key.",
 	file: "internal/redisscript/release.lua", needs: redis,
 	from: "if state == 'running' and string.sub(line, 1, #owner) == owner then",
 	to:   "if state == 'running' then",
-	test: "TestRedisStoreConforms/server/leased/overtaken owner",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
 }, {
 	name: "redis-wrong-clock", broken: "The lease is measured by the clocks of server and client instead of PTTL.",
 	file: "internal/redisscript/claim.lua", needs: redis,
@@ -87,13 +87,13 @@ var ofRedis = []mutant{{
 	file: "internal/redisscript/claim.lua", needs: redis,
 	from: "takeover == '1' and left == 0",
 	to:   "takeover == '1'",
-	test: "TestRedisStoreConforms/server/leased/running attempt",
+	test: "TestRedisStoreConforms/server/store/running attempt",
 }, {
 	name: "redis-takeover-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
 	file: "internal/redisscript/claim.lua", needs: redis,
 	from: "lapsed) and content == fingerprint) then",
 	to:   "lapsed)) then",
-	test: "TestRedisStoreConforms/server/leased/other request",
+	test: "TestRedisStoreConforms/server/store/other request",
 }, {
 	name: "redis-free-and-forgotten", broken: "Nothing is left of a key that was freed, so a claim that arrives late takes it.",
 	file: "internal/redisscript/release.lua", in: "./internal/redistest", needs: redis,
@@ -125,37 +125,25 @@ var ofPostgres = []mutant{{
 	file: "pgxstore/statements.go", needs: postgres,
 	from: `return "ON CONFLICT (digest) DO NOTHING"`,
 	to:   `return "ON CONFLICT (digest) DO UPDATE SET token = EXCLUDED.token"`,
-	test: "TestStoreConformance/prepared/leased/concurrent claims",
+	test: "TestStoreConformance/prepared/store/concurrent claims",
 }, {
 	name: "postgres-no-fence", broken: "Complete and Extend change the record of whoever holds the key.",
 	file: "pgxstore/statements.go", needs: postgres,
 	from: "r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
 	to:   "r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
-	test: "TestStoreConformance/prepared/leased/overtaken owner",
+	test: "TestStoreConformance/prepared/store/overtaken owner",
 }, {
 	name: "postgres-claim-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
 	file: "pgxstore/statements.go", needs: postgres,
 	from: "r.status IS NULL AND r.fingerprint = $2::bytea\n",
 	to:   "r.status IS NULL\n",
-	test: "TestStoreConformance/prepared/leased/other request",
+	test: "TestStoreConformance/prepared/store/other request",
 }, {
 	name: "postgres-late-claim", broken: "A claim that arrives late takes the key that was released meanwhile.",
 	file: "pgxstore/statements.go", needs: postgres,
 	from: "OR r.token <> $7::uuid AND (",
 	to:   "OR (",
 	test: "TestLateClaimOfAReleasedKey",
-}, {
-	name: "postgres-transaction-without-lock", broken: "Two transactions work on one key at the same time.",
-	file: "pgxstore/sql/lock.sql", needs: postgres,
-	from: "SELECT pg_try_advisory_xact_lock($1::bigint), now(),",
-	to:   "SELECT $1::bigint IS NOT NULL, now(),",
-	test: "TestTxStoreConformance/read committed/transactional/running attempt",
-}, {
-	name: "postgres-record-optional", broken: "A transaction commits its effects although another one has recorded the key.",
-	file: "pgxstore/sql/record.sql", needs: postgres,
-	from: "{now}, {after $8}, date_bin('1 minute', {after $8}, 'epoch'))",
-	to:   "{now}, {after $8}, date_bin('1 minute', {after $8}, 'epoch')) ON CONFLICT DO NOTHING",
-	test: "TestTransactionGivesWayToLease",
 }}
 
 var ofRecords = []mutant{{

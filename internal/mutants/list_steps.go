@@ -33,7 +33,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",
 	file: "lease.go",
-	from: "	if l.timer != nil && !l.transactional && l.hasLapsed(l.since) {\n",
+	from: "	if l.timer != nil && l.hasLapsed(l.since) {\n",
 	to:   "	if false {\n",
 	test: "TestStepDoesNotBeginAfterAStandstill",
 }, {
@@ -132,12 +132,6 @@ var ofSteps = []mutant{{
 	from: "`$9::bigint IS NOT NULL AND r.expires_at > {now}`",
 	to:   "`$9::bigint IS NULL`",
 	test: "TestRestorationKeepsSteps",
-}, {
-	name: "steps-rolled-back", broken: "With a transaction, what its steps have left is rolled back.",
-	file: "step/beside.go", in: "./seal",
-	from: "	c.end()\n	return c.Claim.Release(",
-	to:   "	if steps := c.end(); steps != nil {\n		_ = steps.Release(ctx, 1)\n	}\n	return c.Claim.Release(",
-	test: "TestSealedStepsBesideATransaction",
 }, {
 	name: "seal-step-without-its-name", broken: "The sealed result of one step can be put in the place of another one.",
 	file: "seal/steps.go",

@@ -21,8 +21,8 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "postgres-tx-step-without-owner", broken: "An owner that was overtaken commits its rows.",
 	file: "pgxstore/sql/keep_step.sql", needs: postgres,
-	from: "    WHERE {held} AND",
-	to:   "    WHERE r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
+	from: "    WHERE {held}{at $7} AND",
+	to:   "    WHERE r.digest = $1::bytea{in_reach}{at $7} AND $2::uuid IS NOT NULL AND r.status IS NULL AND",
 	test: "TestTxStepsConform/read committed/pgx/transactions/overtaken owner",
 }, {
 	name: "postgres-tx-step-without-lock", broken: "A transaction at repeatable read does not lock the record, and is overtaken.",
@@ -72,4 +72,10 @@ var ofTxSteps = []mutant{{
 	from: "		w.step.Escaped = status != rolledBack\n",
 	to:   "		w.step.Escaped = status != rolledBack && false\n",
 	test: "TestStepsThatEndTheirTransaction/DoTx/COMMIT, then error",
+}, {
+	name: "postgres-tx-step-forgets-a-joined-commit", broken: "Rows that a step has committed in the handler's transaction are written again.",
+	file: "pgxstore/joinedtx.go", needs: postgres,
+	from: "j.step.Escaped = !j.isIntact && j.hasEscaped(ctx)",
+	to:   "j.step.Escaped = !j.isIntact && j.hasEscaped(ctx) && false",
+	test: "TestStepsThatEndTheirTransaction/DoInTx/COMMIT, then error",
 }}

@@ -16,7 +16,10 @@
 // Where the contract leaves the answer open, the model allows each. A claim that was settled and whose record is gone
 // may be completed again (ErrRestored), or not. A second response may be refused (ErrClaimLost), or ignored.
 //
-// Not covered are transactional stores, whose claims are sessions of the database and not records; Record.Created; and
+// Steps in a transaction are calls, too. Each writes a row, whose number is the result, and other clients read the rows: there
+// is a row if and only if the step has the result, and the owner of another claim adds none.
+//
+// Not covered are isolation levels above read committed, where renewals rest while a step runs; Record.Created; and
 // Record.Remaining where the store has to be asked for it.
 //
 // The proof can fail: TestLinearizableHistoriesFindBugs puts one bug at a time into a store, and every bug is found.

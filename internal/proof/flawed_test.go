@@ -14,10 +14,12 @@ type flawed struct {
 	bug  string
 	mu   sync.Mutex
 	rows map[idempotency.Key]*row
+
+	written map[idempotency.Key][]int // rows of steps
 }
 
 func newFlawed(bug string) *flawed {
-	return &flawed{bug: bug, rows: make(map[idempotency.Key]*row)}
+	return &flawed{bug: bug, rows: make(map[idempotency.Key]*row), written: make(map[idempotency.Key][]int)}
 }
 
 func (f *flawed) has(bug string) bool { return f.bug == bug }
@@ -27,6 +29,7 @@ type row struct {
 	owner      *flawedClaim
 	released   bool
 	lease, ttl time.Time // their ends
+	result     []byte    // of the step
 }
 
 func (r *row) shown(now time.Time) idempotency.Record {
@@ -85,7 +88,7 @@ func (f *flawed) Begin(
 	if f.has("get, then set") {
 		f.pause()
 	}
-	claim := &flawedClaim{store: f, key: key}
+	claim := &flawedClaim{store: f, key: key, leaseDuration: a.Lease}
 	claim.made = row{
 		Record: idempotency.Record{Attempt: 1, Fingerprint: a.Fingerprint, Created: now},
 		owner:  claim, lease: now.Add(a.Lease), ttl: now.Add(max(a.Lease, a.TTL)),
@@ -97,18 +100,20 @@ func (f *flawed) Begin(
 		claim.made.Attempt = held.Attempt
 	}
 	own := claim.made
+	if held != nil {
+		own.result = held.result
+	}
 	f.rows[key] = &own
 	return own.shown(now), claim, nil
 }
 
 type flawedClaim struct {
-	store   *flawed
-	key     idempotency.Key
-	made    row
-	settled bool
+	store         *flawed
+	key           idempotency.Key
+	made          row
+	leaseDuration time.Duration // a lease
+	settled       bool
 }
-
-func (c *flawedClaim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *flawedClaim) Extend(_ context.Context, lease time.Duration) error {
 	return c.step("Extend", func(r *row, now time.Time) error {

@@ -22,6 +22,7 @@ type subject struct {
 	store  idempotency.Store
 	unit   time.Duration                 // of short leases and TTLs
 	slop   time.Duration                 // by how much the clock of the store may round, or be off
+	table  table                         // nil: there are no steps in a transaction
 	calls  sync.Locker                   // held during each call, unless it is nil
 	bubble func(func(idempotency.Store)) // makes a store for each history, with a time of its own; nil: there is one store
 }
@@ -152,6 +153,10 @@ func (c *client) run() {
 			c.resolve(resolver)
 			continue
 		}
+		if c.table != nil && c.chance(10) {
+			c.read()
+			continue
+		}
 		if len(c.owned) == 0 || c.chance(40) {
 			c.begin()
 			continue
@@ -240,8 +245,21 @@ func (c *client) inspect(store idempotency.Resolver, key idempotency.Key) (idemp
 	return store.Inspect(ctx, key)
 }
 
+// read reads the rows of a key.
+func (c *client) read() {
+	asked := call{kind: readRows, key: c.random.IntN(c.keys)}
+	c.do(asked, executed, func(ctx context.Context) reply {
+		rows, err := c.table.read(ctx, c.key(asked.key))
+		return reply{unknown: err != nil, rows: rowsOf(rows...)}
+	})
+}
+
 // step does something with a claim.
 func (c *client) step(own *owned) {
+	if c.table != nil && own.granted && c.chance(30) {
+		c.ask(own, c.plan(own, write, own.began.lease))
+		return
+	}
 	what := c.random.IntN(12)
 	if !own.granted {
 		what = 9
@@ -283,6 +301,8 @@ func (c *client) plan(own *owned, kind kind, lease time.Duration) planned {
 	case release:
 		p.call.ttl = c.oneOf(0, c.unit, 3*c.unit, long)
 		own.past.released = true
+	case write:
+		p.call.body = int(c.claims.Add(1))
 	case complete:
 		if own.body == 0 || c.chance(30) {
 			own.body = int(c.claims.Add(1))
@@ -297,7 +317,10 @@ func (c *client) plan(own *owned, kind kind, lease time.Duration) planned {
 func (c *client) ask(own *owned, p planned) reply {
 	return c.do(p.call, p.fate, func(ctx context.Context) reply {
 		var err error
+		var result int
 		switch p.call.kind {
+		case write:
+			result, err = c.table.write(ctx, own.Claim, c.key(p.call.key), p.call.body)
 		case extend:
 			err = own.Extend(ctx, p.call.lease)
 		case complete:
@@ -310,7 +333,7 @@ func (c *client) ask(own *owned, p planned) reply {
 				return reply{err: known}
 			}
 		}
-		return reply{unknown: err != nil}
+		return reply{unknown: err != nil, result: result}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -20,6 +21,8 @@ const (
 	complete kind = "Complete"
 	release  kind = "Release"
 	resolve  kind = "Resolve"
+	write    kind = "CheckpointTx" // writes a row, whose number is also the result
+	readRows kind = "rows"         // reads the rows
 )
 
 // call is one call of a client.
@@ -63,6 +66,27 @@ type reply struct {
 	claimed bool
 	err     error // what the contract allows, or ErrRecordInvalid, which it does not
 	record  shown
+	result  int  // of a step
+	rows    rows // that are there
+}
+
+// rows are the numbers of rows, in order.
+type rows string
+
+func rowsOf(numbers ...int) rows {
+	slices.Sort(numbers)
+	var all []rune
+	for _, n := range numbers {
+		all = append(all, rune(n))
+	}
+	return rows(all)
+}
+
+// with returns the rows and one more.
+func (r rows) with(number int) rows {
+	all := append([]rune(r), rune(number))
+	slices.Sort(all)
+	return rows(all)
 }
 
 // shown is the record that Begin returns.
@@ -90,6 +114,9 @@ type state struct {
 	origin
 	body          int
 	lease, expiry span // their ends
+
+	result int  // of the step; zero: none
+	rows   rows // which stay, whatever becomes of the record
 }
 
 var model = porcupine.NondeterministicModel{
@@ -105,6 +132,9 @@ var model = porcupine.NondeterministicModel{
 
 // step returns the states in which a call may leave the record, if the store may reply so.
 func (s state) step(c call, r reply) (next []state) {
+	if c.kind == readRows {
+		return s.readRows(r)
+	}
 	if r.unknown {
 		next = append(next, s)
 	}
@@ -130,6 +160,8 @@ func (s state) after(c call, r reply) []state {
 		return s.begin(c, r)
 	case extend:
 		return r.of(s.extend(c))
+	case write:
+		return r.of(s.write(c))
 	case complete:
 		return r.of(s.complete(c))
 	case resolve:
@@ -147,7 +179,7 @@ func (s state) during(c call) (seen []state) {
 	}
 	if c.to >= s.expiry.from {
 		expired := s
-		expired.phase, expired.lease, expired.expiry = gone, span{}, span{}
+		expired.phase, expired.lease, expired.expiry, expired.result = gone, span{}, span{}, 0
 		seen = append(seen, expired)
 	}
 	if c.from >= s.expiry.to {
@@ -195,7 +227,12 @@ func (s state) claim(c call) (claimed state, free bool) {
 		return s, false
 	}
 	s.attempt++
-	return state{running, c.claim, s.origin, 0, c.plus(c.lease), c.plus(max(c.lease, c.ttl))}, true
+	return s.replaced(running, c, s.origin, 0, c.plus(c.lease), c.plus(max(c.lease, c.ttl))), true
+}
+
+// replaced returns the record with all its parts replaced but for what steps have left.
+func (s state) replaced(phase phase, c call, origin origin, body int, lease, expiry span) state {
+	return state{phase, c.claim, origin, body, lease, expiry, s.result, s.rows}
 }
 
 // shows reports whether the store may show the record so, and returns it with what that tells.
@@ -214,14 +251,15 @@ func (s state) shows(c call, r shown) (state, bool) {
 
 // option is one way in which a step of a claim may go.
 type option struct {
-	err  error
-	then state
+	err    error
+	then   state
+	result int // of a step
 }
 
 // of returns the states after the options that the reply may stand for.
 func (r reply) of(options []option) (next []state) {
 	for _, o := range options {
-		if r.unknown || r.err == o.err {
+		if r.unknown || r.err == o.err && r.result == o.result {
 			next = append(next, o.then)
 		}
 	}
@@ -242,17 +280,39 @@ func may(possible bool, o option) []option {
 }
 
 func (s state) extend(c call) []option {
-	again := state{running, c.claim, c.origin, 0, c.plus(c.lease), span{c.from + c.lease, c.to + max(c.lease, c.ttl)}}
+	again := s.replaced(running, c, c.origin, 0, c.plus(c.lease), span{c.from + c.lease, c.to + max(c.lease, c.ttl)})
 	switch {
 	case s.holds(c):
 		again.origin = s.origin
 		again.expiry = span{max(s.expiry.from, again.expiry.from), max(s.expiry.to, again.expiry.to)}
-		return []option{{nil, again}}
+		return []option{{then: again}}
 	case s.phase != gone:
-		return []option{{idempotency.ErrClaimLost, s}}
+		return []option{{err: idempotency.ErrClaimLost, then: s}}
 	}
-	return append(may(!c.past.settled, option{idempotency.ErrRestored, again}),
-		may(s.mayBeLost(c), option{idempotency.ErrClaimLost, s})...)
+	return append(may(!c.past.settled, option{err: idempotency.ErrRestored, then: again}),
+		may(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, then: s})...)
+}
+
+// write commits a row with its number as the result of the step, and renews the lease. If there is a result, the row is rolled
+// back, and the lease may be renewed.
+func (s state) write(c call) []option {
+	if !s.holds(c) {
+		return []option{{err: idempotency.ErrClaimLost, then: s}}
+	}
+	renewed := s.extend(c)[0].then
+	if s.result != 0 {
+		return []option{{then: s, result: s.result}, {then: renewed, result: s.result}}
+	}
+	renewed.result, renewed.rows = c.body, s.rows.with(c.body)
+	return []option{{then: renewed, result: c.body}}
+}
+
+// readRows sees all rows that are committed.
+func (s state) readRows(r reply) []state {
+	if r.unknown || r.rows == s.rows {
+		return []state{s}
+	}
+	return nil
 }
 
 // mayBeLost reports whether a claim whose record is gone may count as lost: somebody else has had the key since, or the
@@ -262,20 +322,21 @@ func (s state) mayBeLost(c call) bool {
 }
 
 func (s state) complete(c call) []option {
-	completed := state{done, c.claim, c.origin, c.body, span{}, c.plus(c.ttl)}
+	completed := s.replaced(done, c, c.origin, c.body, span{}, c.plus(c.ttl))
+	completed.result = 0
 	own := s.owner == c.claim
 	switch {
 	case s.holds(c):
 		completed.origin = s.origin
-		return []option{{nil, completed}}
+		return []option{{then: completed}}
 	case own && s.phase == done:
-		return append(may(s.body != c.body, option{idempotency.ErrClaimLost, s}), option{nil, s})
+		return append(may(s.body != c.body, option{err: idempotency.ErrClaimLost, then: s}), option{then: s})
 	case s.phase == gone:
 		repeated := c.past.completed && (!own || s.body != 0)
-		return append(append(may(repeated, option{nil, s}), option{idempotency.ErrRestored, completed}),
-			may(s.mayBeLost(c), option{idempotency.ErrClaimLost, s})...)
+		return append(append(may(repeated, option{then: s}), option{err: idempotency.ErrRestored, then: completed}),
+			may(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, then: s})...)
 	default:
-		return append(may(c.past.completed && !own, option{nil, s}), option{idempotency.ErrClaimLost, s})
+		return append(may(c.past.completed && !own, option{then: s}), option{err: idempotency.ErrClaimLost, then: s})
 	}
 }
 
@@ -283,16 +344,16 @@ func (s state) release(c call) []option {
 	own := s.owner == c.claim
 	switch {
 	case s.holds(c) && c.ttl == 0: // which frees the key
-		s.phase, s.lease, s.expiry = gone, span{}, span{}
-		return []option{{nil, s}}
+		s.phase, s.lease, s.expiry, s.result = gone, span{}, span{}, 0
+		return []option{{then: s}}
 	case s.holds(c):
 		s.phase, s.lease, s.expiry = released, span{}, c.plus(c.ttl)
-		return []option{{nil, s}}
+		return []option{{then: s}}
 	case own && s.phase == released:
-		return []option{{nil, s}}
+		return []option{{then: s}}
 	default:
 		repeated := c.past.released && !(own && s.body != 0)
-		return append(may(repeated, option{nil, s}), option{idempotency.ErrClaimLost, s})
+		return append(may(repeated, option{then: s}), option{err: idempotency.ErrClaimLost, then: s})
 	}
 }
 
@@ -300,25 +361,25 @@ func (s state) release(c call) []option {
 func (s state) resolve(c call) []option {
 	switch s.phase {
 	case gone:
-		return []option{{idempotency.ErrNoRecord, s}}
+		return []option{{err: idempotency.ErrNoRecord, then: s}}
 	case running:
-		return []option{{idempotency.ErrInProgress, s}}
+		return []option{{err: idempotency.ErrInProgress, then: s}}
 	case lapsed:
 	default:
-		return []option{{idempotency.ErrEntryChanged, s}}
+		return []option{{err: idempotency.ErrEntryChanged, then: s}}
 	}
 	seen := s
 	if s.created == 0 { // of a claim whose reply was lost
 		seen.created = c.origin.created
 	}
 	if seen.created != c.origin.created || seen.attempt != c.origin.attempt {
-		return []option{{idempotency.ErrEntryChanged, s}}
+		return []option{{err: idempotency.ErrEntryChanged, then: s}}
 	}
 	seen.phase, seen.owner, seen.body, seen.lease, seen.expiry = released, c.claim, c.body, span{}, c.plus(c.ttl)
 	if c.body != 0 {
 		seen.phase = done
 	}
-	return append(may(s.created == 0, option{idempotency.ErrEntryChanged, s}), option{nil, seen})
+	return append(may(s.created == 0, option{err: idempotency.ErrEntryChanged, then: s}), option{then: seen})
 }
 
 func (c call) String() string {
@@ -332,6 +393,10 @@ func (c call) String() string {
 		return fmt.Sprintf("%s request %d, lease %v, TTL %v", who, c.request, c.lease, c.ttl)
 	case c.kind == extend:
 		return fmt.Sprintf("%s lease %v", who, c.lease)
+	case c.kind == write:
+		return fmt.Sprintf("%s row %d, lease %v", who, c.body, c.lease)
+	case c.kind == readRows:
+		return who
 	case c.kind == complete:
 		return fmt.Sprintf("%s response %d, TTL %v", who, c.body, c.ttl)
 	default:
@@ -349,6 +414,10 @@ func (r reply) String() string {
 		return "ErrRestored"
 	case r.err != nil:
 		return r.err.Error()
+	case r.result != 0:
+		return fmt.Sprintf("result %d", r.result)
+	case r.rows != "":
+		return fmt.Sprintf("rows %d", []rune(r.rows))
 	case r.record == shown{}:
 		return "ok"
 	}

@@ -173,8 +173,40 @@ func (l *lease) found(steps Steps) (found map[string][]byte, held bool, err erro
 	return found, true, err
 }
 
+// Reader is a [Leases] that reads a record without waiting for those who write. A transaction of the handler may be the one that
+// writes.
+type Reader interface {
+	// Look returns the record with a digest, and its checkpoints.
+	Look(ctx context.Context, digest []byte) (seen *Row, entries []byte, err error)
+}
+
+// read returns the checkpoints of a record that the claim holds, from a store that is a [Reader].
+func (l *lease) read(ctx context.Context, reader Reader) (map[string][]byte, error) {
+	seen, entries, err := reader.Look(ctx, l.digest)
+	if err != nil {
+		return nil, l.store.Failure("checkpoints", err)
+	}
+	switch at := l.standing(seen); {
+	case at == running:
+		found, err := decode(entries)
+		if err == nil {
+			l.checkpoints.learn(entries)
+		}
+		return found, err
+	case at == gone && l.isOpen():
+		return lostRecord(), nil
+	}
+	return nil, idempotency.ErrClaimLost
+}
+
+// lostRecord returns the checkpoints of a record that is gone.
+func lostRecord() map[string][]byte { return map[string][]byte{idempotency.RecordLost: {}} }
+
 // Checkpoints implements [idempotency.Checkpointer].
 func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	if reader, ok := l.store.(Reader); ok {
+		return l.read(ctx, reader)
+	}
 	var found map[string][]byte
 	var at standing
 	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
@@ -190,7 +222,7 @@ func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	case at == holds:
 		return found, nil
 	case at == gone && l.isOpen():
-		return map[string][]byte{idempotency.RecordLost: {}}, nil
+		return lostRecord(), nil
 	}
 	return nil, idempotency.ErrClaimLost
 }

@@ -1,15 +1,12 @@
 // Package sqlstore is what the stores in SQL have in common, and in part the store in DynamoDB. It knows no driver. A store
 // adds its statements, its clock, and the meaning of its driver's errors.
 //
-// [TxClaim] makes a claim that is a transaction, by the [Attempt] of the store. Its [Session] says what becomes of what the
-// handler did, and a [Bridge] leads to it from package database/sql.
-//
 // An [Engine] speaks the protocol of a database, and is another one. What statements use of SQL are [Feature]s, and an engine
 // has those that its documentation shows.
 //
 // The rest is for stores over package database/sql, which package pgxstore is not, and for package dynamodbstore, which has no
 // transactions. [Row] is a record as it is stored. It decides what others see of the record, and who may claim its key.
-// [Claim] makes a claim that is a lease, by the [Steps] of the store. [Dialect] gives the transaction of a [SQLAttempt] to the
-// handler as a [database/sql.Tx]. [Seen] is a record as people are told of it, [Lister] finds them, and [Forget] and [Resolve]
-// are what operators do.
+// [Claim] makes a claim that is a lease, by the [Steps] of the store. Such a claim runs steps in transactions if the store is a
+// [TxLeases]: the handler has the [database/sql.Tx] of a [StepConn]. [Seen] is a record as people are told of it, [Lister] finds
+// them, and [Forget] and [Resolve] are what operators do.
 package sqlstore

@@ -9,7 +9,7 @@ import (
 // Feature is something of SQL that statements use, and that not every engine has which speaks the protocol of a database.
 type Feature struct {
 	Name  string
-	Uses  []string          // who uses it, such as "New" and "NewTx"
+	Uses  []string          // who uses it, such as "New" and "DoTx"
 	Words string            // any of them in a statement shows that it is used
 	Has   map[string]string // engines that have it, and where that is said
 	Lacks map[string]string // engines that lack it, and where that is said

@@ -69,6 +69,9 @@ type lease struct {
 
 	checkpoints checkpoints
 
+	renewals sync.RWMutex // held for reading by a renewal, and for writing while rests changes
+	rests    bool         // the transaction of a step has the record locked, so renewals rest
+
 	mu    sync.Mutex // held while the record is settled or made again
 	ended ending
 }
@@ -142,11 +145,13 @@ func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, 
 	}
 }
 
-// Context implements [idempotency.Claim]. It returns ctx: a lease has nothing to offer.
-func (l *lease) Context(ctx context.Context) context.Context { return ctx }
-
-// Extend implements [idempotency.Claim].
+// Extend implements [idempotency.Claim]. While the transaction of a step has the record locked, Extend does nothing.
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
+	l.renewals.RLock()
+	defer l.renewals.RUnlock()
+	if l.rests {
+		return nil
+	}
 	return l.proceed(ctx, "extend", d, d, func(steps Steps) (bool, error) { return steps.Extend(l.digest, l.token, d) })
 }
 

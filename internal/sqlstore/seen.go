@@ -14,7 +14,6 @@ type Seen struct {
 	Row
 	Steps    []byte // the checkpoints, if there is no response
 	Resolved []byte // the stored form of an idempotency.Resolved; empty: nobody has resolved the operation
-	Locked   bool   // a transaction runs the operation, of which nothing else can be seen
 }
 
 // keptSize returns how many bytes the response has, the checkpoints, and the resolution.
@@ -22,10 +21,7 @@ func (s *Seen) keptSize() int { return len(s.Response.V) + len(s.Steps) + len(s.
 
 // Entry returns the entry of a digest. The error wraps idempotency.ErrNoRecord or idempotency.ErrRecordInvalid.
 func (s *Seen) Entry(digest [sha256.Size]byte) (idempotency.Entry, error) {
-	switch {
-	case s.inTransaction():
-		return idempotency.Entry{Digest: digest, State: idempotency.StateRunning}, nil
-	case !s.Counts():
+	if !s.Counts() {
 		return idempotency.Entry{}, idempotency.ErrNoRecord
 	}
 	e := s.shown(digest)
@@ -35,13 +31,6 @@ func (s *Seen) Entry(digest [sha256.Size]byte) (idempotency.Entry, error) {
 		return e, err
 	}
 	return e, s.showKept(&e)
-}
-
-// inTransaction reports whether a transaction runs the operation. If the record itself holds the key, it is
-// completed or has a lease, so no transaction runs it.
-func (s *Seen) inTransaction() bool {
-	state := s.state()
-	return s.Locked && !(s.Counts() && (state == idempotency.StateCompleted || state == idempotency.StateRunning))
 }
 
 // shown returns the entry without key, size, and what is in the response and in the checkpoints.
@@ -110,8 +99,6 @@ func (s *Seen) showKept(e *idempotency.Entry) error {
 // refusal returns why the record is left alone when somebody asks to change it as it was seen in an entry.
 func (s *Seen) refusal(asked idempotency.Entry) error {
 	switch now := s.shown(asked.Digest); {
-	case s.inTransaction():
-		return idempotency.ErrInProgress
 	case !s.Counts():
 		return idempotency.ErrNoRecord
 	case now.State == idempotency.StateRunning:

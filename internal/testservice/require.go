@@ -36,7 +36,6 @@ var retries = map[string]idempotency.Retry{
 	"replay-refused":    idempotency.RetryNever,
 	"outcome-unknown":   idempotency.RetryNever,
 	"store-unavailable": idempotency.RetrySameKey,
-	"rolled-back":       idempotency.RetrySameKey,
 }
 
 // RequireProblem checks that a is the refusal that code names, in every part.
@@ -59,7 +58,7 @@ func RequireProblem(t *testing.T, a Answer, status int, code string) Problem {
 	require.Contains(t, retries, code)
 	require.Equal(t, retries[code], p.Retry)
 	switch code {
-	case "in-progress", "store-unavailable", "rolled-back", "overloaded":
+	case "in-progress", "store-unavailable", "overloaded":
 		require.Equal(t, "1", a.Header.Get("Retry-After"))
 	case "quota-exceeded":
 		require.Equal(t, "60", a.Header.Get("Retry-After"))

@@ -107,21 +107,6 @@ func (s ForgedStore) Begin(
 	return idempotency.Record{Attempt: 1, Fingerprint: request.Fingerprint, Response: s.Response}, nil, nil
 }
 
-// NoLeaseStore is a store whose claims say that they have no lease.
-type NoLeaseStore struct{ *SpyStore }
-
-// Transactional says so before a claim.
-func (s NoLeaseStore) Transactional() bool { return true }
-
-// Begin returns a record without a lease with each claim.
-func (s NoLeaseStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.SpyStore.Begin(ctx, key, request)
-	record.NoLease = claim != nil
-	return record, claim, err
-}
-
 // WithoutSteps is a store whose claims keep no checkpoints.
 type WithoutSteps struct{ idempotency.Store }
 

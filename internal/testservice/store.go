@@ -98,17 +98,3 @@ func Until(t *testing.T, step func() bool) time.Duration {
 	require.Eventually(t, step, time.Minute, 5*time.Millisecond)
 	return time.Since(began)
 }
-
-// RequireTransactional requires that a store is taken for a transactional one, or is not.
-func RequireTransactional(t *testing.T, store idempotency.Store, want bool) {
-	t.Helper()
-	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		FailOpen: true, Abandoned: idempotency.Refuse,
-	})
-	if !want {
-		require.NoError(t, err)
-		return
-	}
-	require.ErrorContains(t, err, "FailOpen with a transactional store")
-	require.ErrorContains(t, err, "Abandoned is Refuse with a transactional store")
-}

@@ -1,5 +1,5 @@
--- Locks records that were found to have expired, unless they were replaced since. It waits for no other transaction: a
--- handler may have replaced a record, and run for an hour. (TiDB would not lock, but there are no such handlers.) It locks by the primary key alone.
+-- Locks records that were found to have expired, unless they were replaced since. It waits for no other transaction, such as
+-- that of a step. (TiDB would wait, but has no such steps.) It locks by the primary key alone.
 --
 --   digests
 SELECT digest, expires FROM {records} FORCE INDEX (PRIMARY) WHERE digest IN ({digests}) AND expires <= {now} LIMIT {batch}

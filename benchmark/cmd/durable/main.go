@@ -104,10 +104,10 @@ machine. Every store waits for the disk before it acknowledges a record, except 
 may forget the last records.
 
 *First* is a first execution, and *replay* a request that gets the stored answer. Each worker sends its next request when it
-has an answer. Requests of 256 B go through the middleware, in this process, to a handler that only answers 200 B. So what
-the transactional stores commit is the record alone. In SQLite such records share a wait for the disk. Those of handlers with
-effects do not, see [sqlitestore](../../sqlitestore/README.md#what-it-costs). Each batch checks the answers, and how often the
-handler ran. A figure is the median of %d batches, which took turns.
+has an answer. Requests of 256 B go through the middleware, in this process, to a handler that only answers 200 B, or that
+writes a row before: in a step by DoTx, or in a transaction of its own with a unique constraint. Beside these stands what one
+writes by hand, the key, the row and the answer in one transaction. Each batch checks the answers, and how often the handler
+ran. A figure is the median of %d batches, which took turns.
 
 Machine: %d cores, which servers and workers share, with a load average of %s before the run. The disk keeps 4 KiB in %s to
 %s ms (fsync: medians of probes in the same run). A slower disk costs those stores most whose steps do not share a wait for it.

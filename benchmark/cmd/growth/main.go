@@ -28,10 +28,10 @@ func main() {
 	}
 }
 
-// each measures the stores with leases that are on a server or in a process of ours, one after the other.
+// each measures the stores that are on a server or in a process of ours, one after the other.
 func each[T any](measure func(kept.Subject) ([]T, error)) (all []T, err error) {
 	for _, subject := range kept.All {
-		if subject.Transactional || subject.Emulated {
+		if subject.Emulated {
 			continue
 		}
 		measured, err := measure(subject)

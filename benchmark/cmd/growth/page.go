@@ -74,7 +74,7 @@ This page is written by
 
     go run ./benchmark/cmd/growth
 
-It asks each store with leases directly, without HTTP. *First* is a claim and its completion with an answer of 200 B.
+It asks each store directly, without HTTP. *First* is a claim and its completion with an answer of 200 B.
 *Replay* is a request for a completed key. Servers and requests share a machine with %d cores (%s), over loopback. No server
 waits for a disk: see [Stores on a disk](durable.md) for what that takes. [Planning](#planning) makes servers and money of
 these figures.

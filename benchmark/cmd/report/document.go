@@ -81,7 +81,7 @@ func (d *document) served(r *results) {
 	d.paragraph("A server and clients of net/http, on loopback, 16 requests at a time, each of them with 256 B, and an "+
 		"answer of 200 B: processor time of client, server and store together. fiber has a server of its own, fasthttp, "+
 		"which takes less than that of net/http whatever it serves: its row without a key says how much. %s", explained)
-	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres} {
+	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres, bm.RowsInPostgres} {
 		d.comparisons(r.on(store, true), string(store), bm.Processor, duration)
 	}
 }

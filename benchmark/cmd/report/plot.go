@@ -28,7 +28,7 @@ func (r *results) plot() string {
 	var b strings.Builder
 	text(&b, 0, 12, "processor time of a request over HTTP: client, server and store together, beside the least")
 	y := plotTop
-	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres} {
+	for _, store := range []bm.Store{bm.InMemory, bm.InRedis, bm.InPostgres, bm.RowsInPostgres} {
 		for _, c := range r.on(store, true) {
 			text(&b, 0, y+12, fmt.Sprintf("%s, %s", c.store, c.scenario.Path))
 			for i := range c.subjects {

@@ -12,11 +12,10 @@ import (
 
 // Subject is a store that is measured.
 type Subject struct {
-	Name          string
-	Room          string // what records take: "memory", "disk" or "bill"
-	Transactional bool
-	Emulated      bool // there is no Copy, and time says nothing
-	Open          func(connections int) (*Target, error)
+	Name     string
+	Room     string // what records take: "memory", "disk" or "bill"
+	Emulated bool   // there is no Copy, and time says nothing
+	Open     func(connections int) (*Target, error)
 }
 
 // Target is an empty store, with so many connections if it needs any.
@@ -55,10 +54,7 @@ var All = []Subject{
 	{Name: "memory", Room: "memory", Open: openMemory},
 	{Name: "Redis", Room: "memory", Open: openRedis},
 	{Name: "SQLite", Room: "disk", Open: openSQLite},
-	{Name: "SQLite, transactional", Room: "disk", Transactional: true, Open: openSQLiteTx},
 	{Name: "PostgreSQL", Room: "disk", Open: openPostgres},
-	{Name: "PostgreSQL, transactional", Room: "disk", Transactional: true, Open: openPostgresTx},
 	{Name: "MariaDB", Room: "disk", Open: openMariaDB},
-	{Name: "MariaDB, transactional", Room: "disk", Transactional: true, Open: openMariaDBTx},
 	{Name: "DynamoDB", Room: "bill", Emulated: true, Open: openDynamoDB},
 }

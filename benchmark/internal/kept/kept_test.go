@@ -15,9 +15,6 @@ import (
 func TestCopiesAreRecords(t *testing.T) {
 	t.Parallel()
 	for _, subject := range kept.All {
-		if subject.Transactional {
-			continue // its records are those of the store with leases
-		}
 		t.Run(subject.Name, func(t *testing.T) {
 			if subject.Name != "memory" { // its size is that of this process's heap, which others would change
 				t.Parallel()

@@ -18,24 +18,6 @@ import (
 )
 
 func openSQLite(int) (*Target, error) {
-	return openFile(func(file string) (fileStore, error) {
-		return sqlitestore.Open(context.Background(), file, sqlitestore.Options{})
-	})
-}
-
-func openSQLiteTx(int) (*Target, error) {
-	return openFile(func(file string) (fileStore, error) {
-		return sqlitestore.OpenTx(context.Background(), file, sqlitestore.Options{})
-	})
-}
-
-// fileStore is a store that owns its file.
-type fileStore interface {
-	idempotency.Store
-	Close() error
-}
-
-func openFile(open func(file string) (fileStore, error)) (*Target, error) {
 	t := &Target{}
 	dir, err := os.MkdirTemp("", "idempotency-kept-")
 	if err != nil {
@@ -43,7 +25,7 @@ func openFile(open func(file string) (fileStore, error)) (*Target, error) {
 	}
 	t.closers = append(t.closers, func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(dir, "records")
-	store, err := open(file)
+	store, err := sqlitestore.Open(context.Background(), file, sqlitestore.Options{})
 	if err != nil {
 		return t.opened(err)
 	}
@@ -81,14 +63,6 @@ const copyInSQLite = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FR
 	FROM n, (SELECT * FROM idempotency_records WHERE digest = ?1)`
 
 func openPostgres(connections int) (*Target, error) {
-	return openDatabase(connections, func(pool *pgxpool.Pool) idempotency.Store { return pgxstore.New(pool, pgxstore.Options{}) })
-}
-
-func openPostgresTx(connections int) (*Target, error) {
-	return openDatabase(connections, func(pool *pgxpool.Pool) idempotency.Store { return pgxstore.NewTx(pool, pgxstore.Options{}) })
-}
-
-func openDatabase(connections int, open func(*pgxpool.Pool) idempotency.Store) (*Target, error) {
 	t := &Target{}
 	server, err := servertest.StartPostgres("max_connections=600", "shared_buffers=1GB", "max_wal_size=8GB")
 	if err != nil {
@@ -105,7 +79,8 @@ func openDatabase(connections int, open func(*pgxpool.Pool) idempotency.Store) (
 		return t.opened(err)
 	}
 	t.closers = append(t.closers, pool.Close)
-	t.Store = open(pool)
+	store := pgxstore.New(pool, pgxstore.Options{})
+	t.Store, t.Maintain = store, store.Maintain
 	t.Size = func() (bytes int64, err error) {
 		err = pool.QueryRow(context.Background(),
 			"SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables").Scan(&bytes)
@@ -116,7 +91,6 @@ func openDatabase(connections int, open func(*pgxpool.Pool) idempotency.Store) (
 		_, err := pool.Exec(ctx, copyInPostgres, digest[:], n, end)
 		return err
 	}
-	t.Maintain = pgxstore.New(pool, pgxstore.Options{}).Maintain
 	return t.opened(pgxstore.Migrate(context.Background(), pool, pgxstore.Options{}))
 }
 
@@ -127,14 +101,6 @@ const copyInPostgres = `INSERT INTO idempotency_records
 	FROM generate_series(1, $2::integer), (SELECT * FROM idempotency_records WHERE digest = $1::bytea) original`
 
 func openMariaDB(connections int) (*Target, error) {
-	return openServer(connections, func(db *sql.DB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) })
-}
-
-func openMariaDBTx(connections int) (*Target, error) {
-	return openServer(connections, func(db *sql.DB) idempotency.Store { return mysqlstore.NewTx(db, mysqlstore.Options{}) })
-}
-
-func openServer(connections int, open func(*sql.DB) idempotency.Store) (*Target, error) {
 	t := &Target{}
 	server, err := servertest.StartMariaDB("max_connections=600", "innodb_buffer_pool_size=1G",
 		"innodb_flush_log_at_trx_commit=0", "innodb_doublewrite=0", "innodb_log_file_size=1G") // to be faster
@@ -149,7 +115,8 @@ func openServer(connections int, open func(*sql.DB) idempotency.Store) (*Target,
 	t.closers = append(t.closers, func() { _ = db.Close() })
 	db.SetMaxOpenConns(connections)
 	db.SetMaxIdleConns(connections)
-	t.Store = open(db)
+	store := mysqlstore.New(db, mysqlstore.Options{})
+	t.Store, t.Maintain = store, store.Maintain
 	t.Size = func() (bytes int64, err error) {
 		err = db.QueryRow("SELECT sum(file_size) FROM information_schema.innodb_sys_tablespaces WHERE name LIKE concat(database(), '/%')").
 			Scan(&bytes)
@@ -160,7 +127,6 @@ func openServer(connections int, open func(*sql.DB) idempotency.Store) (*Target,
 		_, err := db.ExecContext(ctx, copyInMariaDB, n, end.UnixMicro(), digest[:], n)
 		return err
 	}
-	t.Maintain = mysqlstore.New(db, mysqlstore.Options{}).Maintain
 	return t.opened(mysqlstore.Migrate(context.Background(), db, mysqlstore.Options{}))
 }
 

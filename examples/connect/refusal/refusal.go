@@ -69,9 +69,9 @@ func code(e *idempotency.Error) connect.Code {
 		return connect.CodeFailedPrecondition // key-reused, not-replayable, outcome-unknown
 	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests: // body-too-large, quota-exceeded
 		return connect.CodeResourceExhausted
-	case http.StatusServiceUnavailable: // overloaded, rolled-back, store-unavailable
+	case http.StatusServiceUnavailable: // overloaded, store-unavailable
 		return connect.CodeUnavailable
-	default: // body-consumed, and rolled-back if a retry would fail, too
+	default: // body-consumed
 		return connect.CodeInternal
 	}
 }

@@ -1,5 +1,5 @@
-// Package database gives an example a place of its own: a schema of the PostgreSQL at DATABASE_URL, or a database of the
-// MySQL at MYSQL_DSN. If the variable is not set, the server is a private one.
+// Package database gives an example a place of its own: a schema of the PostgreSQL at DATABASE_URL. If the variable is not
+// set, the server is a private one.
 package database
 
 import (

@@ -20,9 +20,19 @@ func OrderTwice(handler http.Handler, pieces, status int) {
 	expect(replayed && retry.Code == status && retry.Body.String() == first.Body.String(), "a retry gets the same answer")
 }
 
+// Order orders so many pieces from handler without a key, and prints the answer. It ends the program if the status is
+// another one.
+func Order(handler http.Handler, pieces, status int) {
+	answer := order(handler, "", pieces)
+	fmt.Printf("%d pieces, no key: %d %s\n", pieces, answer.Code, strings.TrimSpace(answer.Body.String()))
+	expect(answer.Code == status, "the answer is "+strconv.Itoa(status))
+}
+
 func order(handler http.Handler, key string, pieces int) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/orders", strings.NewReader(strconv.Itoa(pieces)))
-	r.Header.Set("Idempotency-Key", key)
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	return w

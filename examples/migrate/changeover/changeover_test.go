@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -45,36 +46,58 @@ var database = sync.OnceValues(func() (*pgxpool.Pool, error) {
 	return pool, errors.Join(err, pgxstore.Migrate(context.Background(), pool, pgxstore.Options{}))
 })
 
-// service is a new version with a user of its own. Its handler has an effect, and then does what a test says.
+// step is what a step of a new version does, after its effect.
+type step func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error)
+
+// answering is a step that has only an answer.
+func answering(status int, body string) step {
+	return func(context.Context, pgx.Tx) (changeover.Answer, error) {
+		return changeover.Answer{Status: status, Body: body}, nil
+	}
+}
+
+// service is a new version with a user of its own. Its step has an effect, and then does what a test says.
 type service struct {
 	*testing.T
 	pool *pgxpool.Pool
 	user string
 	url  string
-	runs atomic.Int64
+	then step
+	runs atomic.Int64 // of the step
 }
 
-func newService(t *testing.T, then http.HandlerFunc) *service {
+func newService(t *testing.T, then step) *service {
 	t.Helper()
 	pool, err := database()
 	servertest.Require(t, err)
-	s := &service{T: t, pool: pool, user: rand.Text()}
-	store := pgxstore.NewTx(s.pool, pgxstore.Options{})
+	s := &service{T: t, pool: pool, user: rand.Text(), then: then}
+	store := pgxstore.New(s.pool, pgxstore.Options{})
 	opts := idempotency.Options{Logger: slog.New(slog.DiscardHandler)}
 	idem, err := idempotency.New(store, func(*http.Request) (string, error) { return s.user, nil }, opts)
 	require.NoError(t, err)
-	handler := func(w http.ResponseWriter, r *http.Request) {
-		s.runs.Add(1)
-		if tx, ok := pgxstore.Tx(r.Context()); ok {
-			_, err := tx.Exec(r.Context(), "INSERT INTO effects VALUES ($1)", s.user)
-			require.NoError(s, err)
-		}
-		then(w, r)
-	}
-	server := httptest.NewServer(idem.Handler(changeover.Handler(http.HandlerFunc(handler))))
+	server := httptest.NewServer(idem.Handler(s))
 	t.Cleanup(server.Close)
 	s.url = server.URL
 	return s
+}
+
+func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	answer, err := changeover.DoTx(r, "effect", func(tx pgx.Tx) (changeover.Answer, error) {
+		s.runs.Add(1)
+		_, err := tx.Exec(r.Context(), "INSERT INTO effects VALUES ($1)", s.user)
+		require.NoError(s, err)
+		return s.then(r.Context(), tx)
+	})
+	switch {
+	case errors.Is(err, changeover.ErrRunning):
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, "try again", http.StatusServiceUnavailable)
+	default:
+		w.WriteHeader(answer.Status)
+		_, _ = io.WriteString(w, answer.Body)
+	}
 }
 
 func (s *service) exec(sql string, args ...any) (rows int64) {
@@ -144,7 +167,7 @@ func (s *service) requireAnswer(key string, status int, body string, replayed bo
 
 func TestAnswersOfTheOldVersionAreUsed(t *testing.T) {
 	t.Parallel()
-	s := newService(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	s := newService(t, answering(http.StatusCreated, ""))
 	require.True(t, s.oldClaim("running"))
 	for range 2 {
 		resp, _ := s.send("running")
@@ -173,11 +196,10 @@ func TestAnswersOfTheOldVersionAreUsed(t *testing.T) {
 func TestOldInstancesWaitForTheNewVersion(t *testing.T) {
 	t.Parallel()
 	running, goOn := make(chan struct{}), make(chan struct{})
-	s := newService(t, func(w http.ResponseWriter, _ *http.Request) {
+	s := newService(t, func(context.Context, pgx.Tx) (changeover.Answer, error) {
 		close(running)
 		<-goOn
-		w.WriteHeader(http.StatusCreated)
-		_, _ = io.WriteString(w, "charged")
+		return changeover.Answer{Status: http.StatusCreated, Body: "charged"}, nil
 	})
 	answered := make(chan struct{})
 	go func() {
@@ -203,46 +225,42 @@ func TestOldInstancesWaitForTheNewVersion(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	for name, scenario := range map[string]struct {
-		then          http.HandlerFunc
+		then          step
 		status        int
 		body          string
 		stored        bool
 		effects, runs int // after two requests
 	}{
 		"success": {
-			then: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "done") },
-			body: "done", status: 200, stored: true, effects: 1, runs: 1,
-		},
-		"no answer": {
-			then:   func(http.ResponseWriter, *http.Request) {},
-			status: 200, stored: true, effects: 1, runs: 1,
+			then: answering(http.StatusOK, "done"), status: 200, body: "done", stored: true, effects: 1, runs: 1,
 		},
 		"refusal": {
-			then: func(w http.ResponseWriter, _ *http.Request) {
-				http.Error(w, "too much", http.StatusUnprocessableEntity)
-			},
-			status: 422, body: "too much\n", stored: true, effects: 0, runs: 1,
+			then:   answering(http.StatusUnprocessableEntity, "too much"),
+			status: 422, body: "too much", stored: true, effects: 0, runs: 1,
 		},
 		"refusal after an error in the database": {
-			then: func(w http.ResponseWriter, r *http.Request) {
-				tx, _ := pgxstore.Tx(r.Context())
-				_, err := tx.Exec(r.Context(), "SELECT 1/0")
-				http.Error(w, err.Error()[:6], http.StatusUnprocessableEntity)
+			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+				_, err := tx.Exec(ctx, "SELECT 1/0")
+				return changeover.Answer{Status: http.StatusUnprocessableEntity, Body: err.Error()[:6]}, nil
 			},
-			status: 422, body: "ERROR:\n", stored: true, effects: 0, runs: 1,
+			status: 422, body: "ERROR:", stored: true, effects: 0, runs: 1,
 		},
 		"failure": {
-			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "down", http.StatusServiceUnavailable) },
-			status: 503, body: "down\n", effects: 0, runs: 2,
+			then: func(context.Context, pgx.Tx) (changeover.Answer, error) {
+				return changeover.Answer{}, errors.New("down")
+			},
+			status: 503, body: "try again\n", effects: 0, runs: 2,
 		},
-		"too many requests": {
-			then:   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "slowly", http.StatusTooManyRequests) },
-			status: 429, body: "slowly\n", effects: 0, runs: 2,
+		"an error of the database that is ignored": {
+			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+				_, err := tx.Exec(ctx, "SELECT 1/0")
+				return changeover.Answer{Status: http.StatusOK, Body: err.Error()[:6]}, nil
+			},
+			status: 503, body: "try again\n", effects: 0, runs: 2,
 		},
-		"rollback by the handler": {
-			then: func(_ http.ResponseWriter, r *http.Request) {
-				tx, _ := pgxstore.Tx(r.Context())
-				_ = tx.Rollback(r.Context())
+		"rollback by the step": {
+			then: func(ctx context.Context, tx pgx.Tx) (changeover.Answer, error) {
+				return changeover.Answer{Status: http.StatusOK}, tx.Rollback(ctx)
 			},
 			status: 503, body: "try again\n", effects: 0, runs: 2,
 		},
@@ -262,10 +280,10 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A handler that panics, like an instance that dies, leaves no row behind.
+// A step that panics, like an instance that dies, leaves no row behind.
 func TestPanicLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s := newService(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	s := newService(t, func(context.Context, pgx.Tx) (changeover.Answer, error) { panic(http.ErrAbortHandler) })
 	r, err := http.NewRequest(http.MethodPost, s.url, nil)
 	require.NoError(t, err)
 	r.Header.Set("Idempotency-Key", "key")
@@ -275,9 +293,10 @@ func TestPanicLeavesNothing(t *testing.T) {
 	s.requireEffects(0)
 }
 
-func TestRequestsWithoutAKeyPass(t *testing.T) {
+// A request without a key is for the service to decide, as with [pgxstore.DoTx].
+func TestRequestsWithoutAKeyHaveNoStep(t *testing.T) {
 	t.Parallel()
-	s := newService(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) })
-	s.requireAnswer("", 202, "", false)
-	require.EqualValues(t, 1, s.runs.Load())
+	s := newService(t, answering(http.StatusAccepted, ""))
+	s.requireAnswer("", http.StatusServiceUnavailable, "try again\n", false)
+	require.Zero(t, s.runs.Load())
 }

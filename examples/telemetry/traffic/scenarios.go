@@ -113,7 +113,7 @@ func Misuse(ctx context.Context, r *Run) error {
 	return err
 }
 
-// StoreDown has a store that cannot be reached, and one that rolls back.
+// StoreDown has a store that cannot be reached.
 func StoreDown(ctx context.Context, r *Run) error {
 	err := r.Send(ctx, NewKey(), plain, idempotency.OutcomeExecuted)
 	r.Store.Claims.Set(ErrDown)
@@ -121,9 +121,6 @@ func StoreDown(ctx context.Context, r *Run) error {
 		err = errors.Join(err, r.Send(ctx, NewKey(), plain, idempotency.OutcomeUnavailable, "connection"))
 	}
 	r.Store.Claims.Set(nil)
-	r.Store.Completions.Set(idempotency.ErrRolledBack)
-	err = errors.Join(err, r.Send(ctx, NewKey(), plain, idempotency.OutcomeRolledBack, "_OTHER"))
-	r.Store.Completions.Set(nil)
 	return err
 }
 

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
@@ -34,7 +35,7 @@ type config struct {
 	Clock       string // the file that its clocks follow
 	Ledger      string
 	Lease       time.Duration
-	IdleTimeout time.Duration // of the transactions at /re-execute; those at /refuse have the default
+	IdleTimeout time.Duration // of transactions at /re-execute; those at /refuse have the default
 }
 
 const configName = "CLOCKS_SERVER"
@@ -113,9 +114,6 @@ func (c config) serve() error {
 		if err != nil {
 			return err
 		}
-		if store.transactional {
-			policy = idempotency.ReExecute // nothing is abandoned there, so both paths are the same but for IdleTimeout
-		}
 		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
 			Lease: c.Lease, StoreTimeout: min(c.Lease, 5*time.Second), TTL: time.Hour, Abandoned: policy,
 			Logger: slog.New(slog.DiscardHandler),
@@ -141,13 +139,13 @@ func (c config) serve() error {
 }
 
 func (c config) store(policy idempotency.Abandoned) (stoppable, error) {
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == c.Kind })
+	i := slices.IndexFunc(withRows, func(k kind) bool { return k.name == c.Kind })
 	var opts pgxstore.Options
 	if policy == idempotency.ReExecute {
 		opts.IdleTimeout = c.IdleTimeout
 	}
-	store, _, err := server{kind: kinds[i], url: c.URL, password: c.Password}.open(opts)
-	return stoppable{store, kinds[i].transactional}, err
+	store, _, err := server{kind: withRows[i], url: c.URL, password: c.Password}.open(opts)
+	return stoppable{store}, err
 }
 
 // handle does what the request is for, and answers with what no other execution answers. One that is told to wait for
@@ -165,7 +163,8 @@ func (c config) handle(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	if err := c.effect(r.Context(), op, answer); err != nil {
+	answer, err := c.effect(r.Context(), op, answer)
+	if err != nil {
 		v.await(r)
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -176,13 +175,17 @@ func (c config) handle(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, answer)
 }
 
-// effect is in the transaction, if there is one, or else in the ledger.
-func (c config) effect(ctx context.Context, op idempotency.Operation, answer string) error {
-	if tx, ok := pgxstore.Tx(ctx); ok {
-		_, err := tx.Exec(ctx, "insert into effects values ($1, $2)", op.Key.ID, answer)
-		return err
+// effect is a row, or else an entry in the ledger. It returns the answer of the operation, which is that of an earlier attempt
+// if that has written the row.
+func (c config) effect(ctx context.Context, op idempotency.Operation, answer string) (string, error) {
+	if c.Kind != "rows" {
+		return answer, ask(c.Ledger+"/effect", "Key", op.Key.ID, "Attempt", fmt.Sprint(op.Attempt), "Answer", answer)
 	}
-	return ask(c.Ledger+"/effect", "Key", op.Key.ID, "Attempt", fmt.Sprint(op.Attempt), "Answer", answer)
+	return pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (string, error) {
+		_, err := tx.Exec(ctx, "insert into effects values ($1, $2)", op.Key.ID, answer)
+		ctx.Value(visitKey{}).(*visit).at(inTransaction)
+		return answer, err
+	})
 }
 
 // ask asks the ledger, which may take its time.

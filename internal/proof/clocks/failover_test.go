@@ -19,10 +19,10 @@ import (
 
 // TestClockOfTheSuccessorDiffers has the server crash between any two steps of two or three requests with one key, and
 // replaces it by a replica whose clock differs, though everything else is the same. The store must do what it would have
-// done if the clock had jumped. (The claims of a transactional store end with the server.)
+// done if the clock had jumped.
 func TestClockOfTheSuccessorDiffers(t *testing.T) {
 	t.Parallel()
-	each(t, leased, func(t *testing.T, k kind) {
+	each(t, kinds[:3], func(t *testing.T, k kind) {
 		master := k.start(t)
 		var addr atomic.Value
 		addr.Store(master.Addr())

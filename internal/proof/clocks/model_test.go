@@ -21,7 +21,6 @@ type model struct {
 	now    time.Duration // what the clock shows
 
 	record *entry
-	open   string // who has a transaction open
 	claims map[string]entry
 }
 
@@ -58,9 +57,6 @@ func (m *model) begin(who string) string {
 		}
 		return m.claim(who, r.attempt+1)
 	}
-	if m.open != "" {
-		return "in progress"
-	}
 	return m.claim(who, 1)
 }
 
@@ -70,11 +66,7 @@ func (m *model) claim(who string, attempt int) string {
 		m.claims = map[string]entry{}
 	}
 	m.claims[who] = claim
-	if m.kind.transactional {
-		m.open = who
-	} else {
-		m.record = &claim
-	}
+	m.record = &claim
 	return fmt.Sprint("attempt ", attempt)
 }
 
@@ -93,7 +85,6 @@ func (m *model) forgotten(who string) bool {
 // renew renews the lease of who. That of Redis never becomes shorter.
 func (m *model) renew(who string) {
 	switch {
-	case m.kind.transactional:
 	case m.holds(who) && m.kind.postgres:
 		m.record.leased, m.record.expires = m.now+lease, max(m.record.expires, m.now+lease)
 	case m.holds(who):
@@ -111,12 +102,7 @@ func (m *model) put(who, state string) {
 
 // complete returns what who is told whose work has succeeded.
 func (m *model) complete(who string) string {
-	if m.kind.transactional {
-		m.open = ""
-		if m.live() != nil {
-			return "lost"
-		}
-	} else if !m.holds(who) && !m.forgotten(who) {
+	if !m.holds(who) && !m.forgotten(who) {
 		return "lost"
 	}
 	m.put(who, "done")
@@ -125,13 +111,9 @@ func (m *model) complete(who string) string {
 
 // fail returns what who is told whose work has failed.
 func (m *model) fail(who string) string {
-	switch {
-	case m.kind.transactional:
-		m.open = ""
-	case !m.holds(who):
+	if !m.holds(who) {
 		return "lost"
-	default:
-		m.put(who, "released")
 	}
+	m.put(who, "released")
 	return "fails"
 }

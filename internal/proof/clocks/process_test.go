@@ -25,7 +25,7 @@ var wallClocks = []time.Duration{
 func TestClocksOfProcesses(t *testing.T) {
 	t.Parallel()
 	var running sync.WaitGroup
-	for _, k := range present(kinds) {
+	for _, k := range present(withRows) {
 		p := &processes{service: newService(t, k)}
 		p.run(6*time.Second, time.Minute)
 		p.run(6*time.Second, time.Minute)

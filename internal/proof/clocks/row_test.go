@@ -55,12 +55,8 @@ var steps = [gaps + 1]func(*row){
 
 // newBatch returns one row of each sort on a store.
 func newBatch(t testing.TB, k kind, store idempotency.Store, id string) (b batch) {
-	policies := []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse}
-	if k.transactional {
-		policies = policies[:1] // nothing is abandoned there
-	}
-	for _, policy := range policies {
-		runner, err := idempotency.NewRunner(claimTeller{store, k.transactional}, idempotency.RunnerOptions{
+	for _, policy := range []idempotency.Abandoned{idempotency.ReExecute, idempotency.Refuse} {
+		runner, err := idempotency.NewRunner(claimTeller{store}, idempotency.RunnerOptions{
 			Lease: lease, TTL: ttl, Abandoned: policy, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
@@ -176,14 +172,9 @@ func (r *row) end() {
 }
 
 // claimTeller is a store that tells the claim which it grants.
-type claimTeller struct {
-	idempotency.Store
-	transactional bool
-}
+type claimTeller struct{ idempotency.Store }
 
 type tellerKey struct{}
-
-func (s claimTeller) Transactional() bool { return s.transactional }
 
 func (s claimTeller) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)

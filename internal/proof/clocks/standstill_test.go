@@ -20,7 +20,7 @@ import (
 // point and others ask for the same keys. What was sent meanwhile is carried out when it goes on, in any order.
 func TestStoreStandsStill(t *testing.T) {
 	t.Parallel()
-	each(t, kinds, func(t *testing.T, k kind) {
+	each(t, withRows, func(t *testing.T, k kind) {
 		s := &standstill{service: newService(t, k)}
 		for range 2 {
 			s.run(briefly, time.Minute)
@@ -46,7 +46,7 @@ type pending struct {
 func (s *standstill) round(t *testing.T, round int) int {
 	var all []*pending
 	for _, path := range []string{"/re-execute", "/refuse"} {
-		for _, point := range points {
+		for _, point := range s.server.kind.points() {
 			for _, early := range []bool{false, true} {
 				for i := range 3 {
 					key := fmt.Sprintf("%s-%d-%s-%t-%d", path[1:], round, strings.ReplaceAll(point, " ", "-"), early, i)
@@ -106,7 +106,7 @@ func (s *standstill) judge(q *pending) {
 			assert.Equal(s.t, "/refuse", q.path, "%+v", q)
 		}
 	}
-	if effects := s.effects(q.key); q.path == "/refuse" || s.server.kind.transactional {
+	if effects := s.effects(q.key); q.path == "/refuse" || s.server.kind.rows {
 		assert.Equal(s.t, []string{final}, effects, "%+v", q)
 	} else {
 		assert.Contains(s.t, effects, final, "%+v", q)

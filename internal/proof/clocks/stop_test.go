@@ -5,14 +5,27 @@ package clocks_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
 )
 
+// inTransaction is behind the statement of an effect that is a row. Other effects have no such point.
+const inTransaction = "in the transaction"
+
 // points are where a request of a server process may stand still.
-var points = []string{"claimed", "before the effect", "after the effect", "renewing", "completing", "completed", "releasing"}
+var points = []string{"claimed", "before the effect", inTransaction, "after the effect", "renewing", "completing", "completed", "releasing"}
+
+// points returns those that a request comes by.
+func (k kind) points() []string {
+	if k.rows {
+		return points
+	}
+	return slices.DeleteFunc(slices.Clone(points), func(point string) bool { return point == inTransaction })
+}
 
 // visit is one request to a server process. At its point it asks the ledger for leave to go on.
 type visit struct {
@@ -58,12 +71,7 @@ func (v *visit) await(r *http.Request) {
 }
 
 // stoppable is a store at whose steps requests may stand still.
-type stoppable struct {
-	idempotency.Store
-	transactional bool
-}
-
-func (s stoppable) Transactional() bool { return s.transactional }
+type stoppable struct{ idempotency.Store }
 
 func (s stoppable) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)
@@ -72,25 +80,24 @@ func (s stoppable) Begin(ctx context.Context, key idempotency.Key, request idemp
 	}
 	v := ctx.Value(visitKey{}).(*visit)
 	v.at("claimed")
-	return record, stoppableClaim{claim, v, s.transactional}, nil
+	return record, stoppableClaim{killtest.ClaimWithSteps{Claim: claim}, v}, nil
 }
 
 type stoppableClaim struct {
-	idempotency.Claim
-	visit         *visit
-	transactional bool
+	killtest.ClaimWithSteps
+	visit *visit
 }
 
 func (c stoppableClaim) Extend(ctx context.Context, lease time.Duration) error {
 	c.visit.at("renewing")
-	ctx, cancel := c.late(ctx)
+	ctx, cancel := late(ctx)
 	defer cancel()
 	return c.Claim.Extend(ctx, lease)
 }
 
 func (c stoppableClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.visit.at("completing")
-	ctx, cancel := c.late(ctx)
+	ctx, cancel := late(ctx)
 	defer cancel()
 	err := c.Claim.Complete(ctx, resp, ttl)
 	c.visit.at("completed")
@@ -99,16 +106,12 @@ func (c stoppableClaim) Complete(ctx context.Context, resp idempotency.Response,
 
 func (c stoppableClaim) Release(ctx context.Context, ttl time.Duration) error {
 	c.visit.at("releasing")
-	ctx, cancel := c.late(ctx)
+	ctx, cancel := late(ctx)
 	defer cancel()
 	return c.Claim.Release(ctx, ttl)
 }
 
-// late returns a context for a step that is taken although its time is up. A transaction that is in doubt takes all of it.
-func (c stoppableClaim) late(ctx context.Context) (context.Context, context.CancelFunc) {
-	most := 10 * time.Second
-	if c.transactional {
-		most /= 20
-	}
-	return context.WithTimeout(context.WithoutCancel(ctx), most)
+// late returns a context for a call that is made although its time is up.
+func late(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 }

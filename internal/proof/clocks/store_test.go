@@ -21,23 +21,22 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// kinds are the stores that the clocks and the zombies are tried on.
+// kinds are the stores.
 var kinds = []kind{
 	{name: "redis", program: "redis-server"},
 	{name: "valkey", program: "valkey-server"},
 	{name: "postgres", postgres: true},
-	{name: "transaction", postgres: true, transactional: true},
 }
+
+// withRows are the kinds, and one whose effects are rows, which a step in a transaction writes.
+var withRows = append(slices.Clip(kinds), kind{name: "rows", postgres: true, rows: true})
 
 type kind struct {
-	name          string
-	program       string // of Redis
-	postgres      bool
-	transactional bool
+	name     string
+	program  string // of Redis
+	postgres bool
+	rows     bool
 }
-
-// leased are the kinds whose claims have a lease.
-var leased = kinds[:3]
 
 // each runs a test for each of these kinds of store that this machine can have.
 func each(t *testing.T, kinds []kind, test func(t *testing.T, k kind)) {
@@ -127,9 +126,6 @@ func (s server) open(opts pgxstore.Options) (store idempotency.Store, end func()
 	pool, err := s.newPool()
 	if err != nil {
 		return nil, nil, err
-	}
-	if s.kind.transactional {
-		return pgxstore.NewTx(pool, opts), pool.Close, nil
 	}
 	return pgxstore.New(pool, opts), pool.Close, nil
 }

@@ -67,7 +67,7 @@ func (s server) watch(t testing.TB, l *ledger) (effects func(key string) []strin
 		require.NoError(t, err)
 		return records
 	}
-	if !s.kind.transactional {
+	if !s.kind.rows {
 		return fromLedger, snapshot
 	}
 	_, err := pool.Exec(t.Context(), "create table effects (key text, answer text)")

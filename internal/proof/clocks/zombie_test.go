@@ -29,7 +29,7 @@ const briefly = slowness * time.Second
 // that time has passed: its monotonic clock stood still, too, as that of a machine which is suspended.
 func TestZombies(t *testing.T) {
 	t.Parallel()
-	each(t, kinds, func(t *testing.T, k kind) {
+	each(t, withRows, func(t *testing.T, k kind) {
 		p := newPasture(t, k)
 		for round := range effort.Of(9) {
 			p.round(round)
@@ -120,9 +120,8 @@ func (p *pasture) round(n int) {
 
 // populate makes a zombie at each point in every process, for each policy.
 func (p *pasture) populate(round int) (all []*zombie) {
-	tx := p.server.kind.transactional
 	for i, process := range p.processes {
-		for n, point := range points {
+		for n, point := range p.server.kind.points() {
 			for sort, path := range []string{"/refuse", "/re-execute"} {
 				z := &zombie{
 					key: fmt.Sprintf("%d-%d-%s-%d", round, i, strings.ReplaceAll(point, " ", "-"), sort), point: point, path: path,
@@ -131,8 +130,8 @@ func (p *pasture) populate(round int) (all []*zombie) {
 				}
 				z.overtaken = path == "/re-execute" && point != "completed"
 				z.heirWorks = z.overtaken && (round+i/2+n)%2 == 0 // by turns
-				lapsed := z.overtaken || !tx && !z.suspended
-				z.toBeTold = lapsed && (strings.HasSuffix(point, "the effect") || point == "renewing")
+				lapsed := z.overtaken || !z.suspended
+				z.toBeTold = lapsed && (strings.HasSuffix(point, "the effect") || point == "renewing" || point == inTransaction)
 				all = append(all, z)
 			}
 		}
@@ -177,9 +176,7 @@ func (p *pasture) succeed(z *zombie) {
 		defer close(z.heirHeard)
 		for {
 			z.heir = p.ask(p.heir.url+z.path, z.key, header)
-			held := p.server.kind.transactional && z.path == "/refuse" // until the zombie goes on
-			told := z.heir.status == http.StatusCreated || z.heir.says("outcome-unknown") || held && z.heir.says("in-progress")
-			if told || p.t.Failed() {
+			if z.heir.status == http.StatusCreated || z.heir.says("outcome-unknown") || p.t.Failed() {
 				return
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -215,7 +212,7 @@ func (p *pasture) requireUntouched(all []*zombie, before, after map[string]strin
 		if z.path == "/re-execute" {
 			name := p.server.recordOf(z.path, z.key)
 			require.Equal(p.t, before[name], after[name], "%+v", z)
-			require.True(p.t, before[name] != "" || p.server.kind.transactional && z.heirWorks, "no record of %+v", z)
+			require.NotEmpty(p.t, before[name], "no record of %+v", z)
 		}
 	}
 }
@@ -228,13 +225,13 @@ func (p *pasture) judge(z *zombie) {
 		switch {
 		case r.status == http.StatusCreated:
 			assert.Equal(p.t, final, r.body, "%s of %+v", who, z)
-		case r.says("in-progress"), r.says("rolled-back"):
+		case r.says("in-progress"):
 			assert.NotEmpty(p.t, r.retry, "%s of %+v", who, z)
 		case r.says("outcome-unknown"):
 			assert.Equal(p.t, "heir/refuse", who+z.path, "%s of %+v", who, z)
 		case r.handled: // its own failure
 			assert.Equal(p.t, "zombie", who, "%+v", z)
-			assert.True(p.t, z.point == "releasing" || p.server.kind.transactional, "%+v", z)
+			assert.True(p.t, z.point == "releasing" || p.server.kind.rows, "%+v", z)
 		default:
 			assert.Fail(p.t, "another answer", "%s of %+v", who, z)
 		}
@@ -250,10 +247,10 @@ func (p *pasture) judge(z *zombie) {
 	p.judgeEffects(z, final)
 }
 
-// judgeEffects counts the effects. Only a claim that has lapsed after its effect lets another one happen.
+// judgeEffects counts the effects. Only a claim that has lapsed after its effect lets another one happen, unless it is a row.
 func (p *pasture) judgeEffects(z *zombie, final string) {
 	effects := p.effects(z.key)
-	doubled := z.overtaken && !p.server.kind.transactional && (z.point == "after the effect" || z.point == "completing")
+	doubled := z.overtaken && !p.server.kind.rows && (z.point == "after the effect" || z.point == "completing")
 	want := 1
 	if doubled {
 		want = 2
@@ -265,12 +262,10 @@ func (p *pasture) judgeEffects(z *zombie, final string) {
 
 // sort says what kind of answer the client of a zombie got.
 func (z *zombie) sort() string {
-	for _, problem := range []string{"in-progress", "rolled-back"} {
-		if z.answer.says(problem) {
-			return problem
-		}
-	}
-	if z.answer.status == http.StatusCreated {
+	switch {
+	case z.answer.says("in-progress"):
+		return "in-progress"
+	case z.answer.status == http.StatusCreated:
 		return "with what is stored"
 	}
 	return "by the failing handler"

@@ -30,16 +30,19 @@ var quick = []death.Point{
 // points are all named ones. Those that wait for a renewal, a third of a lease, have fewer deaths.
 var points = slices.Concat(quick, []death.Point{death.RenewingBefore}, quick, []death.Point{death.RenewedAfter}, quick, quick, quick, quick)
 
-// Exactly once, wherever the server dies.
-func TestKilledInTransaction(t *testing.T) {
+// rows are the effects of steps in a transaction.
+var rows = death.Config{Store: "postgres", Rows: true}
+
+// Rows exist exactly once, wherever the server dies.
+func TestKilledWithRows(t *testing.T) {
 	t.Parallel()
-	requireKept(t, death.Config{Store: "transaction"}, plan{effort.Of(10_000), points, 0})
+	requireKept(t, rows, plan{effort.Of(10_000), slices.Concat(points, slices.Repeat([]death.Point{death.InTransaction}, 5)), 0})
 }
 
-// With leases, what is done twice or not at all is what the policy says for the point of death, and nothing else.
-func TestKilledWithLease(t *testing.T) {
+// What has no steps is done twice, or not at all, as the policy says for the point of death, and nothing else.
+func TestKilledWithoutSteps(t *testing.T) {
 	t.Parallel()
-	for name, config := range leases {
+	for name, config := range withoutSteps {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			requireKept(t, config, plan{effort.Of(1000), points, 0})
@@ -47,7 +50,7 @@ func TestKilledWithLease(t *testing.T) {
 	}
 }
 
-var leases = map[string]death.Config{
+var withoutSteps = map[string]death.Config{
 	"redis re-execute":    {Store: "redis"},
 	"redis refuse":        {Store: "redis", Refuse: true},
 	"postgres re-execute": {Store: "postgres"},
@@ -57,8 +60,8 @@ var leases = map[string]death.Config{
 // At any instant of a request, which nobody has chosen.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
-	configs := maps.Clone(leases)
-	configs["transaction"] = death.Config{Store: "transaction"}
+	configs := maps.Clone(withoutSteps)
+	configs["rows"] = rows
 	for name, config := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,24 +70,33 @@ func TestKilledAtRandom(t *testing.T) {
 	}
 }
 
-// A promise that is not kept is noticed: here effects outside of the transaction, and another policy than the one that is
+// A promise that is not kept is noticed: here rows outside of the transaction, and another policy than the one that is
 // promised.
 func TestBrokenPromisesAreNoticed(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ is, promised death.Config }{
-		"effects outside of the transaction": {death.Config{Store: "transaction", Reckless: true}, death.Config{Store: "transaction"}},
-		"re-executed instead of refused":     {death.Config{Store: "redis"}, death.Config{Store: "redis", Refuse: true}},
-		"refused instead of re-executed":     {death.Config{Store: "redis", Refuse: true}, death.Config{Store: "redis"}},
+		"re-executed instead of refused": {death.Config{Store: "redis"}, death.Config{Store: "redis", Refuse: true}},
+		"refused instead of re-executed": {death.Config{Store: "redis", Refuse: true}, death.Config{Store: "redis"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			faults := run(t, tt.is, plan{3 * len(quick), quick, 1}).judge(t, tt.promised)
-			for _, point := range afterEffect {
-				if point != death.RenewedAfter {
-					require.Contains(t, strings.Join(faults, "\n"), string(point))
-				}
-			}
+			requireNoticed(t, tt.is, tt.promised, quick, death.AfterEffect, death.Completing)
 		})
+	}
+	t.Run("rows outside of the transaction", func(t *testing.T) {
+		t.Parallel()
+		reckless := rows
+		reckless.Reckless = true
+		requireNoticed(t, reckless, rows, append(quick, death.InTransaction), death.InTransaction)
+	})
+}
+
+// requireNoticed runs servers with a wrong configuration, and requires a fault for each of some points of death.
+func requireNoticed(t *testing.T, is, promised death.Config, points []death.Point, noticed ...death.Point) {
+	t.Helper()
+	faults := run(t, is, plan{3 * len(points), points, 1}).judge(t, promised)
+	for _, point := range noticed {
+		require.Contains(t, strings.Join(faults, "\n"), string(point))
 	}
 }
 
@@ -108,7 +120,7 @@ func requireKept(t *testing.T, config death.Config, p plan) {
 			late++
 		}
 	}
-	if n := len(r.crowd.trials); n >= 100 { // of fewer, a tenth is too few to tell a slow moment from a slow machine
+	if n := len(r.crowd.trials); n >= 100 && !config.Rows { // of fewer, a tenth is too few to tell a slow moment from a slow machine
 		require.Less(t, late, n/10, "of these keys less is promised")
 	}
 	effort.Count(t, "keys with a late attempt", late)
@@ -135,7 +147,7 @@ func run(t *testing.T, config death.Config, p plan) result {
 		config.Redis, config.Password = servertest.Redis(t).Addr(), servertest.RedisPassword()
 	} else {
 		config.Postgres, pool = newDatabase(t)
-		config.Connections = 1 + int32(p.guests) // each costs the server a process
+		config.Connections = 2 + int32(p.guests) // each costs the server a process
 	}
 	ledger, err := os.OpenFile(filepath.Join(t.TempDir(), "ledger"), os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	require.NoError(t, err)
@@ -143,10 +155,10 @@ func run(t *testing.T, config death.Config, p plan) result {
 
 	provider := killtest.NewProvider(t)
 	f := launch(t, config, provider, ledger, p)
-	c := newCrowd(f, config.Store != "transaction")
+	c := newCrowd(f, !config.Rows)
 	c.send()
 	f.land()
-	if config.Store == "transaction" {
+	if config.Rows {
 		return result{f, c, provider, effectsInTable(t, pool)}
 	}
 	return result{f, c, provider, effectsInFile(t, ledger)}

@@ -12,6 +12,7 @@ const (
 	Claimed        Point = "after the claim"
 	BeforeEffect   Point = "before the effect"          // the provider has charged
 	RenewingBefore Point = "renewing before the effect" // the lease, which was not renewed yet
+	InTransaction  Point = "in the transaction"         // that has the effect, and is not committed yet
 	AfterEffect    Point = "after the effect"
 	RenewedAfter   Point = "renewed after the effect" // the lease, which was renewed
 	Completing     Point = "before completion"
@@ -44,13 +45,14 @@ const (
 
 // Config is what a server is told, in an environment variable by the same name.
 type Config struct {
-	Store       string // "transaction", "postgres" or "redis"
+	Store       string // "postgres" or "redis"
+	Rows        bool   // the effect is a row, which a step in a transaction writes
 	Refuse      bool   // what is abandoned, instead of doing it again
 	Postgres    string // the URL
 	Redis       string // the address
 	Password    string // of Redis
 	Connections int32  // to PostgreSQL, at most
-	Reckless    bool   // the effect of a transaction takes place outside of it: a bug, which has to be noticed
+	Reckless    bool   // the row is written outside of the transaction: a bug, which has to be noticed
 }
 
 // ConfigVariable is the name of the environment variable. Its value is JSON.

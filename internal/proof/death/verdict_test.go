@@ -16,14 +16,14 @@ type promise struct {
 // promised returns what holds after the first attempt has died at a point, and no later one has.
 func promised(config death.Config, point death.Point) promise {
 	switch {
-	case config.Store == "transaction":
+	case config.Rows:
 		return promise{effects: 1}
 	case slices.Contains(beforeEffect, point) && config.Refuse:
 		return promise{effects: 0, unknown: true} // the price of at most once
 	case slices.Contains(afterEffect, point) && config.Refuse:
 		return promise{effects: 1, unknown: true}
 	case slices.Contains(afterEffect, point):
-		return promise{effects: 2} // which only a transaction can prevent
+		return promise{effects: 2} // unless the effect is a row
 	}
 	return promise{effects: 1}
 }
@@ -46,7 +46,7 @@ func (t *trial) judge(config death.Config, point death.Point, effects []int) []s
 	fault(len(t.answers) > 0 && len(effects) == 0, "lost: an answer without an effect")
 	fault(len(t.answers) == 0 && t.unknown == 0, "no answer")
 	fault(t.unknown > 0 && !config.Refuse, "nobody knows the outcome")
-	if point == "" && config.Store != "transaction" {
+	if point == "" && !config.Rows {
 		fault(config.Refuse && len(effects) > 1, "double: %d effects", len(effects))
 		fault(len(slices.Compact(slices.Sorted(slices.Values(effects)))) != len(effects), "double: effects of attempts %v", effects)
 		return faults

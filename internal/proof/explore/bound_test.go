@@ -20,6 +20,7 @@ type bound struct {
 	Runner   bool   `json:"runner,omitempty"`   // and not the middleware
 	Outgrows bool   `json:"outgrows,omitempty"` // answers are larger than what is kept of them, and the handler goes on
 	Steps    bool   `json:"steps,omitempty"`    // the effect is a step of the operation
+	Rows     bool   `json:"rows,omitempty"`     // the effect is a row, which a step writes in a transaction
 	Bug      string `json:"bug,omitempty"`      // of the store
 }
 

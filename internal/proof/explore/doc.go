@@ -9,7 +9,8 @@
 //   - A request arrives, and asks for its claim.
 //   - A call of the store ends. It succeeds, or fails without an effect, or fails with an effect. Or it is slow: its
 //     reply is held back, or the call itself is. Such a call takes effect later, perhaps when nobody waits for it any more.
-//   - A handler has its effect, fails, or exits after its effect.
+//   - A handler has its effect, fails, or exits after its effect. The effect may be a step, or a row that a step writes in a
+//     transaction: its commit may have its effect without a reply, or late.
 //   - A process crashes before or after any of these.
 //   - Time passes until something happens: a renewal is due, a call reaches its deadline, a lease lapses, a pause of
 //     the library ends. While somebody is at work, at most 35 % of a lease passes. Each execution has a clock of its own
@@ -36,6 +37,7 @@
 //   - The number of the attempt grows, and the operation stays the same.
 //   - The effect happens once. With ReExecute, each attempt that was interrupted may have had one more.
 //   - If the effect is a step, it does not happen again once its result is stored.
+//   - If the effect is a row, there is one, whoever was interrupted.
 //   - All clients get the same answer, which is that of an effect. Each request has one outcome.
 //   - Nothing is left behind, and every key can be used again.
 //

@@ -30,6 +30,9 @@ var bounds = []struct {
 	{"two requests, a step", bound{Requests: "1a 2a", Faults: 2, Steps: true}},
 	{"three requests, a step", bound{Requests: "1a 2a 3a", Faults: 1, Passages: 1, Steps: true}},
 	{"two requests, a step, clock jumps", bound{Requests: "1a 2a", Faults: 1, Jumps: 1, Steps: true}},
+	{"two requests, a row", bound{Requests: "1a 2a", Faults: 2, Rows: true}},
+	{"three requests, a row", bound{Requests: "1a 2a 3a", Faults: 1, Passages: 1, Rows: true}},
+	{"two requests, a row, clock jumps", bound{Requests: "1a 2a", Faults: 1, Jumps: 1, Rows: true}},
 	{"one request", bound{Requests: "1a", Faults: 3, Passages: 3}},
 	{"one answer over the limit", bound{Requests: "1a", Faults: 2, Passages: 3, Outgrows: true}},
 }
@@ -92,6 +95,8 @@ func TestExplorerFindsBugsOfAStore(t *testing.T) {
 		"renewal undoes a release":     {Requests: "1a", Faults: 2, Passages: 1, Patient: true, Refuse: true},
 		"step is forgotten":            {Requests: "1a 2a", Faults: 1, Steps: true},
 		"any claim stores a step":      {Requests: "1a 2a", Faults: 1, Jumps: 1, Steps: true},
+		"transaction is not fenced":    {Requests: "1a 2a", Faults: 1, Jumps: 1, Rows: true},
+		"second rows are committed":    {Requests: "1a", Faults: 1, Passages: 2, Rows: true},
 	} {
 		b.Bug = bug
 		t.Run(bug, func(t *testing.T) {

@@ -155,6 +155,7 @@ func (w *world) judge() {
 
 // judgeEffects allows for one effect. With ReExecute, each attempt that was interrupted may have had one more.
 func (w *world) judgeEffects(k *key) {
+	w.promise(k.rows <= 1, "there are %d rows of %s", k.rows, k.name)
 	effects, last := 0, 0
 	for _, l := range k.leases {
 		effects += l.effects

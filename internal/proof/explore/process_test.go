@@ -270,12 +270,32 @@ func (r *request) work(ctx context.Context) (answer string, err error) {
 		_, err := r.do(context.Background(), effect, r.act)
 		return r.name, err
 	}
-	if !r.world.Steps {
+	switch {
+	case r.world.Rows:
+		return r.writeRow(ctx)
+	case !r.world.Steps:
 		return act(ctx)
 	}
 	answer, err = idemstep.Do(ctx, "effect", act)
 	if err != nil && r.interruptStep() {
 		idempotency.Decide(ctx, idempotency.Unknown)
+	}
+	return answer, err
+}
+
+// writeRow writes the row of the effect in a step in a transaction, and tries that again once.
+func (r *request) writeRow(ctx context.Context) (answer string, err error) {
+	for range 2 {
+		answer, err = idemstep.DoTx(ctx, "effect", func(tx *transaction) (string, error) {
+			_, err := r.do(context.Background(), effect, func() error {
+				r.world.promise(tx.isOpen, "%s writes in a transaction that has ended", r.name)
+				return nil
+			})
+			return r.name, err
+		})
+		if err == nil {
+			break
+		}
 	}
 	return answer, err
 }

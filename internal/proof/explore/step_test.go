@@ -16,12 +16,14 @@ const (
 	release
 	read   // the steps that are stored
 	keep   // the result of a step
+	open   // a transaction
+	commit // rows, and the result of a step
 	effect // of the handler
 	rest   // of a handler that has sent a large answer
 )
 
 // toStore reports whether the call is one of the store, and not of the handler.
-func (c call) toStore() bool { return c <= keep }
+func (c call) toStore() bool { return c <= commit }
 
 // outcome is how a call goes on.
 type outcome uint8
@@ -53,7 +55,7 @@ var (
 	ofDelay     = []outcome{arrives}
 )
 
-var callNames = [...]string{"Begin", "Extend", "Complete", "Release", "Checkpoints", "Checkpoint", "effect", "rest"}
+var callNames = [...]string{"Begin", "Extend", "Complete", "Release", "Checkpoints", "Checkpoint", "BEGIN", "COMMIT", "effect", "rest"}
 
 var outcomeNames = [...]string{
 	"is fine", "fails", "fails, but has its effect", "has its effect, and its reply is held back",

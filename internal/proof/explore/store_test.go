@@ -16,6 +16,7 @@ type key struct {
 
 	stored   bool // an answer
 	finished bool // the step has a result
+	rows     int
 	entered  idempotency.Operation
 	answers  []string // that clients got, and that must stay as they are
 }
@@ -135,8 +136,11 @@ func (p *process) Begin(
 	case c.token == 0:
 		return rec, nil, nil
 	}
-	if p.world.Steps {
+	switch {
+	case p.world.Steps:
 		return rec, stepClaim{c}, nil
+	case p.world.Rows:
+		return rec, rowClaim{stepClaim{c}}, nil
 	}
 	return rec, c, nil
 }
@@ -162,6 +166,52 @@ func (c stepClaim) Checkpoints(ctx context.Context) (found map[string][]byte, er
 		return nil
 	})
 	return found, err
+}
+
+// transaction is what a step writes its row in.
+type transaction struct{ isOpen bool }
+
+// rowClaim implements idempotency.TxCheckpointer. It does not find out what has become of a commit without a reply: the next
+// call of Checkpoints does.
+type rowClaim struct{ stepClaim }
+
+func (c rowClaim) CheckpointTx(ctx context.Context, step *idempotency.TxStep) (stored []byte, err error) {
+	r := c.request
+	begun, cancel := context.WithTimeout(ctx, step.Timeout)
+	defer cancel()
+	if _, err := r.do(begun, open, func() error { return nil }); err != nil {
+		return nil, err
+	}
+	tx := &transaction{isOpen: true}
+	defer func() { tx.isOpen = false }()
+	*step.Var.(**transaction) = tx
+	data, err := step.Run()
+	if err != nil {
+		return nil, err
+	}
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), step.Timeout)
+	defer cancel()
+	_, err = r.do(ended, commit, func() error {
+		var isFirst bool
+		stored, isFirst, err = c.key.record.commit(c.token, step.Name, data)
+		if isFirst {
+			c.key.rows++
+			r.effects++
+			r.lease().effects++
+		}
+		return err
+	})
+	return stored, err
+}
+
+// commit keeps the result of a step, and reports whether the rows are permanent.
+func (s *record) commit(token int, name string, data []byte) (stored []byte, isFirst bool, err error) {
+	if !s.isOf(token) && s.bug == "transaction is not fenced" {
+		return data, true, nil
+	}
+	_, known := s.steps[name]
+	stored, err = s.keep(token, name, data)
+	return stored, err == nil && (!known || s.bug == "second rows are committed"), err
 }
 
 // isOf reports whether an attempt that has not ended has the claim with that token.
@@ -203,8 +253,6 @@ func (k *key) show(now time.Duration, fp idempotency.Fingerprint) idempotency.Re
 	}
 	return rec
 }
-
-func (c *claim) Context(ctx context.Context) context.Context { return ctx }
 
 func (c *claim) Extend(ctx context.Context, d time.Duration) error {
 	_, err := c.request.do(ctx, extend, func() error {

@@ -3,6 +3,7 @@ package network_test
 import (
 	"context"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -20,12 +21,11 @@ import (
 
 // backend is a store on a server of its own.
 type backend struct {
-	transactional bool
-	variant       bool // of another one, which opens connections and transports answers in the same way
-	effects       ledger
-	direct        idempotency.Store                     // without a network in between; it has leases
-	alone         idempotency.Store                     // likewise, but as the test has it
-	open          func(*pgxpool.Pool) idempotency.Store // nil for Redis and DynamoDB
+	rows    bool // effects are rows, which a step in a transaction writes
+	variant bool // of another one, which opens connections and transports answers in the same way
+	effects ledger
+	direct  idempotency.Store                     // without a network in between
+	open    func(*pgxpool.Pool) idempotency.Store // nil for Redis and DynamoDB
 
 	// behind puts a proxy in front of the server, and returns a way to connect by it: with a pool of its own each time.
 	behind func(testing.TB) (p *servertest.Proxy, connect func(testing.TB) idempotency.Store)
@@ -61,17 +61,58 @@ func (e *elsewhere) count(_ testing.TB, key string) int {
 	return e.sums[key]
 }
 
-// inTransaction is a table in which handlers insert by their transaction.
-type inTransaction struct{ pool *pgxpool.Pool }
-
-func (l inTransaction) add(ctx context.Context, key string) error {
-	tx, _ := pgxstore.Tx(ctx)
-	_, err := tx.Exec(ctx, "INSERT INTO ledger (key) VALUES ($1)", key)
-	return err
+// rowLedger is a table in which handlers insert by a step in a transaction.
+type rowLedger struct {
+	direct *pgxpool.Pool
+	joins  bool           // the handler begins and commits the transaction
+	level  pgx.TxIsoLevel // of a transaction that the handler begins
 }
 
-func (l inTransaction) count(t testing.TB, key string) (n int) {
-	require.NoError(t, l.pool.QueryRow(t.Context(), "SELECT count(*) FROM ledger WHERE key = $1", key).Scan(&n))
+// poolStore is a store with its pool, which is that of the handler, too.
+type poolStore struct {
+	*pgxstore.Store
+	pool *pgxpool.Pool
+}
+
+type poolKey struct{}
+
+// withPool lets the handlers of a store find its pool.
+func withPool(store idempotency.Store, handler http.HandlerFunc) http.HandlerFunc {
+	of, ok := store.(poolStore)
+	if !ok {
+		return handler
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		handler(w, r.WithContext(context.WithValue(r.Context(), poolKey{}, of.pool)))
+	}
+}
+
+func (l *rowLedger) add(ctx context.Context, key string) error {
+	return l.addAnd(ctx, key, 2*storeTimeout, func() {})
+}
+
+// addAnd calls what else is done in the transaction, behind the insertion. A transaction of the handler ends within a time.
+func (l *rowLedger) addAnd(ctx context.Context, key string, within time.Duration, also func()) error {
+	insert := func(tx pgx.Tx) (string, error) {
+		_, err := tx.Exec(ctx, "INSERT INTO ledger (key) VALUES ($1)", key)
+		also()
+		return key, err
+	}
+	if !l.joins {
+		_, err := pgxstore.DoTx(ctx, "book", insert)
+		return err
+	}
+	pool := ctx.Value(poolKey{}).(*pgxpool.Pool)
+	ctx, cancel := context.WithTimeout(ctx, within) // pgx waits for ever for a message that is lost
+	defer cancel()
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: l.level}, func(tx pgx.Tx) error {
+		_, err := pgxstore.DoInTx(ctx, tx, "book", func() (string, error) { return insert(tx) })
+		return err
+	})
+}
+
+func (l *rowLedger) count(t testing.TB, key string) (n int) {
+	require.NoError(t, l.direct.QueryRow(t.Context(), "SELECT count(*) FROM ledger WHERE key = $1", key).Scan(&n))
 	return n
 }
 
@@ -83,7 +124,6 @@ func newRedisBackendOn(t *testing.T, server *servertest.Server) *backend {
 	return &backend{
 		effects: newElsewhere(),
 		direct:  store,
-		alone:   store,
 		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, server.Addr())
 			return p, func(t testing.TB) idempotency.Store {
@@ -115,7 +155,6 @@ func newClusterBackend(t *testing.T) *backend {
 	return &backend{
 		effects: newElsewhere(),
 		direct:  store,
-		alone:   store,
 		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, masters[0].Addr())
 			through := map[string]string{masters[0].Addr(): p.Addr()}
@@ -151,39 +190,33 @@ func newClusterClient(t testing.TB, masters []*servertest.Server, through map[st
 	return client
 }
 
-// idleTimeout is how long a session that fell silent keeps its key.
+// idleTimeout is how long a session that fell silent keeps its locks.
 const idleTimeout = 2 * time.Second
 
-func newPostgresBackend(t *testing.T, transactional bool, opts pgxstore.Options) *backend {
-	return newPostgresBackendOn(t, servertest.Postgres(t, "max_connections=500"), transactional, opts)
+// newPostgresBackend returns a backend whose effects are rows of a ledger, unless that is nil.
+func newPostgresBackend(t *testing.T, rows *rowLedger, opts pgxstore.Options) *backend {
+	return newPostgresBackendOn(t, servertest.Postgres(t, "max_connections=500"), rows, opts)
 }
 
-func newPostgresBackendOn(t *testing.T, db *servertest.Database, transactional bool, opts pgxstore.Options) *backend {
+func newPostgresBackendOn(t *testing.T, db *servertest.Database, rows *rowLedger, opts pgxstore.Options) *backend {
 	variant := opts != pgxstore.Options{}
 	opts.IdleTimeout = idleTimeout
 	direct := newPool(t, db.URL())
 	require.NoError(t, pgxstore.Migrate(t.Context(), direct, opts))
 	execute(t, direct, "CREATE TABLE ledger (key text NOT NULL)")
 	execute(t, direct, "CREATE INDEX ON ledger (key)")
-	b := &backend{transactional: transactional, variant: variant, effects: newElsewhere()}
-	if transactional {
-		b.effects = inTransaction{direct}
+	b := &backend{rows: rows != nil, variant: variant, effects: newElsewhere()}
+	if rows != nil {
+		rows.direct, b.effects = direct, rows
 	}
-	b.open = func(pool *pgxpool.Pool) idempotency.Store {
-		if transactional {
-			return pgxstore.NewTx(pool, opts)
-		}
-		return pgxstore.New(pool, opts)
-	}
-	b.direct = pgxstore.New(direct, opts)
-	b.alone = b.open(direct)
+	b.open = func(pool *pgxpool.Pool) idempotency.Store { return poolStore{pgxstore.New(pool, opts), pool} }
+	b.direct = b.open(direct)
 	b.behind = func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 		p := servertest.NewProxy(t, db.Addr())
 		return p, func(t testing.TB) idempotency.Store { return b.open(newPool(t, db.URLAt(p.Addr()))) }
 	}
 	b.requireEmpty = func(t testing.TB) {
 		requireZero(t, direct, "SELECT count(*) FROM idempotency_records WHERE status IS NULL AND lease_until > now()")
-		requireZero(t, direct, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
 		requireZero(t, direct, "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'")
 	}
 	return b

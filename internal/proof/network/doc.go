@@ -10,7 +10,7 @@
 //   - one of them is held until the client has given up, or until all is over;
 //   - an outage begins with the flight.
 //
-// No message is chosen by hand, so none is forgotten. Those that open a connection, and those of a handler in its
+// No message is chosen by hand, so none is forgotten. Those that open a connection, and those of a step in a
 // transaction, are among them.
 //
 // In the end a retry must get an answer, the same as every other client, and there must be one effect. Nothing may be

@@ -25,7 +25,6 @@ func newDynamoDBBackend(t *testing.T) *backend {
 	return &backend{
 		effects: newElsewhere(),
 		direct:  direct,
-		alone:   direct,
 		behind: func(t testing.TB) (*servertest.Proxy, func(testing.TB) idempotency.Store) {
 			p := servertest.NewProxy(t, addr)
 			return p, func(testing.TB) idempotency.Store {

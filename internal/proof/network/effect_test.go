@@ -10,7 +10,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// lastEffect remembers until when nobody may repeat an effect that is not bound to a transaction.
+// lastEffect remembers until when nobody may repeat an effect that is no row.
 type lastEffect struct {
 	mu      sync.Mutex
 	until   time.Time // the lease runs at least so long; zero: there was no effect
@@ -29,7 +29,7 @@ const rounding = 10 * time.Millisecond
 
 // act has the effect of a run of the handler that began then.
 func (tr *trial) act(r *http.Request, began time.Time) error {
-	if tr.transactional { // an effect is undone with its transaction
+	if tr.rows { // there is no second row, whoever runs
 		return tr.effects.add(r.Context(), tr.key)
 	}
 	until := tr.leaseEnds()

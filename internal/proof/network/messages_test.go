@@ -38,21 +38,26 @@ func TestPostgresMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everyMessage(t, newPostgresBackend(t, false, opts))
+			everyMessage(t, newPostgresBackend(t, nil, opts))
 		})
 	}
 }
 
-func TestPostgresTxMessages(t *testing.T) {
+func TestPostgresRowMessages(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string]pgxstore.Options{
-		"plain":        {},
-		"partitions":   {PartitionDays: 1, SpareDays: 1, CountReplays: true},
-		"serializable": {Isolation: pgx.Serializable},
+	for name, tt := range map[string]struct {
+		opts pgxstore.Options
+		rows rowLedger
+	}{
+		"plain":                        {},
+		"partitions":                   {opts: pgxstore.Options{PartitionDays: 1, SpareDays: 1, CountReplays: true}},
+		"serializable":                 {opts: pgxstore.Options{Isolation: pgx.Serializable}},
+		"of the handler":               {rows: rowLedger{joins: true}},
+		"of the handler, serializable": {rows: rowLedger{joins: true, level: pgx.Serializable}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			everyMessage(t, newPostgresBackend(t, true, opts))
+			everyMessage(t, newPostgresBackend(t, &tt.rows, tt.opts))
 		})
 	}
 }
@@ -85,11 +90,6 @@ func (i injury) String() string {
 	return string(i.fault)
 }
 
-// isSilent reports whether the store is not told that its client has given up, for a while.
-func (i injury) isSilent() bool {
-	return i.fault == servertest.HoldReply || i.fault == servertest.HoldRequest || i.fault == servertest.LateRequest
-}
-
 // subject is a scenario with one policy.
 type subject struct {
 	scenario
@@ -119,7 +119,6 @@ func everyMessage(t *testing.T, b *backend) {
 		c := cases[i%len(cases)]
 		t.Run(fmt.Sprintf("%s/%s/%d", c.subject, c.injury, c.flight), func(t *testing.T) {
 			tr := newTrial(t, b, c.subject)
-			tr.maySuspect = b.transactional && c.isSilent()
 			rule := servertest.Rule{Fault: c.fault, Skip: c.flight}
 			if c.outage {
 				rule.Outage = outage
@@ -167,11 +166,11 @@ func casesOf(t *testing.T, b *backend) (cases []oneCase) {
 // subjectsOf returns the scenarios that differ with b.
 func subjectsOf(b *backend) (subjects []subject) {
 	for _, s := range scenarios {
-		if b.transactional && s.leased || b.variant && s.basic || b.open != nil && s.staged {
+		if b.variant && s.basic || b.open != nil && s.staged {
 			continue
 		}
 		subjects = append(subjects, subject{s, idempotency.ReExecute})
-		if !b.transactional && !b.variant && s.refusable {
+		if !b.variant && s.refusable {
 			subjects = append(subjects, subject{s, idempotency.Refuse})
 		}
 	}

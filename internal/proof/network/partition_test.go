@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -39,18 +40,18 @@ type partition struct {
 	working      chan struct{}
 }
 
-// split starts an owner whose store is behind a cable, and another process. Either handler has its effect when its work
-// returns true, and answers with the name of its process.
+// split starts an owner whose store is behind a cable, and another process. Either handler answers with the name of its
+// process if its work returns no error. Work is that of the owner. The other one has its effect.
 func split(t *testing.T, b *backend, lease time.Duration, policy idempotency.Abandoned,
-	connect func(*testing.T, *cable) idempotency.Store, work func(*partition, *http.Request) bool,
+	connect func(*testing.T, *cable) idempotency.Store, work func(*partition, *http.Request) error,
 ) *partition {
 	p := &partition{
 		trial: newTrial(t, b, subject{scenario{lease: lease}, policy}), cable: newCable(t),
 		answers: make(chan answer, 1), working: make(chan struct{}),
 	}
-	handler := func(name string, work func(*http.Request) bool) http.HandlerFunc {
+	handler := func(name string, work func(*http.Request) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			if work(r) && b.effects.add(r.Context(), p.key) != nil {
+			if work(r) != nil {
 				w.WriteHeader(http.StatusInternalServerError)
 				return
 			}
@@ -58,8 +59,10 @@ func split(t *testing.T, b *backend, lease time.Duration, policy idempotency.Aba
 			_, _ = w.Write([]byte(name))
 		}
 	}
-	p.owner = p.begin(connect(t, p.cable), p.options(), handler("owner", func(r *http.Request) bool { return work(p, r) }))
-	p.other = p.begin(b.alone, p.options(), handler("other", func(*http.Request) bool { return true }))
+	p.owner = p.begin(connect(t, p.cable), p.options(), handler("owner", func(r *http.Request) error { return work(p, r) }))
+	p.other = p.begin(b.direct, p.options(), handler("other", func(r *http.Request) error {
+		return b.effects.add(r.Context(), p.key)
+	}))
 	p.processes = []*process{p.owner, p.other}
 	go func() {
 		first := p.owner.ask(p.key)
@@ -86,14 +89,14 @@ func (p *partition) isWorking() bool {
 func TestPartitionedOwner(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
-	everyCut(t, leases, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+	everyCut(t, stores, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
 		stopped, answers := make(chan struct{}), make(chan struct{})
-		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
+		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
 			close(p.working)
 			await(t, r.Context().Done())
 			close(stopped)
 			await(t, answers)
-			return false
+			return nil
 		})
 		p.cut()
 		began := time.Now()
@@ -125,12 +128,12 @@ func TestPartitionedOwner(t *testing.T) {
 // With Refuse nobody takes over. When the cut heals, the answer of the owner is stored for all.
 func TestPartitionedOwnerThatNobodyReplaces(t *testing.T) {
 	t.Parallel()
-	everyCut(t, leases, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
+	everyCut(t, stores, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
 		answers := make(chan struct{})
-		p := split(t, b, 2*time.Second, idempotency.Refuse, connect, func(p *partition, r *http.Request) bool {
+		p := split(t, b, 2*time.Second, idempotency.Refuse, connect, func(p *partition, r *http.Request) error {
 			close(p.working)
 			await(t, answers)
-			return true
+			return b.effects.add(r.Context(), p.key)
 		})
 		p.cut()
 		require.Eventually(t, func() bool { return p.other.ask(p.key).problem() == "outcome-unknown" }, patience, pause)
@@ -145,11 +148,14 @@ func TestPartitionedOwnerThatNobodyReplaces(t *testing.T) {
 func TestShortPartition(t *testing.T) {
 	t.Parallel()
 	const lease = 12 * time.Second // long enough for a busy machine
-	everyCut(t, leases, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
-		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
+	everyCut(t, stores, oneWay, func(t *testing.T, b *backend, connect connector, _ bool) {
+		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
 			close(p.working)
 			awaitRenewal(p.trial, r)
-			return r.Context().Err() == nil
+			if err := r.Context().Err(); err != nil {
+				return err
+			}
+			return b.effects.add(r.Context(), p.key)
 		})
 		p.cut()
 		record, _, err := p.owner.store.again(b.direct)
@@ -164,28 +170,32 @@ func TestShortPartition(t *testing.T) {
 	})
 }
 
-// The server ends a transaction whose owner is cut off after IdleTimeout. Another process takes effect, and nobody is told
-// that the owner did.
-func TestPartitionedTransaction(t *testing.T) {
+// An owner is cut off in the transaction of a step. Another process writes the rows when the lease has lapsed, or, where the
+// record is locked, when the server has ended the silent session. The owner commits nothing, and does not answer that it has.
+func TestPartitionedStep(t *testing.T) {
 	t.Parallel()
-	everyCut(t, transactions, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
-		answers := make(chan struct{})
-		p := split(t, b, longLease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) bool {
-			require.NoError(t, b.effects.add(r.Context(), p.key))
-			close(p.working)
-			await(t, answers)
-			return false
+	const lease = 2 * time.Second
+	everyCut(t, ofSteps, bothWays, func(t *testing.T, b *backend, connect connector, healsFirst bool) {
+		answers, failed := make(chan struct{}), make(chan error, 1)
+		p := split(t, b, lease, idempotency.ReExecute, connect, func(p *partition, r *http.Request) error {
+			err := b.effects.(*rowLedger).addAnd(r.Context(), p.key, patience, func() {
+				close(p.working)
+				await(t, answers)
+			})
+			failed <- err
+			return err
 		})
 		p.cut()
 		began := time.Now()
 		final := p.other.settle(p.key)
-		require.Less(t, time.Since(began), idleTimeout+time.Second)
+		require.Less(t, time.Since(began), lease+idleTimeout+5*time.Second)
 		require.Equal(t, answer{http.StatusCreated, "other"}, final)
 		if healsFirst {
 			p.heal()
 		}
 		close(answers)
-		require.NotEmpty(t, (<-p.answers).problem(), "its effect was undone")
+		require.Error(t, <-failed)
+		require.NotEqual(t, http.StatusCreated, (<-p.answers).status, "its rows were rolled back")
 		p.heal()
 		p.requireSettled(final)
 	})
@@ -212,8 +222,12 @@ var (
 type opener = func(*testing.T) (*backend, connector)
 
 var (
-	leases       = map[string]opener{"Redis": redisLease, "Postgres": postgresLease}
-	transactions = map[string]opener{"Postgres": postgresTx}
+	stores  = map[string]opener{"Redis": redisBehindCable, "Postgres": postgres(nil, pgxstore.Options{})}
+	ofSteps = map[string]opener{
+		"read committed": postgres(&rowLedger{}, pgxstore.Options{}),
+		"serializable":   postgres(&rowLedger{}, pgxstore.Options{Isolation: pgx.Serializable}),
+		"of the handler": postgres(&rowLedger{joins: true}, pgxstore.Options{}),
+	}
 )
 
 // everyCut runs a test with every store in every way, several times.
@@ -242,7 +256,7 @@ func everyCut(t *testing.T, stores map[string]opener, ways map[string]bool,
 	effort.Count(t, "cuts", rounds*len(stores)*len(ways))
 }
 
-func redisLease(t *testing.T) (*backend, connector) {
+func redisBehindCable(t *testing.T) (*backend, connector) {
 	server := servertest.Redis(t)
 	return newRedisBackendOn(t, server), func(t *testing.T, c *cable) idempotency.Store {
 		client := redis.NewClient(&redis.Options{
@@ -253,12 +267,14 @@ func redisLease(t *testing.T) (*backend, connector) {
 	}
 }
 
-func postgresLease(t *testing.T) (*backend, connector) { return postgresBehindCable(t, false) }
-func postgresTx(t *testing.T) (*backend, connector)    { return postgresBehindCable(t, true) }
+// postgres opens a store whose effects are rows of a ledger, unless that is nil.
+func postgres(rows *rowLedger, opts pgxstore.Options) opener {
+	return func(t *testing.T) (*backend, connector) { return postgresBehindCable(t, rows, opts) }
+}
 
-func postgresBehindCable(t *testing.T, transactional bool) (*backend, connector) {
+func postgresBehindCable(t *testing.T, rows *rowLedger, opts pgxstore.Options) (*backend, connector) {
 	db := servertest.Postgres(t)
-	b := newPostgresBackendOn(t, db, transactional, pgxstore.Options{})
+	b := newPostgresBackendOn(t, db, rows, opts)
 	return b, func(t *testing.T, c *cable) idempotency.Store {
 		return b.open(newPool(t, db.URLAt(c.serve(t, db.Addr())), func(config *pgxpool.Config) {
 			config.ConnConfig.DialFunc = c.dial

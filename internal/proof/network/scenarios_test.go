@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,7 +19,6 @@ type scenario struct {
 	servers int  // zero means one
 	crowded bool // several requests are under way at once
 	crashed bool // an earlier attempt has not ended
-	leased  bool // not for a transactional store
 	basic   bool // the same for all variants of a store
 	staged  bool // only Redis knows a difference
 
@@ -48,7 +48,7 @@ var scenarios = []scenario{
 	{name: "released", refusable: true, fails: 1, lease: shortLease, play: askOne},
 	{name: "crashed", refusable: true, crashed: true, prepare: crash, play: askOne},
 	{name: "in progress", servers: 2, crowded: true, wait: 10 * time.Second, during: awaitGate, play: askBoth},
-	{name: "renewal", refusable: true, leased: true, lease: shortLease, during: awaitRenewal, play: askOne},
+	{name: "renewal", refusable: true, lease: shortLease, during: awaitRenewal, play: askOne},
 }
 
 // serve is the handler of all processes.
@@ -63,8 +63,15 @@ func (tr *trial) serve(w http.ResponseWriter, r *http.Request) {
 	if tr.during != nil {
 		tr.during(tr, r)
 	}
-	if run <= int64(tr.fails) || r.Context().Err() != nil || tr.act(r, began) != nil {
-		w.WriteHeader(http.StatusInternalServerError)
+	err := r.Context().Err()
+	switch {
+	case run <= int64(tr.fails):
+		err = errors.New("one of the first runs")
+	case err == nil:
+		err = tr.act(r, began)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.WriteHeader(max(tr.status, http.StatusCreated))
@@ -75,10 +82,10 @@ func askOne(tr *trial) answer { return tr.processes[0].settle(tr.key) }
 
 // inOtherProcess has the operation carried out by a process without faults.
 func inOtherProcess(tr *trial) {
-	tr.begin(tr.alone, tr.options(), tr.serve).settle(tr.key)
+	tr.begin(tr.direct, tr.options(), tr.serve).settle(tr.key)
 }
 
-// crash leaves a claim behind whose lease has lapsed. A transaction leaves none, but may find that of a lease.
+// crash leaves a claim behind whose lease has lapsed.
 func crash(tr *trial) {
 	opts := tr.options()
 	opts.Lease, opts.Abandoned = storeTimeout, idempotency.Refuse

@@ -3,7 +3,6 @@ package servers_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	mathrand "math/rand/v2"
 	"net"
 	"testing"
@@ -100,11 +99,15 @@ func (g *galera) isolate(t *testing.T, node int) (heal func()) {
 	return func() { set("gmcast.isolate=0", "ON") }
 }
 
-// payments is a ledger in the cluster.
+// payments is a ledger in the cluster. Each effect is a step.
 type payments struct{ db *sql.DB }
 
 func (payments) add(ctx context.Context, key string) error {
-	tx, _ := mysqlstore.Tx(ctx)
+	_, err := mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) { return key, insertPayment(ctx, tx, key) })
+	return err
+}
+
+func insertPayment(ctx context.Context, tx *sql.Tx, key string) error {
 	_, err := tx.ExecContext(ctx, "INSERT INTO ledger (`key`) VALUES (?)", key)
 	return err
 }
@@ -125,7 +128,7 @@ func (p payments) effects(t *testing.T) map[string]int {
 	return all
 }
 
-// The contract holds for leases, whichever node a statement reaches, if each node waits for what the others have committed.
+// The contract holds, whichever node a statement reaches, if each node waits for what the others have committed.
 // Check says what else a cluster is.
 func TestGaleraKeepsTheContract(t *testing.T) {
 	t.Parallel()
@@ -155,20 +158,18 @@ func TestGaleraNodesFail(t *testing.T) {
 			heal()
 		},
 	} {
-		for kind, open := range map[string]func(*sql.DB) idempotency.Store{
-			"lease":       func(db *sql.DB) idempotency.Store { return mysqlstore.New(db, mysqlstore.Options{}) },
-			"transaction": func(db *sql.DB) idempotency.Store { return mysqlstore.NewTx(db, mysqlstore.Options{}) },
-		} {
+		for _, kind := range kinds {
 			t.Run(fault+", "+kind, func(t *testing.T) {
 				t.Parallel()
 				g := newGalera(t)
-				book := map[string]ledger{"lease": &memory{}, "transaction": payments{g.direct[0]}}[kind]
-				s := newShop(t, patient, book, open(g.anywhere(t)), open(g.anywhere(t)))
+				book := map[string]ledger{outside: &memory{}, asRows: payments{g.direct[0]}}[kind]
+				s := newShop(t, patient, book,
+					mysqlstore.New(g.anywhere(t), mysqlstore.Options{}), mysqlstore.New(g.anywhere(t), mysqlstore.Options{}))
 				faults := effort.Of(3)
 				for n := range faults {
 					s.open(100, func() { strike(t, g, n%len(g.nodes), func() { s.await(50) }) })
 				}
-				found := s.audit(t, loss{}, kind == "transaction")
+				found := s.audit(t, loss{}, kind == asRows)
 				effort.Count(t, "nodes "+fault, faults)
 				found.report(t)
 			})
@@ -176,57 +177,37 @@ func TestGaleraNodesFail(t *testing.T) {
 	}
 }
 
-// Requests of one key meet on two nodes. Both handlers run, one transaction is committed, and both clients get its answer.
-// Maintain on another node may delete an expired record that a transaction has replaced. The transaction is rolled back.
-func TestGaleraTransactionsMeet(t *testing.T) {
+// A step whose key is claimed on another node meanwhile commits nothing, and the successor on that node writes the rows once.
+// The step fails at its commit, or at the statement before it if the other commit has arrived.
+func TestGaleraStepIsOvertaken(t *testing.T) {
 	t.Parallel()
 	g := newGalera(t)
-	stores := []*mysqlstore.TxStore{
-		mysqlstore.NewTx(g.direct[0], mysqlstore.Options{}), mysqlstore.NewTx(g.direct[1], mysqlstore.Options{}),
-	}
-	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour, TakeOver: true}
-	answer := idempotency.Response{Status: 201}
-	begin := func(store idempotency.Store, key idempotency.Key) (claim idempotency.Claim) {
-		require.Eventually(t, func() bool { // a record of a millisecond may still be there
+	key, book := idempotency.Key{ID: "on two nodes"}, payments{g.direct[2]}
+	request := idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Second, TTL: time.Hour, TakeOver: true}
+	begin := func(node int) (claim idempotency.Claim) {
+		store := mysqlstore.New(g.direct[node], mysqlstore.Options{})
+		require.Eventually(t, func() bool { // the lease has to lapse
 			var err error
 			_, claim, err = store.Begin(t.Context(), key, request)
 			return err == nil && claim != nil
-		}, patience, time.Millisecond)
+		}, patience, 10*time.Millisecond)
 		return claim
 	}
-	loses := func(claim idempotency.Claim) { // at its commit, or at the statement before it if the other commit has arrived
-		err := claim.Complete(t.Context(), answer, time.Hour)
-		require.True(t, errors.Is(err, idempotency.ErrRolledBack) || errors.Is(err, idempotency.ErrClaimLost), err)
+	write := func(claim idempotency.Claim, also func()) error {
+		var tx *sql.Tx
+		_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+			Name: "book", Var: &tx, Timeout: 10 * time.Second,
+			Run: func() ([]byte, error) {
+				err := insertPayment(t.Context(), tx, key.ID)
+				also()
+				return []byte("1"), err
+			},
+		})
+		return err
 	}
-	book := payments{g.direct[2]}
-	act := func(claim idempotency.Claim, key idempotency.Key) error {
-		return book.add(claim.Context(t.Context()), key.ID)
-	}
-
-	key := idempotency.Key{ID: "on two nodes"}
-	first, second := begin(stores[0], key), begin(stores[1], key)
-	require.NoError(t, act(first, key))
-	require.NoError(t, act(second, key))
-	require.NoError(t, first.Complete(t.Context(), answer, time.Hour))
-	loses(second)
-	require.Eventually(t, func() bool {
-		record, claim, err := stores[1].Begin(t.Context(), key, request)
-		return err == nil && claim == nil && record.Response != nil
-	}, patience, 10*time.Millisecond)
-
-	key = idempotency.Key{ID: "expired"}
-	old := mysqlstore.New(g.direct[0], mysqlstore.Options{})
-	require.NoError(t, begin(old, key).Complete(t.Context(), answer, time.Millisecond))
-	replacing := begin(stores[0], key)
-	require.NoError(t, act(replacing, key))
-	require.Eventually(t, func() bool {
-		var records int
-		err := stores[1].Maintain(t.Context())
-		if err == nil {
-			err = g.direct[1].QueryRowContext(t.Context(), "SELECT COUNT(*) FROM idempotency_records").Scan(&records)
-		}
-		return err == nil && records == 1 // that of the other key
-	}, patience, 10*time.Millisecond)
-	loses(replacing)
-	require.Equal(t, map[string]int{"on two nodes": 1}, book.effects(t))
+	var successor idempotency.Claim
+	require.Error(t, write(begin(0), func() { successor = begin(1) }))
+	require.NoError(t, write(successor, func() {}))
+	require.NoError(t, successor.Complete(t.Context(), idempotency.Response{Status: 201}, time.Hour))
+	require.Eventually(t, func() bool { return book.effects(t)[key.ID] == 1 }, patience, 10*time.Millisecond)
 }

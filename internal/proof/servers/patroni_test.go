@@ -74,16 +74,15 @@ func (p patroni) caughtUp(t *testing.T) {
 	replayed(t, newPool(t, primary.URL()), newPool(t, standby.URL()))
 }
 
-// A primary that Patroni replaces loses nothing with synchronous_mode. Without, the standby may lack the last records: with
-// leases these operations run again, in transactions their effects are lost as well. PgBouncer, in transaction mode, is sent
-// to each new primary.
+// A primary that Patroni replaces loses nothing with synchronous_mode. Without, the standby may lack the last records:
+// these operations run again, and their rows are lost as well. PgBouncer, in transaction mode, is sent to each new primary.
 func TestPatroniFailsOver(t *testing.T) {
 	t.Parallel()
 	for mode, opts := range map[string]idempotency.Options{
 		"synchronous":  {Lease: time.Minute, StoreTimeout: 5 * time.Second},
 		"asynchronous": {Lease: 5 * time.Second, StoreTimeout: 5 * time.Second},
 	} {
-		for kind := range kinds {
+		for _, kind := range kinds {
 			t.Run(fmt.Sprint(mode, ", ", kind), func(t *testing.T) {
 				t.Parallel()
 				p := newPatroni(t, mode == "synchronous")

@@ -106,7 +106,7 @@ func (p *payment) compare(body string) {
 // judge looks into the ledger. A payment that nobody was told of may be under way.
 func (p *payment) judge() {
 	times := p.ledger.settle(p.id)
-	if p.inTx {
+	if p.rows {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*lease)
 		defer cancel()
 		made, err := p.pool.Exec(ctx, "DELETE FROM ledger WHERE payment = $1", p.id)

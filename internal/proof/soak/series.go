@@ -91,7 +91,7 @@ func (r *run) gauges() []gauge {
 		{Series{"sessions of PostgreSQL", 8, nil},
 			r.query("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")},
 	}
-	for _, table := range []string{"plain", "transactional"} { // a divided one drops its rows after a day, all at once
+	for _, table := range []string{"plain", "of_rows"} { // a divided one drops its rows after a day, all at once
 		gauges = append(gauges, gauge{Series{"rows past their time, " + table, 50, nil}, r.query(pastTime(table))})
 	}
 	return gauges

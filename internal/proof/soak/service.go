@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
@@ -20,12 +22,13 @@ import (
 // service takes payments on one store.
 type service struct {
 	name    string
+	store   idempotency.Store
+	rows    bool // a payment is a row, which a step writes in a transaction
 	server  *httptest.Server
 	guard   *idempotency.Middleware
 	cleanUp context.CancelFunc // ends the janitor
 	running sync.WaitGroup
 	ledger  ledger
-	inTx    bool
 
 	payments, answered atomic.Int64
 }
@@ -50,24 +53,21 @@ func (l *ledger) settle(payment string) int {
 	return l.made[payment]
 }
 
-// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice. That of a
-// transaction is known: it is undone.
-func (r *run) serve(
-	name string, store idempotency.Store, janitor func(context.Context, time.Duration, func(error)),
-) error {
-	_, inTx := store.(*pgxstore.TxStore)
+// serve starts a service. No operation is repeated whose outcome is unknown, so that none is ever done twice. A row is there
+// once, however often its operation is repeated.
+func (r *run) serve(s *service, janitor func(context.Context, time.Duration, func(error))) error {
 	opts := idempotency.Options{
 		TTL: ttl, Lease: lease, StoreTimeout: lease / 2, Wait: lease / 2, Logger: slog.New(slog.DiscardHandler),
 	}
-	if !inTx {
+	if !s.rows {
 		opts.Abandoned = idempotency.Refuse
 	}
-	guard, err := idempotency.New(store, idempotency.SingleUser, opts)
+	guard, err := idempotency.New(s.store, idempotency.SingleUser, opts)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &service{name: name, guard: guard, cleanUp: cancel, inTx: inTx, ledger: ledger{made: make(map[string]int)}}
+	s.guard, s.cleanUp, s.ledger.made = guard, cancel, make(map[string]int)
 	s.server = httptest.NewUnstartedServer(guard.Handler(http.HandlerFunc(s.handle)))
 	s.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // of panics
 	s.server.Start()
@@ -116,14 +116,13 @@ func (s *service) handle(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, rand.Uint64(), strings.Repeat("x", size)) // no two executions give the same answer
 }
 
-// pay makes a payment: with the answer in a transaction of the database, or else at once.
+// pay makes a payment.
 func (s *service) pay(ctx context.Context, payment string) error {
-	if s.inTx {
-		tx, ok := pgxstore.Tx(ctx)
-		if !ok {
-			return fmt.Errorf("no transaction")
-		}
-		_, err := tx.Exec(ctx, "INSERT INTO ledger (payment) VALUES ($1)", payment)
+	if s.rows {
+		_, err := pgxstore.DoTx(ctx, "pay", func(tx pgx.Tx) (string, error) {
+			_, err := tx.Exec(ctx, "INSERT INTO ledger (payment) VALUES ($1)", payment)
+			return payment, err
+		})
 		return err
 	}
 	if ctx.Err() != nil { // the claim may be somebody else's by now, or may not: nothing was paid, so nothing is to be answered

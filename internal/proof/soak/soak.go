@@ -116,21 +116,20 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	plain, divided := pgxstore.Options{Table: "plain"}, pgxstore.Options{Table: "divided", PartitionDays: 1}
-	transactional := pgxstore.Options{Table: "transactional", IdleTimeout: 10 * time.Second}
-	for _, table := range []pgxstore.Options{plain, divided, transactional} {
+	ofRows := pgxstore.Options{Table: "of_rows", IdleTimeout: 10 * time.Second}
+	for _, table := range []pgxstore.Options{plain, divided, ofRows} {
 		if err := pgxstore.Migrate(ctx, r.pool, table); err != nil {
 			return err
 		}
 	}
 	memory := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	leases, sessions := pgxstore.New(r.pool, plain), pgxstore.NewTx(r.pool, transactional)
-	parts := pgxstore.New(r.pool, divided)
+	whole, parts, rows := pgxstore.New(r.pool, plain), pgxstore.New(r.pool, divided), pgxstore.New(r.pool, ofRows)
 	return errors.Join(
-		r.serve("memory", memory, nil),
-		r.serve("Redis", idempotency.NewRedisStore(r.client, idempotency.RedisOptions{}), nil),
-		r.serve("PostgreSQL", leases, leases.Janitor),
-		r.serve("PostgreSQL, divided", parts, parts.Janitor),
-		r.serve("PostgreSQL, transactional", sessions, sessions.Janitor),
+		r.serve(&service{name: "memory", store: memory}, nil),
+		r.serve(&service{name: "Redis", store: idempotency.NewRedisStore(r.client, idempotency.RedisOptions{})}, nil),
+		r.serve(&service{name: "PostgreSQL", store: whole}, whole.Janitor),
+		r.serve(&service{name: "PostgreSQL, divided", store: parts}, parts.Janitor),
+		r.serve(&service{name: "PostgreSQL, rows", store: rows, rows: true}, rows.Janitor),
 	)
 }
 

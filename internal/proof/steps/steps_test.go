@@ -20,7 +20,6 @@ import (
 	"github.com/idempotency-go/idempotency/mysqlstore"
 	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/sqlitestore"
-	"github.com/idempotency-go/idempotency/step"
 )
 
 // The environment variables of a process that is to be killed.
@@ -28,6 +27,7 @@ const (
 	kindVariable    = "STEPS_STORE"
 	placeVariable   = "STEPS_PLACE"
 	effectsVariable = "STEPS_EFFECTS" // of what an operator resolves
+	rowsVariable    = "STEPS_ROWS"    // not empty: operations write rows
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,14 @@ func TestMain(m *testing.M) {
 			if effects := os.Getenv(effectsVariable); effects != "" {
 				return killtest.ExecuteOnce(store, effects)
 			}
-			return killtest.ExecuteSteps(store)
+			if os.Getenv(rowsVariable) == "" {
+				return killtest.ExecuteSteps(store)
+			}
+			database, err := databases[kind](os.Getenv(placeVariable))
+			if err != nil {
+				return nil, err
+			}
+			return killtest.ExecuteTransfers(store, database.book)
 		})
 	}
 	os.Exit(m.Run())
@@ -56,51 +63,28 @@ func open(kind, place string) (idempotency.Store, error) {
 			return nil, err
 		}
 		return idempotency.NewRedisStore(redis.NewClient(opts), idempotency.RedisOptions{}), nil
-	case "postgres", "postgres transactions":
+	case "postgres":
 		pool, err := pgxpool.New(ctx, place)
 		if err != nil {
 			return nil, err
 		}
-		steps, err := pgxpool.New(ctx, place)
-		if err != nil || kind == "postgres" {
-			return pgxstore.New(pool, pgxstore.Options{}), err
-		}
-		return step.Beside(pgxstore.NewTx(pool, pgxstore.Options{}), pgxstore.New(steps, pgxstore.Options{}))
-	case "mysql", "mysql transactions":
+		return pgxstore.New(pool, pgxstore.Options{}), nil
+	case "mysql":
 		db, err := sql.Open("mysql", place)
 		if err != nil {
 			return nil, err
 		}
 		db.SetMaxIdleConns(8)
-		steps, err := sql.Open("mysql", place)
-		if err != nil || kind == "mysql" {
-			return mysqlstore.New(db, mysqlstore.Options{}), err
-		}
-		steps.SetMaxIdleConns(8)
-		return step.Beside(mysqlstore.NewTx(db, mysqlstore.Options{}), mysqlstore.New(steps, mysqlstore.Options{}))
-	case "sqlite", "sqlite transactions":
-		if kind == "sqlite" {
-			return sqlitestore.Open(ctx, place, sqlitestore.Options{})
-		}
-		tx, err := sqlitestore.OpenTx(ctx, place, sqlitestore.Options{})
-		if err != nil {
-			return nil, err
-		}
-		steps, err := sqlitestore.Open(ctx, place+".steps", sqlitestore.Options{})
-		if err != nil {
-			return nil, err
-		}
-		return step.Beside(tx, steps)
+		return mysqlstore.New(db, mysqlstore.Options{}), nil
+	case "sqlite":
+		return sqlitestore.Open(ctx, place, sqlitestore.Options{})
 	}
 	return nil, errors.New(kind)
 }
 
 // places prepare a store of a kind, and return where it is.
 var places = map[string]func(t *testing.T) string{
-	"redis":    newRedis,
-	"postgres": newPostgres, "postgres transactions": newPostgres,
-	"mysql": newMySQL, "mysql transactions": newMySQL,
-	"sqlite": newFile, "sqlite transactions": newFile,
+	"redis": newRedis, "postgres": newPostgres, "mysql": newMySQL, "sqlite": newFile,
 }
 
 func newRedis(t *testing.T) string {
@@ -136,12 +120,8 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 			t.Parallel()
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			place, deaths := newPlace(t), effort.Of(2000)
-			if effort.Of(100) < 10 { // with the race detector, with which a process takes a second to start
-				deaths = max(10, deaths/4)
-			}
+			place, deaths := newPlace(t), howMany()
 			provider := killtest.NewErrands(t)
-			provider.Overlaps = kind == "sqlite transactions"
 			require.NoError(t, provider.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place))
 			store, err := open(kind, place)
 			require.NoError(t, err)
@@ -149,6 +129,44 @@ func TestStepsOfKilledProcesses(t *testing.T) {
 			effort.Count(t, "deaths", deaths)
 			provider.Count(t)
 			t.Log(provider)
+		})
+	}
+}
+
+// howMany returns how many processes a test kills.
+func howMany() int {
+	deaths := effort.Of(2000)
+	if effort.Of(100) < 10 { // with the race detector, with which a process takes a second to start
+		return max(10, deaths/4)
+	}
+	return deaths
+}
+
+// Processes die while they charge in one step, and write rows in the next one. The rows are there once, and the provider has
+// charged once for them.
+func TestRowsOfKilledProcesses(t *testing.T) {
+	t.Parallel()
+	turns := make(chan struct{}, 2)
+	for kind, openDatabase := range databases {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			place, deaths := places[kind](t), howMany()
+			store, err := open(kind, place)
+			require.NoError(t, err)
+			database, err := openDatabase(place)
+			require.NoError(t, err)
+			defer database.close()
+			ledger := killtest.Ledger{DB: database.sql}
+			require.NoError(t, ledger.Create(t.Context()))
+			said := killtest.NewTransfers(t)
+			require.NoError(t, said.Kill(deaths, kindVariable+"="+kind, placeVariable+"="+place, rowsVariable+"=yes"))
+			require.NoError(t, said.Explain(t.Context(), store, database.book, ledger))
+			effort.Count(t, "deaths", deaths)
+			effort.Count(t, "operations with rows", len(said.Acknowledged()))
+			effort.Charges(t, said.Provider())
+			t.Log(said)
 		})
 	}
 }

@@ -1,9 +1,4 @@
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x15ae761f16b2b73cd79bf7c87c3b7b69c8ca4c99d29f0a8e936391c867716165', 'user 42', 'POST /payments', 'done-trailer-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '15ae761f-16b2-b73c-d79b-f7c87c3b7b69', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', 'Trailer: X-Sum
-', E'Trailer\\x3aX-Late: 2
-X-Sum: 1
-', E'\\x626f6479', NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\x289d4fbaa9624f7d9c173e4f7b6436cfaa73716c990195400bc188c2a3809b55', 'user 42', 'POST /payments', 'done-header', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '289d4fba-a962-4f7d-9c17-3e4f7b6436cf', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '202', 'X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
 X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
 X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
@@ -46,11 +41,7 @@ X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
 X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
 ', '', E'\\x626f6479', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x290cf8141960a9dc642aabaa6e0d078caf343eb08c4dbcbccd451ec0fbf9abe9', 'user 42', 'POST /payments', 'done-work-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '290cf814-1960-a9dc-642a-abaa6e0d078c', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '0', '', '', E'\\x776f726b20776974686f75742048545450', NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\x326d5a9b41f3ab9bcc2bb2d84ea21aeb314a466d00ce888c42ecacddd8140f68', 'user 42', 'POST /payments', 'released-steps', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '326d5a9b-41f3-ab9b-cc2b-b2d84ea21aeb', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', NULL, NULL, NULL, NULL, NULL, NULL, '0', '{reserve,charge?}', E'{"\\\\x275c00","\\\\x38206279746573"}');
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x36dbede57def2d41257718aec556a1944802c073a5617e8679ef751ef46b08ba', 'user 42', 'POST /payments', 'done-empty-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '36dbede5-7def-2d41-2577-18aec556a194', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '204', '', '', E'\\x', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\x43aa2caf69af5c5388c5ab48c98a15a43e6a605db20dbd82d61deb72e53750ef', 'user 42', 'POST /payments', 'done-binary', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '43aa2caf-69af-5c53-88c5-ab48c98a15a4', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', E'X-Odd\\x5c\\x3aName: caf\\xe9
 X-Suppressed
@@ -68,55 +59,7 @@ VALUES (E'\\x6110853659d6dd3c2cabf6bb8321dfc85644773bbad0d4773f7ffec93dde47f0', 
 X-Sum: 1
 ', E'\\x626f6479', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x642530dbdd42e180b764873199889b8bf9ae1b7709756b336f52c95c47a8625c', 'user 42', 'POST /payments', 'done-binary-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '642530db-dd42-e180-b764-873199889b8b', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', E'X-Odd\\x5c\\x3aName: caf\\xe9
-X-Suppressed
-', '', E'\\x275c00ff0a', NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x78a0e148104dea0265fd293feb249e2ee73c45fd50a9d7cd683d924c7cdd8fa6', 'user 42', 'POST /payments', 'done-header-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '78a0e148-104d-ea02-65fd-293feb249e2e', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '202', 'X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-X-Large: vvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvvv
-', '', E'\\x626f6479', NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\x79d3a22cc3e0e0ca0d11afe9407a327b17aafaeaa0a7e0499cce514d422a09ca', 'user 42', 'POST /payments', 'done-omitted', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '79d3a22c-c3e0-e0ca-0d11-afe9407a327b', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', '', '', NULL, NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\x8dd0c4c32822393d29a50ffbd3071258f21615e3992502824cc14773e3a82d96', 'user 42', 'POST /payments', 'done-note-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '8dd0c4c3-2822-393d-29a5-0ffbd3071258', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', '', '', E'\\x626f6479', 'charge ch_1', '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\x91091610324561067fd441e40a5737ab53fa2a55d2b03f16b735c3cfd53aa1ec', 'user 42', 'POST /payments', 'done-work', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', '91091610-3245-6106-7fd4-41e40a5737ab', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '0', '', '', E'\\x776f726b20776974686f75742048545450', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
@@ -129,11 +72,6 @@ VALUES (E'\\xc1f571fe338d6026c701987ac15c4d63e1c7506da71342003a76980fe2ff9703', 
 ', '', E'\\x7b226964223a317d', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\xd4ddea8c3b3beb0c564ffeff933ad383b315509e990c42f37d9c89b9e1ac5c83', 'user 42', 'POST /payments', 'running-steps', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'd4ddea8c-3b3b-eb0c-564f-feff933ad383', '2030-01-10 12:00:00+00', '2030-01-10 12:01:00+00', '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', NULL, NULL, NULL, NULL, NULL, NULL, '0', '{reserve,charge?}', E'{"\\\\x275c00","\\\\x38206279746573"}');
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\xd9ae8cae21ba13f43120fa1efb8aefa4c3b3ef62af494e7fb577ab882e8c80a5', 'user 42', 'POST /payments', 'done-omitted-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'd9ae8cae-21ba-13f4-3120-fa1efb8aefa4', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '200', '', '', NULL, NULL, '0', NULL, NULL);
-INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
-VALUES (E'\\xe6a13e7d0200f1cb3825a5f190fecbde5ecb9130116d90b542bede55068a818f', 'user 42', 'POST /payments', 'done-tx', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'e6a13e7d-0200-f1cb-3825-a5f190fecbde', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', 'Content-Type: application/json
-', '', E'\\x7b226964223a317d', NULL, '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)
 VALUES (E'\\xee2284b73dad40ba5100633779ad75118623b0d9aea40035bb16dcea8135ea9b', 'user 42', 'POST /payments', 'done-note', '1', E'\\x0100000000000000000000000000000000000000000000000000000000000000', 'ee2284b7-3dad-40ba-5100-633779ad7511', '2030-01-10 12:00:00+00', NULL, '2030-01-10 13:00:00+00', '2030-01-10 13:00:00+00', '2030-01-10 12:00:00+00', '201', '', '', E'\\x626f6479', 'charge ch_1', '0', NULL, NULL);
 INSERT INTO idempotency_records (digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until, expires_at, expires_minute, completed_at, status, header, trailer, body, note, replays, step_names, step_results)

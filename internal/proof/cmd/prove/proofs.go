@@ -56,7 +56,7 @@ var all = []proof{
 	},
 	{
 		name: "steps", command: goTest("./internal/proof/steps", "-timeout=1h"), ci: []string{"-times=0.02"},
-		what: "processes killed at random, and at every point, while they run operations of three steps on every store",
+		what: "processes killed at random, and at every point, in steps and between rows; slow providers beside a pool of four",
 	},
 	{
 		name: "network", command: goTest("./internal/proof/network"),
@@ -68,7 +68,7 @@ var all = []proof{
 	},
 	{
 		name: "linearizable", command: goTest("./internal/proof", "-limit=1h"),
-		what: "recorded histories of the stores in memory, Redis, PostgreSQL and DynamoDB, explained by a model of the contract",
+		what: "recorded histories of the stores in memory, Redis, PostgreSQL (with rows) and DynamoDB, explained by a model",
 	},
 	{
 		name: "fuzz",

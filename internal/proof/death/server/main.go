@@ -50,6 +50,10 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	effect, err := newEffect(config)
+	if err != nil {
+		return err
+	}
 	m, err := idempotency.New(mortalStore{open(config, pool)}, idempotency.SingleUser, options(config))
 	if err != nil {
 		return err
@@ -58,11 +62,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	apart, err := connect(config) // for what must not wait for the pool of the transactions
-	if err != nil {
-		return err
-	}
-	return http.Serve(listener, mortal(m.Handler(handler(effect(config, apart)))))
+	return http.Serve(listener, mortal(m.Handler(handler(effect))))
 }
 
 // connect makes no connection yet. Statements are not prepared: few connections live to use one twice.
@@ -81,19 +81,14 @@ func connect(config death.Config) (*pgxpool.Pool, error) {
 
 func open(config death.Config, pool *pgxpool.Pool) idempotency.Store {
 	table := pgxstore.Options{Schema: "public"} // which the server need not look for when it starts
-	switch config.Store {
-	case "transaction":
-		return pgxstore.NewTx(pool, table)
-	case "postgres":
+	if config.Store == "postgres" {
 		return pgxstore.New(pool, table)
-	default:
-		client := redis.NewClient(&redis.Options{Addr: config.Redis, Password: config.Password})
-		return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	}
+	client := redis.NewClient(&redis.Options{Addr: config.Redis, Password: config.Password})
+	return idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 }
 
-// options has short leases, for it is the time that they take which the tests wait for. A transaction is asked in a third of
-// it whether it lives.
+// options has short leases, because the tests wait for them.
 func options(config death.Config) idempotency.Options {
 	opts := idempotency.Options{
 		Lease: death.Lease, StoreTimeout: death.Lease, Wait: 10 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
@@ -104,27 +99,36 @@ func options(config death.Config) idempotency.Options {
 	return opts
 }
 
-// effect returns what the handler does. Outside of a transaction it is a line in a file, which one system call writes.
-func effect(config death.Config, apart *pgxpool.Pool) func(context.Context, idempotency.Operation) error {
-	if config.Store != "transaction" {
+// effect takes place once for each call. Its result is part of the answer.
+type effect func(ctx context.Context, op idempotency.Operation, order *order) (result string, err error)
+
+// newEffect returns what the handler does. Without rows it is a line in a file, which one system call writes.
+func newEffect(config death.Config) (effect, error) {
+	if !config.Rows {
 		ledger := os.NewFile(death.LedgerFD, "ledger")
-		return func(_ context.Context, op idempotency.Operation) error {
+		return func(_ context.Context, op idempotency.Operation, _ *order) (string, error) {
 			_, err := fmt.Fprintf(ledger, "%s %d\n", op.Key.ID, op.Attempt)
-			return err
-		}
+			return rand.Text(), err
+		}, nil
 	}
-	return func(ctx context.Context, op idempotency.Operation) error {
-		tx, _ := pgxstore.Tx(ctx)
-		run := tx.Exec
-		if config.Reckless {
-			run = apart.Exec
-		}
-		_, err := run(ctx, "INSERT INTO ledger (key, attempt) VALUES ($1, $2)", op.Key.ID, op.Attempt)
-		return err
+	outside, err := connect(config)
+	if err != nil {
+		return nil, err
 	}
+	return func(ctx context.Context, op idempotency.Operation, order *order) (string, error) {
+		return pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (string, error) {
+			run := tx.Exec
+			if config.Reckless {
+				run = outside.Exec
+			}
+			_, err := run(ctx, "INSERT INTO ledger (key, attempt) VALUES ($1, $2)", op.Key.ID, op.Attempt)
+			order.at(death.InTransaction)
+			return rand.Text(), err
+		})
+	}, nil
 }
 
-func handler(effect func(context.Context, idempotency.Operation) error) http.Handler {
+func handler(effect effect) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op, _ := idempotency.FromContext(r.Context())
 		order := orderIn(r.Context())
@@ -134,13 +138,14 @@ func handler(effect func(context.Context, idempotency.Operation) error) http.Han
 		}
 		order.at(death.BeforeEffect)
 		order.await(r.Context(), death.RenewingBefore)
-		if err := effect(r.Context(), op); err != nil {
+		result, err := effect(r.Context(), op, order)
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		order.at(death.AfterEffect)
 		order.await(r.Context(), death.RenewedAfter)
-		answer := fmt.Sprintln("attempt", op.Attempt, rand.Text()) // no two executions give the same one
+		answer := fmt.Sprintln("result", result) // no two effects give the same one
 		w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, answer)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 )
 
@@ -103,11 +104,11 @@ func (s mortalStore) Begin(
 	}
 	o.owner = true
 	o.at(death.Claimed)
-	return record, mortalClaim{claim, o}, nil
+	return record, mortalClaim{killtest.ClaimWithSteps{Claim: claim}, o}, nil
 }
 
 type mortalClaim struct {
-	idempotency.Claim
+	killtest.ClaimWithSteps
 	order *order
 }
 

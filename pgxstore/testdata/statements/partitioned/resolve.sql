@@ -1,7 +1,6 @@
 /* idempotency: resolve */
 -- Ends an abandoned operation: with an answer, or for another attempt. It does so if the record still is that of the attempt
--- which somebody has been shown. The transaction has the advisory lock of the key, as for forget.sql. The token takes the
--- claim from its owner. Without an answer, the steps stay, except some.
+-- which somebody has been shown. The token takes the claim from its owner. Without an answer, the steps stay, except some.
 --   $1 digest, $2 when it was created, $3 attempt, $4 token, $5 time to live in microseconds, $6 who has resolved it, and how
 --   $7 names of steps that do not stay
 --   $8 status, $9 header, $10 trailer, $11 body, $12 note; null without an answer

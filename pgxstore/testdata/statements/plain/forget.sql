@@ -1,6 +1,5 @@
 /* idempotency: forget */
--- Deletes a record if it still says what somebody has been shown, and nobody is running the operation. Unless the operation
--- is completed, the transaction has the advisory lock of the key, which keeps other transactions away. A lease that is claimed
+-- Deletes a record if it still says what somebody has been shown, and nobody is running the operation. A lease that is claimed
 -- or renewed meanwhile is seen, because the row is looked at again when it has been locked.
 --   $1 digest, $2 when it was created, $3 attempt, $4 state
 DELETE FROM "idempotency_records" r WHERE r.digest = $1::bytea AND r.expires_at > statement_timestamp()

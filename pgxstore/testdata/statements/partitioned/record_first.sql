@@ -1,6 +1,0 @@
-/* idempotency: record */
-INSERT INTO "idempotency_records" (digest, user_id, endpoint, key, token, attempt, created_at, fingerprint,
-    status, header, trailer, body, note, completed_at, expires_at, expires_minute)
-VALUES ($1::bytea, $2::text, $3::text, $4::text, $5::uuid,
-    1, CASE now() WHEN $6::timestamptz THEN now() END, $7::bytea,
-    $9::integer, $10::text, $11::text, $12::bytea, $13::text, statement_timestamp(), (statement_timestamp() + $8::bigint * interval '1 microsecond'), date_bin('1 minute', (statement_timestamp() + $8::bigint * interval '1 microsecond'), 'epoch'))
