@@ -11,8 +11,7 @@ import (
 //
 // A Store is safe for concurrent use. It holds at least two claims to different keys at the same time: Begin does not
 // wait for the end of another claim. A step of a Store is one call of its methods, or of those of its claims; it is no step of
-// package step. The context of a step may end when the step has returned, and a claim outlives the context of
-// Begin.
+// package step. The context of a step may end when the step has returned, and a claim outlives the context of Begin.
 //
 // An error means that the backend failed, or did not answer in time. The step may have taken effect nevertheless. The
 // caller takes an error that wraps no other sentinel of this package for [ErrUnavailable], so a Store need not wrap
@@ -25,7 +24,8 @@ import (
 // the key since, a claim that was not settled may still find its own token in such a record. It acts as if there were
 // no record: Extend and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
 //
-// What else a Store can do, it says by the optional interfaces [Validator], [Immediate], [Inspector] and [Resolver], and its claims by [Checkpointer] and [TxCheckpointer].
+// What else a Store can do, it says by the optional interfaces [Validator], [Immediate], [Inspector] and [Resolver], and its
+// claims by [Checkpointer] and [TxCheckpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -104,8 +104,8 @@ type Claim interface {
 // Checkpointer, as in front of a Store that wraps the claims of another one and knows nothing of checkpoints.
 //
 // Checkpoints belong to the record. They are kept as long as it is, through releases and takeovers. Complete, Forget and
-// the expiry of the record remove them, and a [Resolution] some. A record without them costs nothing more. A Store counts them where it counts
-// bytes: an [Entry] has their names and sizes. They may be secret as a response is.
+// the expiry of the record remove them, and a [Resolution] some. A record without them costs nothing more. A Store counts
+// them where it counts bytes: an [Entry] has their names and sizes. They may be secret as a response is.
 //
 // A Store that has forgotten a record has forgotten its checkpoints too, and nobody knows then what earlier attempts have
 // done. So a record that Extend or Checkpoint makes again has the checkpoint [RecordLost], unless it cannot have had others.

@@ -119,7 +119,10 @@ func (l leases) JoinStep(tx sqlstore.Querier) sqlstore.StepStatements {
 		send: func(ctx context.Context, statement string) (driver.Result, error) {
 			return tx.ExecContext(ctx, statement)
 		},
-		read: func(ctx context.Context, query string) ([]byte, error) { return sqlstore.ReadBytesOf(ctx, tx, query) },
+		read: func(ctx context.Context, query string) (value []byte, err error) {
+			err = sqlstore.ScanRow(ctx, tx, query, nil, &value)
+			return value, err
+		},
 	}
 }
 

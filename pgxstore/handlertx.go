@@ -5,18 +5,14 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
-	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
-
-// errStepCommits is what Commit of the transaction of a step returns when it has rolled back.
-var errStepCommits = fmt.Errorf("%w: rolled back, because only DoTx commits, when the function has returned", step.ErrMisuse)
 
 // handlerTx is the transaction of a step as the handler has it, or a savepoint in it. When DoTx has ended the transaction,
 // handlerTx is closed, because a goroutine that the handler has left behind would use the connection of somebody else.
@@ -60,7 +56,7 @@ func rollbackInstead(err error) error {
 	if err != nil { // the transaction was closed, or the connection is broken
 		return err
 	}
-	return errStepCommits
+	return sqlstore.ErrStepCommits
 }
 
 func (t *handlerTx) Rollback(ctx context.Context) error { return t.open().Rollback(ctx) }

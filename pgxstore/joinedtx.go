@@ -1,7 +1,6 @@
 package pgxstore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -40,15 +39,7 @@ func askPgx(tx Querier) askRow {
 
 func askSQL(tx SQLQuerier) askRow {
 	return func(ctx context.Context, query string, args []any, dest ...any) error {
-		rows, err := tx.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		if !rows.Next() {
-			return cmp.Or(rows.Err(), sql.ErrNoRows)
-		}
-		return cmp.Or(rows.Scan(dest...), rows.Close(), rows.Err())
+		return sqlstore.ScanRow(ctx, tx, query, args, dest...)
 	}
 }
 
@@ -91,9 +82,9 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {
 			return nil, err
 		}
-		return nil, failure("store the result of a step", errStepChanged)
+		return nil, failure("store the result of a step", sqlstore.ErrStepChanged)
 	case isOtherTx(err), isClosedTx(err) && ctx.Err() == nil:
-		return nil, errEndedByStep
+		return nil, sqlstore.ErrTxEnded
 	case sqlState(err) == "25P02":
 		return nil, errFailedTx
 	}

@@ -141,7 +141,7 @@ func (w *stepTx) atPlace(name string, args []any) (sql string, _ []any) {
 func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err error) {
 	switch w.conn.PgConn().TxStatus() {
 	case 'I':
-		return nil, errEndedByStep
+		return nil, sqlstore.ErrTxEnded
 	case 'E':
 		return nil, errFailedTx
 	}
@@ -168,7 +168,7 @@ func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err er
 	w.rollback(ctx)
 	switch {
 	case !isKept && isOtherTx(err):
-		return nil, errEndedByStep
+		return nil, sqlstore.ErrTxEnded
 	case !isKept && isUnkept(err):
 		return w.storedBefore(ctx, w.step.Name)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 	"github.com/idempotency-go/idempotency/step"
 )
 
@@ -79,12 +80,8 @@ func unsupported(tx any) error {
 	return fmt.Errorf("pgxstore: a %T is no transaction of this store: %w", tx, errors.ErrUnsupported)
 }
 
-// Errors of a step that leaves its transaction in a state in which its result cannot be stored.
-var (
-	errEndedByStep = fmt.Errorf("%w: it has ended its transaction", step.ErrMisuse)
-	errFailedTx    = fmt.Errorf("%w: it has ignored an error of the database", step.ErrMisuse)
-	errStepChanged = errors.New("the record was changed at the same time")
-)
+// errFailedTx says that a step has left a transaction in which nothing can be stored.
+var errFailedTx = fmt.Errorf("%w: it has ignored an error of the database", step.ErrMisuse)
 
 // isUnkept reports whether enter_step or keep_step has found no record of the claim, or a result of the step.
 func isUnkept(err error) bool { return sqlState(err) == "22012" }
@@ -123,7 +120,7 @@ func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
 	case err == nil && ok:
 		err = c.store.confirm(ctx, c.sql, c.digest, c.token, false)
 	case err == nil && found:
-		err = errStepChanged
+		err = sqlstore.ErrStepChanged
 	case err == nil:
 		err = idempotency.ErrClaimLost
 	}

@@ -1,7 +1,6 @@
 package sqlitestore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -219,15 +218,7 @@ func (t *joinedTx) measure(ctx context.Context) error {
 	if t.space.limit == 0 {
 		return nil
 	}
-	rows, err := t.tx.QueryContext(ctx, statement("used"))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	if rows.Next() {
-		err = rows.Scan(&t.space.used)
-	}
-	return cmp.Or(err, rows.Close(), rows.Err())
+	return sqlstore.ScanRow(ctx, t.tx, statement("used"), nil, &t.space.used)
 }
 
 // Leave implements [sqlstore.StepStatements].
@@ -252,8 +243,10 @@ func (t *joinedTx) Keep(
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
-func (t *joinedTx) Checkpoints(ctx context.Context, digest []byte) ([]byte, error) {
-	return sqlstore.ReadBytesOf(ctx, t.tx, "SELECT steps FROM main.idempotency_records WHERE digest = ?1", digest)
+func (t *joinedTx) Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error) {
+	query := "SELECT steps FROM main.idempotency_records WHERE digest = ?1"
+	err = sqlstore.ScanRow(ctx, t.tx, query, []any{digest}, &entries)
+	return entries, err
 }
 
 // HasRoom implements [sqlstore.StepStatements].

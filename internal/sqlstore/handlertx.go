@@ -52,11 +52,8 @@ var (
 	_ driver.NamedValueChecker = (*StepConn)(nil)
 )
 
-// Errors of a step that has called Commit or Rollback.
-var (
-	errStepCommits    = fmt.Errorf("%w: rolled back, because only DoTx commits, when the function has returned", step.ErrMisuse)
-	errStepRolledBack = fmt.Errorf("%w: it has rolled back its transaction", step.ErrMisuse)
-)
+// errStepRolledBack says that a step has called Rollback.
+var errStepRolledBack = fmt.Errorf("%w: it has rolled back its transaction", step.ErrMisuse)
 
 // NewStepConn returns the connection below conn, which nobody else uses until Close.
 func NewStepConn(conn *sql.Conn) (*StepConn, error) {
@@ -104,18 +101,20 @@ func (c *StepConn) ReadBytes(ctx context.Context, query string) ([]byte, error) 
 	return bytes.Clone(value), nil // the driver may use its memory again
 }
 
-// ReadBytesOf is ReadBytes in a transaction of the handler.
-func ReadBytesOf(ctx context.Context, tx Querier, query string, args ...any) (value []byte, err error) {
+// ScanRow sends a query in a transaction of the handler, and scans its one row. Without a row, the error is sql.ErrNoRows.
+func ScanRow(ctx context.Context, tx interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}, query string, args []any, dest ...any,
+) error {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer rows.Close()
 	if !rows.Next() {
-		return nil, cmp.Or(rows.Err(), sql.ErrNoRows)
+		return cmp.Or(rows.Err(), sql.ErrNoRows)
 	}
-	err = rows.Scan(&value)
-	return value, cmp.Or(err, rows.Close(), rows.Err())
+	return cmp.Or(rows.Scan(dest...), rows.Close(), rows.Err())
 }
 
 // CloseHandler ends the transaction for the handler, and for goroutines that the handler has left behind. It closes their
@@ -224,8 +223,8 @@ type stepEnd struct{ conn *StepConn }
 
 // Commit notes that the handler has called Commit.
 func (e stepEnd) Commit() error {
-	e.conn.end(errStepCommits)
-	return errStepCommits
+	e.conn.end(ErrStepCommits)
+	return ErrStepCommits
 }
 
 // Rollback notes that the handler has called Rollback, unless CloseHandler does so.

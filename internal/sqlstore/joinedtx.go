@@ -31,7 +31,7 @@ func (r *txRun) join(ctx context.Context, tx StepStatements) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case r.entries == nil:
-		return nil, r.kept(errStepChanged)
+		return nil, r.kept(ErrStepChanged)
 	}
 	return data, nil
 }

@@ -83,11 +83,17 @@ type StepTx interface {
 	Rollback(ctx context.Context)
 }
 
-// ErrTxEnded says that a step has ended its transaction by itself.
-var ErrTxEnded = fmt.Errorf("%w: it has ended its transaction", step.ErrMisuse)
+// Errors of steps in transactions.
+var (
+	// ErrTxEnded says that a step has ended its transaction by itself.
+	ErrTxEnded = fmt.Errorf("%w: it has ended its transaction", step.ErrMisuse)
 
-// errStepChanged says that a checkpoint could not be stored although the claim holds its record.
-var errStepChanged = errors.New("the record was changed at the same time")
+	// ErrStepCommits is what Commit of the transaction of a step returns when it has rolled back.
+	ErrStepCommits = fmt.Errorf("%w: rolled back, because only DoTx commits, when the function has returned", step.ErrMisuse)
+
+	// ErrStepChanged says that a checkpoint could not be stored although the claim holds its record.
+	ErrStepChanged = errors.New("the record was changed at the same time")
+)
 
 const beginStep = "begin the transaction of a step"
 
@@ -196,7 +202,7 @@ func (r *txRun) keep(ctx context.Context, tx StepStatements, data []byte) error 
 	}
 	kept, err := r.add(ctx, tx, entries, data)
 	if !kept && err == nil {
-		err = errStepChanged
+		err = ErrStepChanged
 	}
 	return r.kept(err)
 }
