@@ -49,7 +49,7 @@ func (s *MemoryStore) Held() MemoryUsage {
 }
 
 // UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
-func (m *Middleware) UsersCounted() int { return m.bodies.Users() + m.waits.Users() }
+func (m *Middleware) UsersCounted() int { return m.bodies.Users() + m.runner.waiters.shares.Users() }
 
 // RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
@@ -75,3 +75,6 @@ func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
 
 // FindKey returns the key in the fields of h with one of the names.
 func FindKey(h http.Header, names ...string) (string, error) { return findKey(h, names) }
+
+// RunnerOptionsOf returns the options of the Runner within a Middleware that has o.
+func RunnerOptionsOf(o Options) RunnerOptions { return o.runner() }

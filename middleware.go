@@ -35,7 +35,6 @@ type Middleware struct {
 	events   *reporter
 	unstored unstoredFields
 	bodies   bounds.Shares // bytes of request bodies
-	waits    bounds.Shares // requests that wait
 }
 
 // New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
@@ -50,13 +49,16 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Middleware{
+	runner.waiters.shares = bounds.Shares{Total: math.MaxInt64, Each: mostWaiting}
+	return &Middleware{
 		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
 		bodies: bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
-		waits:  bounds.Shares{Total: math.MaxInt64, Each: mostWaiting},
-	}
-	return m, nil
+	}, nil
 }
+
+// mostWaiting bounds the HTTP requests of one user that wait at a time: each of them holds a connection and a header, which
+// may be large.
+const mostWaiting = 128
 
 // Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,
 // as [Runner.Shutdown] does. Call it after [http.Server.Shutdown], and before you close the client of the store.
@@ -106,20 +108,17 @@ func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Req
 	}
 	e := exchanges.Get().(*exchange)
 	e.m, e.next, e.w, e.r = m, next, w, r
-	e.execution.runner, e.execution.key, e.execution.request, e.execution.caller = m.runner, key, r.Context(), e
+	e.runner, e.key, e.ctx = m.runner, key, r.Context()
 	defer e.close()
-	fp, err := e.fingerprint()
-	if err != nil {
+	if err := e.readFingerprint(); err != nil {
 		return m.reject(r, key, err)
 	}
-	replay, err := e.execution.admit(fp)
+	replay, err := e.admit()
 	switch {
 	case err != nil:
 		return err
 	case replay != nil:
-		e.dropBody()
-		m.unstored.filter(replay).replay(w)
-		return nil
+		return e.sendReplay(replay)
 	default:
 		return e.execute()
 	}
@@ -160,20 +159,19 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 	return newKey(r, user, id, m.opts.Endpoint), nil
 }
 
-// exchange is a guarded request and its answer. It serves the next request, and so do its buffers.
+// exchange is a guarded request and its answer: first its admission, then an attempt and the settlement of its outcome, at last the
+// answer. The exchange serves the next request after its end, and so do its buffers.
 type exchange struct {
-	m         *Middleware
-	next      http.Handler
-	w         http.ResponseWriter
-	r         *http.Request
-	body      *bounds.Buffer // of the request
-	execution execution
+	m    *Middleware
+	next http.Handler
+	w    http.ResponseWriter
+	r    *http.Request
+	body *bounds.Buffer // of the request
 
+	settlement
 	*handed  // nil: no handler runs
 	recorder recorder
-	answer   Response // as Storable judges it
-	ending   ending   // of the handler
-	ended    error    // why the context of a silent handler had ended
+	overflow overflow
 }
 
 // handed is what a handler or the server gets, and may keep for as long as it likes.
@@ -186,71 +184,62 @@ type handed struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// ending says how a handler ended.
-type ending int8
-
-const (
-	interrupted ending = iota // it panicked, or called runtime.Goexit
-	silent                    // it returned without an answer, after its context had ended
-	leftOpen                  // it returned without an answer, and a framework around it answersLater
-	brokenOff                 // its answer is shorter than its Content-Length
-	answered
-)
-
 // close takes everything away from the handler, which may have left goroutines behind.
 func (e *exchange) close() {
 	e.dropBody()
 	if e.handed != nil {
 		e.writer.close()
-		e.recorder.body.Free()
+		e.recorder.body.buffer.Free()
 	}
 	*e = exchange{}
 	exchanges.Put(e)
 }
 
-// dropBody takes the body of the request away from the handler, and gives it back. It is called before the answer goes
-// out: a client that reads slowly must not use up the budget of bodies.
+// dropBody takes the body of the request away from the handler, and gives its buffer back. That is done before the answer goes
+// out, because a client that reads slowly must not use up the budget of bodies.
 func (e *exchange) dropBody() {
 	if e.handed != nil {
 		e.reader.Close()
 	}
 	if e.body != nil {
-		e.m.bodies.GiveBack(e.execution.key.User, int64(cap(e.body.B)))
+		e.m.bodies.GiveBack(e.key.User, int64(cap(e.body.B)))
 		e.body.Free()
 	}
 	e.body = nil
 }
 
-// fingerprint reads the body of the request and returns what tells the request from others with its key.
-func (e *exchange) fingerprint() (Fingerprint, error) {
+// readFingerprint reads the body of the request and computes the fingerprint, which tells the request from others with its key.
+func (e *exchange) readFingerprint() error {
 	var err error
-	e.body, err = readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.execution.key.User)
+	e.body, err = readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.key.User)
 	switch {
 	case err != nil:
-		return Fingerprint{}, err
+		return err
 	case consumed(e.r, len(e.body.B)):
-		return Fingerprint{}, ErrBodyConsumed
+		return ErrBodyConsumed
 	}
 	fp, err := e.m.opts.Fingerprint(e.r, e.body.B)
 	if err != nil {
-		return fp, fmt.Errorf("%w: %w", ErrBodyInvalid, err)
+		return fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
-	return fp.withSelectors(e.r.Header, e.m.opts.FingerprintHeaders), nil
+	e.fingerprint = fp.withSelectors(e.r.Header, e.m.opts.FingerprintHeaders)
+	return nil
 }
 
-// mostWaiting bounds the HTTP requests of one user that wait at a time: each of them holds a connection and a header, which
-// may be large.
-const mostWaiting = 128
+// sendReplay sends the stored response, unless the request may not get it.
+func (e *exchange) sendReplay(replay *Response) (refusal error) {
+	if err := e.checkReplay(replay); err != nil {
+		return e.refuse(outcomeOf(err), err)
+	}
+	e.report(e.ctx)
+	e.dropBody()
+	e.m.unstored.filter(replay).replay(e.w)
+	return nil
+}
 
-// mayWait implements caller.
-func (e *exchange) mayWait() bool { return e.m.waits.Take(e.execution.key.User, 1) }
-
-// waited implements caller.
-func (e *exchange) waited() { e.m.waits.GiveBack(e.execution.key.User, 1) }
-
-// mayReplay implements caller.
-func (e *exchange) mayReplay(resp *Response) error {
-	if err := resp.check(e.r.Method); err != nil {
+// checkReplay returns the refusal of a request that may not be answered with a response from the store.
+func (e *exchange) checkReplay(replay *Response) error {
+	if err := replay.check(e.r.Method); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
 	if e.m.opts.Replay == nil {
@@ -258,9 +247,9 @@ func (e *exchange) mayReplay(resp *Response) error {
 	}
 	reader := new(bodyReader) // not the handler's
 	defer reader.Close()
-	r := e.withBody(e.r.Context(), reader)
+	r := e.withBody(e.ctx, reader)
 	defer e.takeForm(r)
-	if err := e.m.opts.Replay(r, e.m.unstored.filter(resp)); err != nil {
+	if err := e.m.opts.Replay(r, e.m.unstored.filter(replay)); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil
@@ -288,24 +277,21 @@ func (e *exchange) takeForm(r *http.Request) { e.r.MultipartForm = r.MultipartFo
 //	leftOpen                              what the framework answers
 //	brokenOff, answered                   the answer
 func (e *exchange) execute() error {
-	e.record()
-	ctx, cancel := e.context()
+	e.prepareRecorder()
+	ctx, cancel := e.handlerContext()
 	defer cancel()
-	refusal := e.execution.execute(ctx, e.work)
-	if refusal == nil {
-		refusal = e.recorder.refused
-	}
+	refusal := cmp.Or(e.executeAttempt(ctx, e.serveHandler), e.recorder.refused)
 	switch {
-	case refusal != nil && e.recorder.sending: // there is nothing to add
+	case refusal != nil && e.recorder.isSending: // there is nothing to add
 		return nil
 	case refusal != nil:
 		return refusal
-	case e.ending == silent && e.ended == ErrClaimLost:
+	case e.outcome.ending == silent && e.outcome.endCause == ErrClaimLost:
 		return ErrClaimLost
-	case e.ending == silent:
+	case e.outcome.ending == silent:
 		<-e.r.Context().Done() // by its own timer, which may be a moment behind
 		e.handOver()
-	case e.ending == leftOpen:
+	case e.outcome.ending == leftOpen:
 		e.handOver()
 	default:
 		e.recorder.send()
@@ -321,80 +307,140 @@ func (e *exchange) handOver() {
 	}
 }
 
-// context returns the context of the handler. A client that leaves decides nothing about it, but a deadline of outer
-// middleware does.
-func (e *exchange) context() (context.Context, context.CancelFunc) {
-	ctx := e.r.Context()
-	if e.m.opts.CancelWithClient || e.recorder.stream {
-		return ctx, func() {}
+// handlerContext returns the context of the handler. It outlives a client that leaves, but not a deadline of outer middleware.
+func (e *exchange) handlerContext() (context.Context, context.CancelFunc) {
+	if e.m.opts.CancelWithClient || e.m.opts.Stream {
+		return e.ctx, func() {}
 	}
-	free := e.execution.detached()
-	if deadline, ok := ctx.Deadline(); ok {
+	free := e.detachedContext()
+	if deadline, ok := e.ctx.Deadline(); ok {
 		return context.WithDeadline(free, deadline)
 	}
 	return free, func() {}
 }
 
-// record sets up what the handler writes to.
-func (e *exchange) record() {
-	rec := &e.recorder
-	rec.w, rec.r, rec.unstored, rec.limit, rec.body = e.w, e.r, e.m.unstored, e.m.opts.MaxResponse, bounds.NewBuffer(streamChunk)
-	rec.stream, rec.owner = e.m.opts.Stream, e
+// prepareRecorder sets up what the handler writes to.
+func (e *exchange) prepareRecorder() {
 	e.handed = new(handed)
-	e.execution.attempt = &e.handed.attempt
+	e.settlement.attempt = &e.handed.attempt
+	e.overflow = overflow{&e.settlement, answerJudge{&e.m.opts, e.m.unstored, e.w, e.r.Method}}
+	rec := &e.recorder
+	rec.w, rec.r, rec.overflow = e.w, e.r, &e.overflow
+	rec.rules = recorderRules{unstored: e.m.unstored, limit: e.m.opts.MaxResponse, isStreamed: e.m.opts.Stream}
+	rec.body.buffer, rec.head.values = bounds.NewBuffer(streamChunk), e.values[:0]
 	e.writer.outer, e.writer.rec = e.w, rec
-	rec.values = e.values[:0]
 }
 
-// work runs the handler, and concludes what it has come to. It is called at most once: for the owner of the operation, or
-// with FailOpen for nobody.
-func (e *exchange) work(ctx context.Context) {
+// serveHandler runs the handler, and judges the answer. It is called at most once: for the owner of the operation, or with FailOpen
+// for a request without a claim.
+func (e *exchange) serveHandler(ctx context.Context) {
 	defer e.writer.close()
 	r := e.withBody(ctx, &e.reader)
 	defer e.takeForm(r)
 	e.next.ServeHTTP(&e.writer, r)
 	e.dropBody()
 
-	var wrote, whole bool
-	e.answer, wrote, whole = e.writer.finish()
-	if e.execution.fate == fateKept { // by outgrown
+	answer, wrote, isWhole := e.writer.finish()
+	if e.outcome.fate == fateKept { // by the overflow
 		return
 	}
-	decided := e.execution.operation.decided()
-	e.ending = e.endingOf(ctx, decided, wrote, whole)
-	status := e.answer.Status
-	kept := e.keptOf(decided)
-	e.execution.conclude(status, fateKept, kept, nil) // which is true even if Storable panics
-	f, cause := e.fate(decided)
-	if e.ending == leftOpen && f != fateKept {
-		e.execution.event.untouched = decided != undecided && turnsAway(e.w)
-		status = 0
-	}
-	e.execution.conclude(status, f, kept, cause)
-}
-
-// endingOf says how a handler ended that has returned.
-func (e *exchange) endingOf(ctx context.Context, decided Verdict, wrote, whole bool) ending {
+	decided := e.operation.decided()
+	o := &e.outcome
+	o.answer = answer
 	if !wrote && !decided.ends() {
-		e.ended = context.Cause(ctx)
+		o.endCause = context.Cause(ctx)
 	}
 	switch {
-	case e.ended != nil:
-		return silent
+	case o.endCause != nil:
+		o.ending = silent
 	case !wrote && answersLater(e.w):
-		return leftOpen
-	case !whole:
-		return brokenOff
+		o.ending = leftOpen
+	case !isWhole:
+		o.ending = brokenOff
 	default:
-		return answered
+		o.ending = answered
+	}
+	e.overflow.judge.judgeAnswer(o, decided)
+}
+
+// ending says how a handler ended.
+type ending int8
+
+const (
+	interrupted ending = iota // it panicked, or called runtime.Goexit
+	silent                    // it returned without an answer, after its context had ended
+	leftOpen                  // it returned without an answer, and a framework around it answersLater
+	brokenOff                 // its answer is shorter than its Content-Length
+	answered
+)
+
+// Why an answer does not end the operation.
+var (
+	errGaveUp      = errors.New("idempotency: handler returned without an answer after its context had ended")
+	errBroken      = errors.New("idempotency: answer shorter than its Content-Length")
+	errNotStorable = errors.New("idempotency: answer not storable")
+	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
+)
+
+// answerJudge decides what the answer of a handler means for the record.
+type answerJudge struct {
+	opts     *Options
+	unstored unstoredFields
+	w        http.ResponseWriter
+	method   string // of the request
+}
+
+// judgeAnswer sets the fate of the record, and what is stored of the answer, from the ending of the handler and from its verdict:
+//
+//	ending \ verdict             none            Keep, Tombstone   Free       Unknown
+//	interrupted                  unknown         unknown           unknown    unknown
+//	silent                       unknown         (answered)        freed      unknown
+//	leftOpen                     unknown         kept as status    freed      unknown
+//	brokenOff                    failed          kept as status    freed      unknown
+//	answered, Storable           kept            kept              freed      unknown
+//	answered, not, refused       freed           kept              freed      unknown
+//	answered, not                failed          kept              freed      unknown
+//
+// A handler that has decided to keep its silence has answered, with status 200 and no body. If Storable panics, the answer is kept,
+// because the handler has returned.
+func (j *answerJudge) judgeAnswer(o *attemptOutcome, decided Verdict) {
+	o.kept = j.storedForm(o, decided)
+	o.status, o.fate, o.cause = o.answer.Status, fateKept, nil
+	o.fate, o.cause = j.fateOf(o, decided)
+	if o.ending == leftOpen && o.fate != fateKept {
+		o.status, o.isUntouched = 0, decided != undecided && turnsAway(j.w)
 	}
 }
 
-// keptOf returns what is stored of the answer if it is kept. Of the answer itself it leaves what Storable may see.
-func (e *exchange) keptOf(decided Verdict) Response {
-	answer := &e.answer
-	answer.Trailer = e.m.unstored.strip(answer.Trailer)
-	if e.ending != answered || !e.canKeep(answer) {
+// fateOf returns the fate of the record and, where the answer is not kept, the reason.
+func (j *answerJudge) fateOf(o *attemptOutcome, decided Verdict) (fate, error) {
+	switch {
+	case decided.ends():
+		return fateKept, nil
+	case decided == Free:
+		return fateFreed, errNotKept
+	case decided == Unknown:
+		return fateUnknown, errNotKept
+	case o.ending == silent:
+		return fateUnknown, errGaveUp
+	case o.ending == leftOpen:
+		return fateUnknown, errAnsweredLater
+	case o.ending == brokenOff:
+		return fateFailed, errBroken
+	case j.opts.Storable(&o.answer):
+		return fateKept, nil
+	case refused(o.answer.Status):
+		return fateFreed, errNotStorable
+	default:
+		return fateFailed, errNotStorable
+	}
+}
+
+// storedForm returns what is stored of the answer if it is kept. Of the answer itself it leaves what Storable may see.
+func (j *answerJudge) storedForm(o *attemptOutcome, decided Verdict) Response {
+	answer := &o.answer
+	answer.Trailer = j.unstored.strip(answer.Trailer)
+	if o.ending != answered || !j.canKeep(answer) {
 		answer.Body, answer.Omitted = nil, true
 	}
 	if answer.Omitted || decided == Tombstone {
@@ -407,69 +453,34 @@ func (e *exchange) keptOf(decided Verdict) Response {
 // more.
 const mostFields = 64 << 10
 
-// canKeep reports whether an answer can be stored whole and sent again. One that would be refused as a record cannot: a
-// 101, after which the connection goes on in another protocol, or two lengths that differ. Nothing else of it can be wrong.
-func (e *exchange) canKeep(resp *Response) bool {
-	hasLength := strings.Contains(string(resp.Header), "Content-Length") || strings.Contains(string(resp.Trailer), "Content-Length")
-	return int64(len(resp.Body)) <= e.m.opts.MaxResponse && len(resp.Header)+len(resp.Trailer) <= mostFields &&
-		resp.Status >= 200 && (!hasLength || resp.check(e.r.Method) == nil)
+// canKeep reports whether an answer can be stored whole and sent again. An answer that would be refused as a record cannot: a
+// 101, after which the connection goes on in another protocol, or two lengths that differ. Nothing else of an answer can be wrong.
+func (j *answerJudge) canKeep(answer *Response) bool {
+	hasLength := strings.Contains(string(answer.Header), "Content-Length") || strings.Contains(string(answer.Trailer), "Content-Length")
+	return int64(len(answer.Body)) <= j.opts.MaxResponse && len(answer.Header)+len(answer.Trailer) <= mostFields &&
+		answer.Status >= 200 && (!hasLength || answer.check(j.method) == nil)
 }
 
-// Why an answer does not end the operation.
-var (
-	errGaveUp      = errors.New("idempotency: handler returned without an answer after its context had ended")
-	errBroken      = errors.New("idempotency: answer shorter than its Content-Length")
-	errNotStorable = errors.New("idempotency: answer not storable")
-	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
-)
-
-// fate says what becomes of the record. Where the answer is not kept, the error is the reason.
-//
-//	ending \ verdict             none            Keep, Tombstone   Free       Unknown
-//	interrupted                  unknown         unknown           unknown    unknown
-//	silent                       unknown         (answered)        freed      unknown
-//	leftOpen                     unknown         kept as status    freed      unknown
-//	brokenOff                    failed          kept as status    freed      unknown
-//	answered, Storable           kept            kept              freed      unknown
-//	answered, not, refused       freed           kept              freed      unknown
-//	answered, not                failed          kept              freed      unknown
-//
-// A handler that has decided to keep its silence has answered, with status 200 and no body.
-func (e *exchange) fate(decided Verdict) (fate, error) {
-	switch {
-	case decided.ends():
-		return fateKept, nil
-	case decided == Free:
-		return fateFreed, errNotKept
-	case decided == Unknown:
-		return fateUnknown, errNotKept
-	case e.ending == silent:
-		return fateUnknown, errGaveUp
-	case e.ending == leftOpen:
-		return fateUnknown, errAnsweredLater
-	case e.ending == brokenOff:
-		return fateFailed, errBroken
-	case e.m.opts.Storable(&e.answer):
-		return fateKept, nil
-	case refused(e.answer.Status):
-		return fateFreed, errNotStorable
-	default:
-		return fateFailed, errNotStorable
-	}
+// overflow settles the outcome of an answer that is too large to be kept whole, before its first byte is sent.
+type overflow struct {
+	settlement *settlement
+	judge      answerJudge
 }
 
-// outgrown is called before an answer is sent that cannot be kept whole. If the answer is kept, its status is stored first.
-func (e *exchange) outgrown(resp Response) error {
-	x := &e.execution
-	if x.claim == nil || e.m.opts.Stream {
+// settle stores the status of the answer, if the answer is kept. Otherwise the outcome is open until the handler ends. The error is
+// the refusal of an attempt that has lost its claim: nothing may be sent.
+func (v *overflow) settle(answer Response) (refusal error) {
+	s := v.settlement
+	if s.claim == nil || v.judge.opts.Stream {
 		return nil
 	}
-	e.answer, e.ending = resp, answered
-	x.conclude(resp.Status, fateKept, resp.tombstone(), nil) // a panic says nothing about the operation any more
-	if f, _ := e.fate(x.operation.decided()); f != fateKept {
-		x.conclude(0, fateUnknown, Response{}, errInterrupted) // until it is known how the handler ends
+	s.outcome.answer, s.outcome.ending = answer, answered
+	v.judge.judgeAnswer(&s.outcome, s.operation.decided())
+	if s.outcome.fate != fateKept {
+		s.outcome = crashed
 		return nil
 	}
-	defer x.endSteps() // although the handler goes on
-	return x.complete()
+	defer s.endSteps() // although the handler goes on
+	s.event.Status = s.outcome.status
+	return s.completeRecord()
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 	"strings"
 	"sync/atomic"
 
@@ -113,7 +112,7 @@ func operationIn(ctx context.Context) *operationContext {
 // carriesOut reports whether ctx belongs to the operation that key names in store: the middleware is mounted twice then.
 func carriesOut(ctx context.Context, store Store, key Key) bool {
 	op := operationIn(ctx)
-	return op != nil && op.key == key && reflect.ValueOf(store).Comparable() && op.store == store
+	return op != nil && op.key == key && op.store == store // which New has found comparable
 }
 
 // noted returns the note of the operation.

@@ -298,6 +298,7 @@ func outsideOfHeader(name string) bool {
 	return false
 }
 
+// runner returns the options that Options has in common with RunnerOptions.
 func (o Options) runner() RunnerOptions {
 	return RunnerOptions{
 		TTL: o.TTL, Lease: o.Lease, Wait: o.Wait, Abandoned: o.Abandoned, Reconcile: o.Reconcile,
@@ -331,6 +332,7 @@ func validateStore(store Store, opts RunnerOptions) error {
 		return errors.New("idempotency: Store is nil")
 	}
 	var faults faults
+	faults.check(isComparable(store), "a Store of type %T cannot be compared: use a pointer to it", store)
 	for store != nil {
 		if s, ok := store.(Validator); ok {
 			faults = append(faults, s.Validate(opts))
@@ -342,6 +344,14 @@ func validateStore(store Store, opts RunnerOptions) error {
 		store = wrapper.Unwrap()
 	}
 	return errors.Join(faults...)
+}
+
+// isComparable reports whether store can be compared, which tells a request that is guarded twice. A pointer can be compared, but a
+// struct with a slice cannot.
+func isComparable(store Store) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	_ = map[Store]bool{store: true} // panics if not
+	return true
 }
 
 // longestTTL leaves every clock room to count up to.

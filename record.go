@@ -28,9 +28,9 @@ type Record struct {
 	// operation.
 	LeaseLeft time.Duration
 
-	// Remaining is how long a completed record is still kept, by the store's clock. It is set if [ClaimRequest].Remaining
-	// asks for it. In the record of a claim to a further attempt, it is how long the record before it would still have
-	// been kept, whether or not the request asks. Zero means that the store does not know. It is never too long.
+	// Remaining is how long the record that Begin has found would still be kept, by the store's clock. It is never too long. Zero
+	// means that Begin has found no record, or that the store does not know. For a completed record, a store may leave Remaining out
+	// unless [ClaimRequest].Remaining asks for it. A claim to a further attempt tells it of the record that the claim replaces.
 	Remaining time.Duration
 
 	// FromCache says that the store had the completed record at hand, as a cache does, and asked nobody for it.

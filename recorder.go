@@ -1,15 +1,216 @@
 package idempotency
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
+
+// writer is the http.ResponseWriter that a guarded handler writes to. A handler may leave goroutines behind that use it
+// for ever: it lets go of the recorder when the handler returns.
+//
+// Inside of a framework that answersLater, it leads to the writer of the framework once the handler has failed to answer:
+// the framework may answer by way of it.
+//
+// It has neither Unwrap nor ReadFrom, because both would let bytes pass by the record, and no Hijack.
+type writer struct {
+	outer http.ResponseWriter
+
+	mu     sync.Mutex
+	header http.Header // of the handler's own, as in http.TimeoutHandler; nil: it has not asked for it
+	before http.Header // what outer middleware had set when the handler asked for it
+	rec    *recorder   // nil: the handler has returned
+	open   bool        // to outer, because the handler has returned and the framework is to answer
+}
+
+// Header returns the header of the response, which begins with what outer middleware has set.
+func (w *writer) Header() http.Header {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open {
+		return w.outer.Header()
+	}
+	if w.header == nil && w.rec != nil {
+		outer := w.outer.Header()
+		w.header = outer.Clone()
+		if len(outer) > 0 {
+			w.before = maps.Clone(outer)
+		}
+	}
+	if w.header == nil {
+		w.header = make(http.Header)
+	}
+	return w.header
+}
+
+// WriteHeader records status and header as they are now.
+func (w *writer) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.open:
+		w.outer.WriteHeader(status)
+	case w.rec != nil:
+		w.rec.writeHeader(status, w.header, w.before)
+	}
+}
+
+// Write records p.
+func (w *writer) Write(p []byte) (int, error) { return write(w, p) }
+
+// WriteString records s without a copy in between.
+func (w *writer) WriteString(s string) (int, error) { return write(w, s) }
+
+func write[T []byte | string](w *writer, p T) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.open:
+		return w.outer.Write([]byte(p))
+	case w.rec == nil:
+		return 0, http.ErrHandlerTimeout
+	}
+	w.rec.writeHeader(http.StatusOK, w.header, w.before) // unless there is one
+	return record(w.rec, p)
+}
+
+// FlushError is accepted, as handlers expect. It sends nothing unless the answer is streamed.
+func (w *writer) FlushError() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.open:
+		return http.NewResponseController(w.outer).Flush()
+	case w.rec == nil:
+		return http.ErrHandlerTimeout
+	}
+	w.rec.writeHeader(http.StatusOK, w.header, w.before)
+	return w.rec.flush()
+}
+
+// Flush is FlushError for those who have no use for the error.
+func (w *writer) Flush() { _ = w.FlushError() }
+
+// SetReadDeadline is for http.ResponseController.
+func (w *writer) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(w.outer).SetReadDeadline(t)
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (w *writer) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(w.outer).SetWriteDeadline(t)
+}
+
+// EnableFullDuplex is for http.ResponseController.
+func (w *writer) EnableFullDuplex() error {
+	return http.NewResponseController(w.outer).EnableFullDuplex()
+}
+
+// finish ends the recording: nothing is written any more. It reports whether anything was, and whether the response is
+// complete.
+func (w *writer) finish() (resp Response, wrote, complete bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wrote = w.rec.response.Status != 0
+	w.rec.writeHeader(http.StatusOK, w.header, w.before)
+	resp, complete = w.rec.finish(w.header)
+	w.rec = nil
+	return resp, wrote, complete
+}
+
+// close ends the recording of a handler that has not returned: it has panicked, or has called runtime.Goexit.
+func (w *writer) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = w.open || w.rec != nil && answersLater(w.outer)
+	w.rec = nil
+}
+
+// handOver lets a framework answer.
+func (w *writer) handOver() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = true
+}
+
+// bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer
+// belongs to another request by then, and a goroutine that the handler left behind must not see it.
+type bodyReader struct {
+	mu     sync.Mutex
+	unread []byte
+	closed bool
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if len(r.unread) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.unread)
+	r.unread = r.unread[n:]
+	return n, nil
+}
+
+func (r *bodyReader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unread, r.closed = nil, true
+	return nil
+}
+
+// errAnsweredLater is why nothing is stored if a handler wrote nothing, and answersLater is true of its framework.
+var errAnsweredLater = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
+	"answers after it: mount the middleware by the framework's adapter, around whatever makes answers of errors")
+
+// The methods by which the writers of echo and gin are recognised. Both answer after their handlers have returned.
+type (
+	// echoWriter is the writer of echo v4 and v5. echo makes an answer of the error that a handler has returned.
+	echoWriter interface {
+		Before(func())
+		After(func())
+	}
+
+	// ginWriter is the writer of gin. gin answers with the status that a handler has set.
+	ginWriter interface {
+		WriteHeaderNow()
+		Written() bool
+	}
+)
+
+// turnsAway reports whether the writer of a framework has been told a status by which the handler turns the request away.
+func turnsAway(w http.ResponseWriter) bool {
+	told, ok := w.(interface{ Status() int })
+	return ok && refused(told.Status())
+}
+
+// answersLater reports whether w, or a writer that it wraps, is that of a framework that answers after its handlers
+// have returned. Then a handler that wrote nothing has not said that all is well: it may have returned an error to the
+// framework, or have written past the middleware.
+func answersLater(w http.ResponseWriter) bool {
+	for {
+		switch outer := w.(type) {
+		case echoWriter, ginWriter:
+			return true
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = outer.Unwrap()
+		default:
+			return false
+		}
+	}
+}
 
 // recorder makes a Response of what a guarded handler does, by the rules of net/http's own server. It holds everything
 // back until the Response is stored. It begins to send before that in two cases only:
@@ -21,29 +222,38 @@ import (
 type recorder struct {
 	w        http.ResponseWriter // of the server, or of outer middleware
 	r        *http.Request
-	unstored unstoredFields
-	limit    int64
+	rules    recorderRules
+	overflow *overflow // is told before a body that has outgrown the limit is sent
 
-	// stream lets the recorder send at once.
-	stream bool
+	response  Response // Status and Header as of WriteHeader
+	head      recordedHead
+	body      recordedBody
+	isSending bool
+	refused   error // by overflow: nothing may be sent
+}
 
-	// owner is asked before a body that has outgrown the limit is sent. If it is nil, the body is held back however large
-	// it grows.
-	owner interface{ outgrown(Response) error }
+// recorderRules says what is recorded, and when it is sent.
+type recorderRules struct {
+	unstored   unstoredFields
+	limit      int64 // of the body
+	isStreamed bool  // lets the recorder send at once
+}
 
-	body     *bounds.Buffer
-	values   []string    // memory for those of the header, which the server keeps
-	response Response    // Status and Header as of WriteHeader
-	once     http.Header // fields as of WriteHeader that only the first client gets
-	trailers []string    // names of the trailers that are declared as of WriteHeader
-	chunked  bool        // over HTTP/1, net/http sends trailers that are not declared
+// recordedHead is what the recorder knows of the header, as of WriteHeader, besides what is stored.
+type recordedHead struct {
+	values    []string    // memory for the values of the header, which the server keeps
+	once      http.Header // fields that only the first client gets
+	trailers  []string    // names of the trailers that are declared
+	isChunked bool        // over HTTP/1, net/http sends trailers that are not declared
+	mustSniff bool        // the Content-Type is to be found in the body
+}
 
-	contentLength int64 // as of WriteHeader, or -1
-	written       int64 // by the handler, accepted or not
-	accepted      int64 // of that, what does not exceed contentLength
-	mustSniff     bool  // the Content-Type is to be found in the body
-	sending       bool
-	refused       error // by owner
+// recordedBody is the body as the handler writes it.
+type recordedBody struct {
+	buffer   *bounds.Buffer
+	declared int64 // the Content-Length as of WriteHeader, or -1
+	written  int64 // by the handler, accepted or not
+	accepted int64 // of written, what does not exceed declared
 }
 
 // streamChunk is how much the recorder holds back before it sends: as much as net/http's server, which sniffs the
@@ -65,16 +275,16 @@ func (rec *recorder) writeHeader(status int, h, before http.Header) {
 	if h == nil { // the handler has not asked for it
 		h, before = rec.w.Header(), rec.w.Header()
 	}
-	rec.contentLength = declaredLength(h)
-	rec.mustSniff = bodyAllowed(status) && !hasContentType(h)
+	rec.body.declared = declaredLength(h)
+	rec.head.mustSniff = bodyAllowed(status) && !hasContentType(h)
 	rec.response.Status = status
-	rec.response.Header, rec.once = rec.unstored.difference(before, h)
-	rec.trailers, rec.chunked = declaredTrailers(h)
+	rec.response.Header, rec.head.once = rec.rules.unstored.difference(before, h)
+	rec.head.trailers, rec.head.isChunked = declaredTrailers(h)
 	if _, set := h["Content-Type"]; !set && rec.r.ProtoMajor == 1 && h.Get("Transfer-Encoding") != "" {
 		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
 	}
-	if rec.contentLength <= rec.limit {
-		rec.body.Grow(int(min(rec.contentLength, mostAnnounced)))
+	if rec.body.declared <= rec.rules.limit {
+		rec.body.buffer.Grow(int(min(rec.body.declared, mostAnnounced)))
 	}
 }
 
@@ -110,13 +320,13 @@ func record[T []byte | string](rec *recorder, p T) (int, error) {
 		}
 		return rec.w.Write([]byte(p))
 	}
-	if len(rec.body.B)+len(p) <= bounds.MaxPooled {
-		rec.body.Grow(len(p)) // else append knows better by how much
+	if len(rec.body.buffer.B)+len(p) <= bounds.MaxPooled {
+		rec.body.buffer.Grow(len(p)) // else append knows better by how much
 	}
-	rec.body.B = append(rec.body.B, p...)
-	if rec.sending {
+	rec.body.buffer.B = append(rec.body.buffer.B, p...)
+	if rec.isSending {
 		_, _ = rec.w.Write([]byte(p)) // what is recorded does not depend on whether the client is still there
-	} else if rec.stream && len(rec.body.B) >= streamChunk {
+	} else if rec.rules.isStreamed && len(rec.body.buffer.B) >= streamChunk {
 		rec.beginToSend()
 	}
 	return len(p), nil
@@ -130,11 +340,11 @@ func (rec *recorder) accept(n int) error {
 	if !bodyAllowed(rec.response.Status) {
 		return http.ErrBodyNotAllowed
 	}
-	rec.written += int64(n)
-	if rec.contentLength >= 0 && rec.written > rec.contentLength {
+	rec.body.written += int64(n)
+	if rec.body.declared >= 0 && rec.body.written > rec.body.declared {
 		return http.ErrContentLength
 	}
-	rec.accepted += int64(n)
+	rec.body.accepted += int64(n)
 	return nil
 }
 
@@ -143,7 +353,7 @@ func (rec *recorder) keeps(n int) bool {
 	if rec.response.Omitted {
 		return false
 	}
-	return int64(len(rec.body.B)+n) <= rec.limit || rec.owner == nil
+	return int64(len(rec.body.buffer.B)+n) <= rec.rules.limit
 }
 
 // outgrow gives up on keeping the body, which goes on with next.
@@ -153,10 +363,10 @@ func (rec *recorder) outgrow(next []byte) error {
 	}
 	rec.sniff(next...)
 	rec.response.Omitted = true
-	if rec.refused = rec.owner.outgrown(rec.response); rec.refused == nil && !rec.sending {
+	if rec.refused = rec.overflow.settle(rec.response); rec.refused == nil && !rec.isSending {
 		rec.beginToSend()
 	}
-	rec.body.B = rec.body.B[:0]
+	rec.body.buffer.B = rec.body.buffer.B[:0]
 	return rec.refused
 }
 
@@ -164,9 +374,9 @@ func (rec *recorder) outgrow(next []byte) error {
 func (rec *recorder) beginToSend() {
 	rec.sniff()
 	rec.setHeader()
-	rec.sending = true
+	rec.isSending = true
 	rec.w.WriteHeader(rec.response.Status)
-	_, _ = rec.w.Write(rec.body.B)
+	_, _ = rec.w.Write(rec.body.buffer.B)
 }
 
 // sniffed is how many bytes of a body its Content-Type is found from.
@@ -174,25 +384,25 @@ const sniffed = 512
 
 // sniff resolves the Content-Type once, from what is held back now and what follows it.
 func (rec *recorder) sniff(next ...byte) {
-	head := slices.Clip(rec.body.B[:min(len(rec.body.B), sniffed)]) // else next would be written into the buffer
-	if rec.mustSniff && len(head)+len(next) > 0 {
+	head := slices.Clip(rec.body.buffer.B[:min(len(rec.body.buffer.B), sniffed)]) // else next would be written into the buffer
+	if rec.head.mustSniff && len(head)+len(next) > 0 {
 		rec.setContentType(http.DetectContentType(append(head, next...)))
 	}
-	rec.mustSniff = false
+	rec.head.mustSniff = false
 }
 
 // flush is accepted, as handlers expect, and has no effect beyond what net/http does to header and trailers, unless the
 // recorder may send.
 func (rec *recorder) flush() error {
-	rec.chunked = true
-	if rec.mustSniff && len(rec.body.B) == 0 {
+	rec.head.isChunked = true
+	if rec.head.mustSniff && len(rec.body.buffer.B) == 0 {
 		rec.setContentType() // there is nothing to sniff, and net/http adds none later
 	}
 	rec.sniff()
-	if rec.stream && !rec.sending {
+	if rec.rules.isStreamed && !rec.isSending {
 		rec.beginToSend()
 	}
-	if !rec.sending {
+	if !rec.isSending {
 		return nil
 	}
 	return http.NewResponseController(rec.w).Flush()
@@ -204,9 +414,9 @@ func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
 	rec.sniff()
 	rec.response.Trailer = rec.trailer(h)
 	if !rec.response.Omitted {
-		rec.response.Body = rec.body.B
+		rec.response.Body = rec.body.buffer.B
 	}
-	short := rec.contentLength > rec.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
+	short := rec.body.declared > rec.body.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
 	return rec.response, !short
 }
 
@@ -215,12 +425,12 @@ func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
 // the body. Then the header is not read here, either: a goroutine that was left behind may write to it. The mark of a
 // replay is left out.
 func (rec *recorder) trailer(h http.Header) Fields {
-	prefixed := rec.chunked || rec.r.ProtoMajor > 1 || rec.written > streamChunk
-	if h == nil || len(rec.trailers) == 0 && !prefixed {
+	prefixed := rec.head.isChunked || rec.r.ProtoMajor > 1 || rec.body.written > streamChunk
+	if h == nil || len(rec.head.trailers) == 0 && !prefixed {
 		return ""
 	}
 	t := make(http.Header)
-	for _, name := range rec.trailers {
+	for _, name := range rec.head.trailers {
 		if values, set := h[name]; set && fieldName(name) != replayMarker {
 			t[name] = values
 		}
@@ -236,13 +446,13 @@ func (rec *recorder) trailer(h http.Header) Fields {
 // setHeader makes the header of the server that of the response, and adds what only the first client gets.
 func (rec *recorder) setHeader() {
 	h := rec.w.Header()
-	maps.Copy(h, rec.once)
-	rec.response.Header.set(h, rec.values)
+	maps.Copy(h, rec.head.once)
+	rec.response.Header.set(h, rec.head.values)
 }
 
 // send sends what is still to be sent of the finished response.
 func (rec *recorder) send() {
-	if rec.sending {
+	if rec.isSending {
 		rec.response.sendTrailer(rec.w)
 		return
 	}

@@ -462,7 +462,7 @@ func TestRemainingTimeThatTheStoreDoesNotTell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &script{answers: []http.HandlerFunc{testservice.Status(500), testservice.Status(429), testservice.Status(201)}}
 		untold := func(record *idempotency.Record) { record.Remaining = 0 }
-		svc := testservice.Setup{Store: testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: untold}}.Guard(t, a.ServeHTTP)
+		svc := testservice.Setup{Store: &testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: untold}}.Guard(t, a.ServeHTTP)
 		for range a.answers {
 			svc.Call("k", "")
 			time.Sleep(time.Hour)
@@ -572,7 +572,7 @@ func TestUnusualResponseIsReplayed(t *testing.T) {
 func TestForgedFingerprintMatchesNoRequest(t *testing.T) {
 	t.Parallel()
 	lost := func(record *idempotency.Record) { record.Fingerprint = idempotency.Fingerprint{} }
-	svc := testservice.Setup{Store: testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: lost}}.Guard(t, testservice.Echo)
+	svc := testservice.Setup{Store: &testservice.AlteredStore{Store: testservice.NewSpyStore(), Alter: lost}}.Guard(t, testservice.Echo)
 	require.Equal(t, http.StatusCreated, svc.Call("k", "body").Status)
 	testservice.RequireProblem(t, svc.Call("k", "another body"), http.StatusConflict, "key-reused")
 }

@@ -9,7 +9,7 @@ import (
 
 // Store keeps one [Record] for each [Key] and decides, atomically and by its own clock, which attempt may run.
 //
-// A Store is safe for concurrent use. It holds at least two claims to different keys at the same time: Begin does not
+// A Store is safe for concurrent use, and its type is comparable, as a pointer is. It holds at least two claims to different keys at the same time: Begin does not
 // wait for the end of another claim. A step of a Store is one call of its methods, or of those of its claims; it is no step of
 // package step. The context of a step may end when the step has returned, and a claim outlives the context of Begin.
 //

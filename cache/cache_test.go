@@ -323,7 +323,7 @@ func TestCacheOfALateReply(t *testing.T) {
 func TestCacheOfAStoreThatDoesNotTellWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
-	inner.Store = testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) { record.Remaining = 0 }}
+	inner.Store = &testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) { record.Remaining = 0 }}
 	cached := newCache(inner)
 	testservice.MustComplete(t, inner.Store, testservice.NumberedKey(1), testservice.BodyOf(1))
 	asks(t, cached, inner, testservice.NumberedKey(1), true)
@@ -336,7 +336,7 @@ func TestCacheOfAStoreThatDoesNotTellWhatIsLeft(t *testing.T) {
 func TestCacheJudgesEachRequest(t *testing.T) {
 	t.Parallel()
 	inner := testservice.NewSpyStore()
-	inner.Store = testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) {
+	inner.Store = &testservice.AlteredStore{Store: inner.Store, Alter: func(record *idempotency.Record) {
 		if record.Fingerprint != (idempotency.Fingerprint{1}) {
 			record.Fingerprint = idempotency.Fingerprint{9}
 		}

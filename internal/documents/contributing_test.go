@@ -35,7 +35,7 @@ func TestContributingNamesFunctions(t *testing.T) {
 		}
 	}
 	for _, name := range regexp.MustCompile("`([a-z]\\w*)`").FindAllStringSubmatch(way, -1) {
-		require.True(t, checked[name[1]] || declares(read(t, "execution.go"), name[1]), name[1])
+		require.True(t, checked[name[1]] || declares(read(t, "settlement.go"), name[1]), name[1])
 	}
 }
 

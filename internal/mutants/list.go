@@ -154,8 +154,8 @@ var ofRecords = []mutant{{
 	test: "TestDamageIsDetected",
 }, {
 	name: "tombstone-replayed-empty", broken: "An answer that was not kept is replayed as an empty one.",
-	file: "runner.go",
-	from: "	case rec.Response != nil && rec.Response.Omitted:\n		return ErrNotReplayable\n",
+	file: "admission.go",
+	from: "	case record.Response != nil && record.Response.Omitted:\n		return ErrNotReplayable\n",
 	to:   "",
 	test: "TestAnswerOverTheLimitIsNotExecutedAgain",
 }}

@@ -32,7 +32,7 @@ var ofSteps = []mutant{{
 	test: "TestClaimLostBeforeTheEffect",
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",
-	file: "lease.go",
+	file: "attempt.go",
 	from: "	if l.timer != nil && l.hasLapsed(l.since) {\n",
 	to:   "	if false {\n",
 	test: "TestStepDoesNotBeginAfterAStandstill",
@@ -44,14 +44,14 @@ var ofSteps = []mutant{{
 	test: "TestLostRecordIsUnknown",
 }, {
 	name: "steps-are-no-effect", broken: "An attempt that had steps, and then says that nothing has happened, is forgotten with them.",
-	file: "execution.go", in: "./step",
-	from: "	if x.record.Attempt == 1 && !x.hasSteps() {\n",
-	to:   "	if x.record.Attempt == 1 {\n",
+	file: "settlement.go", in: "./step",
+	from: "	if s.record.Attempt == 1 && !s.hasSteps() {\n",
+	to:   "	if s.record.Attempt == 1 {\n",
 	test: "TestStepsAreEffects",
 }, {
 	name: "steps-after-the-end", broken: "A goroutine that the handler has left behind goes on to begin steps.",
-	file: "execution.go", in: "./step",
-	from: "		x.endSteps()\n",
+	file: "attempt.go", in: "./step",
+	from: "		s.endSteps()\n",
 	to:   "",
 	test: "TestMisuse",
 }, {

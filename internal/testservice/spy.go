@@ -89,7 +89,7 @@ type AlteredStore struct {
 }
 
 // Begin returns the altered record.
-func (s AlteredStore) Begin(
+func (s *AlteredStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, request)

@@ -3,12 +3,116 @@ package idempotency
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
+
+// attempt is what a handler may use for as long as it likes: the operation, the lease and the steps. Goroutines that the handler
+// has left behind use the attempt after its end, and so does the last renewal.
+type attempt struct {
+	operation operationContext
+	lease     lease
+	steps     atomic.Pointer[checkpoint.Steps] // nil: no step has begun
+}
+
+// errInterrupted is the cause of the end of an attempt whose handler did not return.
+var errInterrupted = errors.New("idempotency: handler panicked or exited")
+
+// crashed is the outcome with which each attempt begins, because a crash would give it that one.
+var crashed = attemptOutcome{ending: interrupted, fate: fateUnknown, cause: errInterrupted}
+
+// executeAttempt runs work as an attempt at the operation, and settles the outcome that work sets, also if work panics or calls
+// runtime.Goexit, neither of which executeAttempt stops. Without a claim, as FailOpen allows, executeAttempt only runs work. The
+// error is a refusal, to be answered instead of the response.
+func (s *settlement) executeAttempt(ctx context.Context, work func(context.Context)) (refusal error) {
+	ctx = s.attempt.enter(ctx, &s.admission)
+	s.outcome = crashed
+	if s.claim == nil {
+		defer s.reportUnprotected(ctx)
+		s.runWork(ctx, work)
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer func() { refusal = s.settle(ctx) }()
+	s.lease.ctx, s.lease.cancel = s.detachedContext(), cancel
+	s.lease.start(s.requestedAt)
+	s.runWork(ctx, work)
+	return nil
+}
+
+// enter returns ctx with the attempt that admitted has led to. Without a claim, the number of the attempt is 0.
+func (a *attempt) enter(ctx context.Context, admitted *admission) context.Context {
+	runner := admitted.runner
+	a.operation.key, a.operation.attempt, a.operation.store = admitted.key, admitted.record.Attempt, runner.store
+	a.operation.fingerprint = admitted.fingerprint
+	a.lease.leases, a.lease.claim = &runner.leases, admitted.claim
+	return context.WithValue(ctx, checkpoint.Key{}, a)
+}
+
+// runWork runs work, and notes how long it ran and the note of the operation. Work cannot change the note any more, nor begin a
+// step.
+func (s *settlement) runWork(ctx context.Context, work func(context.Context)) {
+	began := s.runner.events.now()
+	defer func() {
+		s.event.Work = s.runner.events.since(began)
+		s.event.Note = s.attempt.operation.noted()
+		s.endSteps()
+	}()
+	work(ctx)
+}
+
+// Steps returns the steps of the attempt. Package step finds it in the context.
+func (a *attempt) Steps() *checkpoint.Steps {
+	if steps := a.steps.Load(); steps != nil {
+		return steps
+	}
+	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
+	if _, ok := a.lease.claim.(Checkpointer); ok {
+		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.timeout, a.operation.attempt > 1
+	}
+	a.steps.CompareAndSwap(nil, steps)
+	return a.steps.Load()
+}
+
+// CheckLease returns [ErrClaimLost] if the lease may have lapsed.
+func (a *attempt) CheckLease() error { return a.lease.check() }
+
+// Checkpoint asks the claim, and notes that the store had forgotten it.
+func (a *attempt) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
+	stored, err := a.lease.claim.(Checkpointer).Checkpoint(ctx, name, data)
+	if errors.Is(err, ErrRestored) {
+		a.lease.restored.Store(true)
+		return stored, nil
+	}
+	return stored, err
+}
+
+// Checkpoints asks the claim.
+func (a *attempt) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	return a.lease.claim.(Checkpointer).Checkpoints(ctx)
+}
+
+// CheckpointTx asks the claim. Package step calls it by its name.
+func (a *attempt) CheckpointTx(ctx context.Context, step *TxStep) ([]byte, error) {
+	claim, ok := a.lease.claim.(TxCheckpointer)
+	if !ok {
+		return nil, fmt.Errorf("the store has no transactions for steps: %w", errors.ErrUnsupported)
+	}
+	return claim.CheckpointTx(ctx, step)
+}
+
+// endSteps lets no step begin any more.
+func (a *attempt) endSteps() {
+	if !a.steps.CompareAndSwap(nil, checkpoint.Ended) {
+		a.steps.Load().End()
+	}
+}
 
 // leases is what the leases of all claims of a Runner have in common.
 type leases struct {

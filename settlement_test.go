@@ -512,25 +512,6 @@ func TestLargeAnswerWithoutProtection(t *testing.T) {
 	require.Equal(t, "over the limit", svc.Call("k", "over the limit").Body)
 }
 
-// listStore is a store that cannot be compared.
-type listStore []idempotency.Store
-
-func (s listStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	return s[0].Begin(ctx, key, request)
-}
-
-// Of a store that cannot be compared nobody knows whether it is the same. What is mounted twice does not run then.
-func TestMountedTwiceOnAStoreThatCannotBeCompared(t *testing.T) {
-	t.Parallel()
-	m, err := idempotency.New(listStore{testservice.NewSpyStore()}, idempotency.SingleUser, idempotency.Options{})
-	require.NoError(t, err)
-	testservice.GiveUpAtTheEnd(t, m)
-	twice := &testservice.Service{Handler: m.Handler(m.Handler(http.HandlerFunc(testservice.Echo)))}
-	testservice.RequireProblem(t, twice.Call("k", "b"), http.StatusConflict, "in-progress")
-}
-
 // framework is a writer as that of echo, which answers after its handlers have returned.
 type framework struct{ http.ResponseWriter }
 
