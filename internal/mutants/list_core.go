@@ -20,9 +20,9 @@ var ofRunner = []mutant{{
 	test: "TestDoGoesOnWhenItsCallerGivesUp",
 }, {
 	name: "panic-recorded-as-success", broken: "A handler that panics leaves an empty answer, which is replayed.",
-	file: "settlement.go",
-	from: "	fateUnknown fate = iota\n	fateFailed\n	fateFreed\n	fateKept\n",
-	to:   "	fateKept fate = iota\n	fateFailed\n	fateFreed\n	fateUnknown\n",
+	file: "attempt.go",
+	from: "fate: fateUnknown, cause: errInterrupted}",
+	to:   "fate: fateKept, kept: Response{Status: 200}}",
 	test: "TestPanicReleasesTheClaimAndGoesOnUnchanged",
 }, {
 	name: "freed-after-a-failure", broken: "An attempt that has done nothing frees the key although an earlier one may have done something.",
