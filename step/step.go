@@ -25,12 +25,12 @@
 // The answer of a handler with steps must be made from their results, because a later attempt has nothing else.
 //
 // The results live as long as the record: until the operation is completed, or has expired. A store keeps them if each of its
-// claims is an [idempotency.Checkpointer], as are those of all stores in this repository. [DoTx] and [DoInTx] need an
-// [idempotency.TxCheckpointer], as are those of the stores in databases of SQL.
+// claims is an [idempotency.Checkpointer], as are those of all stores in this repository. [DoTx] and [DoInTx] need claims
+// that are an [idempotency.TxCheckpointer], as are those of pgxstore, mysqlstore and sqlitestore.
 //
 // These are the bounds: an operation has at most [MaxSteps] steps. A name has 1 to [MaxName] bytes. They are visible ASCII
 // characters other than "?". A result has at most [MaxResult] bytes of JSON, and all results of an operation with their
-// names have at most [MaxTotal].
+// names have at most [MaxTotal] bytes.
 package step
 
 import (
@@ -50,7 +50,7 @@ const (
 	MaxName   = 100                 // bytes of a name
 )
 
-// Errors of [Do] and [AtMostOnce].
+// Errors of steps.
 var (
 	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step and has stored no result, or if the
 	// store has lost what earlier attempts have stored. Nobody knows what the step has done.
@@ -65,8 +65,9 @@ var (
 	// transaction; or there are too many steps. A step in a transaction may have run, but its rows were rolled back then.
 	ErrMisuse = errors.New("idempotency: misuse of a step")
 
-	// ErrNoClaim says that the step was not run, because no claim keeps its result: the request has no idempotency key, or
-	// runs without a claim, as [idempotency.Options].FailOpen allows. AtMostOnce, DoTx and DoInTx return it.
+	// ErrNoClaim says that the step was not run, because no claim keeps its result. DoTx and DoInTx return it for a request
+	// without an idempotency key, where Do and AtMostOnce return ErrMisuse. AtMostOnce, DoTx and DoInTx return it for a request
+	// that runs without a claim, as [idempotency.Options].FailOpen allows.
 	ErrNoClaim = fmt.Errorf("idempotency: no claim keeps the result of the step: %w", errors.ErrUnsupported)
 )
 
@@ -84,8 +85,9 @@ var (
 //     again.
 //
 // If ctx has ended, Do returns the cause, and does not call fn. If the lease of the attempt may have lapsed, Do returns
-// [idempotency.ErrClaimLost]. Do looks at both right before it calls fn, after the last question to the store. The context of fn is derived from ctx. A handler that runs
-// without a claim, as [idempotency.Options].FailOpen allows, runs its steps and stores nothing.
+// [idempotency.ErrClaimLost]. Do checks ctx and the lease right before it calls fn, after the last question to the store. The
+// context of fn is derived from ctx. A handler that runs without a claim, as [idempotency.Options].FailOpen allows, runs its steps
+// and stores nothing.
 //
 // Do is safe for concurrent use by steps of different names.
 func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
@@ -101,7 +103,7 @@ func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, er
 // new operation, and runs the step again.
 //
 // If fn returns an error, the step counts as begun: the error of a call seldom tells whether the call has had an effect.
-// AtMostOnce needs a claim. Without one, the error wraps [errors.ErrUnsupported].
+// AtMostOnce needs a claim. Without one, because of [idempotency.Options].FailOpen, the error is [ErrNoClaim].
 func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Context) (T, error)) (T, error) {
 	x := &execution{name: name, once: true, work: encoded(fn)}
 	if ask != nil {

@@ -13,25 +13,25 @@ import (
 //
 //	payment, err := step.DoTx(ctx, "book", func(tx pgx.Tx) (Payment, error) { return insertPayment(ctx, tx, receipt) })
 //
-// Tx is a type of transaction that the store has. The packages of the stores have DoTx with the type in place, see pgxstore.DoTx
-// for example.
+// Tx is a type of transaction that the store has. Each package of such a store has a DoTx in which the type is fixed, see
+// pgxstore.DoTx for example.
 //
-// DoTx begins the transaction before it calls fn, and commits it afterwards. It rolls back if fn returns an error or panics. A
-// connection is taken from the pool only in between. If the database refuses the commit, because of a deferred constraint for
-// example, DoTx returns the error of the database, and a later call runs the step again. If another attempt has claimed the key,
-// nothing is committed and the error is [idempotency.ErrClaimLost].
+// DoTx begins the transaction before it calls fn, and commits the transaction afterwards. If fn returns an error or panics, DoTx
+// rolls back. A connection of the pool is in use only from the beginning of the transaction to its end. If the database refuses
+// the commit, because of a deferred constraint for example, DoTx returns the error of the database, and a later call runs the
+// step again. If another attempt has claimed the key, nothing is committed and the error is [idempotency.ErrClaimLost].
 //
-// While fn runs, no other step runs: DoTx returns [ErrMisuse] if one does, and so does a step that begins meanwhile, within fn
-// for example. An operation may have several transactions, one after the other.
+// While fn runs, no other step runs: DoTx returns [ErrMisuse] if another step runs already, and so does a step that begins
+// meanwhile, within fn for example. An operation may have several transactions, one after the other.
 //
-// Only DoTx ends the transaction. If fn commits, rolls back, or ignores an error of the database, DoTx returns an error. If fn
-// has managed to commit rows by itself, with the statement COMMIT for example, the error is [ErrResult] and the step does not
-// run again, because nobody could undo these rows.
+// Only DoTx ends the transaction. If fn commits or rolls back, or ignores an error after which the database cannot commit (in
+// PostgreSQL, any error), DoTx returns an error. If fn has committed rows by itself, with the statement COMMIT for example, the
+// error is [ErrResult] and the step does not run again, because nobody could undo these rows.
 //
 // If the result is no JSON or is too large, the rows are rolled back and the error is [ErrMisuse].
 //
-// DoTx needs a claim. A request without a key has none, and the error is [ErrNoClaim]. To serve such requests too, call fn in a
-// transaction of your own then:
+// DoTx needs a claim. A request without a key has no claim, and the error is [ErrNoClaim]. To serve such a request, call fn in a
+// transaction of your own:
 //
 //	payment, err := step.DoTx(ctx, "book", book)
 //	if errors.Is(err, step.ErrNoClaim) {
@@ -45,8 +45,9 @@ func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)
 	})
 }
 
-// DoInTx is [DoTx] in a transaction that the caller has begun, with whatever library, and that the caller commits: tx is what
-// the store can use of it. DoInTx calls fn, and stores its result in the transaction.
+// DoInTx is [DoTx] in a transaction that the caller has begun, with any library, and that the caller commits. Tx is the
+// transaction in a form that the store can use, see pgxstore.DoInTx for example. DoInTx calls fn, and stores the result of fn in
+// the transaction.
 //
 // Commit soon after DoInTx, because the record of the operation is locked until then: no other step can be stored, and the lease
 // cannot be renewed. If DoInTx returns an error, roll back.
@@ -54,8 +55,8 @@ func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)
 // A transaction that was rolled back, or whose commit failed, may be repeated in the same attempt. DoInTx then asks the store
 // whether the result is there. If the failed commit has taken effect after all, DoInTx returns the result and does not call fn.
 //
-// At an isolation level above read committed, DoInTx must be the first statement of the transaction. It locks the record, so
-// that a renewal of the lease does not make the transaction fail.
+// At an isolation level above read committed, call DoInTx before any other statement of the transaction. DoInTx locks the record.
+// If the snapshot of the transaction were older than that lock, a renewal of the lease could make the transaction fail.
 func DoInTx[T any](ctx context.Context, tx any, name string, fn func() (T, error)) (T, error) {
 	return result[T](ctx, &execution{
 		name: name, tx: &idempotency.TxStep{Tx: tx},
@@ -68,7 +69,7 @@ type txKeeper interface {
 	CheckpointTx(ctx context.Context, step *idempotency.TxStep) (stored []byte, err error)
 }
 
-// executeTx runs the step in a transaction that has no result yet. A result that cannot be stored is rolled back with the rows.
+// executeTx runs a step that has no result yet in a transaction. If the result cannot be stored, the rows are rolled back.
 func (x *execution) executeTx(ctx context.Context) (err error) {
 	run := &txRun{execution: x, ctx: ctx}
 	x.tx.Name, x.tx.Timeout, x.tx.Run = x.name, x.steps.Timeout, run.do
@@ -99,7 +100,7 @@ type txRun struct {
 	isCommitted bool
 }
 
-// do does the work, and returns its result for the store.
+// do does the work, and returns the result that the store keeps.
 func (r *txRun) do() ([]byte, error) {
 	r.hasBegun = true
 	if r.err = r.mayAct(r.ctx); r.err != nil { // the store was asked, and has perhaps waited for a connection
@@ -123,10 +124,10 @@ func (r *txRun) do() ([]byte, error) {
 	return data, r.err
 }
 
-// end notes what the store knows now. If the work has ended the transaction by itself, end stores that the step has no result, so
-// that no attempt runs the step again.
+// end gives back the bytes of a result that may not be committed, and has the results read again. If the work has ended the
+// transaction by itself, end stores that the step has no result, so that no attempt runs the step again.
 func (r *txRun) end(ctx context.Context, err error) error {
-	if r.size > 0 && !r.isCommitted { // the result may be there nevertheless, or soon
+	if r.size > 0 && !r.isCommitted { // the commit may have taken effect, or may still do so
 		r.steps.GiveBack(r.size)
 		r.steps.ReadAgain()
 	}
