@@ -54,8 +54,7 @@ type Entry struct {
 	Attempt int
 	Created time.Time
 
-	// Fingerprint is that of the [Record]. A store may keep it secret, as it may there. It may be zero in a
-	// [Listing].
+	// Fingerprint is that of the [Record]. A store may keep it secret, as in a Record. In a [Listing] it may be zero.
 	Fingerprint Fingerprint
 
 	// Completed is when the response was stored. It is zero if there is no response, or if the store does not know when.

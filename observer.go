@@ -78,7 +78,7 @@ type Event struct {
 	Stored  int
 	Omitted bool
 
-	// FromCache says that the store had the answer at hand, see [Record].
+	// FromCache says that the answer came from a cache in front of the store, see [Record].
 	FromCache bool
 
 	untouched bool // the handler ran and has done nothing

@@ -17,8 +17,8 @@ type Record struct {
 	// Attempt is 1 for the first attempt and grows by one with each claim, for as long as the store has the record.
 	Attempt int
 
-	// Fingerprint is to be compared with that of the request that asks for the record: the two are equal if and only if this
-	// request is the same as the first one. Nothing else follows from it, because a store may keep fingerprints secret.
+	// Fingerprint equals the fingerprint of the request that asks for the record if and only if that request is the same as the
+	// first one. Nothing else follows from Fingerprint, because a store may keep fingerprints secret.
 	Fingerprint Fingerprint
 
 	// Created is when the first attempt began, by the clock of the store or, in a [RedisStore], of the process.
@@ -33,7 +33,7 @@ type Record struct {
 	// unless [ClaimRequest].Remaining asks for it. A claim to a further attempt tells it of the record that the claim replaces.
 	Remaining time.Duration
 
-	// FromCache says that the store had the completed record at hand, as a cache does, and asked nobody for it.
+	// FromCache says that a cache in front of a store, as in package cache, had the completed record and did not ask the store.
 	FromCache bool
 
 	// Response is nil until the operation is completed. It is shared: nobody modifies it.

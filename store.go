@@ -24,8 +24,8 @@ import (
 // the key since, a claim that was not settled may still find its own token in such a record. It acts as if there were
 // no record: Extend and Complete make the record again and return [ErrRestored], and Release returns [ErrClaimLost].
 //
-// What else a Store can do, it says by the optional interfaces [Validator], [Immediate], [Inspector] and [Resolver], and its
-// claims by [Checkpointer] and [TxCheckpointer].
+// What else a Store can do is in the optional interfaces [Validator], [Immediate], [Inspector] and [Resolver], and what else its
+// claims can do in [Checkpointer] and [TxCheckpointer].
 //
 // A Store may stand in front of another one. It then has a method "Unwrap() Store", which returns the other one. If it
 // embeds that one, it does so as a Store: a Store that embeds a *[MemoryStore] would also be Immediate and an Inspector,
@@ -104,8 +104,9 @@ type Claim interface {
 // Checkpointer, as in front of a Store that wraps the claims of another one and knows nothing of checkpoints.
 //
 // Checkpoints belong to the record. They are kept as long as it is, through releases and takeovers. Complete, Forget and
-// the expiry of the record remove them, and a [Resolution] some. A record without them costs nothing more. A Store counts
-// them where it counts bytes: an [Entry] has their names and sizes. They may be secret as a response is.
+// the expiry of the record remove all checkpoints, and a [Resolution] removes some. A record without checkpoints costs nothing
+// more. A Store counts checkpoints where it counts bytes. An [Entry] has their names and sizes. Like a response, a checkpoint may
+// be secret.
 //
 // A Store that has forgotten a record has forgotten its checkpoints too, and nobody knows then what earlier attempts have
 // done. So a record that Extend or Checkpoint makes again has the checkpoint [RecordLost], unless it cannot have had others.
@@ -143,24 +144,26 @@ type TxCheckpointer interface {
 
 	// CheckpointTx calls step.Run in a transaction, and stores the data that Run returns as the checkpoint step.Name in the same
 	// transaction. The statement that stores the checkpoint compares the token of the claim, because another attempt may have
-	// claimed the key in the meantime. CheckpointTx returns the checkpoint that is stored: the first one of a name counts, and
-	// then the rows of Run are rolled back.
+	// claimed the key in the meantime. CheckpointTx returns the checkpoint that is stored. If the operation had a checkpoint of
+	// that name before, CheckpointTx returns this one, and rolls back the rows of Run.
 	//
 	// If step.Var is set, CheckpointTx begins the transaction and commits it. It holds a connection only in between. It rolls
 	// back if Run returns an error or panics. When the reply to the commit is lost, CheckpointTx finds out what became of the
 	// commit before it returns. The end of ctx ends the beginning of the transaction, but not the commit.
 	//
-	// If step.Tx is set, the caller has begun that transaction, and ends it.
+	// If step.Tx is set, the caller has begun that transaction, and ends it. CheckpointTx then returns an error if the operation
+	// had a checkpoint of that name before.
 	//
 	// While CheckpointTx runs, the caller calls only Extend. A renewal must not make the transaction fail, at any isolation
-	// level. Run is called once at most. If CheckpointTx returns one of these errors, the transaction was rolled back, or
-	// cannot be committed any more:
+	// level. Run is called once at most. With each of these errors but the last, CheckpointTx has rolled back the transaction
+	// that it has begun, and the caller has to roll back step.Tx:
 	//
 	//   - the error of Run, as it is;
 	//   - [ErrClaimLost]: another attempt has claimed the key, or the record is gone;
 	//   - [errors.ErrUnsupported]: the store has no transactions of that type. Run was not called;
 	//   - the error of the database, wrapped, if the database has refused the commit;
-	//   - any other error: the store failed, and the next call of Checkpoints tells whether the checkpoint is stored.
+	//   - any other error: the store failed, and the commit may have taken effect. The next call of Checkpoints tells whether
+	//     the checkpoint is stored.
 	CheckpointTx(ctx context.Context, step *TxStep) (stored []byte, err error)
 }
 
@@ -182,8 +185,9 @@ type TxStep struct {
 	// Run does the work of the step in the transaction, and returns the data of the checkpoint.
 	Run func() (data []byte, err error)
 
-	// Escaped is set by the store, before it returns or lets a panic of Run pass, if Run has ended the transaction by itself.
-	// What Run has written may be permanent then, without a checkpoint, so nobody may run the step again.
+	// Escaped is set by CheckpointTx if Run has ended the transaction by itself, and what Run has written may be permanent
+	// without a checkpoint. Then nobody may run the step again. If Run panics, CheckpointTx sets Escaped before it lets the panic
+	// pass.
 	Escaped bool
 }
 
