@@ -67,13 +67,13 @@
 // twice if the store forgets records that it has acknowledged; [RedisStore.Check] reports settings that allow this. A
 // lease does not stop a late owner either: its token keeps it from the record, but not from other systems.
 //
-// A handler can do better, because it knows its effects. Each of them can be a step, see package step: the next attempt goes on
-// where this one has stopped. Rows in the database of the store are a step that happens exactly once, because rows and result
+// A handler can do better, because it knows its effects. Each effect can be a step, see package step: the next attempt goes on
+// where the last one has stopped. Rows in the database of the store are a step that happens exactly once, because rows and result
 // are committed together: see DoTx of modules pgxstore, mysqlstore and sqlitestore.
 //
-// Operation.ID follows from user, endpoint and key, so every
-// attempt has the same one, even if the store was down or has lost the record. It can be stored with the effect under a
-// unique constraint. [Operation.DownstreamKey] derives an idempotency key for other systems from it.
+// Operation.ID follows from user, endpoint and key, so every attempt has the same ID, even if the store was down or has lost the
+// record. The ID can be stored with the effect under a unique constraint. [Operation.DownstreamKey] derives an idempotency key
+// for other systems from it.
 //
 // # Where it belongs
 //

@@ -188,7 +188,7 @@ type RunnerOptions struct {
 
 	// FailOpen runs the handler without protection while the store is down. By default, requests are then refused with
 	// store-unavailable. The handler still has its [Operation], so a provider that is given [Operation.DownstreamKey] acts
-	// once. Its steps in transactions are refused, see step.ErrNoClaim. Some requests are refused in any case:
+	// once. Steps in transactions are refused, see step.ErrNoClaim. Some requests are refused in any case:
 	//
 	//   - those for which the store has no room, or no free connection;
 	//   - those whose record cannot be read;
@@ -326,7 +326,7 @@ func (o RunnerOptions) validate() error {
 	return errors.Join(faults...)
 }
 
-// validateStore returns what store and the stores behind it say of their options and of opts.
+// validateStore returns the faults that store and the stores behind it report, of their options and of opts.
 func validateStore(store Store, opts RunnerOptions) error {
 	if store == nil {
 		return errors.New("idempotency: Store is nil")

@@ -68,7 +68,8 @@ func (r *Runner) Shutdown(ctx context.Context) error { return r.backlog.Shutdown
 // Do returns the response of the operation that key names. If an earlier attempt has completed the operation, Do
 // returns the stored response, and replayed is true. Otherwise Do runs work, and stores and returns its response.
 //
-// The context of work has the operation ([FromContext]). It ends with ctx. It also ends if the claim is lost, or is about to lapse; its cause is then [ErrClaimLost].
+// The context of work has the operation ([FromContext]). It ends with ctx. If the claim is lost, or its lease is about to lapse,
+// the context also ends, with the cause [ErrClaimLost].
 //
 // If work returns an error, nothing is stored, the operation may be tried again, and Do returns that error. The same
 // holds if work panics or calls [runtime.Goexit]. With [Refuse], however, a panic or Goexit leaves the claim to lapse,

@@ -10,8 +10,8 @@
 // sender may write one event in several ways: Stripe's pending_webhooks changes.
 //
 // Only an answer of 200 to 299 is kept, see Options.Storable. So a delivery that fails because of a bug succeeds once the
-// bug is mended. What the failed run has done then happens again, unless it is a step, or the handler finds
-// it by the ID of the [idempotency.Operation].
+// bug is mended. The effects of the failed run then happen again, except for steps whose result is stored, and for effects that the
+// handler finds by the ID of the [idempotency.Operation].
 //
 // # What senders are told
 //
