@@ -99,7 +99,7 @@ func New(store idempotency.Store, opts Options) *Store {
 	}
 }
 
-// Unwrap returns the other store.
+// Unwrap returns the store behind the cache.
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
 // Validate implements [idempotency.Validator].

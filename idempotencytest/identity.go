@@ -31,7 +31,7 @@ var identityCases = []testCase{{
 	},
 }}
 
-// attempt carries the operation of the key out, by a Runner, and checks what its work is told of it.
+// attempt executes the operation of the key by a Runner, and checks the Operation that the work gets from its context.
 func (t *trial) attempt(number int, end ending) {
 	runner, err := idempotency.NewRunner(t.store, idempotency.RunnerOptions{Logger: slog.New(slog.DiscardHandler)})
 	t.succeeds("NewRunner", err)

@@ -5,9 +5,9 @@
 //		idempotencytest.Run(t, func(t *testing.T) idempotency.Store { return newStore(t) })
 //	}
 //
-// [Run] is for every store. In addition, [RunInspector] is for stores that implement [idempotency.Inspector], [RunResolver] for those that
-// implement [idempotency.Resolver], [RunSteps] for those whose claims implement [idempotency.Checkpointer], and [RunTxSteps] for
-// those whose claims implement [idempotency.TxCheckpointer].
+// [Run] is for every store. In addition, [RunInspector] is for stores that implement [idempotency.Inspector], [RunResolver] for
+// stores that implement [idempotency.Resolver], [RunSteps] for stores whose claims implement [idempotency.Checkpointer], and
+// [RunTxSteps] for stores whose claims implement [idempotency.TxCheckpointer].
 //
 // A tutorial walks through a store that passes: https://github.com/idempotency-go/idempotency/blob/main/docs/store.md
 package idempotencytest
@@ -53,7 +53,7 @@ func runAll(t *testing.T, group string, cases []testCase, newSubject func(*testi
 // subject is what is tested.
 type subject struct {
 	store idempotency.Store
-	txs   *anyTransactions // nil but for RunTxSteps
+	txs   *anyTransactions // nil except for RunTxSteps
 }
 
 // testCase checks one rule of the contract.
@@ -63,7 +63,7 @@ type testCase struct {
 	check func(*trial)
 }
 
-// probe tells whether a store can hold two claims.
+// probe returns an error if a store cannot hold two claims at once.
 func probe(ctx context.Context, store idempotency.Store) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -202,7 +202,7 @@ func (t *trial) together(n int, do func(t *trial, i int)) {
 	for i := range all {
 		all[i] = &trial{&session{subject: t.subject, ctx: t.ctx}, freshKey()}
 		crowd.Go(func() {
-			defer all[i].settle() // at once: others may wait for its transaction
+			defer all[i].settle()
 			<-start
 			do(all[i], i)
 		})

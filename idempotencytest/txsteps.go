@@ -25,17 +25,17 @@ type Transactions[Tx any] struct {
 	// transactions that are open.
 	Count func(ctx context.Context, name string) (int, error)
 
-	// Begin begins a transaction as a handler does that uses the database by itself.
+	// Begin begins a transaction as a handler does before it calls DoInTx.
 	Begin func(ctx context.Context) (Tx, error)
 
-	// Commit and Rollback end a transaction. They are also called with the transaction of a step, which only the store commits.
+	// Commit and Rollback end a transaction. Some subtests call them with the transaction of a step, which only the store may end.
 	Commit   func(ctx context.Context, tx Tx) error
 	Rollback func(ctx context.Context, tx Tx) error
 }
 
 // RunTxSteps tests stores each of whose claims is an [idempotency.TxCheckpointer]. NewStore returns the stores. Each rule has a
-// subtest, which has its own store, as in [Run]. RunTxSteps does not repeat the rules of Run and [RunSteps], which the stores must
-// keep, too.
+// subtest, which has its own store, as in [Run]. The stores must pass Run and [RunSteps], too: RunTxSteps does not repeat their
+// rules.
 //
 // The stores may share a database, which is also that of the rows. The database may let one transaction with rows wait for the end
 // of another, as SQLite does.

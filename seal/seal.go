@@ -63,8 +63,8 @@ type Options struct {
 //
 // The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
 // [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
-// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. The errors of
-// a checkpoint are the same.
+// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. The same holds for
+// the checkpoints of a claim.
 //
 // A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
 // methods, such as Check, on the inner store. A Store is safe for concurrent use.
