@@ -173,8 +173,8 @@ func (l *lease) found(steps Steps) (found map[string][]byte, held bool, err erro
 	return found, true, err
 }
 
-// Reader is a [Leases] that reads a record without waiting for those who write. A transaction of the handler may be the one that
-// writes.
+// Reader is a [Leases] that reads a record without waiting for writers. If the handler has begun a transaction and reads
+// checkpoints, it would wait for itself.
 type Reader interface {
 	// Look returns the record with a digest, and its checkpoints.
 	Look(ctx context.Context, digest []byte) (seen *Row, entries []byte, err error)

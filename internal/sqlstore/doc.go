@@ -6,7 +6,7 @@
 //
 // The rest is for stores over package database/sql, which package pgxstore is not, and for package dynamodbstore, which has no
 // transactions. [Row] is a record as it is stored. It decides what others see of the record, and who may claim its key.
-// [Claim] makes a claim that is a lease, by the [Steps] of the store. Such a claim runs steps in transactions if the store is a
-// [TxLeases]: the handler has the [database/sql.Tx] of a [StepConn]. [Seen] is a record as people are told of it, [Lister] finds
-// them, and [Forget] and [Resolve] are what operators do.
+// [Claim] makes a claim by the [Steps] of the store. Such a claim runs steps in transactions if the store is a [TxLeases]: the
+// handler has the [database/sql.Tx] of a [StepConn]. [Seen] is a record as people are told of it, [Lister] finds records,
+// and [Forget] and [Resolve] are what operators do.
 package sqlstore

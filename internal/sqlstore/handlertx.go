@@ -14,8 +14,8 @@ import (
 	"github.com/idempotency-go/idempotency/step"
 )
 
-// StepConn is the connection of a driver while the store has a transaction open on it for a step. The handler uses the
-// transaction by package database/sql, which neither begins nor ends it: BeginTx, Commit and Rollback send nothing.
+// StepConn is the connection of a driver on which the store has opened a transaction for a step. The handler uses the transaction
+// as a [sql.Tx], which neither begins nor ends it: BeginTx, Commit and Rollback send nothing.
 type StepConn struct {
 	driverConn
 
@@ -118,8 +118,8 @@ func ScanRow(ctx context.Context, tx interface {
 }
 
 // CloseHandler ends the transaction for the handler, and for goroutines that the handler has left behind. It closes their
-// prepared statements, and waits until none of their statements runs. When ctx ends, CloseHandler interrupts the statements, by
-// which the connection breaks. The error says that the handler has ended the transaction, or has left a statement running.
+// prepared statements, and waits until none of their statements runs. When ctx ends, CloseHandler interrupts the statements,
+// which breaks the connection. The error says that the handler has ended the transaction, or has left a statement running.
 func (c *StepConn) CloseHandler(ctx context.Context) error {
 	if c.startClosing() && c.tx != nil {
 		c.isStuck = !c.closeWithin(ctx)
@@ -161,7 +161,7 @@ func (c *StepConn) closeWithin(ctx context.Context) bool {
 // IsStuck reports whether CloseHandler has interrupted a statement of the handler. The connection can only be closed then.
 func (c *StepConn) IsStuck() bool { return c.isStuck }
 
-// interruptible returns the context of a statement of the handler. To end it saves memory.
+// interruptible returns a context for a statement of the handler, which ends with interrupted, too. Calling end saves memory.
 func (c *StepConn) interruptible(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(c.interrupted, cancel)

@@ -79,8 +79,8 @@ func (r *txRun) resolveCommit(ctx context.Context, cause error) ([]byte, error) 
 	return stored, nil
 }
 
-// rollback undoes the transaction, and finds out whether the step has committed by itself what it had written. Renewals rest until
-// that is known, because they change the lease by which it is known.
+// rollback undoes the transaction, and finds out whether the step has committed by itself. The end of the lease tells that, and a
+// renewal would change it, so renewals rest until then.
 func (r *txRun) rollback(ctx context.Context, tx StepTx) {
 	settled, cancel := r.settling(ctx)
 	defer cancel()

@@ -15,13 +15,13 @@ import (
 // TxLeases is a [Leases] that runs steps in transactions.
 //
 // A transaction locks the record of the claim before the step writes anything. So no other attempt can claim the key while the
-// transaction is open, whatever its isolation level is, and renewals rest until it has ended: they would wait for the lock, and
-// one between the snapshot of the transaction and its lock would make the transaction fail.
+// transaction is open, whatever its isolation level is. Renewals rest while the step runs, because they would wait for the lock,
+// and because a renewal between the snapshot of the transaction and its lock would make the transaction fail.
 type TxLeases interface {
 	Leases
 
 	// BeginStep begins a transaction on a connection of its own, and calls enter with it. If another transaction is in the way,
-	// or the connection breaks, BeginStep does both again, until ctx ends. If it returns an error, it has ended the transaction.
+	// or the connection breaks, BeginStep begins again, until ctx ends. If BeginStep returns an error, it has ended the transaction.
 	BeginStep(ctx context.Context, enter func(ctx context.Context, tx StepTx) error) (StepTx, error)
 
 	// JoinStep returns the statements of the store in a transaction that the handler has begun.
@@ -31,7 +31,7 @@ type TxLeases interface {
 	ReadSettled(ctx context.Context, digest []byte) (Settled, error)
 }
 
-// Settled is what ReadSettled of [TxLeases] has found of a record. Without a record, all of it is zero.
+// Settled is what ReadSettled of [TxLeases] returns of a record. It is the zero value if there is no record.
 type Settled struct {
 	Token   []byte
 	Lease   int64
@@ -47,12 +47,12 @@ type Querier interface {
 
 // StepStatements are the statements of the store in the transaction of a step.
 type StepStatements interface {
-	// Enter renews the lease, which locks the record, and marks the transaction, so that Leave notices another one. It returns
-	// when the new lease lapses, or 0 if the claim does not hold the record.
+	// Enter renews the lease, which locks the record, and marks the transaction, so that Leave notices if another transaction is
+	// open by then. Enter returns when the new lease lapses, or 0 if the claim does not hold the record.
 	Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error)
 
-	// Leave returns an error if the transaction is not the one that Enter has marked. It wraps [step.ErrMisuse] if the step has
-	// ended that one, and not if the server has rolled it back because of cause, the error of the step.
+	// Leave returns an error if the transaction is not the one that Enter has marked. The error wraps [step.ErrMisuse] if the step
+	// has ended the marked transaction, but not if the server has rolled it back because of cause, the error of the step.
 	Leave(ctx context.Context, cause error) error
 
 	// Keep stores checkpoints as Checkpoint of [Steps] does, and renews the lease.
@@ -107,7 +107,7 @@ func (l *lease) CheckpointTx(ctx context.Context, s *idempotency.TxStep) ([]byte
 		if variable, isSQL := s.Var.(**sql.Tx); isSQL {
 			return run.begin(ctx, variable)
 		}
-		_, isPool := s.Tx.(*sql.DB) // what is written by that is permanent at once
+		_, isPool := s.Tx.(*sql.DB) // each statement of a pool commits by itself
 		if tx, isSQL := s.Tx.(Querier); isSQL && !isPool {
 			return run.join(ctx, run.store.JoinStep(tx))
 		}
@@ -124,15 +124,15 @@ type txRun struct {
 	*lease
 	store    TxLeases
 	step     *idempotency.TxStep
-	lapses   int64  // the lease in the transaction; nobody else writes that value
+	lapses   int64  // end of the lease that Enter has written; no other statement writes this value
 	cause    error  // of the step, if it has failed
 	hasLeft  bool   // Leave was called
 	leaveErr error  // of Leave
-	entries  []byte // checkpoints in the transaction, with the result of this run; nil: it is not stored
+	entries  []byte // checkpoints in the transaction, with the result of this run; nil: the result is not stored
 	stored   []byte // result of the step that was stored before
 }
 
-// settling returns the context of the end of a transaction, which the end of ctx does not end.
+// settling returns the context in which a transaction ends. It goes on when ctx ends, until Timeout of the step.
 func (r *txRun) settling(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), r.step.Timeout)
 }
@@ -173,8 +173,8 @@ func hasEnded(ctx context.Context, err error) bool {
 	return errors.Is(err, step.ErrMisuse) || errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil
 }
 
-// keep stores the result in the transaction, unless a result was stored before. The claim may know other checkpoints than there
-// are: nobody tells whether a transaction of the handler was committed.
+// keep stores the result in the transaction, unless a result was stored before. The checkpoints that the claim knows may differ
+// from the stored ones, because the claim does not hear whether the handler has committed a transaction of its own.
 func (r *txRun) keep(ctx context.Context, tx StepStatements, data []byte) error {
 	if err := r.leave(ctx, tx); err != nil {
 		return r.kept(err)
@@ -207,7 +207,7 @@ func (r *txRun) keep(ctx context.Context, tx StepStatements, data []byte) error 
 	return r.kept(err)
 }
 
-// add stores the result behind other checkpoints, if these are stored and the step has none.
+// add appends the result to the known checkpoints, if exactly these are stored and the step has no result among them.
 func (r *txRun) add(ctx context.Context, tx StepStatements, known, data []byte) (kept bool, err error) {
 	if has(known, r.step.Name) {
 		return false, nil
@@ -223,8 +223,8 @@ func (r *txRun) add(ctx context.Context, tx StepStatements, known, data []byte) 
 func (r *txRun) kept(err error) error { return r.store.Failure("store the result of a step", err) }
 
 // hasEscaped reports whether the step has ended its transaction by itself, and may have committed. If it has committed, the lease
-// is that of the transaction. If nobody can tell, because the store does not answer or another attempt has claimed the key since,
-// a step that has certainly ended its transaction counts as one that has committed.
+// is that of the transaction. If this is unknown, because the store does not answer or another attempt has claimed the key since,
+// hasEscaped reports true for a step that has certainly ended its transaction.
 func (r *txRun) hasEscaped(ctx context.Context, tx StepStatements) bool {
 	settling, cancel := r.settling(ctx)
 	defer cancel()
