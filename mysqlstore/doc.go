@@ -9,39 +9,39 @@
 //	err = store.Check(ctx)
 //	go store.Janitor(ctx, 0, nil) // every five minutes
 //
-// A handler writes rows in the same database by a step, whose rows and result commit together:
+// A handler writes rows in the same database in a step, see package step. Rows and result are committed together:
 //
 //	payment, err := mysqlstore.DoTx(ctx, "book", func(tx *sql.Tx) (Payment, error) { return insertPayment(ctx, tx, receipt) })
 //
 // # Round trips
 //
-// A first execution takes three round trips: to look, to claim and to complete. A replay takes one.
-// Statements are prepared once on each connection. So the driver's interpolateParams makes no difference, nor do
-// clientFoundRows, parseTime and loc. A pool that keeps fewer connections idle than it uses makes connections, and
-// prepares statements, again and again. So give SetMaxIdleConns the same number as SetMaxOpenConns.
+// A first execution takes three round trips: to look, to claim and to complete. A replay takes one. Statements are prepared once
+// on each connection. So the driver's interpolateParams makes no difference, nor do clientFoundRows, parseTime and loc. A pool
+// that keeps fewer connections idle than it uses makes connections, and prepares statements, again and again. So give
+// SetMaxIdleConns the same number as SetMaxOpenConns.
 //
 // # Steps
 //
-// A [Store] keeps the results of steps (see package step) in the record of the operation. Each step takes one round trip
-// and one commit. A later attempt takes one round trip more, to read what is there. The server writes all results of an
-// operation anew each time, so let a step return an ID rather than a document. A result is refused with
-// [idempotency.ErrStoreFull] if all of them take more than half of max_allowed_packet.
+// A [Store] keeps the results of steps in the record of the operation. Each step of step.Do takes one round trip and one commit.
+// A later attempt takes one round trip more, to read what is there. The server writes all results of an operation anew each time,
+// so let a step return an ID rather than a document. A result is refused with [idempotency.ErrStoreFull] if all of them take more
+// than half of max_allowed_packet.
 //
 // # Steps in transactions
 //
-// [DoTx] takes six round trips beside those of its function, and one commit. Its transaction begins with the renewal of the lease.
-// That locks the record until the transaction ends. So no other attempt can claim the key meanwhile, at whatever isolation level,
-// and renewals rest. The result is stored just before the commit.
+// [DoTx] takes six round trips beside those of its function, and one commit. Its transaction begins with a renewal of the lease,
+// which locks the record until the transaction ends. So no other attempt can claim the key meanwhile, at any isolation level, and
+// no other renewal is sent. The result is stored just before the commit.
 //
-// A savepoint behind the renewal tells that the function has ended the transaction, by COMMIT or CREATE TABLE for example. The new
-// end of the lease then tells whether the function has committed: nobody else writes that value. If it has, DoTx stores that the
-// step has no result, so that no attempt runs the step again.
+// The function may end the transaction, by COMMIT or CREATE TABLE for example. A savepoint, set after the renewal, is then missing.
+// Only this transaction writes the new end of the lease. So if the record has that end, the function has committed, and DoTx
+// stores that the step has no result, so that no attempt runs the step again.
 //
-// If a commit gets no reply, the store reads the record on another connection. That question waits for the lock of the transaction,
-// so what it finds is final.
+// If a commit gets no reply, the store reads the record on another connection. This query waits for the lock of the transaction,
+// so the result that it finds, or does not find, is final.
 //
-// A deadlock rolls back the transaction of one function, which may ignore the error. Because autocommit is off, nothing that the
-// function does afterwards is committed. The same holds for innodb_rollback_on_timeout.
+// A deadlock rolls back the transaction of a function, and the function may ignore the error. Autocommit is off during the step, so
+// nothing that the function does afterwards is committed. The same holds for a lock wait timeout with innodb_rollback_on_timeout.
 //
 // # Operators
 //
@@ -62,14 +62,13 @@
 // read-only, it refuses the step. The store then closes its connections, so that the pool finds the server that takes
 // its place.
 //
-// In a Galera cluster leases hold on all nodes: of two claims of a key, the cluster commits one, and of two transactions of a
-// step, too. Nothing is lost if a node
-// is killed or cut off. A node that is cut off from the majority refuses all statements; a step is repeated until it
-// reaches another node, or its time is over. A node that lags shows records as they were, so a key that is free may seem
-// to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. A node that stands
-// still refuses nobody: until the cluster or a proxy takes it out, a step that makes a connection to it fails after
-// StoreTimeout, because the timeout of the driver ends with the dial. Each node reads its own clock, so leases are only as
-// exact as the clocks agree.
+// In a Galera cluster leases hold on all nodes: of two claims of a key, or two transactions of a step, the cluster commits one.
+// Nothing is lost if a node is killed or cut off. A node that is cut off from the majority refuses all statements; a step is
+// repeated until it reaches another node, or its time is over. A node that lags shows records as they were, so a key that is free
+// may seem to be taken. With wsrep_sync_wait = 1 in the session, it first waits for what the others have committed. A node that
+// stands still refuses nobody: until the cluster or a proxy takes it out, a step that makes a connection to it fails after
+// StoreTimeout, because the timeout of the driver ends with the dial. Each node reads its own clock, so leases are only as exact
+// as the clocks agree.
 //
 // A proxy that sends the statements of one connection to several servers must send all of them to the primary. One that
 // shares connections among clients has to support prepared statements.

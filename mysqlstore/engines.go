@@ -152,8 +152,8 @@ func (t *Table) admit(ctx context.Context) error {
 
 const askVersion = "SELECT VERSION() LIMIT 1" // sql_select_limit may be 0
 
-// lockExpired returns the statement that locks records for Maintain. An engine may not be able to pass by what others have
-// locked. No step in a transaction is allowed there, so nobody has a record for longer than a statement takes.
+// lockExpired returns the statement that locks records for Maintain. An engine without SKIP LOCKED has to wait for records that
+// others have locked. It waits for no longer than a statement takes, because steps in transactions are refused on such an engine.
 func lockExpired(says string) string {
 	if e, _ := engineOf(says); e != nil && len(e.Missing(features, byExpiry)) > 0 {
 		return "lock_expired" + waiting

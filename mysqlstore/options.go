@@ -14,7 +14,7 @@ type Options struct {
 	// and characters of "_$-". Empty means "idempotency_records".
 	Table string
 
-	// IdleTimeout is how long the function of a [DoTx] may send nothing before the server rolls its transaction back. For that
+	// IdleTimeout is how long the function of [DoTx] may send nothing before the server rolls its transaction back. For that
 	// long, a process that stands still, or is cut off, keeps what its transaction has locked. Zero means one minute. The longest is
 	// 24 days. Set no less than five seconds, because a busy process may be late. The server counts in seconds, and a part of
 	// a second counts as a whole one.

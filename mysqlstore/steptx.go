@@ -14,7 +14,7 @@ type stepTx struct {
 	stepStatements
 	*sqlstore.StepConn
 	conn      *sql.Conn
-	isSpoiled bool // the step has ended the transaction by itself, so what it has made of the session is unknown
+	isSpoiled bool // the step has ended the transaction by itself, so the state of the session is unknown
 }
 
 // Leave implements [sqlstore.StepStatements].
@@ -63,7 +63,7 @@ func (t *stepTx) Commit(ctx context.Context) (isRefused bool, err error) {
 
 // Rollback implements [sqlstore.StepTx].
 func (t *stepTx) Rollback(ctx context.Context) {
-	if t.IsStuck() || t.isSpoiled { // LOCK TABLES would outlast a rollback, for example
+	if t.IsStuck() || t.isSpoiled { // a LOCK TABLES of the step, for example, would outlast a rollback
 		t.drop()
 		return
 	}

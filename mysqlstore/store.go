@@ -10,8 +10,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Store keeps records in MySQL or MariaDB. A claim is a lease, which one statement grants, renews and ends, by the clock of the
-// server. [DoTx] writes rows in the same database exactly once. Store is safe for concurrent use.
+// Store keeps records in MySQL or MariaDB. One statement decides each step, by the clock of the server. [DoTx] writes rows in the
+// same database exactly once. A Store is safe for concurrent use.
 //
 // Attempt of [idempotency.Operation] counts the claims that are in the record. If the server loses the record, it begins
 // again with 1.

@@ -15,8 +15,8 @@ import (
 // DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and its result become permanent together.
 // GORM, sqlx, ent, bun and the code that sqlc generates take tx. The transaction has the isolation level of the session.
 //
-// Tables must be of an engine with transactions, such as InnoDB. The connection goes back to the pool: what fn changes about
-// the session, by a SET, a temporary table or a lock of its own, fn has to undo.
+// Tables must be of an engine with transactions, such as InnoDB. The connection goes back to the pool. So fn has to undo what it
+// changes about the session, by a SET, a temporary table or a lock of its own.
 func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error)) (T, error) {
 	return step.DoTx(ctx, name, fn)
 }
@@ -26,15 +26,15 @@ func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error
 type Querier = sqlstore.Querier
 
 // DoInTx is [step.DoInTx] in a transaction that the caller has begun, and that the caller commits. The transaction is in the
-// database of the store, and its user may update the table of the store.
+// database of the store. Its database user needs UPDATE on the table of the store.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
 
 var _ sqlstore.TxLeases = leases{}
 
-// stepSavepoint marks the transaction of a step. A savepoint ends with its transaction, so it tells that the step has ended
-// the transaction, also where another one has begun since.
+// stepSavepoint marks the transaction of a step. The savepoint ends with its transaction. So if it is missing, the step has ended
+// the transaction, even if another transaction has begun since.
 const stepSavepoint = "idempotency_step"
 
 // send sends a statement in the transaction of a step.
