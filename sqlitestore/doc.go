@@ -26,9 +26,9 @@
 //
 // # Steps in transactions
 //
-// A step of [DoTx] has the connection that writes for itself, from the beginning of its function to its end. Everything else that
-// writes waits meanwhile, for StoreTimeout at most: then claims and steps return [idempotency.ErrStoreBusy], and renewals are tried
-// again. Replays go on. So keep the function short, and call other systems in steps before it. If the function executes another
+// A step of [DoTx] is alone on the connection that writes, from the beginning of its function to its end. All other writes wait
+// meanwhile, for StoreTimeout at most: then claims and steps return [idempotency.ErrStoreBusy], and renewals are tried again.
+// Replays go on. So keep the function short, and call other systems in steps before it. If the function executes another
 // operation of the same file, such as by a request to its own service, that operation waits for the step, and the step for it,
 // until a deadline ends one of them. A function that does not return keeps others from writing, and Close from ending: give its
 // statements a deadline.
@@ -36,13 +36,13 @@
 // When the function returns, its transaction is closed. A statement that a goroutine still runs is interrupted when StoreTimeout
 // is over, and the step is rolled back.
 //
-// A commit that the disk does not answer within StoreTimeout makes DoTx fail. The next attempt waits for the end of that commit, and
+// If the disk does not answer a commit within StoreTimeout, DoTx fails. The next attempt waits for the end of that commit, and
 // finds the result if there is one.
 //
 // Only the store commits. SQLite asks it about each statement, also about a COMMIT behind another statement in one
 // string, which is refused. If SQLite rolls back by itself, as it does for ON CONFLICT ROLLBACK and on a full disk,
-// nothing that the function does afterwards has an effect, and DoTx returns an error. The next step does not see what one leaves
-// on the connection, such as a temporary table, except for last_insert_rowid().
+// nothing that the function does afterwards has an effect, and DoTx returns an error. What a step leaves on the connection, such as
+// a temporary table, is gone before the next step, except for last_insert_rowid().
 //
 // The connection is the store's, not one of the service's own. [Options].Parameters gives it the settings that the
 // service's connections have. For example, SQLite enforces foreign keys only on a connection that asks for it. The

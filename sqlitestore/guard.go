@@ -10,8 +10,8 @@ import (
 )
 
 // guard keeps the function of a step from ending its transaction, from changing the table of the records, and from leaving
-// anything behind on the connection. SQLite asks guard about each statement that is prepared, also about those behind
-// another one in the same string.
+// anything behind on the connection. SQLite asks guard about each statement that is prepared, also about each further statement
+// in one string.
 type guard struct {
 	inStep   atomic.Bool // statements are those of the function of a step
 	hasEnded atomic.Bool // SQLite has rolled back the transaction, as after some errors
@@ -31,7 +31,7 @@ func (g *guard) watch(conn *sql.Conn) error {
 	})
 }
 
-// onCommit refuses what a function would commit by itself: a statement behind a rollback by SQLite has a transaction of its own.
+// onCommit refuses a commit by the function: after a rollback by SQLite, each statement would commit by itself.
 func (g *guard) onCommit() int32 {
 	if g.inStep.Load() {
 		return 1

@@ -43,8 +43,8 @@ type Options struct {
 	// value. It must be at least 1 MiB. Zero means no limit but the disk.
 	MaxBytes int64
 
-	// Parameters are those of the driver for the transactions of [DoTx], written as behind the question mark in the name of a
-	// data source: "_time_format=sqlite&_pragma=foreign_keys(1)". They should be those with which the service opens the file.
+	// Parameters are parameters of the driver for the transactions of [DoTx], in the form that they have after the question mark of
+	// a data source name: "_time_format=sqlite&_pragma=foreign_keys(1)". Give those with which the service itself opens the file.
 	// Settings that belong to the store, such as the journal mode, are refused. Empty means none.
 	Parameters string
 

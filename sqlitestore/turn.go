@@ -45,7 +45,7 @@ func (w *writer) await(t *turn) {
 	}
 }
 
-// startTx begins the transaction of a step when no other process has one.
+// startTx begins the transaction of a step, as soon as no other process has a transaction open.
 func (w *writer) startTx(ctx context.Context) error {
 	err := w.seize(func() bool { return ctx.Err() == nil })
 	if isBusy(err) && ctx.Err() != nil {
@@ -62,7 +62,7 @@ func (w *writer) startTx(ctx context.Context) error {
 	return nil
 }
 
-// commitTx commits the transaction of a step, or rolls it back. ErrReplaced is the error of a commit that is lost with the file.
+// commitTx commits the transaction of a step, or rolls it back. It returns ErrReplaced if the commit is lost with a replaced file.
 func (w *writer) commitTx() error {
 	_, err := w.sql.commit.ExecContext(untouched)
 	w.endTx(err == nil)
@@ -72,8 +72,8 @@ func (w *writer) commitTx() error {
 	return w.files.check()
 }
 
-// awaitCommit waits for the end of the last commit of a step that the caller has given up, because until then nobody knows what
-// becomes of it.
+// awaitCommit waits for the end of the last commit of a step whose caller has stopped waiting. Until then nobody knows whether the
+// result is stored.
 func (w *writer) awaitCommit(ctx context.Context) error {
 	doubtful := w.doubtful.Load()
 	if doubtful == nil {
@@ -87,8 +87,8 @@ func (w *writer) awaitCommit(ctx context.Context) error {
 	}
 }
 
-// endTx rolls back the transaction of a step that was not committed. It gives up a connection that cannot do that, or that
-// has kept something.
+// endTx rolls back the transaction of a step that was not committed. It closes the connection if the rollback fails, or if the step
+// has left something on the connection.
 func (w *writer) endTx(isCommitted bool) {
 	w.guard.inStep.Store(false)
 	isBroken := false
@@ -119,7 +119,7 @@ func (w *writer) connect() error {
 	return nil
 }
 
-// reconnect opens a connection if the last one was given up. It opens no other file than before.
+// reconnect opens a connection if the last one was closed. It fails if the file was replaced.
 func (w *writer) reconnect() error {
 	if w.conn != nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 //
 // SQLite has one writer at a time: from the beginning of the transaction to its end, nobody else writes to the file. So fn must be
 // quick: call other systems in steps before DoTx. Replays go on meanwhile. Other operations wait until they can begin, end or
-// store a step, but no longer than StoreTimeout: then the error wraps [idempotency.ErrStoreBusy]. Their leases lapse if fn
-// takes as long as a lease. The error of DoTx itself wraps ErrStoreBusy if its turn does not come within StoreTimeout.
+// store a step, but no longer than StoreTimeout: then the error wraps [idempotency.ErrStoreBusy]. Leases of other operations
+// lapse if fn takes as long as a lease. The error of DoTx itself wraps ErrStoreBusy if its turn does not come within StoreTimeout.
 //
 // BEGIN, COMMIT and ROLLBACK in SQL are refused; SAVEPOINT, ROLLBACK TO and RELEASE are not. ATTACH, DETACH and a PRAGMA that
 // would outlast the transaction are refused, and so is a statement that would change the table of the records.
@@ -29,8 +29,8 @@ func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error
 // ent, or the Statement.ConnPool of a transaction of GORM. Of bun it is the Tx within a bun.Tx.
 type Querier = sqlstore.Querier
 
-// DoInTx is [step.DoInTx] in a transaction that the caller has begun, and that the caller commits. The transaction is one of a
-// connection of the caller to the file of the store. Until it has ended, nobody else writes to the file.
+// DoInTx is [step.DoInTx] in a transaction that the caller has begun, and that the caller commits. The transaction is on a
+// connection of the caller to the file of the store. Until the transaction has ended, nobody else writes to the file.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
@@ -136,7 +136,7 @@ func (t *stepTx) Commit(ctx context.Context) (isRefused bool, err error) {
 	t.turn = nil
 	select {
 	case err := <-outcome:
-		return err != nil, err // what is in a file that was replaced is lost
+		return err != nil, err // ErrReplaced, too: a commit in a file that was replaced is lost
 	case <-ctx.Done():
 		t.writer.doubtful.Store(turn)
 		return false, ctx.Err()
@@ -169,7 +169,7 @@ func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstor
 	return sqlstore.Settled{Token: seen.Token, Lease: seen.Lease.Int64, Entries: entries}, nil
 }
 
-// Look implements [sqlstore.Reader]. It waits for a commit that was given up, but for nobody else who writes.
+// Look implements [sqlstore.Reader]. It waits for a commit whose caller has stopped waiting, but for no other write.
 func (l leases) Look(ctx context.Context, digest []byte) (row *sqlstore.Row, entries []byte, err error) {
 	if err := l.writer.awaitCommit(ctx); err != nil {
 		return nil, nil, err
@@ -194,8 +194,8 @@ func (l leases) JoinStep(tx sqlstore.Querier) sqlstore.StepStatements {
 	return &joinedTx{tx: tx, now: l.writer.now, space: space{limit: l.opts.MaxBytes}}
 }
 
-// stepSavepoint marks the transaction of a step. A savepoint ends with its transaction, so it tells that the step has ended
-// the transaction, also where another one has begun since.
+// stepSavepoint marks the transaction of a step. The savepoint ends with its transaction. So if it is missing, the step has ended
+// the transaction, even if another transaction has begun since.
 const stepSavepoint = "idempotency_step"
 
 // Enter implements [sqlstore.StepStatements].

@@ -32,7 +32,7 @@ type writer struct {
 	waiting atomic.Bool  // for another process to end its transaction
 	inStep  atomic.Bool  // a step in a transaction has its turn
 
-	doubtful atomic.Pointer[turn] // the last one whose caller did not wait for the end of the commit
+	doubtful atomic.Pointer[turn] // the last turn whose caller did not wait for the end of its commit
 }
 
 // mostSteps of a transaction. The first of them waits for the last.
