@@ -302,7 +302,7 @@ func (t *Table) unready(remedy, format string, args ...any) error {
 type MissingPrivilege struct {
 	Role      string
 	Privilege string // such as "INSERT", or "OWNERSHIP"
-	Object    string // what it is a privilege on, such as "table idempotency_records"
+	Object    string // of the privilege, such as "table idempotency_records"
 	For       string // what needs it: "Store" or "Maintain"
 }
 

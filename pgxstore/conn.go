@@ -19,17 +19,17 @@ const (
 	// tries is how often a step is begun while connections break that are not older than the first try.
 	tries = 3
 
-	// races is how often a step may be overtaken. Each time one of the others has won, and what it has made is seen the
-	// next time, unless it is hidden.
+	// races bounds how often a step is repeated after a concurrent writer has won. Each repetition sees the record of the winner,
+	// so more conflicts mean that row-level security hides the record.
 	races = 30
 )
 
 // errHidden says that a key cannot be claimed although nobody seems to hold it.
 var errHidden = errors.New("pgxstore: a record cannot be seen or cannot be changed, perhaps because of row security")
 
-// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed says
-// that there is a claim, or may be one because the answer to a try was lost: a failure would leave it behind. Only the
-// end of ctx ends the tries then.
+// retry repeats a step that may be repeated, each time on another connection, until its outcome is known. Claimed reports that
+// the server has granted a claim, or may have granted it although its reply was lost. While claimed is true, only the end of ctx
+// stops the tries, because giving up would leave the key claimed.
 func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func(*pgx.Conn) error) error {
 	crowded := t.steps.Add(1) > t.most
 	defer t.steps.Add(-1)
@@ -86,8 +86,8 @@ func (t *Table) repeat(ctx context.Context, claimed *bool, step func() error) er
 	}
 }
 
-// acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if others have them all, those
-// of the pool or those of the server.
+// acquire returns a connection of the pool. The error wraps [idempotency.ErrStoreBusy] if all connections
+// of the pool or of the server are in use.
 func (t *Table) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	conn, err := t.pool.Acquire(ctx)
 	return conn, t.refusal(ctx, err)
@@ -101,8 +101,8 @@ func (t *Table) refusal(ctx context.Context, err error) error {
 	return err
 }
 
-// inUse reports whether others had all connections of the pool. One that has come back since then had somebody else waiting
-// for it. Where the pool makes one, and may make more, it waits for the server.
+// inUse reports whether all connections of the pool were in use. A connection that has come back since then went to another
+// caller. A pool that is making a connection, and may make more, waits for the server.
 func (t *Table) inUse() bool {
 	s := t.pool.Stat()
 	return s.AcquiredConns() > 0 && s.TotalConns() >= s.MaxConns() || s.TotalConns() > 0 && s.ConstructingConns() == 0
@@ -137,8 +137,9 @@ type loan struct {
 	pooled *pgxpool.Conn // nil: made for the step
 }
 
-// lend lets a lease be renewed although handlers hold all connections of the pool, for longer than the lease. One connection
-// at a time is made beyond those of the pool, and closed after the step.
+// lend returns a connection for a step. Handlers may hold all connections of the pool for longer than a lease, which could not be
+// renewed then. So for the source spare, lend makes a connection beyond those of the pool, one at a time, which is closed after
+// the step.
 func (t *Table) lend(ctx context.Context, from source) (loan, error) {
 	brief, mayMake := ctx, from == spare && t.isExhausted()
 	if mayMake {
@@ -169,8 +170,8 @@ func (t *Table) lend(ctx context.Context, from source) (loan, error) {
 	return loan{Conn: made}, nil
 }
 
-// isExhausted reports whether the pool has no connection free, nor room for one. To ask costs less than a timer. If a handler
-// takes the last connection in the next moment, and keeps it, the step waits for the pool alone.
+// isExhausted reports whether the pool has no connection free, nor room for one. Asking costs less than a timer. If a handler
+// takes the last connection right after that, and keeps it, the step waits for the pool alone.
 func (t *Table) isExhausted() bool {
 	s := t.pool.Stat()
 	return s.AcquiredConns()+s.ConstructingConns() >= s.MaxConns()
@@ -228,8 +229,8 @@ func (l loan) giveBack(ctx context.Context, t *Table) {
 }
 
 // judge returns the error of a step. It wraps [idempotency.ErrStoreBusy] if the step has run out of time because the pool is
-// crowded, although the server was up within the last minute. A pool is crowded where more steps are under way than it has
-// connections, and where the step has waited for its connection for longer than it had left then.
+// crowded and the server has replied within the last minute. A pool is crowded if more steps are under way than it has
+// connections, or if the step has waited longer for its connection than the time that it then had left.
 func (t *Table) judge(err error, crowded bool) error {
 	if err == nil || isAnswer(err) {
 		t.replied.Store(int64(time.Since(t.made)))

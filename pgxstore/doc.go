@@ -4,7 +4,7 @@
 //	err := pgxstore.Migrate(ctx, pool, pgxstore.Options{}) // once, when the program starts
 //	store := pgxstore.New(pool, pgxstore.Options{})
 //
-// In the handler, rows are a step, see package step:
+// A handler writes rows in a step, see package step:
 //
 //	id, err := pgxstore.DoTx(r.Context(), "book", func(tx pgx.Tx) (id int64, err error) {
 //		err = tx.QueryRow(r.Context(), "INSERT INTO payments ... RETURNING id").Scan(&id)
@@ -16,17 +16,17 @@
 // The transaction of a step begins with a statement that looks whether the claim holds the record. At an isolation level above
 // read committed, this statement locks the record. Otherwise the snapshot of the transaction could be older than a renewal of
 // the lease, and the transaction would fail. The step then writes its rows. Before the commit, one statement stores the result in
-// the record, if the record has the token of the claim: the fence. It travels with the commit, which the server skips if the
-// statement fails.
+// the record, if the record has the token of the claim: the fence. This statement and the commit are sent together, and the
+// server skips the commit if the statement fails.
 //
 // If the reply to a commit is lost, the commit has happened, has not happened, or may still happen. The store asks on another
 // connection until the ID of the transaction has ended, and then looks whether the result is there. If that takes too long, DoTx
 // returns an error. The next attempt, or the next call in this one, finds the result if there is one.
 //
 // At the isolation levels repeatable read and serializable, the database may refuse a commit because of another
-// transaction, even of one that is merely similar. Nothing is half done then, and a later call runs the step again. At the
-// level serializable, a step takes one more round trip, because the place of the record is read before the transaction.
-// Otherwise the transaction would depend on all records that are near it in the index.
+// transaction, even if the two have changed different rows. Nothing is half done then, and a later call runs the step again. At the
+// level serializable, a step takes one more round trip, because the store reads the place of the record before the transaction.
+// If the transaction searched the index instead, it would conflict with changes of all records near that one in the index.
 //
 // With synchronous replication, a record that can be read may be missing on the standbys. So before anybody relies on a
 // record that was only read, the store locks it in a transaction whose commit waits for the standbys.

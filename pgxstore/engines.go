@@ -23,7 +23,7 @@ const (
 	byStore  = "New"
 	bySteps  = "DoTx"
 	byDays   = "PartitionDays"
-	byExpiry = "Maintain" // which also works without
+	byExpiry = "Maintain" // works without these features, too
 )
 
 // engine is how a [sqlstore.Engine] tells what it is when a connection is made.

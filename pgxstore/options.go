@@ -30,17 +30,17 @@ type Options struct {
 	// may fail to run. Without a partition for its record, nothing can be claimed. Zero means 7.
 	SpareDays int
 
-	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The
-	// rest of a page is room for changes, as when an operation ends. If the answer finds room there,
-	// the record is changed in place. If not, the record and its entries in both indexes are written anew. Zero means 70.
+	// FillFactor is how full new records make a page of the table, in percent: the storage parameter of that name. The rest of a
+	// page is room for changes, as when an operation ends. If the answer finds room there, the record is changed in place. If
+	// not, the record and its entries in both indexes are written anew. Zero means 70.
 	//
-	// Less than 70 suits large answers, or many operations that run at once. The setting applies to tables and partitions that are made from
-	// then on. ALTER TABLE changes it for the others.
+	// Less than 70 suits large answers, or many operations that run at once. The setting applies to tables and partitions that
+	// are made from then on. ALTER TABLE changes it for the others.
 	FillFactor int
 
 	// Isolation is the isolation level of the transactions of [DoTx]. Empty means that of the session, which is read committed
-	// unless default_transaction_isolation says otherwise. Set serializable here even if the session has it: the
-	// store then looks for records in another way. Otherwise any two operations at once might be refused.
+	// unless default_transaction_isolation says otherwise. If the session is serializable, set serializable here, too: the store
+	// then finds the record of a step in another way. Otherwise any two steps at once might conflict (40001).
 	//
 	// A divided table allows only read committed. No unique index can refuse a second record there, so a transaction has
 	// to see what others have committed since it began.
@@ -55,10 +55,10 @@ type Options struct {
 	// server is saved the work of changing it for each transaction.
 	IdleTimeout time.Duration
 
-	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 in
-	// hexadecimal of what each would hold otherwise. Records that are written from then on do not show the names, in the table, its backups and the log
-	// of the server. Anybody who can guess a name can confirm it, because the digest has no key. Answers are stored as
-	// they are.
+	// DigestNames stores user, endpoint and key as digests: the columns user_id, endpoint and key hold the SHA-256 in hexadecimal
+	// of what each would hold otherwise. Records that are written from then on do not show the names, in the table, its backups
+	// and the log of the server. Anybody who can guess a name can confirm it, because the digest has no key. Answers are stored
+	// as they are.
 	//
 	// The setting may be changed while there are records. Each form is recognised, and records that are written from then
 	// on have the new one.

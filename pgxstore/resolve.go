@@ -13,7 +13,7 @@ import (
 
 // Forget implements [idempotency.Inspector]. The role needs SELECT and DELETE on the table.
 //
-// If the lock of the row cannot be had within a second, a step of the operation has it, see [DoTx]: the error is
+// If a step of the operation, see [DoTx], keeps the lock of the row for longer than a second, the error is
 // [idempotency.ErrInProgress].
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
 	sql, err := t.inspecting(ctx)
@@ -80,7 +80,7 @@ type found struct {
 	lost    bool // a try was not answered: it may have changed the record
 }
 
-// change runs a statement that changes the record of an entry, unless that has moved on, and looks at the record then.
+// change runs a statement that changes the record of an entry unless the record has changed since, and reads the record after that.
 func (t *Table) change(ctx context.Context, sql statements, name string, entry idempotency.Entry, more ...any) (found, error) {
 	f := found{seen: t.newSeen(entry.Digest, nil)}
 	args := append([]any{entry.Digest[:], entry.Created, int32(entry.Attempt)}, more...)

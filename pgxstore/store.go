@@ -15,7 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
-// Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. It is safe for concurrent use.
+// Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. A Store is safe for concurrent
+// use.
 //
 // The number of an attempt counts the claims of the key that the table remembers. After a loss of data it begins again.
 //

@@ -15,8 +15,7 @@ import (
 )
 
 // Table is the table that a store keeps its records in, with the methods that look after it. [Store] has these methods, too.
-// [NewTable] is for a job that does nothing else. It is safe for concurrent use, also by many
-// processes.
+// [NewTable] is for a job that does nothing else. A Table is safe for concurrent use, also by many processes.
 type Table struct {
 	pool   *pgxpool.Pool
 	opts   Options
