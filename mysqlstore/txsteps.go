@@ -26,7 +26,7 @@ func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error
 type Querier = sqlstore.Querier
 
 // DoInTx is [step.DoInTx] in a transaction that the caller has begun, and that the caller commits. The transaction is in the
-// database of the store. Its database user needs UPDATE on the table of the store.
+// database of the store. Its database user needs SELECT and UPDATE on the table of the store.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
