@@ -118,7 +118,7 @@ func (s *switchable) Begin(
 	return s.Store.Begin(ctx, key, request)
 }
 
-// counted is a Store in front of another one. Unwrap leads to what that one can do, such as Resolve.
+// counted is a Store in front of another one. By Unwrap, As finds what the other Store can do, such as Resolve.
 type counted struct {
 	idempotency.Store
 	begins atomic.Int64

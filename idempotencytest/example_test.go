@@ -47,7 +47,7 @@ func ExampleRunSteps() {
 	})
 }
 
-// One more call tests a store whose claims run steps in transactions. It writes rows into a table of its own.
+// RunTxSteps tests a store whose claims run steps in transactions. The test writes rows into a table of its own.
 func ExampleRunTxSteps() {
 	var (
 		t        *testing.T // of func TestTxSteps(t *testing.T)

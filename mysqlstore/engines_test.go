@@ -187,7 +187,7 @@ func TestConformanceInTheSubset(t *testing.T) {
 // isEnd reports whether a statement ends a transaction, which would go on if the server did not get it.
 func isEnd(statement string) bool { return statement == "COMMIT" || statement == "ROLLBACK" }
 
-// The transaction of a step is outside of what a Store needs.
+// A Store works with the features of New alone. Only the transaction of a step needs more.
 func TestTheSubsetIsSmall(t *testing.T) {
 	t.Parallel()
 	opts := newOptions()

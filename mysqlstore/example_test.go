@@ -28,7 +28,7 @@ func insertPayment(ctx context.Context, tx *sql.Tx, receipt string) (payment, er
 	return payment{ID: id, Receipt: receipt}, err
 }
 
-// A handler charges a card and writes a row. Each of the two is a step.
+// A handler charges a card in one step, and writes a row in another step.
 func Example() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app:secret@tcp(localhost:3306)/payments")
@@ -76,7 +76,7 @@ func Example() {
 	log.Fatal(http.ListenAndServe("localhost:8080", nil))
 }
 
-// Where a key is not required, a request without one has no claim. It is served in a transaction of its own.
+// Where a key is not required, a request without a key has no claim. The handler serves it in a transaction of its own.
 func ExampleDoTx_withoutKey() {
 	var db *sql.DB
 	inTransaction := func(ctx context.Context, do func(tx *sql.Tx) (payment, error)) (payment, error) {
@@ -84,7 +84,7 @@ func ExampleDoTx_withoutKey() {
 		if err != nil {
 			return payment{}, err
 		}
-		defer tx.Rollback() // does nothing behind a commit
+		defer tx.Rollback() // does nothing after a commit
 		made, err := do(tx)
 		if err == nil {
 			err = tx.Commit()
@@ -107,7 +107,7 @@ func ExampleDoTx_withoutKey() {
 	})
 }
 
-// A transaction that the handler begins and commits by itself, perhaps with a library of its own, has a step in it.
+// A step runs in a transaction that the handler begins and commits, with any library.
 func ExampleDoInTx() {
 	var db *sql.DB
 	book := func(ctx context.Context) (payment, error) {
@@ -115,7 +115,7 @@ func ExampleDoInTx() {
 		if err != nil {
 			return payment{}, err
 		}
-		defer tx.Rollback() // does nothing behind a commit
+		defer tx.Rollback() // does nothing after a commit
 		made, err := mysqlstore.DoInTx(ctx, tx, "book", func() (payment, error) { return insertPayment(ctx, tx, "cash") })
 		if err != nil {
 			return payment{}, err
@@ -125,7 +125,7 @@ func ExampleDoInTx() {
 	_ = book
 }
 
-// A program of its own removes expired records, and needs no store for it.
+// A separate program removes expired records. It needs a Table, and no Store.
 func ExampleNewTable() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "maintainer:secret@tcp(localhost:3306)/payments")

@@ -109,7 +109,7 @@ func (a *aborts) book(ctx context.Context, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer tx.Rollback() // does nothing behind a commit
+	defer tx.Rollback() // does nothing after a commit
 	answer, err := mysqlstore.DoInTx(ctx, tx, "book", func() (string, error) { return write(tx) })
 	if err != nil {
 		return "", err

@@ -168,7 +168,7 @@ func TestJoinedStepEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// A pool is no transaction: what is written by it is permanent at once.
+// A pool is no transaction: each of its statements commits by itself.
 func TestPoolIsNoTransaction(t *testing.T) {
 	t.Parallel()
 	b := newBookings(t, server(t).Addr())

@@ -20,8 +20,8 @@ import (
 	"github.com/idempotency-go/idempotency/pgxstore"
 )
 
-// Nothing that was acknowledged is lost when the database crashes under load. In the transaction of a step nothing is
-// done twice, and without only what the database may have lost the reply of. A provider charges once for each key.
+// Nothing that was acknowledged is lost when the database crashes under load. Rows that a step writes in a transaction are written
+// once. Other rows are written twice only if the reply of the database may have been lost. A provider charges once for each key.
 func TestDatabaseCrashes(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ hasStep, bouncer bool }{

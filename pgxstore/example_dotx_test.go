@@ -31,7 +31,7 @@ func insertPayment(ctx context.Context, tx rowQuerier, receipt string) (payment,
 	return made, err
 }
 
-// A handler charges a card and writes a row. Each of the two is a step. Options.Required of the middleware refuses requests
+// A handler charges a card in one step, and writes a row in another step. Options.Required of the middleware refuses requests
 // without a key.
 func ExampleDoTx() {
 	var charge func(ctx context.Context, key string) (receipt string, err error) // calls the provider
@@ -58,7 +58,7 @@ func ExampleDoTx() {
 	})
 }
 
-// Where a key is not required, a request without one has no claim. It is served in a transaction of its own.
+// Where a key is not required, a request without a key has no claim. The handler serves it in a transaction of its own.
 func ExampleDoTx_withoutKey() {
 	var pool *pgxpool.Pool
 	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func ExampleDoTx_withoutKey() {
 	})
 }
 
-// A handler begins and commits the transaction by itself.
+// A step runs in a transaction that the handler begins and commits.
 func ExampleDoInTx() {
 	var pool *pgxpool.Pool
 	http.HandleFunc("POST /payments", func(w http.ResponseWriter, r *http.Request) {

@@ -107,8 +107,8 @@ func ExampleDoSQLTx() {
 	})
 }
 
-// A handler begins and commits a transaction of package database/sql by itself. What writes the row takes a transaction of any
-// library on top of that.
+// A step runs in a transaction of package database/sql that the handler begins and commits. The function that writes the row takes
+// a transaction of package database/sql, or of a library on top of it.
 func ExampleDoInSQLTx() {
 	type querier interface {
 		pgxstore.SQLQuerier

@@ -72,7 +72,7 @@ func ExampleDoTx() {
 	// rows: 1
 }
 
-// The handler begins and commits the transaction by itself.
+// A step runs in a transaction that the handler begins and commits.
 func ExampleDoInTx() {
 	var db *sql.DB // of the file of the store
 	book := func(ctx context.Context) (id int64, err error) {

@@ -510,7 +510,7 @@ func TestFileOfAStepIsReplaced(t *testing.T) {
 	require.ErrorIs(t, err, sqlitestore.ErrReplaced)
 }
 
-// Above MaxBytes, a step in a transaction is refused as other results of steps are, in whoever's transaction it is.
+// Above MaxBytes, a step in a transaction of the store or of the handler is refused, as other steps are.
 func TestMaxBytesOfSteps(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, sqlitestore.Options{MaxBytes: 1 << 20})

@@ -117,7 +117,7 @@ func ExampleDoTx() {
 	http.HandleFunc("POST /payments", pay)
 }
 
-// A handler begins and commits the transaction by itself, with whatever library it uses.
+// A step runs in a transaction that the handler begins and commits, with any library.
 func ExampleDoInTx() {
 	var db *sql.DB
 	book := func(ctx context.Context, receipt string) (number int, err error) {
