@@ -296,7 +296,7 @@ func isHeldBy(seen *sqlstore.Seen, token []byte) bool {
 }
 
 // Complete implements [sqlstore.Steps].
-func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
+func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, _ int) (bool, error) {
 	u := newUpdate(digest).isOwn(token, s.now()).expiry(s.after(ttl)).remove(leaseName).removeSteps()
 	if err := s.setAnswer(u, sql.Null[[]byte]{V: response, Valid: true}); err != nil {
 		return false, err

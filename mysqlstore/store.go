@@ -123,8 +123,8 @@ func (s *steps) Extend(digest, token []byte, lease time.Duration) (bool, error) 
 }
 
 // Complete implements [sqlstore.Steps].
-func (s *steps) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
-	return s.change("complete", sqlstore.Micros(ttl), digits(response), len(response), digits(digest), digits(token))
+func (s *steps) Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error) {
+	return s.change("complete", sqlstore.Micros(ttl), digits(response), len(response), digits(digest), digits(token), size)
 }
 
 // Release implements [sqlstore.Steps].

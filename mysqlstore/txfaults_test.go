@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/mysqlstore"
 	"github.com/idempotency-go/idempotency/step"
 )
 
@@ -362,6 +364,94 @@ func TestStepLeavesAStatementBehind(t *testing.T) {
 			require.Zero(t, b.db.Stats().InUse)
 			_, err = claim.CheckpointTx(t.Context(), b.ownTx("again", nothing))
 			require.NoError(t, err)
+		})
+	}
+}
+
+// A failover to an asynchronous replica loses the rows of a step, and the result of the step with them. Then the answer is not
+// stored, because it tells of rows that are not there, and a retry writes them.
+func TestFailoverLosesRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	const lostStep, lostRecord, nothing = "UPDATE %s SET steps = NULL", "DELETE FROM %s", "DO '%s'"
+	own := func(b *bookings) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := b.book(ctx, "row", func(*sql.Tx) error { return nil })
+			return err
+		}
+	}
+	joined := func(b *bookings) func(context.Context) error {
+		return func(ctx context.Context) error {
+			tx, err := b.db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback()
+			_, err = mysqlstore.DoInTx(ctx, tx, "book", func() (string, error) {
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+b.rows+" (name) VALUES ('row')")
+				return "row", err
+			})
+			return errors.Join(err, tx.Commit())
+		}
+	}
+	for name, test := range map[string]struct {
+		book func(*bookings) func(context.Context) error
+		lose string // what the failover does to the record, at the end of the attempt
+		from int    // the attempt in which the failover happens
+	}{
+		"step":                               {own, lostStep, 1},
+		"step before another one":            {own, lostStep, 1},
+		"record":                             {own, lostRecord, 1},
+		"step of an earlier attempt":         {own, lostStep, 2},
+		"record after an earlier attempt":    {own, lostRecord, 2},
+		"record, transaction of the handler": {joined, lostRecord, 1},
+		"step of an earlier attempt, transaction of the handler": {joined, lostStep, 2},
+		"nothing":                             {own, nothing, 1},
+		"nothing after an earlier attempt":    {own, nothing, 2},
+		"nothing, transaction of the handler": {joined, nothing, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBookings(t, server(t).Addr())
+			direct, book, runs := pool(t, server(t).DSN()), test.book(b), 0
+			table := strings.TrimSuffix(b.rows, "_rows")
+			again := func() error {
+				return b.do("key", func(ctx context.Context) error {
+					runs++
+					if err := book(ctx); err != nil {
+						return err
+					}
+					if runs < test.from {
+						return errOfStep
+					}
+					if runs == test.from {
+						execute(t, direct, fmt.Sprintf(test.lose, table))
+						if test.lose != nothing {
+							execute(t, direct, "DELETE FROM "+b.rows)
+						}
+						if name == "step before another one" {
+							_, err := mysqlstore.DoTx(ctx, "ship", func(*sql.Tx) (string, error) { return "shipped", nil })
+							return err
+						}
+					}
+					return nil
+				})
+			}
+			for range test.from - 1 {
+				require.ErrorIs(t, again(), errOfStep)
+			}
+			attempts := test.from
+			if test.lose == nothing {
+				require.NoError(t, again())
+			} else {
+				attempts++
+				require.ErrorIs(t, again(), idempotency.ErrClaimLost)
+				require.Contains(t, one[string](t, direct, "SELECT steps FROM "+table), idempotency.RecordLost)
+				execute(t, direct, "UPDATE "+table+" SET lease = 1") // the lease has lapsed
+				require.NoError(t, again())
+			}
+			b.requireRows(t, 1, "row")
+			require.NoError(t, again(), "a replay")
+			require.Equal(t, attempts, runs)
 		})
 	}
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // handlerTx is the transaction of a step as the handler has it, or a savepoint in it. When DoTx has ended the transaction,
-// handlerTx is closed, because a goroutine that the handler has left behind would use the connection of somebody else.
+// handlerTx is closed, because a goroutine that the handler has left behind could otherwise use the connection while the connection
+// serves another request.
 type handlerTx struct {
 	tx          pgx.Tx
 	isClosed    *atomic.Bool

@@ -312,7 +312,7 @@ func TestOperationIsNoToken(t *testing.T) {
 			for step, args := range map[string][]any{
 				"extend":   {time.Hour.Microseconds()},
 				"release":  {time.Hour.Microseconds()},
-				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged"), nil},
+				"complete": {time.Hour.Microseconds(), 201, "", "", []byte("forged"), nil, nil},
 			} {
 				execute(t, pool, opts.Statement(step), append([]any{digest[:], id}, args...)...)
 				require.Equal(t, before, rowOf(t, pool, opts, key), "%s: %s", what, step)

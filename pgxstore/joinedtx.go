@@ -77,6 +77,7 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 	j.isIntact = err == nil || isUnkept(err)
 	switch {
 	case err == nil:
+		j.rows.join()
 		return data, nil
 	case isUnkept(err): // the transaction has failed, so a result that is there is of no use
 		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {
@@ -92,7 +93,7 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 }
 
 // hasEscaped reports whether the step has ended its transaction by itself, so that its rows may be permanent. It asks in the
-// transaction of the handler first. A transaction that has failed answers nothing, nor does one that was closed. Then hasEscaped
+// transaction of the handler first. A failed or closed transaction cannot answer. Then hasEscaped
 // asks on another connection, but not for long, because the handler keeps its own one meanwhile.
 func (j *joinedTx) hasEscaped(ctx context.Context) bool {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.step.Timeout/4)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -52,6 +53,7 @@ func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	steps, found, err := c.steps(ctx)
 	switch {
 	case err != nil || found:
+		c.rows.rely(slices.Collect(maps.Keys(steps))...) // any of them may have rows
 		return steps, failure("checkpoints", err)
 	case c.hasEnded():
 		return nil, failure("checkpoints", idempotency.ErrClaimLost)

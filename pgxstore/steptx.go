@@ -17,8 +17,8 @@ import (
 
 // stepTx is a transaction that the store begins for a step, and commits with the result of the step.
 //
-// At read committed the token of the claim is the fence: keep_step stores the result, and lets the commit behind it through, only
-// if the record still has that token. At the other levels keep_step could not change a record that a renewal has changed since
+// At read committed the token of the claim is the fence: keep_step stores the result only if the record still has that token.
+// Otherwise keep_step fails, and the server skips the commit after it. At the other levels keep_step could not change a record that a renewal has changed since
 // the snapshot. So the transaction locks the record first, and renewals rest: nobody else can claim the key meanwhile.
 type stepTx struct {
 	*claim
@@ -159,6 +159,7 @@ func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err er
 	err = hasten(ctx, w.conn, func() error { return w.conn.SendBatch(ctx, &batch).Close() })
 	switch {
 	case err == nil:
+		w.rows.rely(w.step.Name)
 		w.giveBack()
 		return data, nil
 	case !isRefused(err):

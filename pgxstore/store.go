@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,6 +80,8 @@ type claim struct {
 	attempt  int32 // 0: not claimed yet
 	created  pgtype.Timestamptz
 	replaced time.Duration // how long the record of the attempt before would have been kept; 0: not known
+
+	rows reliedRows
 
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
@@ -176,14 +179,68 @@ func (c *claim) revive(ctx context.Context, name string, lease, ttl time.Duratio
 func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	done, err := c.step(ctx, pooled, "complete", ttl, responseArgs(resp)...)
-	if !done && err == nil {
+	steps, mayHaveRows := c.rows.relied()
+	done, err := c.step(ctx, pooled, "complete", ttl, append(responseArgs(resp), steps)...)
+	switch {
+	case done || err != nil:
+	case mayHaveRows:
+		err = c.loseRows(ctx)
+	default:
 		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
 	}
 	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
 		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
 	}
 	return c.settle(err)
+}
+
+// reliedRows are the rows that the handler relies on. At Complete, the record must have the steps that may have written them.
+type reliedRows struct {
+	mu        sync.Mutex
+	steps     []string // nil: none
+	hasJoined bool     // a result was stored in a transaction of the handler, which may have been committed
+}
+
+// rely adds steps, each once.
+func (r *reliedRows) rely(steps ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, step := range steps {
+		if !slices.Contains(r.steps, step) {
+			r.steps = append(slices.Clip(r.steps), step)
+		}
+	}
+}
+
+// join notes a result that was stored in a transaction of the handler.
+func (r *reliedRows) join() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hasJoined = true
+}
+
+// relied returns the steps that the record must have, and whether the handler may have written rows.
+func (r *reliedRows) relied() (steps []string, mayHaveRows bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.steps, r.steps != nil || r.hasJoined
+}
+
+// errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
+// standby does.
+var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
+
+// loseRows is called for a record that could not be completed, because it lacks a step that has rows. Unless the record is completed
+// already, loseRows leaves it without a response, and with the lease and the step that says that steps were lost.
+func (c *claim) loseRows(ctx context.Context) error {
+	lease := []any{c.request.Lease.Microseconds(), c.request.TTL.Microseconds(), nil, nil, nil, nil, nil}
+	if err := c.restore(ctx, pooled, "complete", append(c.restoreArgs(), lease...)); !errors.Is(err, idempotency.ErrRestored) {
+		return err
+	}
+	if _, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}}); err != nil {
+		return err
+	}
+	return errRowsLost
 }
 
 // Release implements [idempotency.Claim].

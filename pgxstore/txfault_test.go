@@ -206,6 +206,9 @@ func (a *aborts) injectFaults() (stop func()) {
 			a.proxy.Inject(servertest.Rule{
 				Fault: faults[rand.IntN(len(faults))], Pattern: patterns[rand.IntN(len(patterns))], Skip: rand.IntN(3),
 			})
+			if rand.IntN(20) == 0 {
+				a.proxy.Release() // the Commit of a handler has no deadline
+			}
 			time.Sleep(rand.N(80 * time.Millisecond))
 		}
 		a.proxy.Inject(servertest.Rule{})
@@ -301,4 +304,80 @@ func TestCommitOfStepInFlight(t *testing.T) {
 	proxy.Release()
 	require.NoError(t, <-outcome)
 	require.Equal(t, 1, rows.written(t, "row"))
+}
+
+// A failover to an asynchronous standby loses the rows of a step, and the result of the step with them. Then the answer is not
+// stored, because it tells of rows that are not there, and a retry writes them.
+func TestFailoverLosesRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	const lostStep = "UPDATE %s SET step_names = NULL, step_results = NULL"
+	const lostRecord = "DELETE FROM %s"
+	for name, test := range map[string]struct {
+		do   string
+		lose string // what the failover does to the record, at the end of the attempt
+		from int    // the attempt in which the failover happens
+		kept bool   // the answer is stored nevertheless
+		then bool   // another step follows
+	}{
+		"step":                               {"DoTx", lostStep, 1, false, false},
+		"step before another one":            {"DoTx", lostStep, 1, false, true},
+		"record":                             {"DoTx", lostRecord, 1, false, false},
+		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false},
+		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false},
+		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false},
+		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false},
+		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false},
+		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false},
+		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, direct := t.Context(), newPool(t, serverURL(t))
+			opts := newTable(t, direct, pgxstore.Options{})
+			rows := newRows(t, direct, opts)
+			do := union(ownTx, joinedTx(""))[test.do]
+			runner, err := idempotency.NewRunner(pgxstore.New(direct, opts), idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
+			require.NoError(t, err)
+			runs, key := 0, keyOf(uuid.NewString())
+			book := func() error {
+				_, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
+					runs++
+					name, err := do(ctx, direct, "book", func(tx stepTx) (string, error) {
+						return key.ID, tx.exec(ctx, rows.insert, key.ID)
+					})
+					if err != nil {
+						return idempotency.Response{}, err
+					}
+					if runs < test.from {
+						return idempotency.Response{}, errors.New("not yet")
+					}
+					if runs == test.from {
+						execute(t, direct, fmt.Sprintf(test.lose, tableName(opts)))
+						if !test.kept {
+							execute(t, direct, "DELETE FROM "+rows.name)
+						}
+						if test.then {
+							_, err = do(ctx, direct, "ship", func(stepTx) (string, error) { return "shipped", nil })
+						}
+					}
+					return idempotency.Response{Status: 201, Body: []byte(name)}, err
+				})
+				return err
+			}
+			for range test.from - 1 {
+				require.ErrorContains(t, book(), "not yet")
+			}
+			err = book()
+			if test.kept {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, idempotency.ErrClaimLost)
+				require.Contains(t, column[string](t, direct, "SELECT unnest(step_names) FROM "+tableName(opts)), idempotency.RecordLost)
+			}
+			require.Eventually(t, func() bool { return book() == nil }, 20*time.Second, 10*time.Millisecond)
+			require.Equal(t, 1, rows.written(t, key.ID))
+			require.NoError(t, book(), "a replay")
+			require.Equal(t, map[bool]int{true: test.from, false: test.from + 1}[test.kept], runs)
+		})
+	}
 }

@@ -38,8 +38,8 @@ type SQLQuerier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// DoInTx is [step.DoInTx] in a transaction of pgx that the caller has begun, and that the caller commits. Its database is that of
-// the store, and its role may update the table of the store.
+// DoInTx is [step.DoInTx] in a transaction of pgx that the caller has begun, and that the caller commits. The transaction is in the
+// database of the store. Its role needs SELECT and UPDATE on the table of the store.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
@@ -83,7 +83,8 @@ func unsupported(tx any) error {
 // errFailedTx says that a step has left a transaction in which nothing can be stored.
 var errFailedTx = fmt.Errorf("%w: it has ignored an error of the database", step.ErrMisuse)
 
-// isUnkept reports whether enter_step or keep_step has found no record of the claim, or a result of the step.
+// isUnkept reports whether enter_step or keep_step failed because the claim has lost its record, or because the step has a result
+// already.
 func isUnkept(err error) bool { return sqlState(err) == "22012" }
 
 // isOtherTx reports whether keep_step was sent in another transaction than the one in which the step began.
@@ -112,7 +113,7 @@ func (c *claim) keepArgs(name string, data []byte, xid string) []any {
 }
 
 // storedBefore returns the result of a step that keep_step has not stored because there was one. If there is none, the claim is
-// lost.
+// lost, or the record was changed at the same time ([sqlstore.ErrStepChanged]).
 func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
 	steps, found, err := c.steps(ctx)
 	stored, ok := steps[name]
@@ -127,11 +128,12 @@ func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, failure("store the result of a step", err)
 	}
+	c.rows.rely(name)
 	return stored, nil
 }
 
-// What pg_xact_status says of a transaction. Rows are permanent, or will be, unless it was rolled back: PREPARE TRANSACTION leaves
-// a transaction in progress, for example.
+// What pg_xact_status says of a transaction. Unless the status is aborted, the rows are permanent or may become so: PREPARE
+// TRANSACTION, for example, leaves a transaction in progress.
 const (
 	rolledBack = "aborted"
 	inProgress = "in progress"

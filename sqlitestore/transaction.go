@@ -70,9 +70,9 @@ func (tx *transaction) Extend(digest, token []byte, lease time.Duration) (bool, 
 }
 
 // Complete implements [sqlstore.Steps].
-func (tx *transaction) Complete(digest, token, response []byte, ttl time.Duration) (bool, error) {
+func (tx *transaction) Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error) {
 	now := tx.micros()
-	return change(tx.sql.complete, digest, token, now, now+sqlstore.Micros(ttl), response)
+	return change(tx.sql.complete, digest, token, now, now+sqlstore.Micros(ttl), response, size)
 }
 
 // Release implements [sqlstore.Steps].

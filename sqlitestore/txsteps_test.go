@@ -43,3 +43,42 @@ func TestTxStepsConform(t *testing.T) {
 		})
 	}
 }
+
+// A file that was restored from a backup may have lost the rows of a step, and the result of the step with them. Then the answer is
+// not stored, because it tells of rows that are not there, and a retry writes them.
+func TestLostRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]string{
+		"step": "UPDATE idempotency_records SET steps = NULL", "record": "DELETE FROM idempotency_records",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			runner, err := idempotency.NewRunner(open(t, path, sqlitestore.Options{}), idempotency.RunnerOptions{})
+			require.NoError(t, err)
+			db, runs := foreign(t, path), 0
+			execute(t, db, "CREATE TABLE orders (name TEXT)")
+			book := func() error {
+				_, _, err := runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
+					runs++
+					_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) {
+						_, err := tx.ExecContext(ctx, "INSERT INTO orders (name) VALUES ('row')")
+						return "row", err
+					})
+					if runs == 1 {
+						execute(t, db, lose)
+						execute(t, db, "DELETE FROM orders")
+					}
+					return idempotency.Response{Status: 201}, err
+				})
+				return err
+			}
+			require.ErrorIs(t, book(), idempotency.ErrClaimLost)
+			execute(t, db, "UPDATE idempotency_records SET lease = 1") // the lease has lapsed
+			require.NoError(t, book())
+			require.NoError(t, book(), "a replay")
+			require.Equal(t, 2, runs)
+			require.Equal(t, 1, one[int](t, db, "SELECT count(*) FROM orders"))
+		})
+	}
+}

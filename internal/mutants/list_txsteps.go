@@ -78,4 +78,16 @@ var ofTxSteps = []mutant{{
 	from: "j.step.Escaped = !j.isIntact && j.hasEscaped(ctx)",
 	to:   "j.step.Escaped = !j.isIntact && j.hasEscaped(ctx) && false",
 	test: "TestStepsThatEndTheirTransaction/DoInTx/COMMIT, then error",
+}, {
+	name: "postgres-tx-step-answers-for-lost-rows", broken: "An answer is stored although a failover has lost the rows that it tells of.",
+	file: "pgxstore/store.go", needs: postgres,
+	from: "	return r.steps, r.steps != nil || r.hasJoined\n",
+	to:   "	return nil, false\n",
+	test: "TestFailoverLosesRowsOfSteps/step",
+}, {
+	name: "sqlite-tx-step-answers-for-lost-rows", broken: "An answer is stored although the rows that it tells of are lost with the record.",
+	file: "internal/sqlstore/lease.go", in: "./sqlitestore",
+	from: "	if mayHaveRows {\n",
+	to:   "	if false {\n",
+	test: "TestLostRowsOfSteps/record",
 }}

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -16,6 +17,8 @@ type checkpoints struct {
 	mu     sync.Mutex
 	turn   chan struct{} // full while one is stored
 	stored []byte        // entries, one behind the other
+
+	rows reliedRows
 }
 
 // enter waits until no other checkpoint of the claim is being stored: each would take a connection to wait for the row.
@@ -41,10 +44,49 @@ func (c *checkpoints) known() []byte {
 	return c.stored
 }
 
+// learn notes what is stored. If the rows of a step are lost, it notes that, too.
 func (c *checkpoints) learn(stored []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stored = stored
+	c.rows.areLost = c.rows.areLost || !bytes.HasPrefix(stored, c.rows.entries)
+}
+
+// reliedRows are the rows that the handler relies on.
+type reliedRows struct {
+	entries   []byte // the first ones of the record, by steps that may have written rows
+	hasJoined bool   // a result was stored in a transaction of the handler, which may have been committed
+	areLost   bool   // the store has lost a step, and the rows with it
+}
+
+// rely is learn for entries of steps that may have written rows.
+func (c *checkpoints) rely(stored []byte) {
+	c.learn(stored)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows.entries = stored
+}
+
+// joinRows notes a result that was stored in a transaction of the handler.
+func (c *checkpoints) joinRows() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows.hasJoined = true
+}
+
+// loseRows notes that the record was lost, and made again without its steps. It reports whether there may have been rows.
+func (c *checkpoints) loseRows() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rows.areLost = c.rows.areLost || c.rows.hasJoined || len(c.rows.entries) > 0
+	return c.rows.areLost
+}
+
+// reliedSize returns how many bytes of entries the record must have at Complete. If lost is true, the rows are lost already.
+func (c *checkpoints) reliedSize() (size int, lost bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.rows.entries), c.rows.areLost
 }
 
 // encode returns entries with another one behind them: name and data, and before each its length.
@@ -190,7 +232,7 @@ func (l *lease) read(ctx context.Context, reader Reader) (map[string][]byte, err
 	case at == running:
 		found, err := decode(entries)
 		if err == nil {
-			l.checkpoints.learn(entries)
+			l.checkpoints.rely(entries) // any of them may have rows
 		}
 		return found, err
 	case at == gone && l.isOpen():
@@ -211,7 +253,9 @@ func (l *lease) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	var at standing
 	_, err := l.store.Do(ctx, false, func(steps Steps) (err error) {
 		at, err = l.change(steps, func() (held bool, err error) {
-			found, held, err = l.found(steps)
+			if found, held, err = l.found(steps); err == nil && held {
+				l.checkpoints.rely(l.checkpoints.known()) // any of them may have rows
+			}
 			return held, err
 		}, nil)
 		return err

@@ -33,5 +33,6 @@ func (r *txRun) join(ctx context.Context, tx StepStatements) ([]byte, error) {
 	case r.entries == nil:
 		return nil, r.kept(ErrStepChanged)
 	}
+	r.checkpoints.joinRows()
 	return data, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -36,8 +37,9 @@ type Steps interface {
 	// Extend lets the lease run for lease from now, and the record live at least as long.
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
 
-	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease.
-	Complete(digest, token, response []byte, ttl time.Duration) (bool, error)
+	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease. In a store that is a [TxLeases], it
+	// does so only if the checkpoints have at least so many bytes. Other stores do not look at size.
+	Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error)
 
 	// Release ends the lease, and keeps the record for ttl from now.
 	Release(digest, token []byte, ttl time.Duration) (bool, error)
@@ -176,6 +178,7 @@ func (l *lease) proceed(
 		return l.change(steps,
 			func() (bool, error) { return do(steps) },
 			func(seen *Row) (bool, error) {
+				l.checkpoints.loseRows()
 				return steps.Put(l.digest, seen, NewRow(l.names, l.token, l.record), lostCheckpoints, lease, ttl)
 			})
 	})
@@ -203,19 +206,74 @@ func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl tim
 	if err != nil {
 		return err
 	}
-	return l.settle(ctx, "complete", isComplete, func(steps Steps) (standing, error) {
-		stored := whole
+	c := &completion{lease: l, ttl: ttl}
+	_, c.hasTx = l.store.(TxLeases)
+	err = l.settle(ctx, "complete", isComplete, func(steps Steps) (standing, error) {
+		c.response, c.areRowsLost = whole, false
 		if !steps.HasRoom(len(whole)) {
-			stored = tombstone
+			c.response = tombstone
 		}
 		return l.change(steps,
-			func() (bool, error) { return steps.Complete(l.digest, l.token, stored, ttl) },
-			func(seen *Row) (bool, error) {
-				own := NewRow(l.names, l.token, l.record)
-				own.Response = sql.Null[[]byte]{V: stored, Valid: true}
-				return steps.Put(l.digest, seen, own, nil, 0, ttl)
-			})
+			func() (bool, error) { return c.send(steps) },
+			func(seen *Row) (bool, error) { return c.restore(steps, seen) })
 	})
+	if c.areRowsLost && (err == nil || errors.Is(err, idempotency.ErrRestored)) {
+		return l.store.Failure("complete", errRowsLost)
+	}
+	return err
+}
+
+// errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
+// replica does.
+var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
+
+// completion is one call of Complete.
+type completion struct {
+	*lease
+	response    []byte
+	ttl         time.Duration
+	hasTx       bool // steps may have written rows into the database of the store
+	areRowsLost bool // and the record shows that they are lost
+}
+
+// send completes the record of the claim. If the record lacks steps that may have written rows, send stores instead that steps are
+// lost.
+func (c *completion) send(steps Steps) (changed bool, err error) {
+	size, isLost := 0, false
+	if c.hasTx {
+		size, isLost = c.checkpoints.reliedSize()
+	}
+	if !isLost {
+		changed, err = steps.Complete(c.digest, c.token, c.response, c.ttl, size)
+	}
+	if changed || err != nil || size == 0 && !isLost {
+		return changed, err
+	}
+	entries, held, err := steps.Checkpoints(c.digest, c.token)
+	switch {
+	case err != nil || !held:
+		return false, err
+	case has(entries, idempotency.RecordLost):
+		changed = true
+	case !isLost && len(entries) >= size:
+		return false, Invalid("checkpoints of another length")
+	default:
+		changed, err = steps.Checkpoint(c.digest, c.token, encode(entries, idempotency.RecordLost, nil), len(entries))
+	}
+	c.areRowsLost = changed
+	return changed, err
+}
+
+// restore makes the record again: completed, or running if rows may have been lost with it.
+func (c *completion) restore(steps Steps, seen *Row) (bool, error) {
+	own := NewRow(c.names, c.token, c.record)
+	mayHaveRows := c.hasTx && c.checkpoints.loseRows()
+	if mayHaveRows {
+		c.areRowsLost = true
+		return steps.Put(c.digest, seen, own, lostCheckpoints, c.record.LeaseLeft, c.lease.ttl)
+	}
+	own.Response = sql.Null[[]byte]{V: c.response, Valid: true}
+	return steps.Put(c.digest, seen, own, nil, 0, c.ttl)
 }
 
 // Release implements [idempotency.Claim].

@@ -48,7 +48,7 @@ func (r *txRun) begin(ctx context.Context, variable **sql.Tx) (stored []byte, er
 	isOver = !isRefused
 	switch {
 	case err == nil:
-		r.checkpoints.learn(r.entries)
+		r.checkpoints.rely(r.entries)
 		return data, nil
 	case isRefused:
 		return nil, r.store.Failure("commit", err)
@@ -75,7 +75,7 @@ func (r *txRun) resolveCommit(ctx context.Context, cause error) ([]byte, error) 
 	if !ok {
 		return nil, r.store.Failure("commit", cause)
 	}
-	r.checkpoints.learn(settled.Entries)
+	r.checkpoints.rely(settled.Entries)
 	return stored, nil
 }
 

@@ -3,6 +3,7 @@ package servers_test
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"testing"
@@ -79,7 +80,7 @@ func openMySQL(t *testing.T, config *mysql.Config) *sql.DB {
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(16)
 	db.SetMaxIdleConns(16)
-	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	t.Cleanup(func() { _ = db.Close() }) // which fails if the pool has a connection to a node that was killed
 	return db
 }
 
@@ -136,8 +137,7 @@ func TestGaleraKeepsTheContract(t *testing.T) {
 	store := mysqlstore.New(g.anywhere(t, causal), mysqlstore.Options{})
 	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
 	err := store.Check(t.Context())
-	require.ErrorContains(t, err, "wsrep_on")
-	require.NotContains(t, err.Error(), "wsrep_sync_wait")
+	require.NotContains(t, fmt.Sprint(err), "wsrep")
 	err = mysqlstore.New(g.anywhere(t), mysqlstore.Options{}).Check(t.Context())
 	require.ErrorContains(t, err, "wsrep_sync_wait")
 }

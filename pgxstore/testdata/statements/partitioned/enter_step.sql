@@ -1,6 +1,6 @@
 /* idempotency: enter step */
--- Returns the ID of the transaction, and whether it locks the record of the claim. So it does at every isolation level at which the
--- transaction cannot change a record that was renewed since its snapshot. The statement fails by a division by zero if the claim
+-- Returns the ID of the transaction, and whether it locks the record of the claim. It locks the record at every isolation level
+-- at which the transaction could not change a record that was renewed since its snapshot. The statement fails by a division by zero if the claim
 -- has lost the record.
 --   $1 digest, $2 token, $3 after how many milliseconds of silence the server ends the transaction
 --   and for a serializable transaction: $4 the place of the record, see place_step.sql
