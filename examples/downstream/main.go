@@ -50,12 +50,8 @@ func main() {
 const claimed, charged = "the key is claimed", "the card is charged"
 
 func serve() {
-	idem, err := idempotency.New(database.ConnectRedis(), idempotency.SingleUser, idempotency.Options{
-		Required:     true,
-		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
-		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
-		Wait:         10 * time.Second, // for the lease of a process that has died
-	})
+	idem, err := idempotency.New(database.ConnectRedis(), idempotency.SingleUser,
+		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(order)))
 }

@@ -60,12 +60,7 @@ func main() {
 
 func serve(ctx context.Context) {
 	store := pgxstore.New(database.Connect(ctx), pgxstore.Options{})
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		Required:     true,
-		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
-		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
-		Wait:         10 * time.Second, // for the lease of a process that has died
-	})
+	idem, err := idempotency.New(store, idempotency.SingleUser, process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(order)))
 }

@@ -65,12 +65,8 @@ func serve(ctx context.Context) {
 	dbos.RegisterWorkflow(engine, fulfil)
 	demo.Check(dbos.Launch(engine)) // goes on with the workflows of the process that has died
 
-	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{
-		Required:     true,
-		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
-		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
-		Wait:         10 * time.Second, // for the lease of a process that has died
-	})
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
+		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		order(engine, w, r)

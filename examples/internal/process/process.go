@@ -15,7 +15,9 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -99,6 +101,14 @@ func (s *Service) Stop() {
 
 // IsService reports whether this process was started by Start.
 func IsService() bool { return os.Getenv("EXAMPLE_SERVICE") != "" }
+
+// WithShortLease returns opts for a service that is killed often, and whose clients wait for the next process.
+func WithShortLease(opts idempotency.Options) idempotency.Options {
+	opts.Lease = time.Second        // how long an order is blocked if its process dies; the default is more patient
+	opts.StoreTimeout = time.Second // so that a slow disk is none of the failures that are shown here
+	opts.Wait = 10 * time.Second    // for the lease of a process that has died
+	return opts
+}
 
 // Stored is the place where an answer is stored, and nobody has got it yet.
 const Stored = "the answer is stored"
