@@ -43,8 +43,8 @@ func main() {
 	defer stop()
 
 	sent := orders.New()
-	sent.DieAt(ctx, claimed, written, committed, process.Stored)
-	sent.DieAt(ctx, mailed)
+	sent.DieAt(ctx, "claimed", "written, not committed", "committed", process.Stored)
+	sent.DieAt(ctx, "mailed, and the task is still there")
 	sent.DieAtRandom(ctx, 8)
 	defer sent.Stop()
 	replayed := sent.Replayed(ctx)
@@ -59,29 +59,17 @@ func main() {
 	}
 }
 
-// Where the service is killed.
-const (
-	claimed   = "the key is claimed"
-	written   = "the rows are written, and not committed"
-	committed = "the rows are committed"
-	mailed    = "the mail is sent, and its row is still there"
-)
-
 func serve(ctx context.Context) {
 	pool := database.Connect(ctx)
 	go work(ctx, pool)
-	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{
-		Required:     true,
-		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
-		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
-		Wait:         10 * time.Second, // for the lease of a process that has died
-	})
+	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
+		process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(order)))
 }
 
 func order(w http.ResponseWriter, r *http.Request) {
-	process.HaltAt(claimed)
+	process.HaltAt("claimed")
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -93,7 +81,7 @@ func order(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry finds the rows, or writes them
 		return
 	}
-	process.HaltAt(committed)
+	process.HaltAt("committed")
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprint(w, "order ", id)
 }
@@ -104,7 +92,7 @@ func insertOrder(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err erro
 		return 0, err
 	}
 	_, err = tx.Exec(ctx, "INSERT INTO outbox (order_id) VALUES ($1)", id)
-	process.HaltAt(written)
+	process.HaltAt("written, not committed")
 	return id, err
 }
 
@@ -131,7 +119,7 @@ func send(ctx context.Context, tx pgx.Tx) error {
 	if _, err := provider.Call(ctx, provider.Request{Key: id, Reference: fmt.Sprint("order ", order)}); err != nil {
 		return err
 	}
-	process.HaltAt(mailed)
+	process.HaltAt("mailed, and the task is still there")
 	_, err = tx.Exec(ctx, "DELETE FROM outbox WHERE id = $1::uuid", id)
 	return err
 }

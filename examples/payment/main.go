@@ -42,7 +42,7 @@ func main() {
 	defer stop()
 
 	sent := orders.New()
-	sent.DieAt(ctx, claimed, charged, written, committed, process.Stored)
+	sent.DieAt(ctx, "claimed", "charged", "written, not committed", "committed", process.Stored)
 	sent.DieAtRandom(ctx, 8)
 	defer sent.Stop()
 	replayed := sent.Replayed(ctx)
@@ -56,28 +56,15 @@ func main() {
 	}
 }
 
-// Where the service is killed.
-const (
-	claimed   = "the key is claimed"
-	charged   = "the card is charged"
-	written   = "the row is written, and not committed"
-	committed = "the row is committed"
-)
-
 func serve(ctx context.Context) {
 	store := pgxstore.New(database.Connect(ctx), pgxstore.Options{})
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		Required:     true,
-		Lease:        time.Second,      // how long an order is blocked if its process dies; the default is more patient
-		StoreTimeout: time.Second,      // so that a slow disk is none of the failures that are shown here
-		Wait:         10 * time.Second, // for the lease of a process that has died
-	})
+	idem, err := idempotency.New(store, idempotency.SingleUser, process.WithShortLease(idempotency.Options{Required: true}))
 	demo.Check(err)
 	process.Serve(idem.Handler(http.HandlerFunc(order)))
 }
 
 func order(w http.ResponseWriter, r *http.Request) {
-	process.HaltAt(claimed)
+	process.HaltAt("claimed")
 	pieces, err := demo.Pieces(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest) // what may be refused is looked at before the charge
@@ -92,20 +79,18 @@ func order(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadGateway) // not stored: a retry asks the provider again
 		return
 	}
-	process.HaltAt(charged)
-	id, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (int64, error) { return insertPayment(ctx, tx, pieces, charge) })
+	process.HaltAt("charged")
+	id, err := pgxstore.DoTx(ctx, "book", func(tx pgx.Tx) (id int64, err error) {
+		const insert = "INSERT INTO payments (pieces, charge) VALUES ($1, $2) RETURNING id"
+		err = tx.QueryRow(ctx, insert, pieces, charge).Scan(&id)
+		process.HaltAt("written, not committed")
+		return id, err
+	})
 	if err != nil {
 		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored: a retry goes on with the row
 		return
 	}
-	process.HaltAt(committed)
+	process.HaltAt("committed")
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "payment %d, paid by charge %s", id, charge)
-}
-
-func insertPayment(ctx context.Context, tx pgx.Tx, pieces int, charge string) (id int64, err error) {
-	const insert = "INSERT INTO payments (pieces, charge) VALUES ($1, $2) RETURNING id"
-	err = tx.QueryRow(ctx, insert, pieces, charge).Scan(&id)
-	process.HaltAt(written)
-	return id, err
 }
