@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -61,9 +60,9 @@ func main() {
 	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		idempotency.Options{Required: true})
 	demo.Check(err)
-	handler := idem.Handler(shop{db})
+	handler := idem.Handler(demo.HandleOrders(shop{db}.order))
 	demo.OrderTwice(handler, 3, http.StatusCreated)
-	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity)
+	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity) // stored, rolled back
 
 	var orders, gifts int64
 	var chairs Article
@@ -74,26 +73,6 @@ func main() {
 }
 
 type shop struct{ db *gorm.DB }
-
-func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pieces, err := demo.Pieces(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	order, err := s.order(r.Context(), pieces)
-	switch {
-	case errors.Is(err, errTooFew):
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
-	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
-	default:
-		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d of %d", order.ID, order.Pieces)
-	}
-}
-
-var errTooFew = errors.New("there are not so many")
 
 func (s shop) order(ctx context.Context, pieces int) (order Order, err error) {
 	err = s.db.WithContext(ctx).Transaction(func(db *gorm.DB) (err error) {
@@ -123,7 +102,7 @@ func book(db *gorm.DB, article string, pieces int) (order Order, err error) {
 	var left Article
 	err = db.First(&left, "name = ?", article).Error
 	if err == nil && left.Pieces < 0 {
-		err = errTooFew
+		err = demo.ErrTooFew
 	}
 	return order, err
 }

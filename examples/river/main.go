@@ -35,18 +35,6 @@ type Mail struct {
 // Kind names the job.
 func (Mail) Kind() string { return "mail" }
 
-// mailer is the worker. River may run a job again, so a mail is sent with the job's ID as its idempotency key.
-type mailer struct {
-	river.WorkerDefaults[Mail]
-	sent chan int64
-}
-
-func (m *mailer) Work(_ context.Context, job *river.Job[Mail]) error {
-	fmt.Printf("mail for order %d\n", job.Args.Order)
-	m.sent <- job.ID
-	return nil
-}
-
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -56,34 +44,39 @@ func main() {
 	_, err := pool.Exec(ctx, `CREATE TABLE stock AS SELECT 10 AS pieces;
 		CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, pieces int NOT NULL)`)
 	demo.Check(err)
-	mailer := &mailer{sent: make(chan int64, 10)}
-	jobs := newJobs(ctx, pool, mailer)
+	mails := make(chan int64, 10)
+	jobs := newJobs(ctx, pool, mails)
 
 	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser, idempotency.Options{})
 	demo.Check(err)
-	handler := idem.Handler(shop{pool, jobs})
+	handler := idem.Handler(demo.HandleOrders(shop{pool, jobs}.order))
 	demo.OrderTwice(handler, 3, http.StatusCreated)
-	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity)
-	demo.Order(handler, 1, http.StatusCreated) // without a key
+	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity) // stored, rolled back
+	demo.Order(handler, 1, http.StatusCreated)                  // without a key
 
 	demo.Check(jobs.Start(ctx))
-	<-mailer.sent
-	<-mailer.sent
+	<-mails
+	<-mails
 	demo.Check(jobs.Stop(ctx))
 	var orders, inserted int
 	err = pool.QueryRow(ctx, "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM river_job)").Scan(&orders, &inserted)
 	demo.Check(err)
-	fmt.Printf("orders: %d, jobs: %d, mails: %d\n", orders, inserted, 2+len(mailer.sent))
+	fmt.Printf("orders: %d, jobs: %d, mails: %d\n", orders, inserted, 2+len(mails))
 }
 
-func newJobs(ctx context.Context, pool *pgxpool.Pool, mailer *mailer) *river.Client[pgx.Tx] {
+// newJobs returns a client of River, whose worker sends the mails.
+func newJobs(ctx context.Context, pool *pgxpool.Pool, mails chan<- int64) *river.Client[pgx.Tx] {
 	quiet := slog.New(slog.DiscardHandler)
 	tables, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: quiet})
 	demo.Check(err)
 	_, err = tables.Migrate(ctx, rivermigrate.DirectionUp, nil)
 	demo.Check(err)
 	workers := river.NewWorkers()
-	river.AddWorker(workers, mailer)
+	river.AddWorker(workers, river.WorkFunc(func(_ context.Context, job *river.Job[Mail]) error {
+		fmt.Printf("mail for order %d\n", job.Args.Order)
+		mails <- job.ID // River may run a job again, so a mail is sent with the job's ID as its idempotency key
+		return nil
+	}))
 	jobs, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Logger: quiet, Workers: workers, Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 1}},
 	})
@@ -95,26 +88,6 @@ type shop struct {
 	pool *pgxpool.Pool
 	jobs *river.Client[pgx.Tx]
 }
-
-func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pieces, err := demo.Pieces(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	id, err := s.order(r.Context(), pieces)
-	switch {
-	case errors.Is(err, errTooFew):
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
-	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
-	default:
-		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprint(w, "order ", id)
-	}
-}
-
-var errTooFew = errors.New("there are not so many")
 
 // order books an order in a step or, if the request has no key, in a transaction as before there were keys.
 func (s shop) order(ctx context.Context, pieces int) (id int64, err error) {
@@ -140,7 +113,7 @@ func (s shop) book(ctx context.Context, tx pgx.Tx, pieces int) (id int64, err er
 	var left int
 	err = tx.QueryRow(ctx, "UPDATE stock SET pieces = pieces - $1 RETURNING pieces", pieces).Scan(&left)
 	if err == nil && left < 0 {
-		err = errTooFew
+		err = demo.ErrTooFew
 	}
 	return id, err
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"database/sql"
 	_ "embed"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -39,11 +38,11 @@ func main() {
 	idem, err := idempotency.New(pgxstore.New(pool, pgxstore.Options{}), idempotency.SingleUser,
 		idempotency.Options{Required: true})
 	demo.Check(err)
-	chairs, tables := idem.Handler(shop(orderChairs)), idem.Handler(shop(orderTables))
+	chairs, tables := idem.Handler(demo.HandleOrders(orderChairs)), idem.Handler(demo.HandleOrders(orderTables))
 	demo.OrderTwice(chairs, 3, http.StatusCreated)
-	demo.OrderTwice(chairs, 8, http.StatusUnprocessableEntity)
+	demo.OrderTwice(chairs, 8, http.StatusUnprocessableEntity) // stored, rolled back
 	demo.OrderTwice(tables, 4, http.StatusCreated)
-	demo.OrderTwice(tables, 9, http.StatusUnprocessableEntity)
+	demo.OrderTwice(tables, 9, http.StatusUnprocessableEntity) // stored, rolled back
 
 	queries := pgxdb.New(pool)
 	orders, err := queries.CountOrders(ctx)
@@ -55,57 +54,34 @@ func main() {
 	fmt.Printf("orders: %d, chairs left: %d, tables left: %d\n", orders, chairsLeft, tablesLeft)
 }
 
-var errTooFew = errors.New("there are not so many")
-
 // orderChairs books an order of chairs by code for pgx, and returns its ID.
-func orderChairs(ctx context.Context, pieces int32) (id int64, err error) {
+func orderChairs(ctx context.Context, pieces int) (id int64, err error) {
 	return pgxstore.DoTx(ctx, "order", func(tx pgx.Tx) (int64, error) {
 		queries := pgxdb.New(tx)
-		id, err := queries.CreateOrder(ctx, pgxdb.CreateOrderParams{Article: "chair", Pieces: pieces})
+		id, err := queries.CreateOrder(ctx, pgxdb.CreateOrderParams{Article: "chair", Pieces: int32(pieces)})
 		if err != nil {
 			return 0, err
 		}
-		left, err := queries.Take(ctx, pgxdb.TakeParams{Article: "chair", Pieces: pieces})
+		left, err := queries.Take(ctx, pgxdb.TakeParams{Article: "chair", Pieces: int32(pieces)})
 		if err == nil && left < 0 {
-			err = errTooFew
+			err = demo.ErrTooFew
 		}
 		return id, err
 	})
 }
 
 // orderTables books an order of tables by code for database/sql, and returns its ID.
-func orderTables(ctx context.Context, pieces int32) (id int64, err error) {
+func orderTables(ctx context.Context, pieces int) (id int64, err error) {
 	return pgxstore.DoSQLTx(ctx, "order", func(tx *sql.Tx) (int64, error) {
 		queries := sqldb.New(tx)
-		id, err := queries.CreateOrder(ctx, sqldb.CreateOrderParams{Article: "table", Pieces: pieces})
+		id, err := queries.CreateOrder(ctx, sqldb.CreateOrderParams{Article: "table", Pieces: int32(pieces)})
 		if err != nil {
 			return 0, err
 		}
-		left, err := queries.Take(ctx, sqldb.TakeParams{Article: "table", Pieces: pieces})
+		left, err := queries.Take(ctx, sqldb.TakeParams{Article: "table", Pieces: int32(pieces)})
 		if err == nil && left < 0 {
-			err = errTooFew
+			err = demo.ErrTooFew
 		}
 		return id, err
 	})
-}
-
-// shop is a handler that books orders.
-type shop func(ctx context.Context, pieces int32) (id int64, err error)
-
-func (order shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pieces, err := demo.Pieces(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	id, err := order(r.Context(), int32(pieces))
-	switch {
-	case errors.Is(err, errTooFew):
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
-	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
-	default:
-		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprint(w, "order ", id)
-	}
 }

@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -50,9 +49,9 @@ func main() {
 	defer store.Close()
 	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{Required: true})
 	demo.Check(err)
-	handler := idem.Handler(shop{db})
+	handler := idem.Handler(demo.HandleOrders(shop{db}.order))
 	demo.OrderTwice(handler, 3, http.StatusCreated)
-	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity)
+	demo.OrderTwice(handler, 8, http.StatusUnprocessableEntity) // stored, rolled back
 
 	var orders, chairs int
 	demo.Check(db.Get(&orders, "SELECT count(*) FROM orders"))
@@ -62,27 +61,11 @@ func main() {
 
 type shop struct{ db *sqlx.DB }
 
-func (s shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	pieces, err := demo.Pieces(r)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	order, err := sqlitestore.DoTx(r.Context(), "order", func(tx *sql.Tx) (Order, error) {
-		return book(r.Context(), &sqlx.Tx{Tx: tx, Mapper: s.db.Mapper}, "chair", pieces)
+func (s shop) order(ctx context.Context, pieces int) (Order, error) {
+	return sqlitestore.DoTx(ctx, "order", func(tx *sql.Tx) (Order, error) {
+		return book(ctx, &sqlx.Tx{Tx: tx, Mapper: s.db.Mapper}, "chair", pieces)
 	})
-	switch {
-	case errors.Is(err, errTooFew):
-		http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
-	case err != nil:
-		http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
-	default:
-		w.WriteHeader(http.StatusCreated) // stored, committed
-		fmt.Fprintf(w, "order %d of %d", order.ID, order.Pieces)
-	}
 }
-
-var errTooFew = errors.New("there are not so many")
 
 func book(ctx context.Context, tx *sqlx.Tx, article string, pieces int) (order Order, err error) {
 	const insert = "INSERT INTO orders (article, pieces) VALUES (?, ?) RETURNING id, article, pieces"
@@ -93,7 +76,7 @@ func book(ctx context.Context, tx *sqlx.Tx, article string, pieces int) (order O
 	const take = "UPDATE stock SET pieces = pieces - ? WHERE article = ? RETURNING pieces"
 	err = tx.GetContext(ctx, &left, take, pieces, article)
 	if err == nil && left < 0 {
-		err = errTooFew
+		err = demo.ErrTooFew
 	}
 	return order, err
 }

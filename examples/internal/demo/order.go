@@ -1,7 +1,9 @@
 package demo
 
 import (
+	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -36,6 +38,31 @@ func order(handler http.Handler, key string, pieces int) *httptest.ResponseRecor
 	w := httptest.NewRecorder()
 	handler.ServeHTTP(w, r)
 	return w
+}
+
+// ErrTooFew is the error of an order of more pieces than there are.
+var ErrTooFew = errors.New("there are not so many")
+
+// HandleOrders returns a handler of orders. Function book books an order of so many pieces, and the answer is made from its
+// result.
+func HandleOrders[T any](book func(ctx context.Context, pieces int) (T, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pieces, err := Pieces(r)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		order, err := book(r.Context(), pieces)
+		switch {
+		case errors.Is(err, ErrTooFew):
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity) // stored, rolled back
+		case err != nil:
+			http.Error(w, "try again", http.StatusServiceUnavailable) // not stored
+		default:
+			w.WriteHeader(http.StatusCreated) // stored, committed
+			fmt.Fprintf(w, "order %+v", order)
+		}
+	})
 }
 
 // Pieces returns how many pieces a request orders.
