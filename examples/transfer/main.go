@@ -51,11 +51,9 @@ func main() {
 func demonstrate(ctx context.Context) {
 	pool, drop := database.Create(ctx)
 	defer drop()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	demo.Check(err)
+	listener := demo.Listen()
 	ended := make(chan error)
 	serving, stop := context.WithCancel(ctx)
-	defer stop()
 	go func() { ended <- serve(serving, pool, listener, 10*time.Second, true) }()
 
 	c := client{url: "http://" + listener.Addr().String()}

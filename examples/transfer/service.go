@@ -55,29 +55,23 @@ func serve(ctx context.Context, pool *pgxpool.Pool, listener net.Listener, lease
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		return stop(server, idem)
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // for the requests that are under way
+		defer cancel()
+		return errors.Join(server.Shutdown(ctx), idem.Shutdown(ctx))
 	}
 }
 
 // check returns the findings that the service must not run with.
-func check(ctx context.Context, store *pgxstore.Store, development bool) error {
-	var grave []error
+func check(ctx context.Context, store *pgxstore.Store, development bool) (grave error) {
 	for _, finding := range idempotency.Findings(store.Check(ctx)) {
 		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
 		if ok && unsafe.Setting == "fsync" && development {
 			log.Print(finding)
-			continue
+		} else {
+			grave = errors.Join(grave, finding)
 		}
-		grave = append(grave, finding)
 	}
-	return errors.Join(grave...)
-}
-
-// stop lets the requests end that are under way.
-func stop(server *http.Server, idem *idempotency.Middleware) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	return errors.Join(server.Shutdown(ctx), idem.Shutdown(ctx))
+	return grave
 }
 
 func routes(pool *pgxpool.Pool, idem *idempotency.Middleware) http.Handler {

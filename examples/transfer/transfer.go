@@ -58,12 +58,11 @@ var (
 // move books a transfer.
 func move(ctx context.Context, tx pgx.Tx, from string, order transferOrder) (moved receipt, err error) {
 	// Locked in one order, two transfers in opposite directions do not end in a deadlock.
-	const lock = "SELECT count(*) FROM (SELECT FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE) AS locked"
-	var accounts int
-	if err := tx.QueryRow(ctx, lock, from, order.To).Scan(&accounts); err != nil {
+	locked, err := tx.Exec(ctx, "SELECT FROM accounts WHERE name IN ($1, $2) ORDER BY name FOR UPDATE", from, order.To)
+	if err != nil {
 		return moved, err
 	}
-	if accounts != 2 {
+	if locked.RowsAffected() != 2 {
 		return moved, errNoAccount
 	}
 	const debit = "UPDATE accounts SET balance = balance - $2 WHERE name = $1 RETURNING balance"
