@@ -27,7 +27,7 @@ func newHeld(t *testing.T) *held {
 	return &held{make(chan context.Context, 100), make(chan struct{}), t.Context()}
 }
 
-func (h *held) pay(ctx context.Context, _ shop.PayInput) (*shop.Order, error) {
+func (h *held) pay(ctx context.Context, _ int) (*shop.Order, error) {
 	h.begun <- ctx
 	select {
 	case <-h.end:
@@ -148,7 +148,7 @@ func TestDecide(t *testing.T) {
 	t.Parallel()
 	failure := errors.New("failed")
 	order := &shop.Order{ID: "7"}
-	panics := resolvers{pay: func(context.Context, shop.PayInput) (*shop.Order, error) { panic("oops") }}
+	panics := resolvers{pay: func(context.Context, int) (*shop.Order, error) { panic("oops") }}
 	for name, tt := range map[string]struct {
 		resolvers resolvers
 		policy    idempotency.Abandoned
@@ -196,8 +196,8 @@ func TestObserver(t *testing.T) {
 	events := make(chan idempotency.Event, 100)
 	s := serve(t, setup{
 		runner: idempotency.RunnerOptions{Observer: func(_ context.Context, e idempotency.Event) { events <- e }},
-		resolvers: resolvers{pay: func(_ context.Context, input shop.PayInput) (*shop.Order, error) {
-			if input.Cents == 1 {
+		resolvers: resolvers{pay: func(_ context.Context, cents int) (*shop.Order, error) {
+			if cents == 1 {
 				return &shop.Order{ID: "7"}, nil
 			}
 			return nil, errors.New("failed")

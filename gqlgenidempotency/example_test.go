@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency/gqlgenidempotency/testdata/shop"
 )
 
-// A payment that is sent again gets the first answer. Package shop is what gqlgen has generated.
+// A payment that is sent again gets the first answer. Package shop stands for what gqlgen generates from your schema.
 func Example() {
 	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{}) // or NewRedisStore
 	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
@@ -29,7 +29,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := handler.New(shop.NewExecutableSchema(shop.Config{Resolvers: &bank{}}))
+	server := handler.New(shop.New(shop.Resolvers{Pay: new(bank).pay}))
 	server.AddTransport(transport.POST{})
 	server.Use(guard)
 
@@ -61,16 +61,11 @@ var account gqlgenidempotency.UserFunc = func(ctx context.Context) (string, erro
 	return name, nil
 }
 
-// bank has the resolvers. Those that the example does not need are nil.
-type bank struct {
-	shop.ResolverRoot
-	shop.MutationResolver
-	charges int
-}
+// bank charges cards.
+type bank struct{ charges int }
 
-func (b *bank) Mutation() shop.MutationResolver { return b }
-
-func (b *bank) Pay(_ context.Context, input shop.PayInput) (*shop.Order, error) {
+// pay is the resolver of the mutation.
+func (b *bank) pay(_ context.Context, cents int) (*shop.Order, error) {
 	b.charges++
-	return &shop.Order{ID: fmt.Sprint("charge ", b.charges), Cents: input.Cents}, nil
+	return &shop.Order{ID: fmt.Sprint("charge ", b.charges), Cents: cents}, nil
 }

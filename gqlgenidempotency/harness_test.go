@@ -26,68 +26,55 @@ import (
 
 // resolvers are those of the shop. The zero value of each field is one that succeeds.
 type resolvers struct {
-	pay   func(ctx context.Context, input shop.PayInput) (*shop.Order, error)
+	pay   func(ctx context.Context, cents int) (*shop.Order, error)
 	state func(ctx context.Context) (string, error)
 	note  func(ctx context.Context) (*string, error)
-
-	runs, reads *atomic.Int64 // of mutation fields; of fields below
 }
 
-func (r resolvers) Mutation() shop.MutationResolver { return mutations{r} }
-func (r resolvers) Order() shop.OrderResolver       { return orders{r} }
-func (r resolvers) Query() shop.QueryResolver       { return queries{r} }
-
-type mutations struct{ resolvers }
-
-func (m mutations) Pay(ctx context.Context, input shop.PayInput) (*shop.Order, error) {
-	run := m.runs.Add(1)
-	if m.pay != nil {
-		return m.pay(ctx, input)
+// counted returns the resolvers of a service, which counts their runs and reads.
+func (r resolvers) counted(s *service) shop.Resolvers {
+	return shop.Resolvers{
+		Pay: func(ctx context.Context, cents int) (*shop.Order, error) {
+			run := s.runs.Add(1)
+			if r.pay != nil {
+				return r.pay(ctx, cents)
+			}
+			return &shop.Order{ID: fmt.Sprint(run), Cents: cents}, nil
+		},
+		Refund: func(_ context.Context, order string, cents int) (*shop.Order, error) {
+			s.runs.Add(1)
+			if order == "none" {
+				return nil, nil
+			}
+			return &shop.Order{ID: order, Cents: -cents}, nil
+		},
+		Attach: func(_ context.Context, file graphql.Upload) (string, error) {
+			s.runs.Add(1)
+			content, err := io.ReadAll(file.File)
+			return string(content), err
+		},
+		Order: func(_ context.Context, id string) (*shop.Order, error) {
+			s.runs.Add(1)
+			return &shop.Order{ID: id}, nil
+		},
+		State: func(ctx context.Context) (string, error) {
+			read := s.reads.Add(1)
+			if r.state != nil {
+				return r.state(ctx)
+			}
+			return fmt.Sprint("read ", read), nil
+		},
+		Note: func(ctx context.Context, upper bool) (*string, error) {
+			if r.note != nil {
+				return r.note(ctx)
+			}
+			text := "<a & b>"
+			if upper {
+				text = "<A & B>"
+			}
+			return &text, nil
+		},
 	}
-	return &shop.Order{ID: fmt.Sprint(run), Cents: input.Cents}, nil
-}
-
-func (m mutations) Refund(_ context.Context, order string, cents *int, _ *string) (*shop.Order, error) {
-	m.runs.Add(1)
-	if order == "none" {
-		return nil, nil
-	}
-	return &shop.Order{ID: order, Cents: -*cents}, nil
-}
-
-func (m mutations) Attach(_ context.Context, _ string, file graphql.Upload) (*string, error) {
-	m.runs.Add(1)
-	content, err := io.ReadAll(file.File)
-	text := string(content)
-	return &text, err
-}
-
-type orders struct{ resolvers }
-
-func (o orders) State(ctx context.Context, _ *shop.Order) (string, error) {
-	read := o.reads.Add(1)
-	if o.state != nil {
-		return o.state(ctx)
-	}
-	return fmt.Sprint("read ", read), nil
-}
-
-func (o orders) Note(ctx context.Context, _ *shop.Order, upper *bool) (*string, error) {
-	if o.note != nil {
-		return o.note(ctx)
-	}
-	text := "<a & b>"
-	if *upper {
-		text = "<A & B>"
-	}
-	return &text, nil
-}
-
-type queries struct{ resolvers }
-
-func (q queries) Order(_ context.Context, id string) (*shop.Order, error) {
-	q.runs.Add(1)
-	return &shop.Order{ID: id}, nil
 }
 
 // setup is a service to be served. The zero value of each field is its default.
@@ -106,7 +93,7 @@ type service struct {
 	t           *testing.T
 	url         string
 	runner      *idempotency.Runner
-	runs, reads atomic.Int64
+	runs, reads atomic.Int64 // of root fields; of the fields that are read
 }
 
 type userKey struct{}
@@ -134,8 +121,7 @@ func serve(t *testing.T, s setup) *service {
 	guard, err := gqlgenidempotency.New(sv.runner, s.user, s.options)
 	require.NoError(t, err)
 
-	s.resolvers.runs, s.resolvers.reads = &sv.runs, &sv.reads
-	graph := handler.New(shop.NewExecutableSchema(shop.Config{Resolvers: s.resolvers}))
+	graph := handler.New(shop.New(s.resolvers.counted(sv)))
 	graph.AddTransport(transport.POST{})
 	graph.AddTransport(transport.MultipartForm{})
 	graph.SetRecoverFunc(func(context.Context, any) error { return errors.New("recovered") })

@@ -1,6 +1,7 @@
-// Graphql guards a mutation of an API that gqlgen has generated. The client is a program in JavaScript with urql, whose
-// retry exchange sends the mutation again: the connection breaks while the card is being charged, then the server is
-// still busy, and then the client gets its answer. It needs Node.js, and npm to get urql. It ends with the line
+// Graphql guards a mutation of a gqlgen server. The client is a program in JavaScript with urql, whose retry exchange sends
+// the mutation again: the connection breaks while the card is being charged, then the server is still busy, and then the
+// client gets its answer. It needs Node.js, and npm to get urql. Package shop stands for what gqlgen generates. The program
+// ends with the line
 //
 //	payments: 1, charges: 1
 package main
@@ -36,7 +37,7 @@ func main() {
 	})
 	demo.Check(err)
 	bank := &bank{busy: make(chan struct{})}
-	graph := handler.New(shop.NewExecutableSchema(shop.Config{Resolvers: bank}))
+	graph := handler.New(shop.New(shop.Resolvers{Pay: bank.pay, State: bank.state}))
 	graph.AddTransport(transport.POST{})
 	graph.Use(guard)
 	server := httptest.NewServer(bank.unlucky(graph))
@@ -50,24 +51,18 @@ func main() {
 	}
 }
 
-// bank has the resolvers. Those that the example does not need are nil.
+// bank has the resolvers.
 type bank struct {
-	shop.ResolverRoot
-	shop.MutationResolver
-	shop.OrderResolver
 	charges, requests atomic.Int64
 	busy              chan struct{} // closed when the second request is answered
 }
 
-func (b *bank) Mutation() shop.MutationResolver { return b }
-func (b *bank) Order() shop.OrderResolver       { return b }
-
-func (b *bank) Pay(_ context.Context, input shop.PayInput) (*shop.Order, error) {
+func (b *bank) pay(_ context.Context, cents int) (*shop.Order, error) {
 	<-b.busy
-	return &shop.Order{ID: fmt.Sprint("charge ", b.charges.Add(1)), Cents: input.Cents}, nil
+	return &shop.Order{ID: fmt.Sprint("charge ", b.charges.Add(1)), Cents: cents}, nil
 }
 
-func (b *bank) State(context.Context, *shop.Order) (string, error) { return "charged", nil }
+func (b *bank) state(context.Context) (string, error) { return "charged", nil }
 
 // unlucky is a network on which the connection of the first request breaks.
 func (b *bank) unlucky(graph http.Handler) http.Handler {
