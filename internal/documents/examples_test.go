@@ -19,7 +19,7 @@ import (
 func TestExamplesShowEveryEntry(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/idempotency-go/idempotency"
-	entry := regexp.MustCompile(`^(?:func (\w+)|type (\w+) (?:func\(|interface$))`)
+	entry := regexp.MustCompile(`^(?:func (\w+)|type (\w+) (?:func\(|interface\{))`)
 	lists, err := filepath.Glob("internal/release/api/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, lists)

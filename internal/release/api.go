@@ -9,50 +9,54 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	modules "golang.org/x/mod/module"
 )
 
-// The API of a module is a list, one line for each exported name with its signature, in a file that is checked in.
-
-// listFolder is where the lists are.
+// listFolder has a list for each library: one line for each exported name with its signature. A changed line means that users
+// may have to change their code, and an added one that they need not: so an interface is one line with all of its methods.
 const listFolder = "internal/release/api"
 
-// listFile is where the list of a module is.
-func (m *module) listFile() string {
+func (w *workspace) listFile(m *module) string {
 	name := strings.ReplaceAll(m.dir, "/", "-")
 	if m.dir == "." {
 		name = "idempotency"
 	}
-	return filepath.Join(listFolder, name+".txt")
+	return filepath.Join(w.dir, listFolder, name+".txt")
 }
 
 func (w *workspace) writeAPI(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(w.dir, listFolder), 0o777); err != nil {
-		return err
-	}
-	for _, m := range w.published {
-		if m.command() {
-			continue
-		}
-		list, err := w.api(ctx, m)
+	for _, m := range w.libraries {
+		list, err := w.listExports(ctx, m)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(w.dir, m.listFile()), []byte(list), 0o666); err != nil {
+		if err := os.WriteFile(w.listFile(m), []byte(list), 0o666); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// api lists what the packages of a module export. The compiler has written it down for those who import them.
-func (w *workspace) api(ctx context.Context, m *module) (string, error) {
-	here := command{dir: filepath.Join(w.dir, m.dir)}
+var packageLine = regexp.MustCompile(`(?m)^package (\S+)$`)
+
+// listedPackages returns the packages in the list of a library.
+func (w *workspace) listedPackages(m *module) ([]string, error) {
+	list, err := os.ReadFile(w.listFile(m))
+	var packages []string
+	for _, match := range packageLine.FindAllStringSubmatch(string(list), -1) {
+		packages = append(packages, match[1])
+	}
+	return packages, err
+}
+
+// listExports lists what the packages of a module export. The compiler has written it down for those who import them.
+func (w *workspace) listExports(ctx context.Context, m *module) (string, error) {
 	format := "{{.ImportPath}}\t{{.Export}}\t{{and (not .DepOnly) (ne .Name \"main\")}}"
-	lines, err := output(ctx, here, "go", "list", "-export", "-deps", "-f", format, "./...")
+	lines, err := output(ctx, filepath.Join(w.dir, m.dir), nil, "go", "list", "-export", "-deps", "-f", format, "./...")
 	if err != nil {
 		return "", err
 	}
@@ -74,136 +78,60 @@ func (w *workspace) api(ctx context.Context, m *module) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&list, "package %s\n", path)
-		for _, line := range exported(p) {
-			fmt.Fprintln(&list, line)
-		}
+		fmt.Fprintf(&list, "package %s\n%s", path, strings.Join(exportedLines(p), ""))
 	}
 	return list.String(), nil
 }
 
-// exported are the lines of a package.
-func exported(p *types.Package) []string {
+func exportedLines(p *types.Package) []string {
 	var lines []string
 	for _, name := range p.Scope().Names() {
 		if object := p.Scope().Lookup(name); object.Exported() {
-			lines = append(lines, declared(object)...)
+			lines = append(lines, declarationLines(object)...)
 		}
 	}
 	slices.Sort(lines)
 	return lines
 }
 
-// declared are the lines of an exported name: its own, and those of its fields and methods.
-func declared(object types.Object) []string {
-	short := shortly(object.Pkg())
-	switch object := object.(type) {
-	case *types.Const:
-		kind := types.TypeString(object.Type(), short)
-		return []string{fmt.Sprintf("const %s %s = %s", object.Name(), kind, object.Val().ExactString())}
-	case *types.TypeName:
-		if object.IsAlias() {
-			return []string{types.ObjectString(object, short)}
-		}
-		return declaredType(object)
-	default:
-		return []string{types.ObjectString(object, short)}
-	}
-}
-
-func declaredType(object *types.TypeName) []string {
-	short := shortly(object.Pkg())
-	name := types.TypeString(object.Type(), short)
-	switch kind := object.Type().Underlying().(type) {
-	case *types.Struct:
-		return slices.Concat([]string{"type " + name + " struct"}, fields(name, kind, short), methods(name, object, short))
-	case *types.Interface:
-		return append([]string{"type " + name + " interface"}, asked(name, kind, short)...)
-	default:
-		return append([]string{"type " + name + " " + types.TypeString(kind, short)}, methods(name, object, short)...)
-	}
-}
-
-func fields(name string, of *types.Struct, short types.Qualifier) []string {
-	var lines []string
-	for i := range of.NumFields() {
-		field := of.Field(i)
-		if !field.Exported() {
-			continue
-		}
-		line := fmt.Sprintf("type %s struct, %s %s", name, field.Name(), types.TypeString(field.Type(), short))
-		if tag := of.Tag(i); tag != "" {
-			line += " `" + tag + "`"
-		}
-		lines = append(lines, line)
-	}
-	return lines
-}
-
-// asked are the methods of an interface. Nobody else can implement one with a method that is not exported.
-func asked(name string, of *types.Interface, short types.Qualifier) []string {
-	var lines []string
-	for method := range of.Methods() {
-		if !method.Exported() {
-			lines = append(lines, fmt.Sprintf("type %s interface, unexported methods", name))
-			continue
-		}
-		lines = append(lines, fmt.Sprintf("type %s interface, %s%s", name, method.Name(), signature(method.Type(), short)))
-	}
-	return slices.Compact(lines)
-}
-
-// methods are those of a type and of pointers to it, those of embedded types included.
-func methods(name string, object types.Object, short types.Qualifier) []string {
-	values := types.NewMethodSet(object.Type())
-	var lines []string
-	for method := range types.NewMethodSet(types.NewPointer(object.Type())).Methods() {
-		if !method.Obj().Exported() {
-			continue
-		}
-		receiver := "*" + name
-		if values.Lookup(object.Pkg(), method.Obj().Name()) != nil {
-			receiver = name
-		}
-		lines = append(lines, fmt.Sprintf("method (%s) %s%s", receiver, method.Obj().Name(), signature(method.Type(), short)))
-	}
-	return lines
-}
-
-func signature(t types.Type, short types.Qualifier) string {
-	return strings.TrimPrefix(types.TypeString(t, short), "func")
-}
-
-// shortly names a type as the source of its package does, with the major version of a package that has one in its path.
-func shortly(p *types.Package) types.Qualifier {
-	return func(other *types.Package) string {
-		if other == p {
+// declarationLines returns the lines of an exported name: its own, and those of its fields and methods. A type is named as in
+// the source of the package, with the major version of a package that has one in its path.
+func declarationLines(object types.Object) []string {
+	short := func(other *types.Package) string {
+		if other == object.Pkg() {
 			return ""
 		}
 		_, major, _ := modules.SplitPathVersion(other.Path())
 		return other.Name() + major
 	}
-}
-
-// apiPackage is what a list says of a package: its path, and its functions without type parameters.
-type apiPackage struct {
-	path      string
-	functions []string
-}
-
-func parseAPI(list string) []apiPackage {
-	var packages []apiPackage
-	for line := range strings.Lines(list) {
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch kind {
-		case "package":
-			packages = append(packages, apiPackage{path: rest})
-		case "func":
-			name, _, _ := strings.Cut(rest, "(")
-			if p := &packages[len(packages)-1]; !strings.Contains(name, "[") {
-				p.functions = append(p.functions, name)
+	name := types.TypeString(object.Type(), short)
+	if constant, ok := object.(*types.Const); ok {
+		return []string{fmt.Sprintf("const %s %s = %s\n", object.Name(), name, constant.Val().ExactString())}
+	}
+	if typeName, ok := object.(*types.TypeName); !ok || typeName.IsAlias() {
+		return []string{types.ObjectString(object, short) + "\n"}
+	}
+	kind := types.TypeString(object.Type().Underlying(), short)
+	var lines []string
+	if of, ok := object.Type().Underlying().(*types.Struct); ok {
+		kind = "struct"
+		for i := range of.NumFields() {
+			if field := of.Field(i); field.Exported() {
+				line := fmt.Sprintf("type %s struct, %s %s %s", name, field.Name(), types.TypeString(field.Type(), short), of.Tag(i))
+				lines = append(lines, strings.TrimSpace(line)+"\n")
 			}
 		}
 	}
-	return packages
+	lines = append(lines, fmt.Sprintf("type %s %s\n", name, kind))
+	values := types.NewMethodSet(object.Type())
+	for method := range types.NewMethodSet(types.NewPointer(object.Type())).Methods() { // those of embedded types, too
+		receiver := "*" + name
+		if values.Lookup(object.Pkg(), method.Obj().Name()) != nil {
+			receiver = name
+		}
+		if signature := types.TypeString(method.Type(), short); method.Obj().Exported() {
+			lines = append(lines, fmt.Sprintf("method (%s) %s%s\n", receiver, method.Obj().Name(), strings.TrimPrefix(signature, "func")))
+		}
+	}
+	return lines
 }

@@ -3,7 +3,6 @@ module github.com/idempotency-go/idempotency/internal/release
 go 1.26.0
 
 require (
-	github.com/idempotency-go/idempotency v0.1.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/mod v0.42.0
 )

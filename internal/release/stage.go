@@ -1,27 +1,30 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
-// stage is a release as its users will find it, before it is published: copies of the modules in a directory that the go
-// command reads as a proxy, and a module cache that has none of them.
+// stage is a release as its users will find it, before it is published: a clone of the repository that has its tags, and the
+// environment of a user whose git takes the clone for the repository on GitHub.
 type stage struct {
-	*workspace // a clone of the repository: nothing in it but what is committed
+	*workspace // the clone: nothing in it but what is committed
 
-	dir       string
-	version   string
-	libraries string // the commit of the libraries
-	commands  string // the commit of the commands
-	user      []string
+	dir     string
+	version string
+	userEnv []string
 }
 
-// stage makes a stage of the last commit. Call close to remove it.
-func (w *workspace) stage(ctx context.Context, version string) (*stage, error) {
+// newStage makes a stage of the last commit. Call close to remove it.
+func (w *workspace) newStage(ctx context.Context, version string) (*stage, error) {
+	if err := validVersion(version); err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "release-")
 	if err != nil {
 		return nil, err
@@ -38,7 +41,7 @@ func (s *stage) close() { os.RemoveAll(s.dir) }
 
 func (s *stage) fill(ctx context.Context, repository string) error {
 	clone := filepath.Join(s.dir, "clone")
-	if _, err := output(ctx, command{}, "git", "clone", "--quiet", "--shared", repository, clone); err != nil {
+	if _, err := output(ctx, "", nil, "git", "clone", "--quiet", "--shared", repository, clone); err != nil {
 		return err
 	}
 	var err error
@@ -48,136 +51,144 @@ func (s *stage) fill(ctx context.Context, repository string) error {
 	if err := s.requiresOnly(s.version); err != nil {
 		return fmt.Errorf("in the last commit %w", err)
 	}
-	if s.user, err = s.environment(ctx); err != nil {
+	if s.userEnv, err = s.environment(ctx); err != nil {
 		return err
 	}
-	if s.libraries, err = s.head(ctx); err != nil {
+	if err := s.tagHead(ctx, s.libraries); err != nil {
 		return err
 	}
-	for _, m := range s.published {
-		if m.command() {
-			continue
-		}
-		if err := s.publish(ctx, m, s.libraries); err != nil {
-			return err
-		}
+	if err := s.commitCommands(ctx); err != nil {
+		return err
 	}
-	return s.fillCommands(ctx)
+	return s.tagHead(ctx, s.commands)
 }
 
-func (s *stage) fillCommands(ctx context.Context) error {
-	var err error
-	if s.commands, err = s.commitCommands(ctx); err != nil {
-		return err
+// environment is that of a user with an empty module cache. Our modules come from the clone, and others from the module cache
+// of this machine, or else from its proxy.
+func (s *stage) environment(ctx context.Context) ([]string, error) {
+	have, err := output(ctx, "", nil, "go", "env", "GOMODCACHE", "GOPROXY")
+	if err != nil {
+		return nil, err
 	}
-	for _, m := range s.published {
-		if !m.command() {
-			continue
-		}
-		if err := s.publish(ctx, m, s.commands); err != nil {
+	cache, proxy, _ := strings.Cut(have, "\n")
+	root := s.libraries[0].path()
+	return []string{
+		"GIT_CONFIG_COUNT=1",
+		"GIT_CONFIG_KEY_0=url.file://" + s.workspace.dir + ".insteadOf",
+		"GIT_CONFIG_VALUE_0=https://" + root,
+		"GONOPROXY=" + root + "," + root + "/*",
+		"GONOSUMDB=" + root + "," + root + "/*", // no database has their sums yet
+		"GOPROXY=file://" + filepath.Join(cache, "cache", "download") + "," + proxy,
+		"GOMODCACHE=" + filepath.Join(s.dir, "cache"),
+		"GOBIN=" + filepath.Join(s.dir, "bin"),
+		"GOFLAGS=-modcacherw -trimpath -tags=nomsgpack", // to be removed; to be compiled once, wherever it is; see Makefile
+		"GOWORK=off",
+	}, nil
+}
+
+func (s *stage) tagHead(ctx context.Context, modules []*module) error {
+	for _, m := range modules {
+		if _, err := s.git(ctx, nil, "tag", "--force", m.tag(s.version)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// commitOf is the commit at which a module is released.
-func (s *stage) commitOf(m *module) string {
-	if m.command() {
-		return s.commands
-	}
-	return s.libraries
-}
-
-func (s *stage) head(ctx context.Context) (string, error) {
-	return s.git(ctx, "rev-parse", "HEAD")
-}
-
-func (s *stage) git(ctx context.Context, args ...string) (string, error) {
-	return output(ctx, command{dir: s.workspace.dir}, "git", args...)
-}
-
-// environment is that of a user. Our modules come from the stage only: "direct" is left out of GOPROXY, so that nobody
-// asks GitHub for them. Other modules come from the module cache of this machine, or else from its proxy.
-func (s *stage) environment(ctx context.Context) ([]string, error) {
-	have, err := output(ctx, command{}, "go", "env", "GOMODCACHE", "GOPROXY")
-	if err != nil {
-		return nil, err
-	}
-	cache, rest, _ := strings.Cut(have, "\n")
-	proxies := []string{"file://" + s.proxy(), "file://" + filepath.Join(cache, "cache", "download")}
-	for proxy := range strings.FieldsFuncSeq(rest, func(r rune) bool { return r == ',' || r == '|' }) {
-		if proxy != "direct" && proxy != "off" {
-			proxies = append(proxies, proxy)
+// commitCommands commits what go install asks of a command: no replace directives, and so the sums of the modules that they
+// replaced. The commit has the name and time of the one before it, so that it is the same each time.
+func (s *stage) commitCommands(ctx context.Context) error {
+	for _, m := range s.commands {
+		for _, replace := range m.file.Replace {
+			if err := s.goMod(ctx, m, nil, "edit", "-dropreplace="+replace.Old.Path); err != nil {
+				return err
+			}
 		}
-	}
-	return []string{
-		"GOWORK=off",
-		"GOPROXY=" + strings.Join(proxies, ","),
-		"GOMODCACHE=" + filepath.Join(s.dir, "cache"),
-		"GOBIN=" + filepath.Join(s.dir, "bin"),
-		"GOPRIVATE=", "GONOPROXY=",
-		"GONOSUMDB=" + s.root + "," + s.root + "/*",     // no database has their sums yet
-		"GOFLAGS=-modcacherw -trimpath -tags=nomsgpack", // to be removed; to be compiled once, wherever it is; see Makefile
-	}, nil
-}
-
-// commitCommands commits, to the clone, what go install asks of a command: no replace directives, and so the sums of the
-// modules that they replaced. The commit has the name and time of the one before it, so that it is the same each time.
-func (s *stage) commitCommands(ctx context.Context) (string, error) {
-	var files []string
-	for _, m := range s.published {
-		if !m.command() {
-			continue
-		}
-		if err := s.dropReplaces(ctx, m); err != nil {
-			return "", fmt.Errorf("%s: %w", m.dir, err)
-		}
-		files = append(files, m.dir)
-	}
-	if len(files) == 0 {
-		return s.libraries, nil
-	}
-	if err := s.commit(ctx, files); err != nil {
-		return "", err
-	}
-	return s.head(ctx)
-}
-
-func (s *stage) dropReplaces(ctx context.Context, m *module) error {
-	for _, replace := range m.file.Replace {
-		if err := m.file.DropReplace(replace.Old.Path, replace.Old.Version); err != nil {
+		if err := s.goMod(ctx, m, s.userEnv, "tidy"); err != nil {
 			return err
 		}
 	}
-	m.file.Cleanup()
-	if err := m.write(s.workspace.dir); err != nil {
-		return err
-	}
-	_, err := output(ctx, command{dir: filepath.Join(s.workspace.dir, m.dir), env: s.user}, "go", "mod", "tidy")
-	return err
-}
-
-// commit commits what has changed in some directories, if anything has.
-func (s *stage) commit(ctx context.Context, files []string) error {
-	if _, err := s.git(ctx, append([]string{"add"}, files...)...); err != nil {
-		return err
-	}
-	changed, err := s.git(ctx, "status", "--porcelain")
-	if err != nil || changed == "" {
-		return err
-	}
-	who, err := s.git(ctx, "log", "-1", "--format=%cn%n%ce%n%cI")
+	who, err := s.git(ctx, nil, "log", "-1", "--format=GIT_AUTHOR_NAME=%cn%nGIT_AUTHOR_EMAIL=%ce%nGIT_AUTHOR_DATE=%cI%n"+
+		"GIT_COMMITTER_NAME=%cn%nGIT_COMMITTER_EMAIL=%ce%nGIT_COMMITTER_DATE=%cI")
 	if err != nil {
 		return err
 	}
-	is := strings.Split(who, "\n")
-	where := command{dir: s.workspace.dir, env: []string{
-		"GIT_AUTHOR_NAME=" + is[0], "GIT_AUTHOR_EMAIL=" + is[1], "GIT_AUTHOR_DATE=" + is[2],
-		"GIT_COMMITTER_NAME=" + is[0], "GIT_COMMITTER_EMAIL=" + is[1], "GIT_COMMITTER_DATE=" + is[2],
-	}}
-	subject := "Commands of " + s.version + ": require what is released"
-	body := "Their replace directives are gone, because go install refuses them."
-	_, err = output(ctx, where, "git", "commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", subject, "-m", body)
+	if _, err := s.git(ctx, nil, "add", "--all"); err != nil {
+		return err
+	}
+	_, err = s.git(ctx, strings.Split(who, "\n"), "commit", "--quiet", "--allow-empty", "--no-verify", "--no-gpg-sign",
+		"--message", "Commands of "+s.version+": require what is released",
+		"--message", "Their replace directives are gone, because go install refuses them.")
 	return err
+}
+
+func (w *workspace) git(ctx context.Context, env []string, args ...string) (string, error) {
+	return output(ctx, w.dir, env, "git", args...)
+}
+
+// check does, with each published module of the last commit, what its users do with a version of it.
+func (w *workspace) check(ctx context.Context, version string) error {
+	required, err := w.required()
+	if err != nil {
+		return err
+	}
+	s, err := w.newStage(ctx, cmp.Or(version, required))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return s.tryModules(ctx)
+}
+
+// tryModules builds a program with each library, installs each command, and runs an example.
+func (s *stage) tryModules(ctx context.Context) error {
+	for _, m := range s.libraries {
+		packages, err := s.listedPackages(m)
+		if err != nil {
+			return err
+		}
+		program := "package main\n\nimport (\n\t_ \"" + strings.Join(packages, "\"\n\t_ \"") + "\"\n)\n\nfunc main() {}\n"
+		if _, err := s.build(ctx, m.path(), program); err != nil {
+			return err
+		}
+	}
+	for _, m := range s.commands {
+		fmt.Println("go install", m.path())
+		if _, err := output(ctx, s.dir, s.userEnv, "go", "install", m.path()+"@"+s.version); err != nil {
+			return err
+		}
+	}
+	program, err := os.ReadFile(filepath.Join(s.workspace.dir, "examples/gin/main.go"))
+	if err != nil {
+		return err
+	}
+	file, err := s.build(ctx, "examples/gin", string(program))
+	if err != nil {
+		return err
+	}
+	_, err = output(ctx, "", nil, file)
+	return err
+}
+
+// build builds a program with the packages of ours that it imports, in an empty directory, and returns its file.
+func (s *stage) build(ctx context.Context, name, program string) (string, error) {
+	fmt.Println("go get and go build", name)
+	dir := filepath.Join(s.dir, "users", name)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o666); err != nil {
+		return "", err
+	}
+	ours := regexp.MustCompile(`"(` + regexp.QuoteMeta(s.libraries[0].path()) + `(?:/[^"]*)?)"`)
+	get := []string{"get"}
+	for _, match := range ours.FindAllStringSubmatch(program, -1) {
+		get = append(get, match[1]+"@"+s.version)
+	}
+	for _, args := range [][]string{{"mod", "init", "example.com/user"}, get, {"build", "-o", "program", "."}} {
+		if _, err := output(ctx, dir, s.userEnv, "go", args...); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return filepath.Join(dir, "program"), nil
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"os"
 	"path"
@@ -10,18 +10,18 @@ import (
 	"strings"
 
 	"golang.org/x/mod/modfile"
+	modules "golang.org/x/mod/module"
+	"golang.org/x/mod/semver"
 )
 
 // never are the directories whose modules are not published: nobody can require them, and they have no tags. Every other
 // module of go.work is published.
 var never = []string{"benchmark", "examples", "internal"}
 
-// workspace is a repository with its modules.
+// workspace is a repository with the modules of its go.work.
 type workspace struct {
-	dir       string
-	root      string    // the path of the module in dir
-	published []*module // each after those that it requires
-	private   []*module
+	dir                          string
+	libraries, commands, private []*module // the first library is that of the root
 }
 
 // module is one module of the workspace.
@@ -35,104 +35,124 @@ func (m *module) path() string { return m.file.Module.Mod.Path }
 // tag is the name of the tag that makes a version of the module.
 func (m *module) tag(version string) string { return path.Join(m.dir, version) }
 
-// subdir is the directory as the tools for versions of modules want it: empty for the root.
-func (m *module) subdir() string { return strings.TrimPrefix(m.dir, ".") }
-
-// command tells whether the module is a program, which users install, and not a library.
-func (m *module) command() bool { return strings.HasPrefix(m.dir, "cmd/") }
-
 // open reads go.work and every go.mod that it names.
 func open(dir string) (*workspace, error) {
-	file := filepath.Join(dir, "go.work")
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(filepath.Join(dir, "go.work"))
 	if err != nil {
 		return nil, err
 	}
-	work, err := modfile.ParseWork(file, text, nil)
+	work, err := modfile.ParseWork("go.work", text, nil)
 	if err != nil {
 		return nil, err
 	}
 	w := &workspace{dir: dir}
 	for _, use := range work.Use {
-		m, err := openModule(dir, use.Path)
+		name := filepath.Join(dir, use.Path, "go.mod")
+		text, err := os.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}
-		w.add(m)
+		file, err := modfile.Parse(name, text, nil)
+		if err != nil {
+			return nil, err
+		}
+		w.add(&module{dir: path.Clean(filepath.ToSlash(use.Path)), file: file})
 	}
-	if w.root == "" {
-		return nil, errors.New("go.work does not use its own directory")
+	for _, m := range w.published() {
+		if private := requires(m, w.private); len(private) > 0 {
+			return nil, fmt.Errorf("%s requires %s, which is never published", m.path(), private[0].Mod.Path)
+		}
 	}
-	return w, w.sort()
-}
-
-func openModule(root, dir string) (*module, error) {
-	name := filepath.Join(root, dir, "go.mod")
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, err
-	}
-	file, err := modfile.Parse(name, text, nil)
-	if err != nil {
-		return nil, err
-	}
-	return &module{dir: path.Clean(filepath.ToSlash(dir)), file: file}, nil
+	return w, nil
 }
 
 func (w *workspace) add(m *module) {
-	if m.dir == "." {
-		w.root = m.path()
-	}
 	first, _, _ := strings.Cut(m.dir, "/")
-	if slices.Contains(never, first) {
+	switch {
+	case slices.Contains(never, first):
 		w.private = append(w.private, m)
-		return
+	case first == "cmd": // users install it
+		w.commands = append(w.commands, m)
+	default:
+		w.libraries = append(w.libraries, m)
 	}
-	w.published = append(w.published, m)
 }
 
-// sort puts each published module after those that it requires.
-func (w *workspace) sort() error {
-	for _, m := range w.published {
-		if private := w.requires(m, w.private); len(private) > 0 {
-			return fmt.Errorf("%s requires %s, which is never published", m.path(), private[0].Mod.Path)
-		}
-	}
-	var sorted []*module
-	left := slices.Clone(w.published)
-	for len(left) > 0 {
-		next := slices.IndexFunc(left, func(m *module) bool { return len(w.requires(m, left)) == 0 })
-		if next < 0 {
-			return fmt.Errorf("modules require each other: %s", left[0].path())
-		}
-		sorted = append(sorted, left[next])
-		left = slices.Delete(left, next, next+1)
-	}
-	w.published = sorted
-	return nil
-}
+func (w *workspace) published() []*module { return slices.Concat(w.libraries, w.commands) }
 
-// requires returns those lines of a go.mod that require one of some modules.
-func (w *workspace) requires(m *module, of []*module) []*modfile.Require {
-	var found []*modfile.Require
-	for _, require := range m.file.Require {
-		ours := func(other *module) bool { return other.path() == require.Mod.Path }
-		if slices.ContainsFunc(of, ours) {
-			found = append(found, require)
-		}
-	}
-	return found
-}
+func (w *workspace) modules() []*module { return slices.Concat(w.published(), w.private) }
 
-// modules are all of them.
-func (w *workspace) modules() []*module { return slices.Concat(w.published, w.private) }
-
-func (w *workspace) list() error {
-	for _, m := range w.published {
+func (w *workspace) list() {
+	for _, m := range w.published() {
 		fmt.Println("published:", m.dir)
 	}
 	for _, m := range w.private {
 		fmt.Println("never:", m.dir)
 	}
+}
+
+// requires returns those lines of a go.mod that require one of others.
+func requires(m *module, others []*module) []*modfile.Require {
+	return slices.DeleteFunc(slices.Clone(m.file.Require), func(require *modfile.Require) bool {
+		return !slices.ContainsFunc(others, func(other *module) bool { return other.path() == require.Mod.Path })
+	})
+}
+
+// required returns the version of the published modules that every go.mod requires.
+func (w *workspace) required() (string, error) {
+	var version string
+	for _, m := range w.modules() {
+		for _, require := range requires(m, w.published()) {
+			if version == "" {
+				version = require.Mod.Version
+			}
+			if require.Mod.Version != version {
+				return "", fmt.Errorf("%s requires %s and not %s; .ci/release set writes it", m.dir, require.Mod, version)
+			}
+		}
+	}
+	return version, nil
+}
+
+func (w *workspace) requiresOnly(version string) error {
+	required, err := w.required()
+	if err == nil && required != version {
+		err = fmt.Errorf("the go.mod files require %s; .ci/release set %s changes them", required, version)
+	}
+	return err
+}
+
+// validVersion refuses what cannot be a version of these modules, whose paths end in no v2.
+func validVersion(version string) error {
+	if semver.Canonical(version) != version || modules.CheckPathMajor(version, "") != nil {
+		return fmt.Errorf("%q is not a version such as v0.1.0", version)
+	}
 	return nil
+}
+
+// set makes every module require one version of the published ones.
+func (w *workspace) set(ctx context.Context, version string) error {
+	if err := validVersion(version); err != nil {
+		return err
+	}
+	for _, m := range w.modules() {
+		for _, require := range requires(m, w.published()) {
+			if err := w.goMod(ctx, m, nil, "edit", "-require="+require.Mod.Path+"@"+version); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range w.modules() { // only now, because tidy reads the other go.mod files, too
+		if err := w.goMod(ctx, m, nil, "tidy"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goMod runs "go mod" in the directory of a module.
+func (w *workspace) goMod(ctx context.Context, m *module, env []string, args ...string) error {
+	env = append(slices.Clone(env), "GOWORK=off")
+	_, err := output(ctx, filepath.Join(w.dir, m.dir), env, "go", append([]string{"mod"}, args...)...)
+	return err
 }
