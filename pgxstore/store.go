@@ -2,10 +2,11 @@ package pgxstore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
+	"hash/fnv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
 
 // Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. A Store is safe for concurrent
@@ -69,249 +69,152 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 	return record, nil, err
 }
 
-// claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
-type claim struct {
-	store    *Store
-	sql      statements
-	names    sqlstore.Names
-	digest   [32]byte
-	request  idempotency.ClaimRequest
-	token    pgtype.UUID
-	attempt  int32 // 0: not claimed yet
-	created  pgtype.Timestamptz
-	replaced time.Duration // how long the record of the attempt before would have been kept; 0: not known
+// Table is the table that a store keeps its records in, with the methods that look after it. [Store] has these methods, too.
+// [NewTable] is for a job that does nothing else. A Table is safe for concurrent use, also by many processes.
+type Table struct {
+	pool   *pgxpool.Pool
+	opts   Options
+	faults error         // of opts
+	space  uint64        // keeps the locks of one table apart from those of another
+	spare  chan struct{} // is full while there is a connection beyond those of the pool
+	kept   atomic.Pointer[statements]
 
-	rows reliedRows
+	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil: it can
 
-	mu      sync.Mutex // held while the record is settled or made again
-	settled bool       // Complete or Release has ended the claim
-
-	renewals sync.RWMutex // held for reading by a renewal, and for writing by a transaction that locks the record or ends
-	rests    bool         // a transaction has locked the record: renewals rest
+	most    int64        // connections of the pool
+	steps   atomic.Int64 // under way
+	made    time.Time
+	replied atomic.Int64 // when the server did so last, in nanoseconds since made; 0: never
 }
 
-// take claims the key, and returns the record that holds it then. See [Table.retry] for claimed.
-func (c *claim) take(ctx context.Context, claimed *bool) (held *row, err error) {
-	reach := int32(1) // what was released may be claimed
-	if c.request.TakeOver {
-		reach = 2 // and that whose lease has lapsed
+// NewTable returns the table that stores with the same options use.
+func NewTable(pool *pgxpool.Pool, opts Options) *Table {
+	h := fnv.New64a()
+	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
+	t := &Table{
+		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1),
+		made: time.Now(),
 	}
-	args := []any{c.digest[:], c.request.Fingerprint[:], reach, c.names[0], c.names[1], c.names[2], &c.token,
-		c.request.Lease.Microseconds(), c.request.TTL.Microseconds()}
-	err = c.ask(ctx, claimed, pooled, c.sql["claim"], args, func(r pgx.Row) (err error) {
-		held, err = c.scan(r)
-		return err
-	})
-	return held, err
-}
-
-// ask runs a statement that may insert the record.
-func (c *claim) ask(
-	ctx context.Context, claimed *bool, from source, sql string, args []any, scan func(pgx.Row) error,
-) error {
-	return c.store.retry(ctx, claimed, from, func(conn *pgx.Conn) error {
-		if c.store.opts.divided() {
-			return c.askInTurn(ctx, conn, sql, args, scan)
-		}
-		return scan(conn.QueryRow(ctx, sql, args...))
-	})
-}
-
-// askInTurn inserts into a divided table, where no unique index can refuse a second record. All claims of a key take
-// turns, and each takes the snapshot that it judges by when it is its turn. It is still one round trip.
-func (c *claim) askInTurn(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Row) error) error {
-	var batch pgx.Batch
-	batch.Queue(beginReadCommitted)
-	batch.Queue("select pg_advisory_xact_lock($1::bigint)", c.store.lockNumber(c.digest))
-	batch.Queue(sql, args...).QueryRow(scan)
-	batch.Queue("commit")
-	return conn.SendBatch(ctx, &batch).Close()
-}
-
-// scan returns the record that holds the key, which is that of the claim if the statement has made it.
-func (c *claim) scan(from pgx.Row) (*row, error) {
-	var claimed pgtype.Int4
-	held := &row{}
-	switch err := from.Scan(held.columns(&c.names, &claimed)...); {
-	case err != nil:
-		return nil, err
-	case !claimed.Valid:
-		return held, nil
-	case claimed.Int32 == 0:
-		return nil, errOvertaken
+	if pool != nil {
+		t.most = int64(pool.Config().MaxConns)
 	}
-	own := row{attempt: claimed, fingerprint: c.request.Fingerprint[:], token: c.token, created: held.now,
-		now: held.now, leaseUntil: pgtype.Timestamptz{Time: held.now.Time.Add(c.request.Lease), Valid: true}}
-	if claimed.Int32 > 1 {
-		own.created, c.replaced = held.created, held.left()
-	}
-	*held = own
-	return held, nil
+	return t
 }
 
-// Extend implements [idempotency.Claim]. While a transaction of a step has locked the record, Extend sends nothing: nobody can
-// claim the key, and a renewal would wait for the lock.
-func (c *claim) Extend(ctx context.Context, lease time.Duration) error {
-	c.renewals.RLock()
-	defer c.renewals.RUnlock()
-	if c.rests {
-		return nil
+// Validate implements [idempotency.Validator].
+func (t *Table) Validate(opts idempotency.RunnerOptions) error {
+	err := errors.Join(t.faults, t.mayKeep(max(opts.TTL, opts.Lease)))
+	if t.pool == nil {
+		err = errors.Join(err, errors.New("pgxstore: the pool is nil"))
 	}
-	done, err := c.step(ctx, spare, "extend", lease)
-	if done || err != nil {
-		return err
-	}
-	return c.revive(ctx, "extend", lease, max(c.request.TTL, lease))
-}
-
-// revive makes the record of a claim that goes on again, for the step of that name.
-func (c *claim) revive(ctx context.Context, name string, lease, ttl time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.settled { // nobody would renew or settle the record if it were made again
-		return idempotency.ErrClaimLost
-	}
-	return c.restore(ctx, spare, name,
-		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil))
-}
-
-// Complete implements [idempotency.Claim].
-func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	steps, mayHaveRows := c.rows.relied()
-	done, err := c.step(ctx, pooled, "complete", ttl, append(responseArgs(resp), steps)...)
-	switch {
-	case done || err != nil:
-	case mayHaveRows:
-		err = c.loseRows(ctx)
-	default:
-		err = c.restore(ctx, pooled, "complete", responseArgs(resp, append(c.restoreArgs(), nil, ttl.Microseconds())...))
-	}
-	if errors.Is(err, errCompleted) { // this is a repetition, perhaps of a try that was not answered
-		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
-	}
-	return c.settle(err)
-}
-
-// reliedRows are the rows that the handler relies on. At Complete, the record must have the steps that may have written them.
-type reliedRows struct {
-	mu        sync.Mutex
-	steps     []string // nil: none
-	hasJoined bool     // a result was stored in a transaction of the handler, which may have been committed
-}
-
-// rely adds steps, each once.
-func (r *reliedRows) rely(steps ...string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, step := range steps {
-		if !slices.Contains(r.steps, step) {
-			r.steps = append(slices.Clip(r.steps), step)
-		}
-	}
-}
-
-// join notes a result that was stored in a transaction of the handler.
-func (r *reliedRows) join() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hasJoined = true
-}
-
-// relied returns the steps that the record must have, and whether the handler may have written rows.
-func (r *reliedRows) relied() (steps []string, mayHaveRows bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.steps, r.steps != nil || r.hasJoined
-}
-
-// errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
-// standby does.
-var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
-
-// loseRows is called for a record that could not be completed, because it lacks a step that has rows. Unless the record is completed
-// already, loseRows leaves it without a response, and with the lease and the step that says that steps were lost.
-func (c *claim) loseRows(ctx context.Context) error {
-	lease := []any{c.request.Lease.Microseconds(), c.request.TTL.Microseconds(), nil, nil, nil, nil, nil}
-	if err := c.restore(ctx, pooled, "complete", append(c.restoreArgs(), lease...)); !errors.Is(err, idempotency.ErrRestored) {
-		return err
-	}
-	if _, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}}); err != nil {
-		return err
-	}
-	return errRowsLost
-}
-
-// Release implements [idempotency.Claim].
-func (c *claim) Release(ctx context.Context, ttl time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	statement := "release"
-	if ttl == 0 {
-		statement, ttl = "free", min(2*c.request.Lease, c.request.TTL)
-	}
-	done, err := c.step(ctx, pooled, statement, ttl)
-	if !done && err == nil {
-		err = idempotency.ErrClaimLost
-	}
-	return c.settle(err)
-}
-
-// settle notes that the claim has ended, if err says so.
-func (c *claim) settle(err error) error {
-	c.settled = c.settled || err == nil || errors.Is(err, idempotency.ErrRestored) || errors.Is(err, idempotency.ErrClaimLost)
 	return err
 }
 
-// errCompleted says that the claim itself has completed its record.
-var errCompleted = fmt.Errorf("%w: completed", idempotency.ErrClaimLost)
-
-// restoreArgs returns what the record is made of again, up to its lease.
-func (c *claim) restoreArgs() []any {
-	return []any{c.digest[:], c.request.Fingerprint[:], c.names[0], c.names[1], c.names[2], c.token, c.attempt, c.created}
+// lockNumber returns what advisory locks call a key. That two keys have the same number is harmless: one of them is in
+// progress a moment longer. That is very unlikely, save for one key in tables of one name in two schemas.
+func (t *Table) lockNumber(digest [32]byte) int64 {
+	return int64(binary.BigEndian.Uint64(digest[:8]) ^ t.space)
 }
 
-// restore makes the record again if it is gone, as it is to be after the step. That is one statement: a record that was
-// made first and changed afterwards would show others what is not true, and might lapse in between.
-func (c *claim) restore(ctx context.Context, from source, name string, args []any) error {
-	claimed := true
-	var restored, free, completed bool
-	err := c.ask(ctx, &claimed, from, c.sql["restore"], args, func(r pgx.Row) error {
-		err := r.Scan(&restored, &free, &completed)
-		if err == nil && free && !restored {
-			return errOvertaken
+// located returns the statements, which are kept once the schema of the table is known. They name the schema also if the
+// options leave it to the search path: a handler may change that path, or make a temporary table that hides the one with the
+// records.
+func (t *Table) located(ctx context.Context) (statements, error) {
+	if kept := t.kept.Load(); kept != nil {
+		return *kept, nil
+	}
+	opts, err := t.locate(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := opts.statements()
+	t.kept.Store(&all)
+	return all, nil
+}
+
+// locate returns the options with the schema of the table, which is the first one of the search path that has it. It refuses a
+// server on which the stores cannot be used, at the first use of each store.
+func (t *Table) locate(ctx context.Context) (Options, error) {
+	opts := t.opts
+	var schema *string
+	err := t.retry(ctx, new(bool), pooled, func(conn *pgx.Conn) error {
+		if refusal := t.admit(conn, bySteps); refusal != nil {
+			t.stepsRefusal.Store(&refusal)
 		}
-		return err
+		if err := t.admit(conn); err != nil || opts.Schema != "" {
+			return err
+		}
+		return conn.QueryRow(ctx, `SELECT (SELECT n.nspname
+FROM unnest(current_schemas(false)) WITH ORDINALITY AS s (name, place)
+JOIN pg_namespace n ON n.nspname = s.name JOIN pg_class c ON c.relnamespace = n.oid
+WHERE c.relname = $1::text ORDER BY s.place LIMIT 1)`, pgx.QueryExecModeExec, opts.table()).Scan(&schema)
 	})
 	switch {
-	case err != nil:
-		return failure(name, err)
-	case restored:
-		return idempotency.ErrRestored
-	case completed:
-		return errCompleted
-	default:
-		return idempotency.ErrClaimLost
+	case err != nil || opts.Schema != "":
+		return opts, err
+	case schema == nil:
+		return opts, t.unready(callMigrate, "there is no table %s", opts.name(""))
 	}
+	opts.Schema = *schema
+	return opts, nil
 }
 
-// step reports whether the claim held its record, which the statement of that name has changed then. The record lives for d,
-// or at least for d.
-func (c *claim) step(ctx context.Context, from source, name string, d time.Duration, more ...any) (done bool, err error) {
-	if err := c.store.mayKeep(d); err != nil {
-		return false, err
-	}
-	return c.change(ctx, from, name, append(append(make([]any, 0, 8), c.digest[:], c.token, d.Microseconds()), more...))
+// With synchronous replication a commit that is visible may be on no standby: it becomes visible when its wait for the
+// standbys is cancelled, and pgx asks for that when it gives up a connection. So it is lost if a standby takes over. A
+// record that was seen, and not written by the same step, is therefore confirmed before anybody relies on it.
+
+// errUnconfirmed says that a record is gone, or not on the server that was asked.
+var errUnconfirmed = errors.New("pgxstore: the record is not there any more, or not as it was")
+
+// confirm returns nil when a record that was seen, completed or not, is where commits have to be to be acknowledged. It
+// tries until ctx ends, unless the record is gone: then the step that has seen it is to be judged anew.
+func (t *Table) confirm(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID, completed bool) error {
+	relied := true
+	return failure("confirm", t.retry(ctx, &relied, pooled, func(conn *pgx.Conn) error {
+		return sql.confirmOn(ctx, conn, digest, token, completed)
+	}))
 }
 
-// change is step with all arguments of the statement.
-func (c *claim) change(ctx context.Context, from source, name string, args []any) (done bool, err error) {
-	claimed := true
-	err = c.store.retry(ctx, &claimed, from, func(conn *pgx.Conn) error {
-		tag, err := conn.Exec(ctx, c.sql[name], args...)
-		done = tag.RowsAffected() == 1
+func (sql statements) confirmOn(ctx context.Context, conn *pgx.Conn, digest [32]byte, token pgtype.UUID, completed bool) error {
+	tag, err := conn.Exec(ctx, sql["confirm"], digest[:], token, completed)
+	if err == nil && tag.RowsAffected() == 0 {
+		return errUnconfirmed
+	}
+	return err
+}
+
+// unconfirmed is the lease of an operation whose response is not shown, because it cannot be confirmed.
+const unconfirmed = time.Second
+
+// found returns the record that holds a key, for an attempt that has found it. A response that cannot be confirmed is
+// not shown: the operation counts as running, as it would if nobody had cancelled the wait of its commit.
+func (t *Table) found(
+	ctx context.Context, sql statements, digest [32]byte, held *row, by idempotency.ClaimRequest,
+) (idempotency.Record, error) {
+	record, err := held.held(by.Fingerprint)
+	if err != nil || record.Response == nil || record.Fingerprint != by.Fingerprint {
+		return record, err
+	}
+	if held.awaited {
+		err := t.confirmOnce(ctx, sql, digest, held.token)
+		switch {
+		case errors.Is(err, idempotency.ErrStoreBusy) || isRefused(err):
+			return idempotency.Record{}, failure("claim", err)
+		case err != nil:
+			record.Response, record.LeaseLeft = nil, unconfirmed
+			return record, nil
+		}
+	}
+	t.countReplay(ctx, sql, digest, held, by)
+	return record, nil
+}
+
+// confirmOnce is confirm with a single try, for a response that the client can ask for again.
+func (t *Table) confirmOnce(ctx context.Context, sql statements, digest [32]byte, token pgtype.UUID) error {
+	conn, err := t.acquire(ctx)
+	if err != nil {
 		return err
-	})
-	return done, failure(name, err)
+	}
+	defer conn.Release()
+	return hasten(ctx, conn.Conn(), func() error { return sql.confirmOn(ctx, conn.Conn(), digest, token, true) })
 }

@@ -66,20 +66,3 @@ func (s *Store) Begin(
 	}
 	return sqlstore.Claim(ctx, leases{s}, key, &request)
 }
-
-// leases are what package sqlstore makes claims by, and changes records for operators.
-type leases struct{ *Store }
-
-// Do implements [sqlstore.Leases].
-func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) error) (bool, error) {
-	return l.writer.do(ctx, adds, func(tx *transaction) error { return run(tx) })
-}
-
-// Change implements [sqlstore.Operated].
-func (l leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
-	_, err := l.writer.do(ctx, false, func(tx *transaction) error { return run(tx) })
-	return err
-}
-
-// Failure implements [sqlstore.Leases] and [sqlstore.Operated].
-func (leases) Failure(step string, err error) error { return failure(step, err) }

@@ -22,6 +22,14 @@ type Leases interface {
 	Failure(step string, err error) error
 }
 
+// RowLeases is a [Leases] in whose database steps may write rows. A record that lacks a step has lost the rows of the step.
+type RowLeases interface {
+	Leases
+
+	// KeepsRows does nothing.
+	KeepsRows()
+}
+
 // Steps read and change records, each by one statement. Those that change a record report whether they have changed it.
 // Extend, Complete, Release and Checkpoint change a record only if it has the token, a lease and no response, and has
 // not expired.
@@ -37,7 +45,7 @@ type Steps interface {
 	// Extend lets the lease run for lease from now, and the record live at least as long.
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
 
-	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease. In a store that is a [TxLeases], it
+	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease. In a store that is a [RowLeases], it
 	// does so only if the checkpoints have at least so many bytes. Other stores do not look at size.
 	Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error)
 
@@ -207,7 +215,7 @@ func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl tim
 		return err
 	}
 	c := &completion{lease: l, ttl: ttl}
-	_, c.hasTx = l.store.(TxLeases)
+	_, c.keepsRows = l.store.(RowLeases)
 	err = l.settle(ctx, "complete", isComplete, func(steps Steps) (standing, error) {
 		c.response, c.areRowsLost = whole, false
 		if !steps.HasRoom(len(whole)) {
@@ -232,7 +240,7 @@ type completion struct {
 	*lease
 	response    []byte
 	ttl         time.Duration
-	hasTx       bool // steps may have written rows into the database of the store
+	keepsRows   bool // steps may have written rows into the database of the store
 	areRowsLost bool // and the record shows that they are lost
 }
 
@@ -240,7 +248,7 @@ type completion struct {
 // lost.
 func (c *completion) send(steps Steps) (changed bool, err error) {
 	size, isLost := 0, false
-	if c.hasTx {
+	if c.keepsRows {
 		size, isLost = c.checkpoints.reliedSize()
 	}
 	if !isLost {
@@ -267,7 +275,7 @@ func (c *completion) send(steps Steps) (changed bool, err error) {
 // restore makes the record again: completed, or running if rows may have been lost with it.
 func (c *completion) restore(steps Steps, seen *Row) (bool, error) {
 	own := NewRow(c.names, c.token, c.record)
-	mayHaveRows := c.hasTx && c.checkpoints.loseRows()
+	mayHaveRows := c.keepsRows && c.checkpoints.loseRows()
 	if mayHaveRows {
 		c.areRowsLost = true
 		return steps.Put(c.digest, seen, own, lostCheckpoints, c.record.LeaseLeft, c.lease.ttl)

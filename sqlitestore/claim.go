@@ -1,12 +1,30 @@
 package sqlitestore
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"time"
 
 	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
+
+// leases are what package sqlstore makes claims by, and changes records for operators.
+type leases struct{ *Store }
+
+// Do implements [sqlstore.Leases].
+func (l leases) Do(ctx context.Context, adds bool, run func(sqlstore.Steps) error) (bool, error) {
+	return l.writer.do(ctx, adds, func(tx *transaction) error { return run(tx) })
+}
+
+// Change implements [sqlstore.Operated].
+func (l leases) Change(ctx context.Context, run func(sqlstore.Changes) error) error {
+	_, err := l.writer.do(ctx, false, func(tx *transaction) error { return run(tx) })
+	return err
+}
+
+// Failure implements [sqlstore.Leases] and [sqlstore.Operated].
+func (leases) Failure(step string, err error) error { return failure(step, err) }
 
 // transaction is what a step may do. There is one at a time.
 type transaction struct {

@@ -8,9 +8,65 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/sqlstore"
 )
+
+// Client has the four calls that a store makes. A *dynamodb.Client has them. Whatever stands in front of one passes the
+// functions on: they switch the retries of the SDK off, because the store has its own, and let the store see the Date of
+// the answers.
+type Client interface {
+	GetItem(context.Context, *dynamodb.GetItemInput, ...func(*dynamodb.Options)) (*dynamodb.GetItemOutput, error)
+	UpdateItem(context.Context, *dynamodb.UpdateItemInput, ...func(*dynamodb.Options)) (*dynamodb.UpdateItemOutput, error)
+	DeleteItem(context.Context, *dynamodb.DeleteItemInput, ...func(*dynamodb.Options)) (*dynamodb.DeleteItemOutput, error)
+	Scan(context.Context, *dynamodb.ScanInput, ...func(*dynamodb.Options)) (*dynamodb.ScanOutput, error)
+}
+
+// describer has the calls by which Check looks at the table.
+type describer interface {
+	DescribeTable(
+		context.Context, *dynamodb.DescribeTableInput, ...func(*dynamodb.Options),
+	) (*dynamodb.DescribeTableOutput, error)
+	DescribeTimeToLive(
+		context.Context, *dynamodb.DescribeTimeToLiveInput, ...func(*dynamodb.Options),
+	) (*dynamodb.DescribeTimeToLiveOutput, error)
+}
+
+// tries is how often a step is begun while the service, or the way to it, fails.
+const tries = 4
+
+// retry repeats a step that may be repeated: while the service lacks capacity until ctx ends, and a few times if it fails.
+// Its error wraps [idempotency.ErrStoreBusy] if it was the capacity that was missing when ctx ended.
+func retry(ctx context.Context, step func() error) error {
+	throttled := error(nil)
+	for n, failed := 0, 0; ; n++ {
+		err := step()
+		switch {
+		case isThrottled(err):
+			throttled = err
+		case err == nil || isAnswer(err) || isRefusal(err) || failed == tries-1:
+			return err
+		default:
+			failed++
+		}
+		if sqlstore.Pause(ctx, sqlstore.Growing(n, 5*time.Millisecond)) {
+			continue
+		}
+		if throttled != nil {
+			return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, errors.Join(ctx.Err(), err))
+		}
+		return err
+	}
+}
+
+// isRefusal reports whether a step has found that it must not be done.
+func isRefusal(err error) bool {
+	return errors.Is(err, idempotency.ErrRecordInvalid) || errors.Is(err, idempotency.ErrStoreFull) || errors.Is(err, ErrClock)
+}
 
 // ErrClock says that the clock of this machine is too far from that of the service, see [Options].Skew. Nothing is claimed
 // until it is set right, and no handler runs, also with FailOpen: the error of Begin wraps [errors.ErrUnsupported], too. What

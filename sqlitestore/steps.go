@@ -157,6 +157,9 @@ func (t *stepTx) endTurn() {
 	t.turn = nil
 }
 
+// KeepsRows implements [sqlstore.RowLeases].
+func (leases) KeepsRows() {}
+
 // ReadSettled implements [sqlstore.TxLeases].
 func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstore.Settled, err error) {
 	if err := l.writer.files.check(); err != nil {

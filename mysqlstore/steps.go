@@ -126,6 +126,9 @@ func (l leases) JoinStep(tx sqlstore.Querier) sqlstore.StepStatements {
 	}
 }
 
+// KeepsRows implements [sqlstore.RowLeases].
+func (leases) KeepsRows() {}
+
 // ReadSettled implements [sqlstore.TxLeases].
 func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstore.Settled, err error) {
 	query := values{"{digest}", binary(digest)}.in(l.opts.statement("step_settled"))
