@@ -138,8 +138,8 @@ const RecordLost = checkpoint.Lost
 // that a step writes become permanent together. Package step is its user: DoTx and DoInTx there.
 //
 // A database may lose the rows of a step with its checkpoint, as in a failover to an asynchronous replica. If the record lacks
-// such a checkpoint, or is gone, Complete does not store the response, which tells of these rows. It leaves the record with its
-// lease and the checkpoint [RecordLost], and returns [ErrClaimLost]. Of transactions that the caller commits, Complete notices this
+// such a checkpoint, or is gone, Complete does not store the response, which tells of these rows, and returns [ErrClaimLost]. A record
+// that is there keeps its lease, and gets the checkpoint [RecordLost]. Of transactions that the caller commits, Complete notices this
 // only if the record is gone, or if Checkpoints has returned the checkpoint before.
 //
 // A Store that wraps the claims of another one passes CheckpointTx on if the inner claim has it, and returns

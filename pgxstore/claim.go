@@ -176,17 +176,18 @@ func (r *reliedRows) relied() (steps []string, mayHaveRows bool) {
 // standby does.
 var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
 
-// loseRows is called for a record that could not be completed, because it lacks a step that has rows. Unless the record is completed
-// already, loseRows leaves it without a response, and with the lease and the step that says that steps were lost.
+// loseRows is called for a record that could not be completed although the handler may have written rows: it is gone, or lacks a
+// step. Then loseRows returns errRowsLost, and a record that is there gets the step that says that steps were lost. If the record is
+// completed already, loseRows returns nil.
 func (c *claim) loseRows(ctx context.Context) error {
-	lease := []any{c.request.Lease.Microseconds(), c.request.TTL.Microseconds(), nil, nil, nil, nil, nil}
-	if err := c.restore(ctx, pooled, "complete", append(c.restoreArgs(), lease...)); !errors.Is(err, idempotency.ErrRestored) {
-		return err
+	marked, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}})
+	if err == nil && !marked {
+		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
 	}
-	if _, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}}); err != nil {
-		return err
+	if marked || errors.Is(err, errUnconfirmed) {
+		return errRowsLost
 	}
-	return errRowsLost
+	return err
 }
 
 // Release implements [idempotency.Claim].

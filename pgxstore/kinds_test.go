@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -77,8 +78,11 @@ func joinedTx(level pgx.TxIsoLevel) map[string]stepFunc {
 	isolation := map[pgx.TxIsoLevel]sql.IsolationLevel{
 		"": sql.LevelDefault, pgx.RepeatableRead: sql.LevelRepeatableRead, pgx.Serializable: sql.LevelSerializable,
 	}
+	const longest = 10 * time.Second // without a deadline, a Commit whose reply is lost would wait for ever
 	return map[string]stepFunc{
 		"DoInTx": func(ctx context.Context, pool *pgxpool.Pool, name string, fn func(stepTx) (string, error)) (s string, err error) {
+			ctx, cancel := context.WithTimeout(ctx, longest)
+			defer cancel()
 			err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 				s, err = pgxstore.DoInTx(ctx, tx, name, func() (string, error) { return fn(stepTxOfPgx(tx)) })
 				return err
@@ -86,6 +90,8 @@ func joinedTx(level pgx.TxIsoLevel) map[string]stepFunc {
 			return s, err
 		},
 		"DoInSQLTx": func(ctx context.Context, pool *pgxpool.Pool, name string, fn func(stepTx) (string, error)) (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, longest)
+			defer cancel()
 			db := stdlib.OpenDBFromPool(pool)
 			defer db.Close()
 			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: isolation[level]})

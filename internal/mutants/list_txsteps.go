@@ -88,6 +88,6 @@ var ofTxSteps = []mutant{{
 	name: "sqlite-tx-step-answers-for-lost-rows", broken: "An answer is stored although the rows that it tells of are lost with the record.",
 	file: "internal/sqlstore/lease.go", in: "./sqlitestore",
 	from: "	if mayHaveRows {\n",
-	to:   "	if false {\n",
+	to:   "	if mayHaveRows && false {\n",
 	test: "TestLostRowsOfSteps/record",
 }}

@@ -270,7 +270,7 @@ func (c *client) step(own *owned) {
 		c.ask(own, extension)
 		return
 	case what < 6: // one that is under way while the claim ends
-		extension.call.past = past{completed: true, released: true, settled: own.past.settled}
+		extension.call.past = past{completed: true, released: true, settled: own.past.settled, wrote: own.past.wrote}
 		var extending sync.WaitGroup
 		defer extending.Wait()
 		extending.Go(func() { c.ask(own, extension) })
@@ -303,6 +303,7 @@ func (c *client) plan(own *owned, kind kind, lease time.Duration) planned {
 		own.past.released = true
 	case write:
 		p.call.body = int(c.claims.Add(1))
+		own.past.wrote = true
 	case complete:
 		if own.body == 0 || c.chance(30) {
 			own.body = int(c.claims.Add(1))

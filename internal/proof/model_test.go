@@ -41,7 +41,11 @@ type call struct {
 }
 
 // past is what was called on a claim before, or is called at the same time.
-type past struct{ completed, released, settled bool } // settled: with a known outcome
+type past struct {
+	completed, released bool
+	settled             bool // with a known outcome
+	wrote               bool // perhaps
+}
 
 // origin is what a claim makes its record of. All records of an operation have the time of its creation.
 type origin struct {
@@ -117,6 +121,7 @@ type state struct {
 
 	result int  // of the step; zero: none
 	rows   rows // which stay, whatever becomes of the record
+	lost   bool // the claim has lost the record, and has made it again
 }
 
 var model = porcupine.NondeterministicModel{
@@ -232,7 +237,7 @@ func (s state) claim(c call) (claimed state, free bool) {
 
 // replaced returns the record with all its parts replaced but for what steps have left.
 func (s state) replaced(phase phase, c call, origin origin, body int, lease, expiry span) state {
-	return state{phase, c.claim, origin, body, lease, expiry, s.result, s.rows}
+	return state{phase, c.claim, origin, body, lease, expiry, s.result, s.rows, false}
 }
 
 // shows reports whether the store may show the record so, and returns it with what that tells.
@@ -283,12 +288,13 @@ func (s state) extend(c call) []option {
 	again := s.replaced(running, c, c.origin, 0, c.plus(c.lease), span{c.from + c.lease, c.to + max(c.lease, c.ttl)})
 	switch {
 	case s.holds(c):
-		again.origin = s.origin
+		again.origin, again.lost = s.origin, s.lost
 		again.expiry = span{max(s.expiry.from, again.expiry.from), max(s.expiry.to, again.expiry.to)}
 		return []option{{then: again}}
 	case s.phase != gone:
 		return []option{{err: idempotency.ErrClaimLost, then: s}}
 	}
+	again.lost = true
 	return append(may(!c.past.settled, option{err: idempotency.ErrRestored, then: again}),
 		may(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, then: s})...)
 }
@@ -321,6 +327,8 @@ func (s state) mayBeLost(c call) bool {
 	return s.owner != c.claim || c.past.completed || c.past.released
 }
 
+// complete stores a response. If the claim has lost its record after it wrote a row, the store does not know whether the row is lost,
+// too, and may refuse the response.
 func (s state) complete(c call) []option {
 	completed := s.replaced(done, c, c.origin, c.body, span{}, c.plus(c.ttl))
 	completed.result = 0
@@ -328,13 +336,13 @@ func (s state) complete(c call) []option {
 	switch {
 	case s.holds(c):
 		completed.origin = s.origin
-		return []option{{then: completed}}
+		return append(may(s.lost && c.past.wrote, option{err: idempotency.ErrClaimLost, then: s}), option{then: completed})
 	case own && s.phase == done:
 		return append(may(s.body != c.body, option{err: idempotency.ErrClaimLost, then: s}), option{then: s})
 	case s.phase == gone:
 		repeated := c.past.completed && (!own || s.body != 0)
 		return append(append(may(repeated, option{then: s}), option{err: idempotency.ErrRestored, then: completed}),
-			may(s.mayBeLost(c), option{err: idempotency.ErrClaimLost, then: s})...)
+			may(s.mayBeLost(c) || c.past.wrote, option{err: idempotency.ErrClaimLost, then: s})...)
 	default:
 		return append(may(c.past.completed && !own, option{then: s}), option{err: idempotency.ErrClaimLost, then: s})
 	}

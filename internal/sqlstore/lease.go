@@ -272,14 +272,14 @@ func (c *completion) send(steps Steps) (changed bool, err error) {
 	return changed, err
 }
 
-// restore makes the record again: completed, or running if rows may have been lost with it.
+// restore makes the record again, unless rows may have been lost with it.
 func (c *completion) restore(steps Steps, seen *Row) (bool, error) {
-	own := NewRow(c.names, c.token, c.record)
 	mayHaveRows := c.keepsRows && c.checkpoints.loseRows()
 	if mayHaveRows {
 		c.areRowsLost = true
-		return steps.Put(c.digest, seen, own, lostCheckpoints, c.record.LeaseLeft, c.lease.ttl)
+		return true, nil
 	}
+	own := NewRow(c.names, c.token, c.record)
 	own.Response = sql.Null[[]byte]{V: c.response, Valid: true}
 	return steps.Put(c.digest, seen, own, nil, 0, c.ttl)
 }
