@@ -20,10 +20,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
-	"github.com/idempotency-go/idempotency/seal"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/cache"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 type reconcileFunc = func(context.Context, idempotency.Operation) (*idempotency.Response, error)

@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
 // operationOfK is the ID of the operation of SingleUser, POST /payments and the key "k": for ever.

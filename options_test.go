@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/cache"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 func TestNewReportsEveryFault(t *testing.T) {

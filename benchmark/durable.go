@@ -15,9 +15,9 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // OnDisk is where the subjects of [Disk] keep their records. All wait for it before they acknowledge one, unless their

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
-	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 // DynamoDB is the library on an emulator, in a process of its own. How long that takes says nothing of the service, so only

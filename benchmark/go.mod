@@ -4,10 +4,10 @@ go 1.26.0
 
 replace (
 	github.com/idempotency-go/idempotency => ../
-	github.com/idempotency-go/idempotency/dynamodbstore => ../dynamodbstore
-	github.com/idempotency-go/idempotency/mysqlstore => ../mysqlstore
-	github.com/idempotency-go/idempotency/pgxstore => ../pgxstore
-	github.com/idempotency-go/idempotency/sqlitestore => ../sqlitestore
+	github.com/idempotency-go/idempotency/stores/dynamodbstore => ../stores/dynamodbstore
+	github.com/idempotency-go/idempotency/stores/mysqlstore => ../stores/mysqlstore
+	github.com/idempotency-go/idempotency/stores/pgxstore => ../stores/pgxstore
+	github.com/idempotency-go/idempotency/stores/sqlitestore => ../stores/sqlitestore
 )
 
 require (
@@ -19,10 +19,10 @@ require (
 	github.com/gofiber/storage/redis/v3 v3.4.3
 	github.com/google/uuid v1.6.0
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1

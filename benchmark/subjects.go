@@ -13,8 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/cache"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 const (

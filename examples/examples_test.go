@@ -119,11 +119,11 @@ func TestPagesLinkToTheTable(t *testing.T) {
 	t.Parallel()
 	for _, page := range []string{
 		"docs/stores.md", "docs/integrating.md", "docs/guarantees.md",
-		"pgxstore/README.md", "mysqlstore/README.md", "sqlitestore/README.md",
+		"stores/pgxstore/README.md", "stores/mysqlstore/README.md", "stores/sqlitestore/README.md",
 	} {
 		text, err := os.ReadFile(filepath.Join("..", page))
 		require.NoError(t, err)
-		require.Contains(t, string(text), "](../README.md#choosing-a-store)", page)
+		require.Contains(t, string(text), "]("+strings.Repeat("../", strings.Count(page, "/"))+"README.md#choosing-a-store)", page)
 	}
 }
 

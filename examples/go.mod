@@ -27,15 +27,15 @@ require (
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.32.0
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
 	github.com/idempotency-go/idempotency/echo4idempotency v0.1.0
 	github.com/idempotency-go/idempotency/echoidempotency v0.1.0
 	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
 	github.com/idempotency-go/idempotency/gqlgenidempotency v0.1.0
 	github.com/idempotency-go/idempotency/grpcidempotency v0.1.0
 	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.4
@@ -174,7 +174,7 @@ require (
 
 replace github.com/idempotency-go/idempotency => ../
 
-replace github.com/idempotency-go/idempotency/dynamodbstore => ../dynamodbstore
+replace github.com/idempotency-go/idempotency/stores/dynamodbstore => ../stores/dynamodbstore
 
 replace github.com/idempotency-go/idempotency/echo4idempotency => ../echo4idempotency
 
@@ -188,6 +188,6 @@ replace github.com/idempotency-go/idempotency/grpcidempotency => ../grpcidempote
 
 replace github.com/idempotency-go/idempotency/otelidempotency => ../otelidempotency
 
-replace github.com/idempotency-go/idempotency/pgxstore => ../pgxstore
+replace github.com/idempotency-go/idempotency/stores/pgxstore => ../stores/pgxstore
 
-replace github.com/idempotency-go/idempotency/sqlitestore => ../sqlitestore
+replace github.com/idempotency-go/idempotency/stores/sqlitestore => ../stores/sqlitestore

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
+	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
 // inspectorBugs names the faults in the inspectors of the reference stores, by a case that must fail for them.

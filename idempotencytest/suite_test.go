@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 func TestMemoryStore(t *testing.T) {

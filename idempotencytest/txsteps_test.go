@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
 // transactionsOf are those of a database in memory.

@@ -12,7 +12,7 @@ import (
 	"github.com/aws/smithy-go/logging"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/dynamodbstore"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 // openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.

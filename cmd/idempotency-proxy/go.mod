@@ -11,9 +11,9 @@ require (
 	github.com/aws/smithy-go v1.28.9
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/redis/go-redis/v9 v9.23.0
@@ -65,8 +65,8 @@ require (
 
 replace github.com/idempotency-go/idempotency => ../../
 
-replace github.com/idempotency-go/idempotency/dynamodbstore => ../../dynamodbstore
+replace github.com/idempotency-go/idempotency/stores/dynamodbstore => ../../stores/dynamodbstore
 
-replace github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
+replace github.com/idempotency-go/idempotency/stores/pgxstore => ../../stores/pgxstore
 
-replace github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
+replace github.com/idempotency-go/idempotency/stores/sqlitestore => ../../stores/sqlitestore

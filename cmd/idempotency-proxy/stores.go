@@ -16,8 +16,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // backing is a store with what its server needs. Each function may be nil.

@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/aws/smithy-go/logging"
 
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/internal/visible"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 // openDynamoDB opens a table. What the URL does not say comes from the variables and files of the SDK.

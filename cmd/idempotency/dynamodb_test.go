@@ -15,8 +15,8 @@ import (
 	emulator "github.com/truora/minidyn/server"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 // A table is named in several ways. Whatever is missing, or wrong, is said in one line.

@@ -11,10 +11,10 @@ require (
 	github.com/creack/pty v1.1.24
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jotaen/kong-completion v0.0.4
 	github.com/redis/go-redis/v9 v9.23.0
@@ -64,10 +64,10 @@ require (
 
 replace github.com/idempotency-go/idempotency => ../../
 
-replace github.com/idempotency-go/idempotency/dynamodbstore => ../../dynamodbstore
+replace github.com/idempotency-go/idempotency/stores/dynamodbstore => ../../stores/dynamodbstore
 
-replace github.com/idempotency-go/idempotency/mysqlstore => ../../mysqlstore
+replace github.com/idempotency-go/idempotency/stores/mysqlstore => ../../stores/mysqlstore
 
-replace github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
+replace github.com/idempotency-go/idempotency/stores/pgxstore => ../../stores/pgxstore
 
-replace github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
+replace github.com/idempotency-go/idempotency/stores/sqlitestore => ../../stores/sqlitestore

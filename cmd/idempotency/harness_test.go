@@ -26,12 +26,12 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	main "github.com/idempotency-go/idempotency/cmd/idempotency"
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // patience bounds what is waited for. Nothing waits that long unless it is broken.

@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/idempotency-go/idempotency/internal/visible"
-	"github.com/idempotency-go/idempotency/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
 // openMySQL opens a table of MySQL or MariaDB. The parameters of the URL are those of the driver.

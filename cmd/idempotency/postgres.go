@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency/internal/visible"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // openPostgres opens a table. What the URL does not say comes from the variables and files of libpq.

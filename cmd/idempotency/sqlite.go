@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/idempotency-go/idempotency/internal/visible"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // openSQLite opens a file that has records: sqlitestore would make what is missing.

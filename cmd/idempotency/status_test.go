@@ -11,7 +11,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 // Scripts rely on the exit status: what each command ends with, in each state of a key.

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // store is what the commands ask.

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // Article is what the shop sells.

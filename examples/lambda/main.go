@@ -36,10 +36,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/examples/internal/cloud"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 func main() {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/examples/internal/database"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 func main() {

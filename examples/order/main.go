@@ -20,8 +20,8 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/orders"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
-	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 func main() {

@@ -25,7 +25,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/orders"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 func main() {

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/orders"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 func main() {

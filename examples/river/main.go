@@ -23,8 +23,8 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/database"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // Mail is a job.

@@ -20,7 +20,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/sqlc/pgxdb"
 	"github.com/idempotency-go/idempotency/examples/sqlc/sqldb"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 //go:embed schema.sql

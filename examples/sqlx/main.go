@@ -18,7 +18,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 const schema = `

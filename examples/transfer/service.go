@@ -13,7 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 const schema = `

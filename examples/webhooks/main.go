@@ -26,7 +26,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
 	"github.com/idempotency-go/idempotency/examples/internal/provider"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 	"github.com/idempotency-go/idempotency/webhook"
 )
 

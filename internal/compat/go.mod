@@ -10,10 +10,10 @@ replace (
 	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
 	github.com/idempotency-go/idempotency/gqlgenidempotency => ../../gqlgenidempotency
 	github.com/idempotency-go/idempotency/grpcidempotency => ../../grpcidempotency
-	github.com/idempotency-go/idempotency/mysqlstore => ../../mysqlstore
+	github.com/idempotency-go/idempotency/stores/mysqlstore => ../../stores/mysqlstore
 	github.com/idempotency-go/idempotency/otelidempotency => ../../otelidempotency
-	github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
-	github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
+	github.com/idempotency-go/idempotency/stores/pgxstore => ../../stores/pgxstore
+	github.com/idempotency-go/idempotency/stores/sqlitestore => ../../stores/sqlitestore
 )
 
 require (
@@ -36,10 +36,10 @@ require (
 	github.com/idempotency-go/idempotency/echoidempotency v0.1.0
 	github.com/idempotency-go/idempotency/examples v0.0.0
 	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
-	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/mysqlstore v0.1.0
 	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.4

@@ -22,7 +22,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // migrator is a tool that runs the files of pgxstore. Up reports whether there was something to be done.
@@ -82,7 +82,7 @@ func TestMigrationFiles(t *testing.T) {
 				pool, err := pgxpool.New(t.Context(), url)
 				require.NoError(t, err)
 				t.Cleanup(pool.Close)
-				m := start(t, "../../pgxstore/migrations/"+form, url)
+				m := start(t, "../../stores/pgxstore/migrations/"+form, url)
 				for range 2 {
 					requireUp(t, m, true)
 					requireWorks(t, pool, opts)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/idempotencytest"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 // tinkCipher seals with a keyset.

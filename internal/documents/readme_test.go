@@ -129,7 +129,7 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 		edits = append(edits, strings.Fields(string(out))...)
 	}
 	require.Contains(t, program, `"`+module+`"`)
-	require.Contains(t, program, `"`+module+`/pgxstore"`)
+	require.Contains(t, program, `"`+module+`/stores/pgxstore"`)
 	require.NoError(t, os.WriteFile(filepath.Join(shop, "main.go"), []byte(program), 0o600))
 	commands := [][]string{{"go", "mod", "init", "example.com/shop"}, append([]string{"go", "mod", "edit"}, edits...)}
 	for line := range strings.Lines(typed) {
@@ -148,7 +148,7 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 
 func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
 	t.Parallel()
-	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*"))
+	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*"))
 	pages := read(t, "README.md") + read(t, "docs/stores.md")
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages, -1)
 	require.NotEmpty(t, snippets)

@@ -41,7 +41,7 @@ func TestStoreTutorialNamesCases(t *testing.T) {
 // The files that the tutorial has copied into another module can be built there.
 func TestStoreTutorialCopiesWhatCanBeBuilt(t *testing.T) {
 	t.Parallel()
-	files := []string{"internal/sqlstore/row.go", "internal/sqlstore/lease.go", "internal/sqlstore/checkpoints.go"}
+	files := []string{"stores/internal/sqlstore/row.go", "stores/internal/sqlstore/lease.go", "stores/internal/sqlstore/checkpoints.go"}
 	for _, file := range files {
 		require.Contains(t, read(t, "docs/store.md"), "(../"+file+")")
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)

@@ -122,25 +122,25 @@ var ofRedis = []mutant{{
 
 var ofPostgres = []mutant{{
 	name: "postgres-upsert", broken: "If two sessions find no record, the second one replaces the claim of the first.",
-	file: "pgxstore/statements.go", needs: postgres,
+	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: `return "ON CONFLICT (digest) DO NOTHING"`,
 	to:   `return "ON CONFLICT (digest) DO UPDATE SET token = EXCLUDED.token"`,
 	test: "TestStoreConformance/prepared/store/concurrent claims",
 }, {
 	name: "postgres-no-fence", broken: "Complete and Extend change the record of whoever holds the key.",
-	file: "pgxstore/statements.go", needs: postgres,
+	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: "r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
 	to:   "r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
 	test: "TestStoreConformance/prepared/store/overtaken owner",
 }, {
 	name: "postgres-claim-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
-	file: "pgxstore/statements.go", needs: postgres,
+	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: "r.status IS NULL AND r.fingerprint = $2::bytea\n",
 	to:   "r.status IS NULL\n",
 	test: "TestStoreConformance/prepared/store/other request",
 }, {
 	name: "postgres-late-claim", broken: "A claim that arrives late takes the key that was released meanwhile.",
-	file: "pgxstore/statements.go", needs: postgres,
+	file: "stores/pgxstore/statements.go", needs: postgres,
 	from: "OR r.token <> $7::uuid AND (",
 	to:   "OR (",
 	test: "TestLateClaimOfAReleasedKey",

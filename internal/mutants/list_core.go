@@ -149,13 +149,13 @@ var ofMiddleware = []mutant{{
 
 var ofCache = []mutant{{
 	name: "cache-outlives-the-store", broken: "The cache replays what has expired in the store.",
-	file: "cache/cache.go", in: "./cache",
+	file: "stores/cache/cache.go", in: "./stores/cache",
 	from: "until: asked.Add(min(record.Remaining, s.opts.MaxAge)),",
 	to:   "until: asked.Add(s.opts.MaxAge),",
 	test: "TestCacheForgets",
 }, {
 	name: "cache-ignores-fingerprint", broken: "The cache keeps a record that the store has returned to a request with another fingerprint.",
-	file: "cache/cache.go", in: "./cache",
+	file: "stores/cache/cache.go", in: "./stores/cache",
 	from: "	case record.Response != nil && record.Fingerprint == request.Fingerprint:",
 	to:   "	case record.Response != nil:",
 	test: "TestCacheJudgesEachRequest",
@@ -163,13 +163,13 @@ var ofCache = []mutant{{
 
 var ofSeal = []mutant{{
 	name: "seal-not-bound-to-the-attempt", broken: "A sealed answer of an earlier attempt can be moved to a later one.",
-	file: "seal/key.go", in: "./seal", needs: redis,
+	file: "stores/seal/key.go", in: "./stores/seal", needs: redis,
 	from: "	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))\n",
 	to:   "",
 	test: "TestForgedSealedRecords",
 }, {
 	name: "seal-replays-the-clear", broken: "A sealed store replays an answer that somebody has written in the clear.",
-	file: "seal/seal.go", in: "./seal", needs: redis,
+	file: "stores/seal/seal.go", in: "./stores/seal", needs: redis,
 	from: "	case s.clear:\n",
 	to:   "	case s.clear || !resp.Omitted:\n",
 	test: "TestForgedSealedRecords/answer in the clear",

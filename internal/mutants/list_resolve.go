@@ -68,13 +68,13 @@ var ofResolutions = []mutant{{
 	test: "TestValidResolutionsAreReplayed",
 }, {
 	name: "seal-resolution-of-another", broken: "A sealed resolution of one operation can be put beside another.",
-	file: "seal/inspect.go",
+	file: "stores/seal/inspect.go",
 	from: "	b = append(b, of.digest[:]...)\n	b = append(b, of.fingerprint[:]...)\n",
 	to:   "",
 	test: "TestForgedResolutions",
 }, {
 	name: "seal-answer-of-nobody", broken: "What an operator has answered under a seal is told to other requests.",
-	file: "seal/seal.go",
+	file: "stores/seal/seal.go",
 	from: "	if fp != (idempotency.Fingerprint{}) { // else",
 	to:   "	if true { // else",
 	test: "TestSealedStepsConform/sealing/resolver/resolve/happened",

@@ -34,7 +34,12 @@ type where struct{ dir, redis string }
 
 func (m mutant) where() where {
 	w := where{dir: "."} // its tests also find what is broken in an internal package
-	if dir, _, below := strings.Cut(m.file, "/"); below && dir != "internal" {
+	dir, rest, below := strings.Cut(m.file, "/")
+	if dir == "stores" {
+		name, _, _ := strings.Cut(rest, "/")
+		dir += "/" + name
+	}
+	if below && dir != "internal" {
 		w.dir = "./" + dir
 	}
 	if m.in != "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/internal/proof/emulated"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 const skew = 100 * time.Millisecond

@@ -4,8 +4,8 @@ go 1.26.0
 
 replace (
 	github.com/idempotency-go/idempotency => ../..
-	github.com/idempotency-go/idempotency/dynamodbstore => ../../dynamodbstore
-	github.com/idempotency-go/idempotency/pgxstore => ../../pgxstore
+	github.com/idempotency-go/idempotency/stores/dynamodbstore => ../../stores/dynamodbstore
+	github.com/idempotency-go/idempotency/stores/pgxstore => ../../stores/pgxstore
 )
 
 require (
@@ -15,8 +15,8 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/google/uuid v1.6.0
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/dynamodbstore v0.1.0
-	github.com/idempotency-go/idempotency/pgxstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/stretchr/testify v1.12.1
@@ -46,8 +46,8 @@ require (
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/idempotency-go/idempotency/mysqlstore v0.1.0
-	github.com/idempotency-go/idempotency/sqlitestore v0.1.0
+	github.com/idempotency-go/idempotency/stores/mysqlstore v0.1.0
+	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -57,6 +57,6 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 )
 
-replace github.com/idempotency-go/idempotency/mysqlstore => ../../mysqlstore
+replace github.com/idempotency-go/idempotency/stores/mysqlstore => ../../stores/mysqlstore
 
-replace github.com/idempotency-go/idempotency/sqlitestore => ../../sqlitestore
+replace github.com/idempotency-go/idempotency/stores/sqlitestore => ../../stores/sqlitestore

@@ -136,7 +136,7 @@ func TestVersionsTellWhatChanges(t *testing.T) {
 // A golden file of a release is never changed. That of a new form is new.
 func TestFormsAreKept(t *testing.T) {
 	t.Parallel()
-	const old, row = "internal/golden/testdata/redis/v1/done.txt", "tillstore/testdata/rows_v1.sql"
+	const old, row = "internal/golden/testdata/redis/v1/done.txt", "stores/tillstore/testdata/rows_v1.sql"
 	w := newWorkspace(t, map[string]string{
 		"go.mod": requiring("example.com/shop"), "internal/golden/testdata/README.md": "", old: "a record\n", row: "a row\n",
 	})

@@ -112,7 +112,7 @@ func (w *workspace) keepsForms(ctx context.Context, before string) error {
 	}
 	changed, err := w.git(ctx, nil, "diff", "--name-only", "--no-renames", "--diff-filter=DMT", before, "HEAD", "--",
 		":(glob)testdata/*.txt", ":(glob)internal/golden/testdata/**/*.txt",
-		":(glob)*store/testdata/rows*", ":(glob)*store/testdata/rows/**", ":(glob)*store/testdata/items*")
+		":(glob)stores/*/testdata/rows*", ":(glob)stores/*/testdata/rows/**", ":(glob)stores/*/testdata/items*")
 	if err == nil && changed != "" {
 		err = fmt.Errorf("golden files of %s were changed or removed: %s", before, strings.Join(strings.Fields(changed), " "))
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 // SealKey returns a key whose secret depends on its ID only.

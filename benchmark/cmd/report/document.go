@@ -93,7 +93,7 @@ func (d *document) dynamodb(r *results) {
 		"process of its own, which says nothing of the latency, the throughput or the price of the service. So only what is " +
 		"on this side of the connection is compared: the processor time of this process, with that of the SDK, without " +
 		"that of the emulator and of the other servers. Round trips and allocations are among the limits below. The units of " +
-		"each operation are in [dynamodbstore](../../dynamodbstore/README.md#what-it-costs).")
+		"each operation are in [dynamodbstore](../../stores/dynamodbstore/README.md#what-it-costs).")
 	d.comparisons(r.on(bm.InDynamoDB, false), "Processor time of the client's side", bm.ClientSide, duration)
 }
 

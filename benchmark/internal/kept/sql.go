@@ -12,9 +12,9 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 func openSQLite(int) (*Target, error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
 	"github.com/truora/minidyn/server"
 
-	"github.com/idempotency-go/idempotency/dynamodbstore"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 
 // Start starts a DynamoDB with a table for records. The SDK finds it by the environment of this process, and of those that

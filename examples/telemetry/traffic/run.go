@@ -16,8 +16,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/cache"
 	"github.com/idempotency-go/idempotency/examples/telemetry/shop"
+	"github.com/idempotency-go/idempotency/stores/cache"
 )
 
 // Run is a shop with its store, its handler and its clients.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/proof/clocks/skew"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // config says what a server process is to be. It serves requests at /re-execute and at /refuse.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // kinds are the stores.

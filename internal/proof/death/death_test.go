@@ -18,7 +18,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/proof/death"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // quick are the points that a request comes by at once.

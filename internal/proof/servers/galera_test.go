@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency/idempotencytest"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
 // galera is a cluster of three nodes, and how its clients reach them.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/seal"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/seal"
 )
 
 // versions returns the stores of two versions of a service, which read the same forms of a record. The older one writes

@@ -10,10 +10,10 @@ import (
 
 	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/testservice"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // database is where a step in a transaction writes rows.

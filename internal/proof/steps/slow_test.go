@@ -18,9 +18,9 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
 	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 // ofFour open stores whose pool has four connections.

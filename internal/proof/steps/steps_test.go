@@ -17,9 +17,9 @@ import (
 	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/effort"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/mysqlstore"
-	"github.com/idempotency-go/idempotency/pgxstore"
-	"github.com/idempotency-go/idempotency/sqlitestore"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
 // The environment variables of a process that is to be killed.

@@ -100,7 +100,7 @@ var all = []proof{
 		command: func(o options) []string {
 			return []string{
 				"go", "test", "-json", "-count=1", "-timeout=" + (time.Duration(o.times) * 20 * time.Minute).String(),
-				"./dynamodbstore", "-thorough", "-deaths=" + strconv.Itoa(1000*o.times),
+				"./stores/dynamodbstore", "-thorough", "-deaths=" + strconv.Itoa(1000*o.times),
 			}
 		},
 	},
@@ -110,7 +110,7 @@ var all = []proof{
 		command: func(options) []string {
 			return []string{
 				"go", "test", "-json", "-count=1", "-timeout=30m", "-run=TestEverySetting|TestEncodings",
-				"./pgxstore", "./mysqlstore", "-thorough",
+				"./stores/pgxstore", "./stores/mysqlstore", "-thorough",
 			}
 		},
 	},

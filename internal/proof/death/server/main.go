@@ -23,7 +23,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/internal/killtest"
 	"github.com/idempotency-go/idempotency/internal/proof/death"
-	"github.com/idempotency-go/idempotency/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
 func main() {

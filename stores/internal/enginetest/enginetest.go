@@ -1,0 +1,83 @@
+// Package enginetest holds the statements of a store, and its README, to what the store says of engines.
+package enginetest
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
+)
+
+var sqlWord = regexp.MustCompile(`[A-Za-z_]\w*`)
+
+// Outside returns what tells statements that have a word which is neither plain nor a sign of a feature of those uses. What
+// quoted matches has no words: comments, strings and names in quotes.
+func Outside(features []sqlstore.Feature, plain string, quoted *regexp.Regexp, uses ...string) func(statement string) bool {
+	words := strings.Fields(plain)
+	for _, f := range features {
+		if f.IsUsedBy(uses) {
+			words = append(words, strings.Fields(f.Words)...)
+		}
+	}
+	slices.Sort(words)
+	var known sync.Map // of statements, which are sent again and again
+	return func(statement string) bool {
+		if outside, ok := known.Load(statement); ok {
+			return outside.(bool)
+		}
+		text := strings.ToLower(quoted.ReplaceAllString(statement, " "))
+		outside := slices.ContainsFunc(sqlWord.FindAllString(text, -1), func(word string) bool {
+			_, inside := slices.BinarySearch(words, word)
+			return !inside
+		})
+		known.Store(statement, outside)
+		return outside
+	}
+}
+
+// Row returns what a table in a README says of an engine: who may use it, what was run, and why.
+func Row(e sqlstore.Engine, features []sqlstore.Feature, uses ...string) string {
+	var cells, reasons []string
+	users := map[string][]string{} // of a reason
+	for _, use := range uses {
+		missing := e.Missing(features, use)
+		if len(missing) == 0 {
+			cells = append(cells, "allowed")
+			continue
+		}
+		cells = append(cells, "refused")
+		reason := link(missing[0].Name, missing[0].Lacks[e.Name])
+		if len(users[reason]) == 0 {
+			reasons = append(reasons, reason)
+		}
+		users[reason] = append(users[reason], "`"+use+"`")
+	}
+	for i, reason := range reasons {
+		reasons[i] = "no " + reason + " for " + strings.Join(users[reason], " and ")
+	}
+	if slices.Contains(cells, "allowed") {
+		reasons = append(reasons, "documented: "+strings.Join(sources(e, features, uses), ", "))
+	}
+	name := strings.TrimSpace(e.Name + " " + strings.Join(e.Versions, ", "))
+	return fmt.Sprintf("| %s | %s | read about, never run | %s |", name, strings.Join(cells, " | "), strings.Join(reasons, "; "))
+}
+
+// sources returns the features that the engine says it has, each with where it says so.
+func sources(e sqlstore.Engine, features []sqlstore.Feature, uses []string) (links []string) {
+	for _, f := range features {
+		if source := f.Has[e.Name]; source != "" && f.IsUsedBy(uses) {
+			links = append(links, link(f.Name, source))
+		}
+	}
+	return links
+}
+
+func link(text, source string) string {
+	if source == "" {
+		return text
+	}
+	return fmt.Sprintf("[%s](%s)", text, source)
+}

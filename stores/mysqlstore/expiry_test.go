@@ -1,0 +1,150 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+)
+
+// Maintain deletes what has expired, and nothing else, by statements of up to 200 records.
+func TestMaintain(t *testing.T) {
+	t.Parallel()
+	db := pool(t, servertest.MariaDB(t).DSN())
+	store, table := newStore(t, db)
+	const records = 1001 // in several batches
+	execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), '', '', seq, 1, '', '', 0, NULL, seq, NULL, NULL, NULL, NULL "+
+		"FROM seq_1_to_1001")
+	require.Equal(t, records, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+	completed(t, store, "key")
+	begun(t, store, "running")
+	require.NoError(t, store.Maintain(t.Context()))
+	require.Equal(t, 6, one[int](t, db, status+"'COM_DELETE_MULTI'"))
+	require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+	requireReplay(t, store, "key")
+	require.NoError(t, store.Maintain(t.Context()))
+}
+
+// Records that others have locked, more than one search finds, keep none that expired later. Many may have expired at
+// the same time.
+func TestMaintainPassesByWhatIsLocked(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	for name, expires := range map[string]string{"one by one": "seq", "at once": "7"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, table := newStore(t, db)
+			execute(t, db, "INSERT INTO "+table+" SELECT unhex(sha2(seq, 256)), IF(seq > 450, '', 'locked'), '', seq, 1, "+
+				"'', '', 0, NULL, IF(seq > 450, 450 + seq, "+expires+"), NULL, NULL, NULL, NULL FROM seq_1_to_500")
+			locker, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+			require.NoError(t, err)
+			defer locker.Rollback()
+			_, err = locker.ExecContext(t.Context(), "UPDATE "+table+" SET token = 'x' WHERE user_id = 'locked'")
+			require.NoError(t, err)
+			require.NoError(t, store.Maintain(t.Context()))
+			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+			require.Equal(t, 450, one[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE user_id = 'locked'"))
+			require.NoError(t, locker.Rollback())
+			require.NoError(t, store.Maintain(t.Context()))
+			require.Zero(t, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+		})
+	}
+}
+
+// Instances delete records while many others claim the keys of those very records, and no one fails.
+func TestMaintainWhileManyClaim(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	db.SetMaxOpenConns(40)
+	db.SetMaxIdleConns(40)
+	store, table := newStore(t, db)
+	before := one[int](t, db, deadlocks)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var running sync.WaitGroup
+	var executed atomic.Int64
+	const enough = 900 // for each key to expire several times
+	asked := idempotency.ClaimRequest{Fingerprint: request.Fingerprint, Lease: time.Minute, TTL: time.Minute}
+	for worker := range 16 {
+		running.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				key := fmt.Sprint((worker + i) % 300)
+				_, claim, err := store.Begin(t.Context(), keyOf(key), asked)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if claim == nil {
+					continue
+				}
+				if executed.Add(1) == enough {
+					cancel()
+				}
+				err = claim.Complete(t.Context(), answer, time.Millisecond)
+				if err != nil && !errors.Is(err, idempotency.ErrRestored) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 3 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if err := store.Maintain(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	require.GreaterOrEqual(t, executed.Load(), int64(enough))
+	t.Logf("%d executions, %d deadlocks on the server", executed.Load(), one[int](t, db, deadlocks)-before)
+	eventually(t, "the last records to expire", func() bool {
+		require.NoError(t, store.Maintain(t.Context()))
+		return one[int](t, db, "SELECT COUNT(*) FROM "+table) == 0
+	})
+}
+
+const (
+	status    = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = "
+	deadlocks = status + "'INNODB_DEADLOCKS'"
+)
+
+// The janitor goes on after a failure, and ends with its context.
+func TestJanitor(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	opts := newOptions()
+	store := mysqlstore.New(db, opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	failures := make(chan error, 100)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		store.Janitor(ctx, 10*time.Millisecond, func(err error) {
+			select {
+			case failures <- err:
+			default:
+			}
+		})
+	}()
+	require.ErrorContains(t, <-failures, "mysqlstore: maintain: ") // there is no table
+	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
+	completed(t, store, "key")
+	execute(t, db, "UPDATE "+opts.Table+" SET expires = 0")
+	eventually(t, "the deletion", func() bool { return one[int](t, db, "SELECT COUNT(*) FROM "+opts.Table) == 0 })
+	cancel()
+	<-ended
+}

@@ -1,0 +1,322 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+)
+
+// Whatever becomes of the connection in the middle of a step, the step is done once, and its caller learns that.
+func TestConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	digest := keyOf("key").Digest()
+	for _, fault := range []servertest.Fault{
+		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply,
+	} {
+		for skip, step := range []string{"look", "claim", "complete"} {
+			t.Run(fmt.Sprint(step, " ", fault), func(t *testing.T) {
+				t.Parallel()
+				m := server(t)
+				proxy := servertest.NewProxy(t, m.Addr())
+				db := pool(t, m.DSNAt(proxy.Addr()))
+				store, table := newStore(t, db)
+				completed(t, store, "warm")
+
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: hex.EncodeToString(digest[:]), Skip: skip})
+				record, claim := begun(t, store, "key")
+				require.Equal(t, 1, record.Attempt)
+				require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+				require.Equal(t, 1, proxy.Strikes())
+				requireReplay(t, store, "key")
+				require.Equal(t, 2, one[int](t, db, "SELECT COUNT(*) FROM "+table))
+			})
+		}
+	}
+}
+
+// A claim whose fate is not known when the context ends comes with the error, and can be released.
+func TestClaimInDoubt(t *testing.T) {
+	t.Parallel()
+	digest := keyOf("key").Digest()
+	for _, tt := range []struct {
+		fault servertest.Fault
+		skip  int
+		claim bool
+	}{
+		{servertest.HoldReply, 0, false}, // of the look
+		{servertest.HoldReply, 1, true},
+		{servertest.HoldRequest, 1, true},
+		{servertest.HoldReply, 2, true}, // of the renewal: the statement has taken long for so short a lease
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			t.Parallel()
+			m := server(t)
+			proxy := servertest.NewProxy(t, m.Addr())
+			store, _ := newStore(t, pool(t, m.DSNAt(proxy.Addr())))
+			completed(t, store, "warm")
+			proxy.Inject(servertest.Rule{Fault: tt.fault, Pattern: hex.EncodeToString(digest[:]), Skip: tt.skip})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			asked := request
+			if tt.skip == 2 {
+				asked.Lease = time.Microsecond
+			}
+			_, claim, err := store.Begin(ctx, keyOf("key"), asked)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, idempotency.ErrStoreBusy)
+			require.Equal(t, tt.claim, claim != nil)
+			if claim != nil {
+				proxy.Release()
+				require.NoError(t, claim.Release(t.Context(), time.Hour))
+				record, _ := begun(t, store, "key")
+				require.Equal(t, 2, record.Attempt)
+			}
+		})
+	}
+}
+
+// A server that is killed forgets nothing that was acknowledged, and the pool finds it again.
+func TestServerIsKilled(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t, "innodb_flush_log_at_trx_commit=1")
+	store, _ := newStore(t, pool(t, m.DSN()))
+	for i := range 20 {
+		completed(t, store, fmt.Sprint("completed ", i))
+	}
+	_, claim := begun(t, store, "running")
+	m.Crash()
+	_, none, err := store.Begin(t.Context(), keyOf("another"), request)
+	require.Error(t, err)
+	require.Nil(t, none)
+	require.NoError(t, m.Restart())
+	for i := range 20 {
+		requireReplay(t, store, fmt.Sprint("completed ", i))
+	}
+	require.NoError(t, claim.Extend(t.Context(), time.Minute))
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireReplay(t, store, "running")
+}
+
+// Connections that the server has closed in the meantime are replaced, unnoticed.
+func TestIdleConnectionsDie(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	db := pool(t, m.DSN())
+	store, _ := newStore(t, db)
+	var running sync.WaitGroup
+	for i := range 10 {
+		running.Go(func() { _ = complete(store, fmt.Sprint(i)) })
+	}
+	running.Wait()
+	require.Greater(t, db.Stats().Idle, 1)
+	require.NoError(t, m.Restart())
+	completed(t, store, "key")
+	requireReplay(t, store, "key")
+}
+
+// While another transaction is in the way, a step is tried again until its context ends: by then the store is busy.
+func TestLockIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN(), "innodb_lock_wait_timeout=0") // each wait ends at once, with error 1205
+	store, table := newStore(t, db)
+	_, owner := begun(t, store, "key")
+	digest := keyOf("key").Digest()
+	other, err := db.Begin()
+	require.NoError(t, err)
+	_, err = other.Exec("SELECT 1 FROM "+table+" WHERE digest = ? FOR UPDATE", digest[:])
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err = owner.Extend(ctx, time.Minute)
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	done := make(chan error)
+	go func() { done <- owner.Complete(t.Context(), answer, time.Hour) }()
+	select {
+	case err := <-done:
+		t.Errorf("completed a record that was locked: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	require.NoError(t, other.Rollback())
+	require.NoError(t, <-done)
+	requireReplay(t, store, "key")
+}
+
+// A step that the server has rolled back for the sake of another transaction is repeated.
+func TestDeadlock(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, table := newStore(t, db)
+	_, owner := begun(t, store, "key")
+	digest := keyOf("key").Digest()
+	// Each change of the record also writes a row of another table, which is what two transactions need that wait for
+	// each other.
+	execute(t, db, "CREATE TABLE "+table+"_side (n INT PRIMARY KEY, v INT) ENGINE = InnoDB")
+	execute(t, db, "INSERT INTO "+table+"_side VALUES (1, 0)")
+	execute(t, db, fmt.Sprintf("CREATE TRIGGER %s_t BEFORE UPDATE ON %s FOR EACH ROW UPDATE %s_side SET v = v + 1",
+		table, table, table))
+	before := one[int](t, db, deadlocks)
+	for range 5 {
+		other, err := db.Begin()
+		require.NoError(t, err)
+		for range 20 { // which makes this one the heavier, that stays
+			_, err = other.Exec("UPDATE " + table + "_side SET v = v + 1")
+			require.NoError(t, err)
+		}
+		_, err = other.Exec("INSERT INTO " + table + "_side SELECT seq + 1000, 0 FROM seq_1_to_100")
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- owner.Extend(t.Context(), time.Minute) }()
+		requireWaiting(t, db, table)
+		_, err = other.Exec("UPDATE "+table+" FORCE INDEX (PRIMARY) SET expires = expires WHERE digest = ?", digest[:])
+		require.NoError(t, err)
+		require.NoError(t, other.Rollback())
+		require.NoError(t, <-done)
+	}
+	require.GreaterOrEqual(t, one[int](t, db, deadlocks)-before, 5)
+	require.NoError(t, owner.Complete(t.Context(), answer, time.Hour))
+}
+
+// A pool that others have used up is busy, and not down.
+func TestPoolIsUsedUp(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, _ := newStore(t, db)
+	completed(t, store, "warm")
+	db.SetMaxOpenConns(1)
+	other, err := db.Begin()
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, claim, err := store.Begin(ctx, keyOf("key"), request)
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.Nil(t, claim)
+	require.NoError(t, other.Rollback())
+	completed(t, store, "key")
+}
+
+// So is a server that refuses further connections.
+func TestServerHasTooManyConnections(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t, "max_connections=10", "extra_max_connections=1")
+	admin := pool(t, m.DSN())
+	execute(t, admin, "CREATE USER few@'127.0.0.1' IDENTIFIED BY 'few' WITH MAX_USER_CONNECTIONS 1")
+	execute(t, admin, "GRANT ALL ON test.* TO few@'127.0.0.1'")
+	db := pool(t, "few:few@tcp("+m.Addr()+")/test")
+	store, _ := newStore(t, db)
+	other, err := db.Begin()
+	require.NoError(t, err)
+	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.Nil(t, claim)
+	require.NoError(t, other.Rollback())
+	completed(t, store, "key")
+}
+
+// An answer that the server does not take in one piece is stored without its body, and the claim is settled.
+func TestAnswerAboveThePacket(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t, "max_allowed_packet=1M")
+	for name, settings := range map[string][]string{
+		"default": nil, "interpolated": {"interpolateParams=true"}, "asks the server": {"maxAllowedPacket=0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, _ := newStore(t, pool(t, m.DSN(), settings...))
+			for _, size := range []int{1 << 10, 1<<19 - 5<<10, 1<<19 - 2<<10, 1 << 19, 1 << 20, 1<<20 + 1, 3 << 20} {
+				key := fmt.Sprint(size)
+				_, claim := begun(t, store, key)
+				large := idempotency.Response{Status: 201, Body: []byte(strings.Repeat("x", size))}
+				require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
+				record, _, err := store.Begin(t.Context(), keyOf(key), request)
+				require.NoError(t, err)
+				require.Equal(t, 201, record.Response.Status)
+				require.Equal(t, size > 1<<19-4<<10, record.Response.Omitted, size)
+				require.True(t, record.Response.Omitted || len(record.Response.Body) == size)
+			}
+		})
+	}
+}
+
+// A server that takes no writes is an error that passes: its connections are given up, for the pool to find the server
+// that has taken its place.
+func TestServerIsReadOnly(t *testing.T) {
+	t.Parallel()
+	old, next := servertest.MariaDB(t), servertest.MariaDB(t)
+	for _, m := range []*servertest.Maria{old, next} {
+		admin := pool(t, m.DSN())
+		execute(t, admin, "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'")
+		execute(t, admin, "GRANT SELECT, INSERT, UPDATE, DELETE ON test.* TO app@'127.0.0.1'")
+		require.NoError(t, mysqlstore.Migrate(t.Context(), admin, mysqlstore.Options{}))
+	}
+	active := old.Addr()
+	db := poolTo(t, "app:app@tcp(primary)/test", func() string { return active })
+	store := mysqlstore.New(db, mysqlstore.Options{})
+	var running sync.WaitGroup
+	for i := range 10 { // makes connections
+		running.Go(func() { _ = complete(store, fmt.Sprint(i)) })
+	}
+	running.Wait()
+
+	execute(t, pool(t, old.DSN()), "SET GLOBAL read_only = 1")
+	active = next.Addr()
+	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	require.ErrorContains(t, err, "read-only")
+	require.NotErrorIs(t, err, idempotency.ErrStoreFull)
+	require.Nil(t, claim)
+	for i := range 10 {
+		completed(t, store, fmt.Sprint("next ", i))
+	}
+	require.Equal(t, 10, one[int](t, pool(t, next.DSN()), "SELECT COUNT(*) FROM idempotency_records"))
+}
+
+// A table that can grow no more refuses new operations.
+func TestTableIsFull(t *testing.T) {
+	t.Parallel()
+	m := servertest.MariaDB(t)
+	db := pool(t, m.DSN())
+	opts := newOptions()
+	require.NoError(t, mysqlstore.Migrate(t.Context(), db, opts))
+	execute(t, db, "ALTER TABLE "+opts.Table+" MODIFY response VARBINARY(1000), MODIFY steps BINARY(1), MODIFY resolved BINARY(1), "+
+		"MODIFY user_id VARCHAR(100), MODIFY endpoint VARCHAR(100), MODIFY `key` VARCHAR(100), ENGINE = MEMORY, MAX_ROWS = 10")
+	execute(t, db, "SET GLOBAL max_heap_table_size = 16384")
+	store := mysqlstore.New(db, opts)
+	var err error
+	for i := 0; err == nil && i < 100_000; i++ {
+		err = complete(store, fmt.Sprint(i))
+	}
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	require.False(t, errors.Is(err, idempotency.ErrStoreBusy))
+}
+
+// An INSERT that claims was sent twice, because the first connection broke. When the first one arrives at last, the handler has
+// run and has freed the key. It claims nothing, because nobody would renew or release that claim.
+func TestLateClaimOfAFreedKey(t *testing.T) {
+	t.Parallel()
+	db := pool(t, server(t).DSN())
+	store, table := newStore(t, db)
+	_, claim := begun(t, store, "key")
+	execute(t, db, "CREATE TABLE "+table+"_late AS SELECT * FROM "+table)
+	require.NoError(t, claim.Release(t.Context(), 0))
+	_, err := db.ExecContext(t.Context(), "INSERT INTO "+table+" SELECT * FROM "+table+"_late")
+	require.ErrorContains(t, err, "Duplicate entry")
+	other := request
+	other.Fingerprint[0]++
+	record, claim, err := store.Begin(t.Context(), keyOf("key"), other)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Equal(t, 1, record.Attempt)
+}

@@ -1,0 +1,458 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+)
+
+// The store is the same whatever the settings of the driver and of the session.
+func TestInspectorConformance(t *testing.T) {
+	t.Parallel()
+	sound, odd := newWorld(t), newWorld(t, allSettings...)
+	for name, w := range map[string]*world{
+		"default": sound, "all settings": odd,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			idempotencytest.RunInspector(t, func(*testing.T) idempotency.Store { return w.store })
+			idempotencytest.RunResolver(t, func(*testing.T) idempotency.Store { return w.store })
+			require.Zero(t, one[int](t, w.db, "SELECT COUNT(*) FROM "+w.table+" WHERE NOT answer_size <=> LENGTH(response)"))
+		})
+	}
+}
+
+var takeover = idempotency.ClaimRequest{
+	Fingerprint: request.Fingerprint, Lease: request.Lease, TTL: request.TTL, TakeOver: true,
+}
+
+// abandoned claims a key by a lease, lets that lapse, and returns the entry.
+func (w *world) abandoned(t testing.TB, key string) idempotency.Entry {
+	t.Helper()
+	begun(t, w.store, key)
+	return w.lapsed(t, key)
+}
+
+// lapsed lets the lease of a key lapse, and returns the entry.
+func (w *world) lapsed(t testing.TB, key string) idempotency.Entry {
+	t.Helper()
+	execute(t, w.db, "UPDATE "+w.table+" SET lease = lease - 3600000000 WHERE `key` = ?", key)
+	entry := inspected(t, w.store, key)
+	require.Equal(t, idempotency.StateAbandoned, entry.State)
+	return entry
+}
+
+func inspected(t testing.TB, store idempotency.Inspector, key string) idempotency.Entry {
+	t.Helper()
+	entry, err := store.Inspect(context.Background(), keyOf(key))
+	require.NoError(t, err)
+	return entry
+}
+
+var (
+	happened    = idempotency.Resolution{Response: &idempotency.Response{Status: 201, Body: []byte("found"), Note: "alice: found"}, TTL: time.Hour}
+	notHappened = idempotency.Resolution{Operator: "bob", Reason: "no charge", TTL: time.Hour}
+)
+
+// While the transaction of a step has the record locked, nobody else changes it, even if its lease has lapsed.
+func TestOperatorsWaitForAStep(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world, entry idempotency.Entry) error{
+		"forget": forgetting, "resolve": resolving,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			_, claim := begun(t, w.store, "key")
+			entry, changed := w.lapsed(t, "key"), make(chan error, 1)
+			var tx *sql.Tx
+			_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+				Name: "book", Var: &tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) {
+					go func() { changed <- change(w, entry) }()
+					select {
+					case err := <-changed:
+						return nil, fmt.Errorf("changed what a transaction has: %w", err)
+					case <-time.After(100 * time.Millisecond): // it would take much less
+						return []byte("1"), nil
+					}
+				},
+			})
+			require.NoError(t, err)
+			require.ErrorIs(t, <-changed, idempotency.ErrInProgress)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			requireReplay(t, w.store, "key")
+		})
+	}
+}
+
+func resolving(w *world, entry idempotency.Entry) error {
+	return w.store.Resolve(context.Background(), entry, happened)
+}
+
+func forgetting(w *world, entry idempotency.Entry) error {
+	return w.store.Forget(context.Background(), entry)
+}
+
+// An operation that is resolved while another attempt takes it over is resolved, or taken over.
+func TestResolveOrTakeOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 40 {
+		key := fmt.Sprint(i)
+		entry := w.abandoned(t, key)
+		var record idempotency.Record
+		var claim idempotency.Claim
+		var begun, resolved error
+		var both sync.WaitGroup
+		both.Go(func() { record, claim, begun = w.store.Begin(context.Background(), keyOf(key), takeover) })
+		both.Go(func() { resolved = w.store.Resolve(context.Background(), entry, happened) })
+		both.Wait()
+		require.NoError(t, begun)
+		switch {
+		case claim != nil:
+			require.ErrorIs(t, resolved, idempotency.ErrInProgress)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			requireReplay(t, w.store, key)
+		case record.Response != nil:
+			require.NoError(t, resolved)
+			require.Equal(t, happened.Response.Note, record.Response.Note)
+		default:
+			t.Fatalf("the key is free, and was not claimed: %v, %v", record, resolved)
+		}
+	}
+}
+
+// Whatever becomes of the connection, a change is made once, and its caller learns that.
+func TestOperatorsConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []servertest.Fault{
+		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply,
+	} {
+		for name, change := range map[string]func(w *world, entry idempotency.Entry) error{
+			"forget": forgetting, "resolve": resolving,
+		} {
+			digest := keyOf("key").Digest()
+			key := hex.EncodeToString(digest[:])
+			for step, at := range map[string]servertest.Rule{
+				"look": {Pattern: key}, "lock": {Pattern: key, Skip: 1}, "change": {Pattern: key, Skip: 2}, "commit": {Pattern: "COMMIT"},
+			} {
+				t.Run(fmt.Sprint(name, " ", step, " ", fault), func(t *testing.T) {
+					t.Parallel()
+					through, direct, proxy := newProxied(t)
+					require.NoError(t, change(through, through.abandoned(t, "warm")))
+					entry := direct.abandoned(t, "key")
+					at.Fault = fault
+					proxy.Inject(at)
+					require.NoError(t, change(through, entry))
+					require.Equal(t, 1, proxy.Strikes())
+					again := change(direct, entry)
+					if name == "forget" {
+						require.ErrorIs(t, again, idempotency.ErrNoRecord)
+						return
+					}
+					require.ErrorIs(t, again, idempotency.ErrEntryChanged)
+					require.Equal(t, *happened.Response, requireStored(t, direct.store, "key"))
+				})
+			}
+		}
+	}
+}
+
+// An entry is changed only as it was seen.
+func TestChangeWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for change, want := range map[string]error{
+		"attempt = attempt":                     nil,
+		"created = created + 1":                 idempotency.ErrEntryChanged,
+		"attempt = attempt + 1":                 idempotency.ErrEntryChanged,
+		"lease = NULL":                          idempotency.ErrEntryChanged,
+		"lease = lease + 7200000000":            idempotency.ErrInProgress,
+		"lease = NULL, response = 'an answer'":  idempotency.ErrEntryChanged,
+		"expires = 0":                           idempotency.ErrNoRecord,
+		"expires = 9223372036854775807":         nil,
+		"token = x'00000000000000000000000000'": nil,
+	} {
+		t.Run(change, func(t *testing.T) {
+			t.Parallel()
+			for name, do := range map[string]func(w *world, entry idempotency.Entry) error{
+				"forget ": forgetting, "resolve ": resolving,
+			} {
+				key := name + change
+				entry := w.abandoned(t, key)
+				execute(t, w.db, "UPDATE "+w.table+" SET "+change+" WHERE `key` = ?", key)
+				before := w.row(t, key)
+				require.ErrorIs(t, do(w, entry), want)
+				require.Equal(t, want == nil, w.row(t, key) != before)
+			}
+		})
+	}
+}
+
+func (w *world) row(t testing.TB, key string) string {
+	t.Helper()
+	return one[string](t, w.db, "SELECT COALESCE(MAX(CONCAT_WS(' ', HEX(token), attempt, created, lease, expires, response)), '') "+
+		"FROM "+w.table+" WHERE `key` = ?", key)
+}
+
+// A checkpoint that comes while the operation is resolved is kept, or refused.
+func TestResolveWhileACheckpointComes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for i := range 20 {
+		key := fmt.Sprint(i)
+		_, claim := begun(t, w.store, key)
+		entry := w.lapsed(t, key)
+		var kept, resolved error
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, kept = claim.(idempotency.Checkpointer).Checkpoint(context.Background(), "charge", []byte("17"))
+		})
+		both.Go(func() { resolved = w.store.Resolve(context.Background(), entry, notHappened) })
+		both.Wait()
+		require.NoError(t, resolved)
+		seen := inspected(t, w.store, key)
+		require.Equal(t, notHappened.Operator, seen.Resolved.Operator)
+		if kept != nil {
+			require.ErrorIs(t, kept, idempotency.ErrClaimLost)
+			require.Empty(t, seen.Steps)
+			continue
+		}
+		require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 2}}, seen.Steps)
+	}
+}
+
+// An answer or a note that does not fit into a packet changes nothing.
+func TestNoRoomForTheResolution(t *testing.T) {
+	t.Parallel()
+	w := newWorldAt(t, servertest.MariaDB(t, "max_allowed_packet=1M").DSN())
+	_, claim := begun(t, w.store, "key")
+	_, err := claim.(idempotency.Checkpointer).Checkpoint(t.Context(), "charge", make([]byte, 519_000))
+	require.NoError(t, err)
+	entry := w.lapsed(t, "key")
+	before := w.row(t, "key")
+	large := idempotency.Response{Status: 201, Body: make([]byte, 600_000)}
+	long := idempotency.Resolution{Operator: "bob", Reason: strings.Repeat("x", 2_000), TTL: time.Hour}
+	for _, resolution := range []idempotency.Resolution{{Response: &large, TTL: time.Hour}, long} {
+		require.ErrorIs(t, w.store.Resolve(t.Context(), entry, resolution), idempotency.ErrStoreFull)
+	}
+	require.Equal(t, before, w.row(t, "key"))
+	require.NoError(t, w.store.Resolve(t.Context(), entry, notHappened))
+	require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 519_000}}, inspected(t, w.store, "key").Steps)
+}
+
+// A listing and the look at a key agree about which records cannot be read. All of them can be forgotten.
+func TestUnreadableRecords(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	w := newWorld(t)
+	execute(t, w.db, "ALTER TABLE "+w.table+" MODIFY fingerprint VARBINARY(99)")
+	completed(t, w.store, "sound")
+	for i, damage := range []string{
+		"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "lease = 0", "lease = 9223372036854775807, response = NULL",
+	} {
+		completed(t, w.store, damage)
+		before := inspected(t, w.store, damage)
+		execute(t, w.db, "UPDATE "+w.table+" SET "+damage+", answer_size = LENGTH(response) WHERE `key` = ?", damage)
+		entry, err := w.store.Inspect(ctx, keyOf(damage))
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
+		require.Equal(t, before.Created, entry.Created, damage)
+		require.Equal(t, before.Key, entry.Key, damage)
+		listing, err := w.store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
+		require.NoError(t, err)
+		require.Equal(t, i+1, listing.Unreadable, damage)
+		require.Len(t, listing.Entries, 1, damage)
+		require.Equal(t, map[idempotency.State]idempotency.Total{
+			idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
+		}, listing.Totals, damage)
+		if entry.State == idempotency.StateCompleted && i%2 == 1 {
+			require.NoError(t, w.store.Forget(ctx, entry), damage)
+			execute(t, w.db, "INSERT INTO "+w.table+" SELECT UNHEX(SHA2('"+damage+"', 256)), '', '', '', -1, '', '', 0, NULL, "+
+				"9223372036854775807, NULL, NULL, NULL, NULL")
+		}
+	}
+}
+
+// A record whose names are those of another key is shown without them, and an answer that is damaged is not shown.
+func TestDamagedRecords(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for damage, names := range map[string]bool{
+		"user_id = 'mallory'": false, "user_id = 'USER 42'": false, "user_id = 'user 42 '": false,
+		"response = 'hello'": true, "response = SUBSTR(response, 1, LENGTH(response) - 1)": true,
+	} {
+		t.Run(damage, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			completed(t, w.store, "key")
+			execute(t, w.db, "UPDATE "+w.table+" SET "+damage)
+			for _, inspect := range []func() (idempotency.Entry, error){
+				func() (idempotency.Entry, error) { return w.store.Inspect(ctx, keyOf("key")) },
+				func() (idempotency.Entry, error) { return w.store.InspectDigest(ctx, keyOf("key").Digest()) },
+			} {
+				entry, err := inspect()
+				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+				require.Equal(t, idempotency.StateCompleted, entry.State)
+				require.Nil(t, entry.Response)
+				require.Equal(t, names, entry.Key == keyOf("key"))
+			}
+			listing, err := w.store.List(ctx, idempotency.ListRequest{})
+			require.NoError(t, err)
+			require.Equal(t, names, listing.Entries[0].Key == keyOf("key"))
+			require.NoError(t, w.store.Forget(ctx, listing.Entries[0]))
+		})
+	}
+}
+
+// Steps that no store has written are not shown, and cannot be kept. The operation may have happened all the same.
+func TestDamagedSteps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	entry := w.abandoned(t, "key")
+	execute(t, w.db, "UPDATE "+w.table+" SET steps = x'09'")
+	_, err := w.store.Inspect(t.Context(), keyOf("key"))
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+	require.ErrorIs(t, w.store.Resolve(t.Context(), entry, notHappened), idempotency.ErrRecordInvalid)
+	require.NoError(t, w.store.Resolve(t.Context(), entry, happened))
+	require.Equal(t, *happened.Response, requireStored(t, w.store, "key"))
+}
+
+// A user's records are found whatever the name contains, and are those of no other user.
+func TestListByUser(t *testing.T) {
+	t.Parallel()
+	for _, settings := range [][]string{nil, allSettings} {
+		w := newWorld(t, settings...)
+		users := []string{"a", "A", "ä", "a ", "\x00", "😀", `\`, "'", "?", "`", "{state}", "{digest}"}
+		keys := make([]idempotency.Key, len(users))
+		for i, user := range users {
+			keys[i] = idempotency.Key{User: user, Endpoint: "POST /payments", ID: "1"}
+			_, claim, err := w.store.Begin(t.Context(), keys[i], request)
+			require.NoError(t, err)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+		}
+		for _, key := range keys {
+			listing, err := w.store.List(t.Context(), idempotency.ListRequest{User: key.User})
+			require.NoError(t, err)
+			require.Len(t, listing.Entries, 1, "%q", key.User)
+			require.Equal(t, 1, listing.Totals[idempotency.StateCompleted].Records)
+			entry := listing.Entries[0]
+			require.Equal(t, key.Digest(), entry.Digest)
+			if key.User != "\x00" { // which no column takes
+				require.Equal(t, key, entry.Key)
+			}
+			entry, err = w.store.Inspect(t.Context(), key)
+			require.NoError(t, err)
+			require.Equal(t, key, entry.Key)
+			entry, err = w.store.InspectDigest(t.Context(), key.Digest())
+			require.NoError(t, err)
+			require.Equal(t, listing.Entries[0].Key, entry.Key)
+		}
+		listing, err := w.store.List(t.Context(), idempotency.ListRequest{States: []idempotency.State{"') OR ('' = '"}})
+		require.NoError(t, err)
+		require.Empty(t, listing.Entries)
+		_, err = w.store.List(t.Context(), idempotency.ListRequest{Limit: -1})
+		require.ErrorContains(t, err, "mysqlstore: list: a Limit of -1")
+	}
+}
+
+// A listing reads the answers of its page alone.
+func TestListReadsNoAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorldAt(t, servertest.MariaDB(t).DSN())
+	for i := range 30 {
+		_, claim := begun(t, w.store, fmt.Sprint(i))
+		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Body: make([]byte, 200_000)}, time.Hour))
+	}
+	const requested = "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_BUFFER_POOL_READ_REQUESTS'"
+	for _, request := range []idempotency.ListRequest{
+		{Limit: 1}, {Limit: 1, Largest: true}, {Limit: 1, States: []idempotency.State{idempotency.StateCompleted}},
+	} {
+		eventually(t, "a listing while the server does nothing else", func() bool {
+			before := one[int](t, w.db, requested)
+			listing, err := w.store.List(t.Context(), request)
+			require.NoError(t, err)
+			require.Len(t, listing.Entries, 1)
+			require.Greater(t, listing.Totals[idempotency.StateCompleted].Bytes, int64(30*200_000))
+			return one[int](t, w.db, requested)-before < 100 // pages: an answer has 13
+		})
+	}
+}
+
+// A listing waits for nobody who changes records, and nobody waits for it.
+func TestListLocksNothing(t *testing.T) {
+	t.Parallel()
+	for _, settings := range [][]string{nil, {"tx_isolation=%27SERIALIZABLE%27"}} {
+		w := newWorld(t, settings...)
+		for i := range 50 {
+			completed(t, w.store, fmt.Sprint(i))
+		}
+		other, err := w.other(t).Begin()
+		require.NoError(t, err)
+		_, err = other.Exec("SELECT COUNT(*) FROM " + w.table + " FOR UPDATE")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		listing, err := w.store.List(ctx, idempotency.ListRequest{})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 50)
+		entry, err := w.store.Inspect(ctx, keyOf("1"))
+		require.NoError(t, err)
+		require.Equal(t, idempotency.StateCompleted, entry.State)
+		require.NoError(t, other.Rollback())
+	}
+}
+
+// A user who may only read can look, and no more.
+func TestInspectAsAReader(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	m := servertest.MariaDB(t)
+	w := newWorldAt(t, m.DSN())
+	execute(t, w.db, "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'r'")
+	execute(t, w.db, "GRANT SELECT ON test."+w.table+" TO reader@'127.0.0.1'")
+	reader := func() *mysqlstore.Table { // with what is granted by now
+		return mysqlstore.NewTable(pool(t, "reader:r@tcp("+m.Addr()+")/test"), mysqlstore.Options{Table: w.table})
+	}
+	_, claim := begun(t, w.store, "key")
+	require.Equal(t, idempotency.StateRunning, inspected(t, reader(), "key").State)
+	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+	abandoned := w.abandoned(t, "abandoned")
+	listing, err := reader().List(ctx, idempotency.ListRequest{})
+	require.NoError(t, err)
+	require.Len(t, listing.Entries, 2)
+	require.ErrorContains(t, reader().Forget(ctx, abandoned), "denied")
+	require.ErrorContains(t, reader().Resolve(ctx, abandoned, happened), "denied")
+	execute(t, w.db, "GRANT UPDATE, DELETE ON test."+w.table+" TO reader@'127.0.0.1'")
+	require.NoError(t, reader().Resolve(ctx, abandoned, happened))
+	require.NoError(t, reader().Forget(ctx, inspected(t, reader(), "abandoned")))
+}
+
+// The faults of options, and a table that is missing, are told by every method.
+func TestInspectNoTable(t *testing.T) {
+	t.Parallel()
+	for want, table := range map[string]*mysqlstore.Table{
+		"Table is":     mysqlstore.NewTable(new(sql.DB), mysqlstore.Options{Table: "a b"}),
+		"call Migrate": mysqlstore.NewTable(pool(t, server(t).DSN()), newOptions()),
+	} {
+		_, err := table.Inspect(t.Context(), keyOf("key"))
+		require.ErrorContains(t, err, want)
+		_, err = table.InspectDigest(t.Context(), keyOf("key").Digest())
+		require.ErrorContains(t, err, want)
+		_, err = table.List(t.Context(), idempotency.ListRequest{})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, table.Forget(t.Context(), idempotency.Entry{}), want)
+		require.ErrorContains(t, table.Resolve(t.Context(), idempotency.Entry{}, happened), want)
+	}
+}

@@ -1,0 +1,458 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+)
+
+// ownTx returns a step in a transaction of the store. It writes a row, and then does what else is given.
+func (b *bookings) ownTx(row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
+	var tx *sql.Tx
+	s := &idempotency.TxStep{Name: "book", Var: &tx, Timeout: 20 * time.Second}
+	s.Run = func() ([]byte, error) { return b.write(tx, row, also) }
+	return s
+}
+
+// joinedTx returns such a step in a transaction of the handler.
+func (b *bookings) joinedTx(tx *sql.Tx, row string, also func(tx *sql.Tx) error) *idempotency.TxStep {
+	return &idempotency.TxStep{
+		Name: "book", Tx: tx, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return b.write(tx, row, also) },
+	}
+}
+
+func (b *bookings) write(tx *sql.Tx, row string, also func(tx *sql.Tx) error) ([]byte, error) {
+	if _, err := tx.Exec("INSERT INTO " + b.rows + " (name) VALUES ('" + row + "')"); err != nil {
+		return nil, err
+	}
+	return []byte(row), also(tx)
+}
+
+// claim claims a key.
+func (b *bookings) claim(t *testing.T, key string) idempotency.TxCheckpointer {
+	t.Helper()
+	_, claim := begun(t, b.store, key)
+	return claim.(idempotency.TxCheckpointer)
+}
+
+func run(tx *sql.Tx, statements ...string) error {
+	for _, statement := range statements {
+		if _, err := tx.Exec(statement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errOfStep = errors.New("the step has failed")
+
+// What a step has committed by itself is told, however busy renewals are meanwhile.
+func TestRenewalHidesNoCommit(t *testing.T) {
+	t.Parallel()
+	proxy := servertest.NewProxy(t, server(t).Addr())
+	b := newBookings(t, proxy.Addr())
+	claim := b.claim(t, "key")
+	require.NoError(t, claim.Extend(t.Context(), time.Minute)) // prepares the statement
+	ended, renewed := make(chan struct{}), make(chan error, 1)
+	s := b.ownTx("row", func(tx *sql.Tx) error {
+		err := run(tx, "COMMIT")
+		proxy.Inject(servertest.Rule{Fault: servertest.DelayRequest, Pattern: "SELECT token, COALESCE(lease"})
+		go func() {
+			var err error
+			for err == nil {
+				select {
+				case <-ended:
+					renewed <- nil
+					return
+				default:
+					err = claim.Extend(context.Background(), time.Minute)
+				}
+			}
+			renewed <- err
+		}()
+		return errors.Join(err, errOfStep)
+	})
+	_, err := claim.CheckpointTx(t.Context(), s)
+	close(ended)
+	require.ErrorIs(t, err, errOfStep)
+	require.NoError(t, <-renewed)
+	require.Equal(t, 1, proxy.Strikes())
+	require.True(t, s.Escaped)
+	b.requireRows(t, 1, "row")
+}
+
+// A result that was stored while the function ran is an error, by which the handler rolls back.
+func TestResultIsThereBeforeAJoinedStep(t *testing.T) {
+	t.Parallel()
+	b := newBookings(t, server(t).Addr())
+	claim := b.claim(t, "key")
+	for _, row := range []string{"first", "second"} {
+		tx, err := b.db.Begin()
+		require.NoError(t, err)
+		_, err = claim.CheckpointTx(t.Context(), b.joinedTx(tx, row, nothing))
+		if err == nil {
+			require.NoError(t, tx.Commit()) // of which the reply may get lost
+			continue
+		}
+		require.NotErrorIs(t, err, idempotency.ErrClaimLost)
+		require.NoError(t, tx.Rollback())
+	}
+	b.requireRows(t, 1, "first")
+	b.requireRows(t, 0, "second")
+	found, err := claim.Checkpoints(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string][]byte{"book": []byte("first")}, found)
+}
+
+// A step that ends the transaction of its handler is told so, whether it returns a result, an error, or none of them.
+func TestJoinedStepEndsItsTransaction(t *testing.T) {
+	t.Parallel()
+	for end, test := range map[string]struct {
+		end     func(tx *sql.Tx) error
+		escapes bool
+	}{
+		"COMMIT":        {func(tx *sql.Tx) error { return run(tx, "COMMIT") }, true},
+		"COMMIT, BEGIN": {func(tx *sql.Tx) error { return run(tx, "COMMIT", "BEGIN") }, true},
+		"Commit":        {(*sql.Tx).Commit, true},
+		"ROLLBACK":      {func(tx *sql.Tx) error { return run(tx, "ROLLBACK") }, false},
+		"Rollback":      {(*sql.Tx).Rollback, false},
+		"nothing":       {nothing, false},
+	} {
+		for result, how := range map[string]func() error{
+			"a result": func() error { return nil },
+			"an error": func() error { return errOfStep },
+			"a panic":  func() error { panic(errOfStep) },
+		} {
+			t.Run(end+" and "+result, func(t *testing.T) {
+				t.Parallel()
+				b := newBookings(t, server(t).Addr())
+				claim := b.claim(t, "key")
+				tx, err := b.db.Begin()
+				require.NoError(t, err)
+				s := b.joinedTx(tx, "row", func(tx *sql.Tx) error {
+					if err := test.end(tx); err != nil {
+						return err
+					}
+					return how()
+				})
+				func() {
+					defer func() { _ = recover() }()
+					_, err = claim.CheckpointTx(t.Context(), s)
+				}()
+				require.Equal(t, test.escapes, s.Escaped)
+				switch {
+				case result == "an error":
+					require.Equal(t, errOfStep, err)
+				case result == "a result" && end != "nothing":
+					require.ErrorIs(t, err, step.ErrMisuse)
+				}
+				_ = tx.Rollback()
+				rows := 0
+				if test.escapes {
+					rows = 1
+				}
+				b.requireRows(t, rows, "row")
+			})
+		}
+	}
+}
+
+// A pool is no transaction: each of its statements commits by itself.
+func TestPoolIsNoTransaction(t *testing.T) {
+	t.Parallel()
+	b := newBookings(t, server(t).Addr())
+	claim := b.claim(t, "key")
+	_, err := claim.CheckpointTx(t.Context(), &idempotency.TxStep{
+		Name: "book", Tx: b.db, Timeout: 20 * time.Second, Run: func() ([]byte, error) { return nil, errOfStep },
+	})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.NotErrorIs(t, err, errOfStep)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+}
+
+// If nobody can ask the server, a step counts as committed by itself only if it has ended its transaction.
+func TestNobodyTellsWhetherAStepHasCommitted(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		also    func(tx *sql.Tx) error
+		escaped bool
+	}{
+		"an error": {func(*sql.Tx) error { return errOfStep }, false},
+		"ROLLBACK": {func(tx *sql.Tx) error { return errors.Join(run(tx, "ROLLBACK"), errOfStep) }, true},
+		"deadlock": {func(tx *sql.Tx) error { // as the server leaves it
+			return errors.Join(run(tx, "ROLLBACK"), &mysql.MySQLError{Number: 1213}, errOfStep)
+		}, false},
+		"KILL":   {func(tx *sql.Tx) error { return errors.Join(run(tx, "KILL CONNECTION_ID()"), errOfStep) }, false},
+		"Commit": {func(tx *sql.Tx) error { return errors.Join(tx.Commit(), errOfStep) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := servertest.NewProxy(t, server(t).Addr())
+			b := newBookings(t, proxy.Addr())
+			s := b.ownTx("row", func(tx *sql.Tx) error {
+				err := test.also(tx)
+				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "SELECT token, COALESCE(lease", Times: 1000})
+				return err
+			})
+			s.Timeout = time.Second
+			_, err := b.claim(t, "key").CheckpointTx(t.Context(), s)
+			require.ErrorIs(t, err, errOfStep)
+			require.Equal(t, test.escaped, s.Escaped)
+			b.requireRows(t, 0, "row")
+		})
+	}
+}
+
+// Package database/sql rolls a transaction back when its context ends. That is not the step, though nobody can tell.
+func TestContextOfAStepEnds(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"a result": nil, "an error": errOfStep} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := servertest.NewProxy(t, server(t).Addr())
+			b := newBookings(t, proxy.Addr())
+			claim := b.claim(t, "key")
+			ctx, cancel := context.WithCancel(t.Context())
+			tx, err := b.db.BeginTx(ctx, nil)
+			require.NoError(t, err)
+			s := b.joinedTx(tx, "row", func(tx *sql.Tx) error {
+				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "SELECT token, COALESCE(lease", Times: 1000})
+				cancel()
+				require.Eventually(t, func() bool { return errors.Is(run(tx, "DO 1"), sql.ErrTxDone) }, 20*time.Second, time.Millisecond)
+				return failure
+			})
+			s.Timeout = time.Second
+			_, err = claim.CheckpointTx(ctx, s)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, step.ErrMisuse)
+			require.False(t, s.Escaped)
+			b.requireRows(t, 0, "row")
+		})
+	}
+}
+
+// Others that are in the way of the beginning of a transaction, and connections that break there, cost a repetition: nothing has
+// run yet.
+func TestStepBeginsAgain(t *testing.T) {
+	t.Parallel()
+	for _, statement := range []string{"SET autocommit = 0, @idempotency_wait", "LAST_INSERT_ID", "SAVEPOINT"} {
+		for _, number := range []uint16{1213, 1205, 1020, 1053} {
+			t.Run(statement+" "+(&mysql.MySQLError{Number: number}).Error(), func(t *testing.T) {
+				t.Parallel()
+				var strikes atomic.Int32
+				target := server(t)
+				w := &wire{answers: func(sent string) *mysql.MySQLError {
+					if !strings.Contains(sent, statement) || strikes.Add(1) > 2 {
+						return nil
+					}
+					return &mysql.MySQLError{Number: number, Message: "answered in place of the server"}
+				}}
+				b := newBookings(t, servertest.Relay(t, target.Addr(), w.carry))
+				runs := 0
+				_, err := b.claim(t, "key").CheckpointTx(t.Context(), b.ownTx("row", func(*sql.Tx) error { runs++; return nil }))
+				require.NoError(t, err)
+				require.Equal(t, 1, runs)
+				require.Greater(t, strikes.Load(), int32(2))
+				b.requireRows(t, 1, "row")
+				requireClean(t, b)
+			})
+		}
+		for _, fault := range []servertest.Fault{
+			servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply, servertest.HoldReply,
+		} {
+			t.Run(statement+" "+string(fault), func(t *testing.T) {
+				t.Parallel()
+				proxy := servertest.NewProxy(t, server(t).Addr())
+				b := newBookings(t, proxy.Addr())
+				claim := b.claim(t, "key")
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: statement})
+				s := b.ownTx("row", nothing)
+				s.Timeout = 4 * time.Second
+				_, err := claim.CheckpointTx(t.Context(), s)
+				require.NoError(t, err)
+				require.Equal(t, 1, proxy.Strikes())
+				b.requireRows(t, 1, "row")
+			})
+		}
+	}
+}
+
+// requireClean checks that all connections have gone back to the pool as they came.
+func requireClean(t *testing.T, b *bookings) {
+	t.Helper()
+	require.Zero(t, b.db.Stats().InUse)
+	conns := make([]*sql.Conn, b.db.Stats().Idle)
+	for i := range conns {
+		conn, err := b.db.Conn(t.Context())
+		require.NoError(t, err)
+		conns[i] = conn
+		var autocommit, open, wait int
+		require.NoError(t, conn.QueryRowContext(t.Context(), "SELECT @@autocommit, @@in_transaction, @@wait_timeout").
+			Scan(&autocommit, &open, &wait))
+		require.Equal(t, []int{1, 0, one[int](t, pool(t, server(t).DSN()), "SELECT @@wait_timeout")}, []int{autocommit, open, wait})
+	}
+	for _, conn := range conns {
+		require.NoError(t, conn.Close())
+	}
+}
+
+// A statement that a goroutine left behind still runs when the function has returned: nothing is committed, and the connection is
+// closed.
+func TestStepLeavesAStatementBehind(t *testing.T) {
+	t.Parallel()
+	for name, sleep := range map[string]func(ctx context.Context, tx *sql.Tx, query string) error{
+		"Exec": func(ctx context.Context, tx *sql.Tx, query string) error {
+			_, err := tx.ExecContext(ctx, query)
+			return err
+		},
+		"Query": func(ctx context.Context, tx *sql.Tx, query string) error {
+			rows, err := tx.QueryContext(ctx, query)
+			if err == nil {
+				rows.Next()
+				err = errors.Join(rows.Err(), rows.Close())
+			}
+			return err
+		},
+		"prepared Exec": func(ctx context.Context, tx *sql.Tx, query string) error {
+			stmt, err := tx.PrepareContext(ctx, query)
+			if err == nil {
+				_, err = stmt.ExecContext(ctx)
+			}
+			return err
+		},
+		"prepared Query": func(ctx context.Context, tx *sql.Tx, query string) error {
+			stmt, err := tx.PrepareContext(ctx, query)
+			if err == nil {
+				err = stmt.QueryRowContext(ctx).Scan(new(int))
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBookings(t, server(t).Addr())
+			b.db.SetMaxOpenConns(1)
+			claim, ended := b.claim(t, "key"), make(chan error, 1)
+			query := "SELECT SLEEP(3600), '" + b.rows + "'"
+			s := b.ownTx("row", func(tx *sql.Tx) error {
+				go func() { ended <- sleep(context.Background(), tx, query) }()
+				eventually(t, "a statement that runs", func() bool {
+					return one[int](t, pool(t, server(t).DSN()), "SELECT COUNT(*) FROM information_schema.PROCESSLIST "+
+						"WHERE STATE = 'User sleep' AND INFO LIKE ?", "%"+b.rows+"%") == 1
+				})
+				return nil
+			})
+			s.Timeout = time.Second
+			_, err := claim.CheckpointTx(t.Context(), s)
+			require.ErrorIs(t, err, step.ErrMisuse)
+			require.Error(t, <-ended)
+			require.False(t, s.Escaped)
+			b.requireRows(t, 0, "row")
+			require.Zero(t, b.db.Stats().InUse)
+			_, err = claim.CheckpointTx(t.Context(), b.ownTx("again", nothing))
+			require.NoError(t, err)
+		})
+	}
+}
+
+// A failover to an asynchronous replica loses the rows of a step, and the result of the step with them. Then the answer is not
+// stored, because it tells of rows that are not there, and a retry writes them.
+func TestFailoverLosesRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	const lostStep, lostRecord, nothing = "UPDATE %s SET steps = NULL", "DELETE FROM %s", "DO '%s'"
+	own := func(b *bookings) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := b.book(ctx, "row", func(*sql.Tx) error { return nil })
+			return err
+		}
+	}
+	joined := func(b *bookings) func(context.Context) error {
+		return func(ctx context.Context) error {
+			tx, err := b.db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback()
+			_, err = mysqlstore.DoInTx(ctx, tx, "book", func() (string, error) {
+				_, err := tx.ExecContext(ctx, "INSERT INTO "+b.rows+" (name) VALUES ('row')")
+				return "row", err
+			})
+			return errors.Join(err, tx.Commit())
+		}
+	}
+	for name, test := range map[string]struct {
+		book func(*bookings) func(context.Context) error
+		lose string // what the failover does to the record, at the end of the attempt
+		from int    // the attempt in which the failover happens
+	}{
+		"step":                               {own, lostStep, 1},
+		"step before another one":            {own, lostStep, 1},
+		"record":                             {own, lostRecord, 1},
+		"step of an earlier attempt":         {own, lostStep, 2},
+		"record after an earlier attempt":    {own, lostRecord, 2},
+		"record, transaction of the handler": {joined, lostRecord, 1},
+		"step of an earlier attempt, transaction of the handler": {joined, lostStep, 2},
+		"nothing":                             {own, nothing, 1},
+		"nothing after an earlier attempt":    {own, nothing, 2},
+		"nothing, transaction of the handler": {joined, nothing, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBookings(t, server(t).Addr())
+			direct, book, runs := pool(t, server(t).DSN()), test.book(b), 0
+			table := strings.TrimSuffix(b.rows, "_rows")
+			again := func() error {
+				return b.do("key", func(ctx context.Context) error {
+					runs++
+					if err := book(ctx); err != nil {
+						return err
+					}
+					if runs < test.from {
+						return errOfStep
+					}
+					if runs == test.from {
+						execute(t, direct, fmt.Sprintf(test.lose, table))
+						if test.lose != nothing {
+							execute(t, direct, "DELETE FROM "+b.rows)
+						}
+						if name == "step before another one" {
+							_, err := mysqlstore.DoTx(ctx, "ship", func(*sql.Tx) (string, error) { return "shipped", nil })
+							return err
+						}
+					}
+					return nil
+				})
+			}
+			for range test.from - 1 {
+				require.ErrorIs(t, again(), errOfStep)
+			}
+			attempts := test.from
+			if test.lose == nothing {
+				require.NoError(t, again())
+			} else {
+				attempts++
+				require.ErrorIs(t, again(), idempotency.ErrClaimLost)
+				marked := one[int](t, direct, "SELECT COUNT(*) FROM "+table+" WHERE steps LIKE '%"+idempotency.RecordLost+"%'")
+				require.Equal(t, test.lose == lostStep, marked == 1)
+				execute(t, direct, "UPDATE "+table+" SET lease = 1") // the lease has lapsed
+				require.NoError(t, again())
+			}
+			b.requireRows(t, 1, "row")
+			require.NoError(t, again(), "a replay")
+			require.Equal(t, attempts, runs)
+		})
+	}
+}

@@ -1,0 +1,49 @@
+package mysqlstore_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/killtest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
+)
+
+// Processes that charge, and then move money between accounts in a step, are killed at random, while others ask for the same
+// keys. Every transfer is made once and charged once, and has one answer.
+func TestTransfersSurviveKills(t *testing.T) {
+	t.Parallel()
+	dsn := servertest.MariaDB(t).DSN()
+	db := pool(t, dsn)
+	require.NoError(t, mysqlstore.Migrate(t.Context(), db, mysqlstore.Options{}))
+	ledger := killtest.Ledger{DB: db}
+	require.NoError(t, ledger.Create(t.Context()))
+	said := killtest.NewTransfers(t)
+	require.NoError(t, said.Kill(*deaths, mortalTxDSN+"="+dsn))
+	require.NoError(t, said.Explain(t.Context(), mysqlstore.New(db, mysqlstore.Options{}), bookIn(db), ledger))
+	t.Logf("%d processes were killed: %s", *deaths, said)
+}
+
+const mortalTxDSN = "MYSQLSTORE_MORTAL_TX"
+
+// liveTx makes transfers until the process is killed.
+func liveTx(dsn string) {
+	_ = mysql.SetLogger(&mysql.NopLogger{})
+	killtest.Live(func() (killtest.Work, error) {
+		db, err := sql.Open("mysql", dsn)
+		if err != nil {
+			return nil, err
+		}
+		db.SetMaxOpenConns(8)
+		db.SetMaxIdleConns(8)
+		return killtest.ExecuteTransfers(mysqlstore.New(db, mysqlstore.Options{}), bookIn(db))
+	})
+}
+
+// bookIn writes rows in a transaction of the store, or in one of the handler.
+func bookIn(db *sql.DB) killtest.Book {
+	return killtest.Alternate(killtest.BookTx(mysqlstore.DoTx[string]), killtest.BookInTx(db, mysqlstore.DoInTx[string]))
+}

@@ -1,0 +1,338 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+var failOpen = idempotency.Options{FailOpen: true, StoreTimeout: time.Second}
+
+// two gives a pool two connections.
+func two(c *pgxpool.Config) { c.MaxConns = 2 }
+
+// hold takes connections of a pool until the test ends.
+func hold(t testing.TB, pool *pgxpool.Pool, connections int) {
+	t.Helper()
+	for range connections {
+		conn, err := pool.Acquire(context.Background())
+		require.NoError(t, err)
+		t.Cleanup(conn.Release)
+	}
+}
+
+// Whoever keeps all connections busy does not switch off the protection of the others: the store is not down.
+func TestBusyPool(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	pool := newPool(t, serverURL(t), two)
+	s := newService(t, pgxstore.New(pool, opts), failOpen)
+	status, _ := s.ask(t, "alice", "before")
+	require.Equal(t, http.StatusCreated, status)
+	hold(t, pool, 2)
+
+	status, _ = s.ask(t, "alice", "1")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.ErrorIs(t, s.outcome().Err, idempotency.ErrStoreBusy)
+	require.ErrorIs(t, s.outcome().Err, context.DeadlineExceeded)
+	require.Equal(t, int64(1), s.runs.Load(), "runs of the handler")
+
+	store := pgxstore.New(pool, opts)
+	brief, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	_, claim, err := store.Begin(brief, keyOf("1"), attempt)
+	cancel()
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.Nil(t, claim)
+}
+
+// The steps of a claim say so as well, and may be repeated when a connection is free. A lease is renewed all the same.
+func TestBusyPoolDuringAClaim(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t), two)
+	opts := newTable(t, pool, pgxstore.Options{})
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	held, err := pool.Acquire(ctx)
+	require.NoError(t, err)
+	hold(t, pool, 1)
+	brief, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, claim.Complete(brief, answer, time.Hour), idempotency.ErrStoreBusy)
+	require.ErrorIs(t, claim.Release(brief, time.Hour), idempotency.ErrStoreBusy)
+	soon, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	require.NoError(t, claim.Extend(soon, time.Hour))
+	held.Release()
+	require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+}
+
+// Handlers that hold all connections of the pool, for longer than a lease, keep their claims. They are renewed on one
+// connection more, which is made as the pool makes its own and closed again.
+func TestRenewalOnAnEmptyPool(t *testing.T) {
+	t.Parallel()
+	const handlers = 4
+	var hooks [3]atomic.Int64
+	name := uuid.NewString()
+	pool := newPool(t, serverURL(t), named(name), func(c *pgxpool.Config) {
+		c.MaxConns = handlers
+		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { hooks[0].Add(1); return nil }
+		c.AfterConnect = func(context.Context, *pgx.Conn) error { hooks[1].Add(1); return nil }
+		c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { hooks[2].Add(1); return true, nil }
+	})
+	direct := newPool(t, serverURL(t))
+	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+		var claims []idempotency.Claim
+		for range handlers {
+			_, claim := begun(t, pgxstore.New(pool, opts))
+			claims = append(claims, claim)
+		}
+		execute(t, direct, "DELETE FROM "+tableName(opts)+" WHERE key = (SELECT min(key) FROM "+tableName(opts)+")")
+		var held []*pgxpool.Conn
+		for range handlers {
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			defer conn.Release()
+			held = append(held, conn)
+		}
+		for i := range hooks {
+			hooks[i].Store(0)
+		}
+		results := make(chan error, handlers)
+		for _, claim := range claims {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				results <- claim.Extend(ctx, 3*time.Hour)
+			}()
+		}
+		restored := 0
+		for range claims {
+			if err := <-results; errors.Is(err, idempotency.ErrRestored) {
+				restored++
+			} else {
+				require.NoError(t, err, form)
+			}
+		}
+		require.Equal(t, 1, restored, form)
+		require.Equal(t, handlers, one[int](t, direct,
+			"SELECT count(*) FROM "+tableName(opts)+" WHERE lease_until > now() + interval '2 hours'"), form)
+		for i := range hooks {
+			require.Equal(t, int64(handlers+1), hooks[i].Load(), "a connection for each step")
+		}
+		require.Eventually(t, func() bool {
+			return one[int](t, direct, "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1", name) == handlers
+		}, 10*time.Second, time.Millisecond, "they are closed")
+		for _, conn := range held {
+			conn.Release()
+		}
+	}
+}
+
+// A Runner whose handlers do so loses none of its claims.
+func TestHandlersThatEmptyThePool(t *testing.T) {
+	t.Parallel()
+	const handlers = 4
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) { c.MaxConns = handlers })
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	runner, err := idempotency.NewRunner(pgxstore.New(pool, opts), idempotency.RunnerOptions{
+		Lease: 12 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	var all, begun sync.WaitGroup
+	begun.Add(handlers)
+	for i := range handlers {
+		all.Go(func() {
+			_, _, err := runner.Do(t.Context(), keyOf(fmt.Sprint(i)), nil, func(ctx context.Context) (idempotency.Response, error) {
+				begun.Done()
+				begun.Wait()
+				_, err := pool.Exec(ctx, "SELECT pg_sleep(25)") // two leases and more
+				return answer, err
+			})
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	require.NoError(t, runner.Shutdown(t.Context()))
+	require.Equal(t, handlers, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"))
+}
+
+// A server that has as many connections as it may have is not down either.
+func TestBusyServer(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	role := strings.ToLower(strings.ReplaceAll(opts.Table, " ", "_"))
+	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	limited := func(c *pgxpool.Config) { c.ConnConfig.User = role }
+	hold(t, newPool(t, serverURL(t), limited), 1)
+
+	pool := newPool(t, serverURL(t), limited)
+	s := newService(t, pgxstore.New(pool, opts), failOpen)
+	status, _ := s.ask(t, "alice", "1")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.ErrorIs(t, s.outcome().Err, idempotency.ErrStoreBusy)
+	require.ErrorContains(t, s.outcome().Err, "53300")
+	require.Zero(t, s.runs.Load(), "runs of the handler")
+}
+
+// Nor can a lease be renewed then, on a connection more than the server allows.
+func TestRenewalOnABusyServer(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	role := "busy_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, direct, "CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1 PASSWORD '"+direct.Config().ConnConfig.Password+"'")
+	execute(t, direct, "GRANT ALL ON "+tableName(opts)+" TO "+role)
+	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	held, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer held.Release()
+	require.Eventually(t, func() bool { // what ends while it connects knows nothing of the server
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return errors.Is(claim.Extend(brief, time.Hour), idempotency.ErrStoreBusy)
+	}, 30*time.Second, time.Millisecond)
+	held.Release()
+	require.NoError(t, claim.Extend(t.Context(), time.Hour))
+}
+
+// A server that is down, or does not answer, is what FailOpen is for.
+func TestServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	serverURL(t)
+	db, _ := server()
+	silent := servertest.NewProxy(t, db.Addr())
+	silent.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "", Times: 1000})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	down := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	for name, address := range map[string]string{"down": down, "silent": silent.Addr()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, "postgres://postgres@"+address+"/postgres?sslmode=disable", two)
+			s := newService(t, pgxstore.New(pool, pgxstore.Options{}), failOpen)
+			for _, key := range []string{"1", "2", "3"} {
+				status, _ := s.ask(t, "alice", key)
+				require.Equal(t, http.StatusCreated, status)
+				require.Equal(t, idempotency.OutcomeUnprotected, s.outcome().Outcome)
+			}
+			require.Equal(t, int64(3), s.runs.Load())
+		})
+	}
+}
+
+// distantConn lets each reply of the server take 5 ms more.
+type distantConn struct{ net.Conn }
+
+func (c distantConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	time.Sleep(5 * time.Millisecond)
+	return n, err
+}
+
+// When far more requests come than the connections can serve, those that get one have no time left, and time out on it. The
+// server is not down even so.
+func TestCrowdedPool(t *testing.T) {
+	t.Parallel()
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	pool := newPool(t, serverURL(t), func(c *pgxpool.Config) {
+		c.MaxConns = 4
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return distantConn{conn}, err
+		}
+	})
+	var mu sync.Mutex
+	outcomes := map[idempotency.Outcome]int{}
+	user := func(*http.Request) (string, error) { return "mallory", nil }
+	store := pgxstore.New(pool, opts)
+	completed(t, store) // the server is up
+	m, err := idempotency.New(store, user, idempotency.Options{
+		FailOpen: true, Lease: 3 * time.Second, StoreTimeout: 500 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Observer: func(_ context.Context, e idempotency.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			outcomes[e.Outcome]++
+		},
+	})
+	require.NoError(t, err)
+	handler := m.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	call := func(key string) {
+		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+		r.Header.Set("Idempotency-Key", key)
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	var group sync.WaitGroup
+	for i := range 1500 {
+		group.Go(func() {
+			for j := range 3 {
+				call(fmt.Sprintf("%d-%d", i, j))
+			}
+		})
+	}
+	group.Wait()
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = m.Shutdown(over) // what goes on in the background, and may be told about even so
+	mu.Lock()
+	defer mu.Unlock()
+	require.NotZero(t, outcomes[idempotency.OutcomeUnavailable], "there was room for all: %v", outcomes)
+	require.Zero(t, outcomes[idempotency.OutcomeUnprotected], outcomes)
+}
+
+// A step that gets its connection with hardly any time left runs out of it on the wire. The server is not down even so.
+func TestLateConnection(t *testing.T) {
+	t.Parallel()
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	pool := newPool(t, serverURL(t), alone, func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+			return distantConn{conn}, err
+		}
+	})
+	store := pgxstore.New(pool, opts)
+	completed(t, store)
+	late := 0
+	for i := range 30 {
+		held, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		release := time.AfterFunc(time.Duration(90+i%10)*time.Millisecond, held.Release)
+		_, claim, err := store.Begin(ctx, keyOf(fmt.Sprint(i)), attempt)
+		cancel()
+		if release.Stop() {
+			held.Release()
+		}
+		if err != nil {
+			late++
+			require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+			continue
+		}
+		require.NotNil(t, claim)
+	}
+	require.NotZero(t, late)
+}

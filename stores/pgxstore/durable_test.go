@@ -1,0 +1,72 @@
+package pgxstore_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+// takeover is a tracer of pgx that does something when a record is about to be confirmed, once.
+type takeover struct {
+	once sync.Once
+	do   func()
+}
+
+func (o *takeover) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "idempotency: confirm") {
+		o.once.Do(o.do)
+	}
+	return ctx
+}
+
+func (o *takeover) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A standby takes over that has a claim, but not its response. Nobody relies on the response that was seen before.
+func TestConfirmedOnAServerWithoutTheResponse(t *testing.T) {
+	t.Parallel()
+	server := servertest.Postgres(t, "synchronous_standby_names=somebody", "synchronous_commit=local")
+	pool := newPool(t, server.URL())
+	for name, ask := range map[string]func(*testing.T, idempotency.Store, idempotency.Claim){
+		"repeated Complete": func(t *testing.T, _ idempotency.Store, claim idempotency.Claim) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			require.ErrorContains(t, claim.Complete(ctx, answer, time.Hour), "not as it was")
+			require.NoError(t, ctx.Err(), "it has waited for what will not come back")
+		},
+		"replay": func(t *testing.T, store idempotency.Store, _ idempotency.Claim) {
+			record, claim, err := store.Begin(t.Context(), keyOf("1"), attempt)
+			require.NoError(t, err)
+			require.Nil(t, claim)
+			require.Nil(t, record.Response)
+			require.NotZero(t, record.LeaseLeft)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			opts := newTable(t, pool, pgxstore.Options{})
+			tracer := &takeover{do: func() {
+				_, err := pool.Exec(t.Context(), "UPDATE "+tableName(opts)+` SET status = NULL, header = NULL, trailer = NULL,
+body = NULL, completed_at = NULL, lease_until = now() + interval '1 minute'`)
+				require.NoError(t, err)
+			}}
+			store := pgxstore.New(newPool(t, server.URL(), func(c *pgxpool.Config) { c.ConnConfig.Tracer = tracer }), opts)
+			_, claim, err := store.Begin(t.Context(), keyOf("1"), attempt)
+			require.NoError(t, err)
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			ask(t, store, claim)
+			require.False(t, isCompleted(t, pool, opts, keyOf("1")))
+
+			require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			require.True(t, isCompleted(t, pool, opts, keyOf("1")))
+		})
+	}
+}

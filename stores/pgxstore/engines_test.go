@@ -1,0 +1,289 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/stores/internal/enginetest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+// A server that says what it is is refused at the first use, by Migrate and by Check, unless the documentation of its engine has
+// all that the statements need, in a release that was read about.
+func TestEngines(t *testing.T) {
+	t.Parallel()
+	const needs = "pgxstore: the server cannot be used: "
+	for name, test := range map[string]struct {
+		says        map[string]string
+		host        string
+		days        int
+		store, step string // what the error of the store says, and that of a step in a transaction; empty: none
+	}{
+		"CockroachDB": {says: map[string]string{"server_version": "13.0.0", "crdb_version": "CockroachDB CCL v25.4.1"},
+			store: "CockroachDB: New needs functions in PL/pgSQL with GET DIAGNOSTICS, which it lacks: https://"},
+		"Spanner": {says: map[string]string{"server_version": "14.1", "session_authorization": "PGAdapter"},
+			store: "Spanner: New needs functions in PL/pgSQL"},
+		"Aurora DSQL":                {host: "ab12.dsql.us-east-1.on.aws", store: "Aurora DSQL: New needs CREATE INDEX in a transaction"},
+		"Aurora DSQL by PrivateLink": {host: "ab12.dsql-x1.eu-west-3.on.aws", store: "Aurora DSQL"},
+		"Aurora":                     {host: "shop.cluster-ab12.us-east-1.rds.amazonaws.com"},
+		"YugabyteDB": {says: yugabyte("2025.2.3.0-b149"),
+			step: "YugabyteDB: DoTx with New needs transactions of which the ID tells whether they were committed, which it lacks: https://"},
+		"YugabyteDB that is too old": {says: yugabyte("2.20.1.0-b0"),
+			store: `YugabyteDB: version "2.20.1.0" is unknown, not one of 2025.1, 2025.2`},
+		"YugabyteDB that is too new": {says: yugabyte("2025.21.0.0-b0"), store: `"2025.21.0.0" is unknown`},
+		"YugabyteDB of no version":   {says: yugabyte(""), store: `"" is unknown`},
+		"YugabyteDB with partitions": {says: yugabyte("2025.1.0.0-b1"), days: 3,
+			store: "YugabyteDB: New with PartitionDays needs partitions"},
+		"PostgreSQL 13":      {says: version("13.22 (Debian 13.22-1)"), store: "PostgreSQL 13.22 (Debian 13.22-1) is older than 14"},
+		"PostgreSQL 9":       {says: version("9.6.1"), store: "PostgreSQL 9.6.1 is older than 14"},
+		"PostgreSQL 14":      {says: version("14.0")},
+		"PostgreSQL 19":      {says: version("19.1 (Ubuntu 19.1-1.pgdg24.04+1)")},
+		"PostgreSQL to come": {says: version("20devel")},
+		"no version":         {says: version("what a surprise")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct := newPool(t, serverURL(t))
+			opts := newTable(t, direct, pgxstore.Options{PartitionDays: test.days})
+			pool := newPool(t, (&wire{says: test.says}).through(t), resolvedAs(test.host))
+			for _, schema := range []string{"", "public"} {
+				opts.Schema = schema
+				store := pgxstore.New(pool, opts)
+				record, claim, err := store.Begin(t.Context(), keyOf(name+schema), attempt)
+				require.Equal(t, test.store == "", claim != nil)
+				if test.store == "" {
+					require.NoError(t, err)
+					var tx pgx.Tx
+					_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+						Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
+					})
+					if test.step == "" {
+						require.NoError(t, err)
+					} else {
+						require.ErrorIs(t, err, pgxstore.ErrEngine)
+						require.ErrorContains(t, err, test.step)
+					}
+					require.NoError(t, claim.Release(t.Context(), time.Minute))
+				} else {
+					require.ErrorIs(t, err, pgxstore.ErrEngine)
+					require.ErrorIs(t, err, errors.ErrUnsupported) // so FailOpen runs nothing
+					require.ErrorContains(t, err, needs)
+					require.ErrorContains(t, err, test.store)
+					require.Zero(t, record)
+				}
+				for who, err := range map[string]error{
+					"Check": store.Check(t.Context()), "Migrate": pgxstore.Migrate(t.Context(), pool, opts),
+					"Maintain": store.Maintain(t.Context()),
+				} {
+					require.Equal(t, test.store != "", errors.Is(err, pgxstore.ErrEngine), "%s: %v", who, err)
+				}
+			}
+		})
+	}
+}
+
+func version(says string) map[string]string { return map[string]string{"server_version": says} }
+
+func yugabyte(says string) map[string]string { return version("15.12-YB-" + says) }
+
+// resolvedAs has a pool connect to its server under the name of another host, unless that is empty.
+func resolvedAs(host string) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) {
+		if host == "" {
+			return
+		}
+		addr := c.ConnConfig.Host
+		c.ConnConfig.Host = host
+		c.ConnConfig.LookupFunc = func(context.Context, string) ([]string, error) { return []string{addr}, nil }
+	}
+}
+
+// Check reports an engine that does not say what it is, and one that was only read about. A new PostgreSQL is neither.
+func TestCheckOfEngines(t *testing.T) {
+	t.Parallel()
+	const built = " on x86_64-pc-linux-gnu, compiled by gcc (Debian 12.2.0-14) 12.2.0, 64-bit"
+	for says, found := range map[string][]string{
+		"PostgreSQL 19.1" + built: onlyFsync,
+		"PostgreSQL 15.4 (EnterpriseDB Advanced Server 15.4.1)" + built:    onlyFsync,
+		"PostgreSQL 20devel on x86_64-linux, compiled by clang-19, 64-bit": onlyFsync,
+		"PostgreSQL 15 (FooDB)": {"version()", "fsync"},
+		"FooDB 3.1":             {"version()", "fsync"},
+		"PostgreSQL 16":         {"version()", "fsync"},
+	} {
+		direct := newPool(t, serverURL(t))
+		opts := newTable(t, direct, pgxstore.Options{})
+		edit := func(s string) string { return strings.ReplaceAll(s, "version()", "'"+says+"'") }
+		store := pgxstore.New(newPool(t, (&wire{edit: edit}).through(t)), opts)
+		require.Equal(t, found, settings(t, store), says)
+		completed(t, store) // and is not refused
+	}
+	pool := newPool(t, (&wire{says: yugabyte("2025.1.4.0-b103")}).through(t))
+	require.Equal(t, []string{"version()", "fsync"}, settings(t, pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))))
+}
+
+// The first use of a store learns the engine without a round trip beyond that for the schema, and later ones take none.
+func TestEnginesTakeNoRoundTrip(t *testing.T) {
+	t.Parallel()
+	pool, proxy := newProxiedPool(t, alone, unprepared)
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{Schema: "public"})
+	require.NoError(t, pool.Ping(t.Context()))
+	before := proxy.Flights()
+	completed(t, pgxstore.New(pool, opts))
+	require.Equal(t, 2, proxy.Flights()-before)
+}
+
+// On an engine whose rows have no place, Maintain finds them by their key, with the same outcome.
+func TestMaintainWithoutPlaces(t *testing.T) {
+	t.Parallel()
+	var sent sentences
+	pool := newPool(t, (&wire{says: yugabyte("2025.1.0.0-b1"), edit: sent.note}).through(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	fill(t, pool, opts, 2_500, "now() - interval '2 minutes'")
+	fill(t, pool, opts, 7, "now() + interval '1 hour'")
+	locker, err := pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = locker.Rollback(context.Background()) }()
+	_, err = locker.Exec(t.Context(), "SELECT FROM "+tableName(opts)+" WHERE expires_at < now() LIMIT 3 FOR UPDATE")
+	require.NoError(t, err)
+	store := pgxstore.New(pool, opts)
+	require.NoError(t, store.Maintain(t.Context()))
+	require.Equal(t, 7+3, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.NoError(t, locker.Rollback(t.Context()))
+	require.NoError(t, store.Maintain(t.Context()))
+	require.Equal(t, 7, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)))
+	require.NotContains(t, sent.all(), "ctid")
+	require.Contains(t, sent.all(), "SKIP LOCKED")
+}
+
+// sentences are statements that were sent.
+type sentences struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *sentences) note(statement string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.WriteString(statement + "\n")
+	return statement
+}
+
+func (s *sentences) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// The contract holds on a server that refuses each statement outside of the subset that the table of features declares, and
+// that answers one in eight with a serialization failure.
+func TestStoreConformanceInTheSubset(t *testing.T) {
+	t.Parallel()
+	var failures atomic.Int64
+	refuse := refuseOutside(pgxstore.ByStore)
+	w := &wire{says: yugabyte("2025.2.0.0-b1"), answers: func(statements []string, idle bool) string {
+		code := refuse(statements, idle)
+		if code == "" && idle && rand.N(8) == 0 {
+			failures.Add(1)
+			return "40001"
+		}
+		return code
+	}}
+	store := pgxstore.New(newPool(t, w.through(t)), newTable(t, newPool(t, serverURL(t)), pgxstore.Options{}))
+	idempotencytest.Run(t, func(*testing.T) idempotency.Store { return store })
+	idempotencytest.RunSteps(t, func(*testing.T) idempotency.Store { return store })
+	require.Greater(t, failures.Load(), int64(50))
+}
+
+// Where steps in transactions are not possible, the subset of a Store suffices for all else.
+func TestTheSubsetIsSmall(t *testing.T) {
+	t.Parallel()
+	opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+	pool := newPool(t, (&wire{answers: refuseOutside(pgxstore.ByStore)}).through(t))
+	completed(t, pgxstore.New(pool, opts))
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	var tx pgx.Tx
+	_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+		Name: "book", Var: &tx, Timeout: time.Minute, Run: func() ([]byte, error) { return nil, nil },
+	})
+	require.ErrorContains(t, err, "SQLSTATE 0A000")
+}
+
+func refuseOutside(uses ...string) func([]string, bool) string {
+	outside := isOutside(uses...)
+	return func(statements []string, _ bool) string {
+		if slices.ContainsFunc(statements, outside) {
+			return "0A000"
+		}
+		return ""
+	}
+}
+
+// isOutside returns what tells statements that are not in the subset which the table of features declares for those uses.
+func isOutside(uses ...string) func(statement string) bool {
+	return enginetest.Outside(pgxstore.Features, plainSQL, quoted, uses...)
+}
+
+// Each statement keeps to plain SQL, and to the features that the table names for its use.
+func TestStatementsKeepToTheSubset(t *testing.T) {
+	t.Parallel()
+	uses := map[string][]string{
+		"find_expired": {pgxstore.ByStore, pgxstore.ByExpiry}, "delete_expired": {pgxstore.ByStore, pgxstore.ByExpiry},
+	}
+	for _, name := range []string{"enter_step", "keep_step", "settle_step", "place_step"} {
+		uses[name] = []string{pgxstore.ByStore, pgxstore.BySteps}
+	}
+	statements := pgxstore.Options{}.Statements()
+	statements["migration"] = pgxstore.Migrations(pgxstore.Options{})[0].SQL
+	for name, statement := range statements {
+		use := uses[name]
+		if use == nil {
+			use = []string{pgxstore.ByStore}
+		}
+		require.False(t, isOutside(use...)(statement), "%s: %s", name, statement)
+	}
+	for _, word := range []string{"xmin", "pg_advisory_lock", "ctid", "listen", "tableoid"} {
+		require.True(t, isOutside(pgxstore.ByStore)("SELECT "+word), word)
+	}
+}
+
+// The page says of each engine what the table does.
+func TestReadmeNamesEngines(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, row := range pgxstore.EngineRows() {
+		require.True(t, strings.Contains(string(readme), row), "%s", row)
+	}
+}
+
+// quoted are comments, strings, names in quotes, parameters, and the quotes of functions: they have no words.
+var quoted = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"[^"]*"|\$\w+\$?`)
+
+// plainSQL are the words of SQL, the types, the functions and the catalogs that every engine has which is in the table.
+const plainSQL = `again all and any array array_agg array_append as asc attempt autovacuum_analyze_threshold autovacuum_vacuum_threshold
+awaited begin between bigint body boolean by bytea c cardinality case claimed classid coalesce collate comment commit
+committed completed_at convert_to count counted create created_at current_database current_schemas d database datname
+declare default delete desc digest distinct do drop else encode end endpoint exists expires_at expires_minute false
+fillfactor fingerprint from function get granted greatest group header held i if in indexrelid indrelid insert integer
+interval into is isfinite isolation join kept key l language lease_until left level limit locktype made n name not note
+nspname null objid objsubid octet_length offset oid on or order ordinality pg_class pg_database pg_index
+pg_namespace place primary question r raise read record regclass relkind relname relnamespace replace replays resolved result
+return returns row_count s seen_attempt seen_completed_at seen_endpoint seen_expires_at seen_fingerprint seen_key
+seen_lease_until seen_status seen_token seen_user_id select set sha256 size sqrt state status step step_names step_results
+sum table text then timestamptz to_regclass token trailer true union unnest update user_id uuid vacuum_truncate values
+rollback savepoint version when where with`

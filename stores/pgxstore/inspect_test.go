@@ -1,0 +1,398 @@
+package pgxstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/cache"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+func TestInspectorConformance(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	bouncer := newPool(t, pgBouncer(t), unprepared)
+	plain := func(store idempotency.Store) idempotency.Store { return store }
+	for name, test := range map[string]struct {
+		pool  *pgxpool.Pool
+		opts  pgxstore.Options
+		outer func(idempotency.Store) idempotency.Store
+	}{
+		"plain":                 {direct, pgxstore.Options{}, plain},
+		"digests in partitions": {direct, pgxstore.Options{DigestNames: true, PartitionDays: 3}, plain},
+		"cached, sealed, pgbouncer, a schema": {bouncer, pgxstore.Options{Schema: "inspected"},
+			func(store idempotency.Store) idempotency.Store {
+				return cache.New(mustSeal(t, store, nil), cache.Options{})
+			}},
+	} {
+		opts := newTable(t, direct, test.opts)
+		store := pgxstore.New(test.pool, opts)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			newStore := func(*testing.T) idempotency.Store { return test.outer(store) }
+			idempotencytest.RunInspector(t, newStore)
+			idempotencytest.RunResolver(t, newStore)
+		})
+	}
+}
+
+// An entry is forgotten only as it was seen.
+func TestForgetWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		for name, test := range map[string]struct {
+			change string
+			want   error
+		}{
+			"nothing":             {"attempt = attempt", nil},
+			"another record":      {"created_at = created_at + interval '1 microsecond'", idempotency.ErrEntryChanged},
+			"another attempt":     {"attempt = attempt + 1", idempotency.ErrEntryChanged},
+			"claimed again":       {"lease_until = now() + interval '1 minute'", idempotency.ErrInProgress},
+			"completed meanwhile": {"lease_until = NULL, status = 200, completed_at = now()", idempotency.ErrEntryChanged},
+			"expired":             {"expires_at = now() - interval '1 second'", idempotency.ErrNoRecord},
+		} {
+			t.Run(name, func(t *testing.T) {
+				key, _ := begun(t, store)
+				forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
+				entry, err := store.Inspect(ctx, key)
+				require.NoError(t, err)
+				require.Equal(t, idempotency.StateAbandoned, entry.State)
+				forge(t, pool, opts, key, test.change)
+				require.ErrorIs(t, store.Forget(ctx, entry), test.want)
+				require.Equal(t, test.want == nil, rowOf(t, pool, opts, key) == "")
+			})
+		}
+	})
+}
+
+// A row that is changed while Forget waits for it is looked at again.
+func TestForgetWhileItIsClaimed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	key, _ := begun(t, store)
+	forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
+	entry, err := store.Inspect(ctx, key)
+	require.NoError(t, err)
+	tx, err := pool.Begin(ctx)
+	require.NoError(t, err)
+	digest := key.Digest()
+	_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
+		digest[:])
+	require.NoError(t, err)
+	forgotten := make(chan error, 1)
+	go func() { forgotten <- store.Forget(ctx, entry) }()
+	defer func() { _ = tx.Rollback(ctx) }()
+	require.Eventually(t, func() bool {
+		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+			AND query LIKE '%idempotency: forget%' AND query LIKE '%' || $1 || '%')`, opts.Table)
+	}, 30*time.Second, time.Millisecond)
+	require.NoError(t, tx.Commit(ctx))
+	require.ErrorIs(t, <-forgotten, idempotency.ErrInProgress)
+	require.NotEmpty(t, rowOf(t, pool, opts, key))
+}
+
+// Whatever form the names have, a user's records are found, and an entry names no more than the table does.
+func TestListByUser(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	own := map[bool]idempotency.Key{}
+	for digests, user := range map[bool]string{false: "alice", true: "alice"} {
+		store := pgxstore.New(pool, withDigests(opts, digests))
+		for _, user := range []string{user, "bob", "a\x00b"} {
+			key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
+			complete(t, store, key, time.Hour)
+			if user == "alice" {
+				own[digests] = key
+			}
+		}
+	}
+	for _, digests := range []bool{false, true} {
+		table := pgxstore.NewTable(pool, withDigests(opts, digests))
+		listing, err := table.List(ctx, idempotency.ListRequest{User: "alice"})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 2)
+		require.Equal(t, 2, listing.Totals[idempotency.StateCompleted].Records)
+		for _, entry := range listing.Entries {
+			hidden := entry.Key == idempotency.Key{}
+			require.Equal(t, own[hidden].Digest(), entry.Digest)
+			if !hidden {
+				require.Equal(t, own[false], entry.Key)
+			}
+			for _, inspect := range []func() (idempotency.Entry, error){
+				func() (idempotency.Entry, error) { return table.Inspect(ctx, own[hidden]) },
+				func() (idempotency.Entry, error) { return table.InspectDigest(ctx, entry.Digest) },
+			} {
+				inspected, err := inspect()
+				require.NoError(t, err)
+				require.Equal(t, entry.Key, inspected.Key)
+				require.Equal(t, entry.Size, inspected.Size)
+				require.Equal(t, entry.Created, inspected.Created)
+			}
+		}
+		listing, err = table.List(ctx, idempotency.ListRequest{User: "a\x00b"})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 2, "a name that PostgreSQL cannot hold as it is")
+		for _, entry := range listing.Entries {
+			inspected, err := table.InspectDigest(ctx, entry.Digest)
+			require.NoError(t, err)
+			require.Equal(t, entry.Key, inspected.Key)
+			require.Contains(t, []string{"", "a\x00b"}, entry.Key.User)
+		}
+		users, err := table.LargestUsers(ctx, 10)
+		require.NoError(t, err)
+		require.Len(t, users, 6, "each form is counted for itself")
+		require.True(t, slices.ContainsFunc(users, func(u pgxstore.UserTotal) bool { return u.User == "a\x00b" }))
+	}
+}
+
+// A list and the look at a key agree about which records cannot be read.
+func TestUnreadableRecords(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		damages := []string{
+			"fingerprint = 'short'", "attempt = 0", "attempt = 2147483647", "completed_at = NULL", "status = NULL",
+			"status = 199", "status = 1000", "lease_until = 'infinity'", "lease_until = '-infinity'",
+		}
+		complete(t, store, keyOf("sound"), time.Hour)
+		for i, damage := range damages {
+			key := keyOf(damage)
+			record := complete(t, store, key, time.Hour)
+			forge(t, pool, opts, key, damage)
+			entry, err := store.Inspect(ctx, key)
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid, damage)
+			require.Equal(t, record.Created, entry.Created, damage)
+			require.Equal(t, key, entry.Key, damage)
+			listing, err := store.List(ctx, idempotency.ListRequest{States: []idempotency.State{idempotency.StateCompleted}})
+			require.NoError(t, err)
+			require.Equal(t, i+1, listing.Unreadable, damage)
+			require.Len(t, listing.Entries, 1, damage)
+			require.Equal(t, map[idempotency.State]idempotency.Total{
+				idempotency.StateCompleted: {Records: 1, Bytes: listing.Entries[0].Size},
+			}, listing.Totals, damage)
+		}
+		key := keyOf("forgotten")
+		complete(t, store, key, time.Hour)
+		forge(t, pool, opts, key, "header = 'no end of line'")
+		entry, err := store.Inspect(ctx, key)
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		require.NoError(t, store.Forget(ctx, entry), "a record that blocks its key can be forgotten")
+
+		key = keyOf("moved")
+		complete(t, store, key, time.Hour)
+		forge(t, pool, opts, key, "user_id = 'mallory'")
+		_, err = store.Inspect(ctx, key)
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		_, err = store.InspectDigest(ctx, key.Digest())
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		listing, err := store.List(ctx, idempotency.ListRequest{User: "mallory"})
+		require.NoError(t, err)
+		require.Zero(t, listing.Entries[0].Key, "nobody is told that it is mallory's")
+	})
+}
+
+// Neither the sizes nor the order need an answer, not even its compressed form: the list is the same when the answers, which
+// PostgreSQL has in a table of their own, are gone.
+func TestListReadsNoAnswers(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	for i := range 3 {
+		key := keyOf(fmt.Sprint(i))
+		_, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		large := answer
+		large.Note = "a note"
+		large.Body = []byte(strings.Repeat("0123456789abcdef", 20_000*(i+1)))
+		require.NoError(t, claim.Complete(ctx, large, time.Hour))
+	}
+	request := idempotency.ListRequest{Largest: true, Limit: 2}
+	before, err := store.List(ctx, request)
+	require.NoError(t, err)
+	require.Len(t, before.Entries, 2)
+	require.Equal(t, "a note", before.Entries[0].Note)
+	require.Greater(t, before.Entries[0].Size, int64(960_000), "as it is replayed, not as it is compressed")
+	require.Greater(t, before.Entries[1].Size, int64(640_000))
+	require.Equal(t, 3, before.Totals[idempotency.StateCompleted].Records)
+
+	toast := one[string](t, pool, "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = $1::text::regclass", tableName(opts))
+	execute(t, pool, "CREATE EXTENSION IF NOT EXISTS pg_surgery")
+	execute(t, pool, "SELECT heap_force_kill($1::text::regclass, ARRAY(SELECT ctid FROM "+toast+"))", toast)
+	_, err = store.Inspect(ctx, keyOf("2"))
+	require.Error(t, err, "the answers are gone")
+	after, err := store.List(ctx, request)
+	require.NoError(t, err)
+	for i := range after.Entries {
+		after.Entries[i].Remaining = before.Entries[i].Remaining
+	}
+	require.Equal(t, before, after)
+}
+
+// The pages of a listing have each record once, in its order, also where several were created at one time, or have one size.
+func TestListPages(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		for i := range 12 {
+			complete(t, store, keyOf(strings.Repeat("x", 1+i%3)+fmt.Sprint(10+i)), time.Hour)
+		}
+		execute(t, pool, "UPDATE "+tableName(opts)+" SET created_at = now() - interval '1 minute' WHERE get_byte(digest, 0) > 127")
+		for _, largest := range []bool{false, true} {
+			all, err := store.List(ctx, idempotency.ListRequest{Largest: largest})
+			require.NoError(t, err)
+			require.Len(t, all.Entries, 12)
+			request := idempotency.ListRequest{Largest: largest, Limit: 1, States: []idempotency.State{idempotency.StateCompleted}}
+			for _, want := range all.Entries {
+				page, err := store.List(ctx, request)
+				require.NoError(t, err)
+				require.Len(t, page.Entries, 1)
+				require.Equal(t, want.Digest, page.Entries[0].Digest)
+				require.Equal(t, all.Totals, page.Totals)
+				request.After = &page.Entries[0]
+			}
+			rest, err := store.List(ctx, request)
+			require.NoError(t, err)
+			require.Empty(t, rest.Entries)
+		}
+	})
+}
+
+// A role that may only read can look, and no more. Forget needs DELETE besides, and Resolve UPDATE.
+func TestInspectAsAReader(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		key, claim := begun(t, store)
+		t.Cleanup(func() { _ = claim.Release(ctx, 0) })
+		role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+		execute(t, pool, "CREATE ROLE "+role+" LOGIN PASSWORD 'read'; GRANT SELECT ON "+tableName(opts)+" TO "+role)
+		reader := pgxstore.NewTable(newPool(t, withUser(t, serverURL(t), role, "read")), opts)
+		entry, err := reader.Inspect(ctx, key)
+		require.NoError(t, err)
+		require.Equal(t, idempotency.StateRunning, entry.State)
+		require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+		listing, err := reader.List(ctx, idempotency.ListRequest{})
+		require.NoError(t, err)
+		require.Len(t, listing.Entries, 1)
+		_, err = reader.LargestUsers(ctx, 1)
+		require.NoError(t, err)
+		entry, err = reader.Inspect(ctx, key)
+		require.NoError(t, err)
+		require.ErrorContains(t, reader.Forget(ctx, entry), "permission denied")
+		execute(t, pool, "GRANT DELETE ON "+tableName(opts)+" TO "+role)
+		require.NoError(t, reader.Forget(ctx, entry))
+
+		key, entry = abandoned(t, pool, opts)
+		require.ErrorContains(t, reader.Resolve(ctx, entry, happened), "permission denied")
+		execute(t, pool, "REVOKE DELETE ON "+tableName(opts)+" FROM "+role+"; GRANT UPDATE ON "+tableName(opts)+" TO "+role)
+		later := happened
+		later.TTL = 25 * time.Hour // in another partition
+		require.NoError(t, reader.Resolve(ctx, entry, later))
+		requireReplay(t, store, key)
+	})
+}
+
+// withUser returns the URL for another user.
+func withUser(t testing.TB, address, user, password string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+// Each statement works in every mode of pgx, behind PgBouncer, and in a schema that is not on the search path.
+func TestInspectInEveryMode(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	direct := newPool(t, serverURL(t))
+	execute(t, direct, `CREATE SCHEMA "of its own"`)
+	pools := map[string]*pgxpool.Pool{"pgbouncer": newPool(t, pgBouncer(t), unprepared)}
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec,
+		pgx.QueryExecModeSimpleProtocol,
+	} {
+		pools[mode.String()] = newPool(t, serverURL(t), func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+	}
+	for name, pool := range pools {
+		t.Run(name, func(t *testing.T) {
+			opts := newTable(t, direct, pgxstore.Options{Schema: "of its own", PartitionDays: 1})
+			store := pgxstore.New(pool, opts)
+			key := completed(t, store)
+			entry, err := store.Inspect(ctx, key)
+			require.NoError(t, err)
+			listing, err := store.List(ctx, idempotency.ListRequest{
+				States: []idempotency.State{idempotency.StateCompleted}, User: key.User, Largest: true, Limit: 1,
+			})
+			require.NoError(t, err)
+			require.Equal(t, entry.Created, listing.Entries[0].Created)
+			users, err := store.LargestUsers(ctx, 1)
+			require.NoError(t, err)
+			require.Equal(t, []pgxstore.UserTotal{{User: key.User, Total: listing.Totals[idempotency.StateCompleted]}}, users)
+			require.NoError(t, store.Forget(ctx, entry))
+			_, err = store.Inspect(ctx, key)
+			require.ErrorIs(t, err, idempotency.ErrNoRecord)
+
+			_, entry = abandoned(t, pool, opts)
+			require.NoError(t, store.Resolve(ctx, entry, notHappened))
+			_, entry = abandoned(t, pool, opts)
+			require.NoError(t, store.Resolve(ctx, entry, happened))
+			after := entry
+			listing, err = store.List(ctx, idempotency.ListRequest{Limit: 1, After: &after})
+			require.NoError(t, err)
+			require.Empty(t, listing.Entries)
+		})
+	}
+}
+
+// A standby shows what was committed.
+func TestInspectAStandby(t *testing.T) {
+	t.Parallel()
+	db := servertest.Postgres(t)
+	pool := newPool(t, db.URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	require.NoError(t, db.Standby())
+	entry, err := store.Inspect(t.Context(), key)
+	require.NoError(t, err)
+	require.Equal(t, &answer, entry.Response)
+	require.Error(t, store.Forget(t.Context(), entry))
+}
+
+func TestInspectWithFaultyOptions(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, "postgres://nobody@127.0.0.1:1/none")
+	table := pgxstore.NewTable(pool, pgxstore.Options{FillFactor: 1})
+	_, err := table.Inspect(t.Context(), keyOf("1"))
+	require.ErrorContains(t, err, "FillFactor")
+	require.ErrorContains(t, table.Forget(t.Context(), idempotency.Entry{}), "FillFactor")
+	require.ErrorContains(t, table.Resolve(t.Context(), idempotency.Entry{}, happened), "FillFactor")
+	_, err = table.List(t.Context(), idempotency.ListRequest{})
+	require.ErrorContains(t, err, "FillFactor")
+	_, err = table.LargestUsers(t.Context(), 1)
+	require.ErrorContains(t, err, "FillFactor")
+	_, err = pgxstore.NewTable(pool, pgxstore.Options{}).List(t.Context(), idempotency.ListRequest{Limit: -1})
+	require.ErrorContains(t, err, "Limit")
+}

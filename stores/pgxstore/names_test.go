@@ -1,0 +1,239 @@
+package pgxstore_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+// digests returns the parts of a key as a table with digests has them.
+func digests(key idempotency.Key) (parts []string) {
+	for _, part := range []string{key.User, key.Endpoint, key.ID} {
+		sum := sha256.Sum256([]byte(part))
+		parts = append(parts, hex.EncodeToString(sum[:]))
+	}
+	return parts
+}
+
+func withDigests(opts pgxstore.Options, digests bool) pgxstore.Options {
+	opts.DigestNames = digests
+	return opts
+}
+
+func TestDigestsInsteadOfNames(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for form, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, pool, pgxstore.Options{DigestNames: true, PartitionDays: days})
+		store := pgxstore.New(pool, opts)
+		t.Run(form, func(t *testing.T) {
+			key := completed(t, store)
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.Equal(t, answer, *record.Response)
+
+			digest := key.Digest()
+			require.Equal(t, digests(key), one[[]string](t, pool,
+				"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+			row := rowOf(t, pool, opts, key)
+			for _, part := range []string{key.User, key.Endpoint, key.ID} {
+				require.NotContains(t, row, part)
+			}
+
+			forge(t, pool, opts, key, "user_id = encode(sha256('mallory'), 'hex')")
+			_, _, err = store.Begin(ctx, key, attempt)
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+		})
+	}
+}
+
+// Records rest while the setting is changed, or are shared by stores with different settings while a new version of a
+// service replaces the old one. Each store knows them all, and what it writes has its own form.
+func TestChangeToDigestsAndBack(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		for name, digested := range map[string]bool{"to digests": true, "back": false} {
+			t.Run(name, func(t *testing.T) {
+				former, now := withDigests(opts, !digested), withDigests(opts, digested)
+				reopened := func(o pgxstore.Options) idempotency.Store { return pgxstore.New(pool, o) }
+				again := attempt
+				again.TakeOver = true
+				inForm := func(key idempotency.Key, digested bool) {
+					want := []string{key.User, key.Endpoint, key.ID}
+					if digested {
+						want = digests(key)
+					}
+					digest := key.Digest()
+					require.Equal(t, want, one[[]string](t, pool,
+						"SELECT array[user_id, endpoint, key] FROM "+tableName(opts)+" WHERE digest = $1", digest[:]))
+				}
+
+				key := completed(t, reopened(former))
+				inForm(key, !digested)
+				record, _, err := reopened(now).Begin(ctx, key, attempt)
+				require.NoError(t, err)
+				require.Equal(t, answer, *record.Response)
+
+				key, _ = begun(t, pgxstore.New(pool, former))
+				record, claim, err := reopened(now).Begin(ctx, key, attempt)
+				require.NoError(t, err)
+				require.Nil(t, claim)
+				require.NotZero(t, record.LeaseLeft, "it is running")
+
+				for _, state := range []string{"lease_until = NULL", "lease_until = now() - interval '1 second'"} {
+					key, _ = begun(t, pgxstore.New(pool, former))
+					forge(t, pool, opts, key, state)
+					record, claim, err = reopened(now).Begin(ctx, key, again)
+					require.NoError(t, err)
+					require.NotNil(t, claim)
+					require.Equal(t, 2, record.Attempt)
+					require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+					inForm(key, digested)
+
+					key, _ = begun(t, pgxstore.New(pool, former))
+					forge(t, pool, opts, key, state)
+					forge(t, pool, opts, key, "endpoint = encode(sha256(endpoint::bytea), 'hex')")
+					if !digested {
+						forge(t, pool, opts, key, "endpoint = 'POST /payments'")
+					}
+					_, claim, err = reopened(now).Begin(ctx, key, again)
+					require.ErrorIs(t, err, idempotency.ErrRecordInvalid, "one name has another form than the others")
+					require.Nil(t, claim)
+				}
+			})
+		}
+	})
+}
+
+// Neither names that cannot be stored as they are, nor a user who is called like a digest, are mistaken for others.
+func TestDigestsOfUnusualNames(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	for _, first := range []bool{true, false} {
+		store := pgxstore.New(pool, withDigests(opts, first))
+		for _, user := range []string{"", "a\x00b", "a\xffb", "\u00fc", digests(keyOf("1"))[0]} {
+			key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: uuid.NewString()}
+			_, claim, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, claim)
+			require.NoError(t, claim.Complete(ctx, answer, time.Hour))
+			record, _, err := pgxstore.New(pool, withDigests(opts, !first)).Begin(ctx, key, attempt)
+			require.NoError(t, err, user)
+			require.NotNil(t, record.Response)
+		}
+	}
+	key := completed(t, pgxstore.New(pool, opts))
+	called := key
+	called.User = digests(key)[0]
+	digest, former := called.Digest(), key.Digest()
+	execute(t, pool, "UPDATE "+tableName(opts)+" SET digest = $1 WHERE digest = $2", digest[:], former[:])
+	store := pgxstore.New(pool, opts)
+	_, _, err := store.Begin(ctx, called, attempt)
+	require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+}
+
+// What a server that logs every statement shows of a request, and what keeps it from that.
+func TestLogOfTheServer(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	names := []string{"alice@example.org", "/accounts/4711/payments", "key-8c1d"}
+	key := idempotency.Key{User: names[0], Endpoint: "POST " + names[1], ID: names[2]}
+	response := idempotency.Response{Status: 201, Header: "Location: /payments/815\n", Body: []byte("card 4242")}
+	content := []string{"/payments/815", hex.EncodeToString(response.Body)}
+
+	// logged returns what the server logs of an operation, its next attempt and a replay.
+	logged := func(t *testing.T, opts pgxstore.Options, changes ...func(*pgxpool.Config)) string {
+		opts = newTable(t, pool, opts)
+		var log logOfSessions
+		own := newPool(t, serverURL(t), append(changes, log.record)...)
+		store := pgxstore.New(own, opts)
+		_, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.NoError(t, claim.Release(ctx, time.Hour))
+		_, claim, err = store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.NoError(t, claim.Complete(ctx, response, time.Hour))
+		record, _, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.Equal(t, response, *record.Response)
+		execute(t, own, "DELETE FROM "+tableName(opts))
+		text := log.text()
+		for _, statement := range []string{"claim", "release", "complete"} {
+			require.Contains(t, text, "idempotency: "+statement)
+		}
+		return text
+	}
+	shows := func(log string, texts []string) (shown []string) {
+		for _, text := range texts {
+			if strings.Contains(log, text) {
+				shown = append(shown, text)
+			}
+		}
+		return shown
+	}
+
+	t.Run("by default", func(t *testing.T) {
+		log := logged(t, pgxstore.Options{})
+		require.Equal(t, names, shows(log, names))
+		require.Equal(t, content, shows(log, content))
+	})
+	t.Run("digests", func(t *testing.T) {
+		log := logged(t, pgxstore.Options{DigestNames: true})
+		require.Empty(t, shows(log, names))
+		require.Equal(t, content, shows(log, content), "answers are logged as they are")
+	})
+	role := strings.ToLower(strings.ReplaceAll(newTable(t, pool, pgxstore.Options{}).Table, " ", "_"))
+	execute(t, pool, "CREATE ROLE "+role+" LOGIN SUPERUSER PASSWORD '"+pool.Config().ConnConfig.Password+"'")
+	execute(t, pool, "ALTER ROLE "+role+" SET log_parameter_max_length = 0")
+	asRole := func(c *pgxpool.Config) { c.ConnConfig.User = role }
+	t.Run("log_parameter_max_length", func(t *testing.T) {
+		log := logged(t, pgxstore.Options{}, asRole)
+		require.Empty(t, shows(log, append(names, content...)))
+	})
+	t.Run("log_parameter_max_length and the simple protocol", func(t *testing.T) {
+		log := logged(t, pgxstore.Options{}, asRole, func(c *pgxpool.Config) {
+			c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		})
+		require.Equal(t, names, shows(log, names), "the parameters are a part of the statement")
+	})
+}
+
+// logOfSessions is what the server logs of the sessions of a pool. It sends them a copy.
+type logOfSessions struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logOfSessions) record(c *pgxpool.Config) {
+	c.ConnConfig.RuntimeParams["log_min_duration_statement"] = "0"
+	c.ConnConfig.RuntimeParams["client_min_messages"] = "log"
+	c.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, n.Message, n.Detail, n.Hint, n.Where, n.InternalQuery)
+	}
+}
+
+func (l *logOfSessions) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "\n")
+}

@@ -1,0 +1,266 @@
+package pgxstore_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+var (
+	happened    = idempotency.Resolution{Response: &answer, TTL: time.Hour}
+	notHappened = idempotency.Resolution{Operator: "alice", Reason: "no charge", TTL: time.Hour}
+)
+
+// lapse lets the lease of a key lapse.
+const lapse = "lease_until = now() - interval '1 second'"
+
+// abandoned begins an operation of a lease, and returns its entry when that has lapsed.
+func abandoned(t testing.TB, pool *pgxpool.Pool, opts pgxstore.Options) (idempotency.Key, idempotency.Entry) {
+	t.Helper()
+	store, key, request := pgxstore.New(pool, opts), keyOf(uuid.NewString()), attempt
+	request.Lease = time.Millisecond
+	_, claim, err := store.Begin(t.Context(), key, request)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	var entry idempotency.Entry
+	require.Eventually(t, func() bool {
+		entry, err = store.Inspect(t.Context(), key)
+		return err == nil && entry.State == idempotency.StateAbandoned
+	}, 30*time.Second, time.Millisecond)
+	return key, entry
+}
+
+// An operation is resolved only as it was seen, and if its record can be read. Else it is left as it is.
+func TestResolveWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	eachForm(t, func(t *testing.T, pool *pgxpool.Pool, opts pgxstore.Options, store *pgxstore.Store) {
+		for change, want := range map[string]error{
+			"attempt = attempt": nil,
+			"created_at = created_at + interval '1 microsecond'":                  idempotency.ErrEntryChanged,
+			"attempt = attempt + 1":                                               idempotency.ErrEntryChanged,
+			"lease_until = now() + interval '1 minute'":                           idempotency.ErrInProgress,
+			"lease_until = NULL":                                                  idempotency.ErrEntryChanged,
+			"lease_until = NULL, status = 200, completed_at = now(), body = 'ok'": idempotency.ErrEntryChanged,
+			"expires_at = now() - interval '1 second'":                            idempotency.ErrNoRecord,
+			"fingerprint = 'short'":                                               idempotency.ErrRecordInvalid,
+			"completed_at = now()":                                                idempotency.ErrRecordInvalid,
+			"lease_until = '-infinity'":                                           idempotency.ErrRecordInvalid,
+		} {
+			for name, resolution := range map[string]idempotency.Resolution{"happened": happened, "not happened": notHappened} {
+				key, entry := abandoned(t, pool, opts)
+				forge(t, pool, opts, key, change)
+				before := rowOf(t, pool, opts, key)
+				require.ErrorIs(t, store.Resolve(t.Context(), entry, resolution), want, "%s: %s", name, change)
+				require.Equal(t, want == nil, before != rowOf(t, pool, opts, key), "%s: %s", name, change)
+			}
+		}
+	})
+}
+
+// A row that is changed while Resolve waits for it is looked at again.
+func TestResolveWhileItIsClaimed(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	key, entry := abandoned(t, pool, opts)
+	tx, err := pool.Begin(ctx)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	digest := key.Digest()
+	_, err = tx.Exec(ctx, "UPDATE "+tableName(opts)+" SET attempt = 2, lease_until = now() + interval '1 minute' WHERE digest = $1",
+		digest[:])
+	require.NoError(t, err)
+	resolved := make(chan error, 1)
+	go func() { resolved <- pgxstore.New(pool, opts).Resolve(ctx, entry, happened) }()
+	require.Eventually(t, func() bool {
+		return one[bool](t, pool, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+			AND query LIKE '%idempotency: resolve%' AND query LIKE '%' || $1 || '%')`, opts.Table)
+	}, 30*time.Second, time.Millisecond)
+	require.NoError(t, tx.Commit(ctx))
+	require.ErrorIs(t, <-resolved, idempotency.ErrInProgress)
+}
+
+// A transaction of a step that has locked the record keeps operators away. At read committed there is no such lock. An operator
+// who ends the operation there takes the claim from the step, whose row is rolled back.
+func TestResolveWhileAStepRuns(t *testing.T) {
+	t.Parallel()
+	for name, level := range map[string]pgx.TxIsoLevel{"read committed": "", "repeatable read": pgx.RepeatableRead} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, serverURL(t))
+			opts := newTable(t, pool, pgxstore.Options{Isolation: level})
+			rows, store := newRows(t, pool, opts), pgxstore.New(pool, opts)
+			key, claim := begun(t, store)
+			_, err := inTx(claim, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), rows.insert, "row")
+				require.NoError(t, err)
+				entry, err := store.Inspect(t.Context(), key)
+				require.NoError(t, err)
+				require.Equal(t, idempotency.StateRunning, entry.State)
+				if level == "" {
+					forge(t, pool, opts, key, "lease_until = now() - interval '1 second'")
+					require.NoError(t, store.Resolve(t.Context(), entry, happened))
+					return nil
+				}
+				require.ErrorIs(t, store.Resolve(t.Context(), entry, happened), idempotency.ErrInProgress)
+				require.ErrorIs(t, store.Forget(t.Context(), entry), idempotency.ErrInProgress)
+				return nil
+			})
+			if level == "" {
+				require.ErrorIs(t, err, idempotency.ErrClaimLost)
+				require.Zero(t, rows.written(t, "row"))
+				requireReplay(t, store, key)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, 1, rows.written(t, "row"))
+			}
+		})
+	}
+}
+
+// Who reads the table sees the last resolution beside the steps.
+func TestColumnsOfAResolution(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	key, own := begun(t, store)
+	requireStep(t, withSteps(key, own), "ship", "1")
+	requireStep(t, withSteps(key, own), "charge", "2")
+	for _, reason := range []string{"first", "second: \x00\xff", ""} { // sealed ones are binary
+		forge(t, pool, opts, key, lapse)
+		entry, err := store.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		resolution := notHappened
+		resolution.Operator, resolution.Reason = "alice", reason
+		require.NoError(t, store.Resolve(t.Context(), entry, resolution))
+		require.Equal(t, []string{"ship", "charge"}, one[[]string](t, pool, "SELECT step_names FROM "+tableName(opts)))
+		stored := string(one[[]byte](t, pool, "SELECT resolved FROM "+tableName(opts)))
+		require.True(t, strings.HasPrefix(stored, "resolved/1 not-happened attempt=1 at="), stored)
+		require.True(t, strings.HasSuffix(stored, " operator=5\nalice\n"+reason), stored)
+		entry, err = store.Inspect(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, reason, entry.Resolved.Reason)
+		require.Equal(t, []idempotency.StepSize{{Name: "charge", Bytes: 1}, {Name: "ship", Bytes: 1}}, entry.Steps)
+	}
+}
+
+// Steps that no store has written do not become readable by a resolution. An answer removes them.
+func TestResolveForgedSteps(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	for _, set := range []string{
+		"step_names = NULL", "step_results = NULL", "step_names = '{}'", "step_results = '{}'", "step_names = '{NULL}'",
+		"step_names = '{a,b}'", "step_results = step_results || step_results", "step_results = '{NULL}'",
+	} {
+		key, own := begun(t, store)
+		requireStep(t, withSteps(key, own), "charge", "1")
+		forge(t, pool, opts, key, set+", "+lapse)
+		resolve := func(resolution idempotency.Resolution) {
+			entry, err := store.Inspect(t.Context(), key)
+			require.NoError(t, err, set)
+			require.NoError(t, store.Resolve(t.Context(), entry, resolution), set)
+		}
+		resolve(notHappened)
+		_, next, err := store.Begin(t.Context(), key, attempt)
+		require.NoError(t, err, set)
+		_, err = next.(idempotency.Checkpointer).Checkpoints(t.Context())
+		require.ErrorIs(t, err, idempotency.ErrRecordInvalid, set)
+		forge(t, pool, opts, key, lapse)
+		resolve(happened)
+		requireReplay(t, store, key)
+	}
+}
+
+// The request or the reply of Resolve is lost, or late. The operation is resolved once, and Resolve knows that it was.
+func TestLostResolve(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []servertest.Fault{
+		servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply, servertest.HoldRequest,
+	} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			pool, proxy := newProxiedPool(t, unprepared)
+			opts := newTable(t, newPool(t, serverURL(t)), pgxstore.Options{})
+			for i, resolution := range []idempotency.Resolution{happened, notHappened} {
+				key, entry := abandoned(t, pool, opts)
+				ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+				proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: resolve", Times: 1})
+				require.NoError(t, pgxstore.New(pool, opts).Resolve(ctx, entry, resolution))
+				cancel()
+				require.Equal(t, 1, proxy.Strikes())
+				proxy.Release() // what was held comes late, and changes nothing
+				after, err := pgxstore.New(pool, opts).Inspect(t.Context(), key)
+				require.NoError(t, err)
+				want := []idempotency.State{idempotency.StateCompleted, idempotency.StateReleased}[i]
+				require.Equal(t, want, after.State)
+			}
+		})
+	}
+}
+
+// The reply is lost, and a request comes before Resolve asks again. None of the errors that promise something is returned.
+func TestResolveInDoubt(t *testing.T) {
+	t.Parallel()
+	pool, proxy := newProxiedPool(t, unprepared)
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	key, entry := abandoned(t, pool, opts)
+	proxy.Inject(servertest.Rule{Fault: servertest.HoldReply, Pattern: "idempotency: resolve", Times: 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	resolved := make(chan error, 1)
+	go func() { resolved <- pgxstore.New(pool, opts).Resolve(ctx, entry, notHappened) }()
+	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 5*time.Second, time.Millisecond)
+	var own idempotency.Claim
+	require.Eventually(t, func() bool {
+		_, claim, err := pgxstore.New(direct, opts).Begin(t.Context(), key, attempt)
+		own = claim
+		return err == nil && claim != nil
+	}, 4*time.Second, time.Millisecond)
+	err := <-resolved
+	require.ErrorContains(t, err, "in doubt")
+	for _, promise := range []error{idempotency.ErrInProgress, idempotency.ErrEntryChanged, idempotency.ErrNoRecord} {
+		require.NotErrorIs(t, err, promise)
+	}
+	require.NoError(t, own.Complete(t.Context(), answer, time.Hour))
+}
+
+// A resolution that the standby may lack is not relied on: Resolve waits until the standby has it, also if it asks again.
+func TestResolveWaitsForStandby(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	pool := newPool(t, c.primary.URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	_, entry := abandoned(t, pool, opts)
+	require.NoError(t, c.standby.Pause())
+	brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	require.Error(t, pgxstore.New(pool, opts).Resolve(brief, entry, happened))
+	require.Equal(t, 1, one[int](t, pool, "SELECT count(*) FROM "+tableName(opts)+" WHERE status = 201"), "others see it")
+	c.standby.Resume()
+}
+
+// A record is not kept for longer than there are partitions for.
+func TestResolveForTooLong(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{PartitionDays: 1})
+	_, entry := abandoned(t, pool, opts)
+	long := happened
+	long.TTL = 25 * time.Hour
+	require.ErrorContains(t, pgxstore.New(pool, opts).Resolve(t.Context(), entry, long), "PartitionDays")
+}

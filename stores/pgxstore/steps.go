@@ -1,0 +1,251 @@
+package pgxstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/step"
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
+)
+
+var _ idempotency.Checkpointer = (*claim)(nil)
+
+// restoredFor is how long a record at least is kept that Checkpoint has made again, until the lease is renewed.
+const restoredFor = time.Minute
+
+// Checkpoint implements [idempotency.Checkpointer].
+func (c *claim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+	if data == nil {
+		data = []byte{} // not null
+	}
+	var restored error
+	for range races {
+		done, err := c.change(ctx, spare, "checkpoint", []any{c.digest[:], c.token, name, data})
+		if done || err != nil {
+			return data, cmp.Or(err, restored)
+		}
+		steps, found, err := c.steps(ctx)
+		stored, ok := steps[name]
+		switch {
+		case err != nil:
+			return nil, failure("checkpoint", err)
+		case ok:
+			return stored, cmp.Or(c.store.confirm(ctx, c.sql, c.digest, c.token, false), restored)
+		case found: // again, since the first statement
+			continue
+		}
+		restored = c.revive(ctx, "checkpoint", c.request.Lease, max(c.request.TTL, restoredFor))
+		if !errors.Is(restored, idempotency.ErrRestored) {
+			return nil, restored
+		}
+	}
+	return nil, failure("checkpoint", errHidden)
+}
+
+// Checkpoints implements [idempotency.Checkpointer].
+func (c *claim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
+	steps, found, err := c.steps(ctx)
+	switch {
+	case err != nil || found:
+		c.rows.rely(slices.Collect(maps.Keys(steps))...) // any of them may have rows
+		return steps, failure("checkpoints", err)
+	case c.hasEnded():
+		return nil, failure("checkpoints", idempotency.ErrClaimLost)
+	}
+	return map[string][]byte{idempotency.RecordLost: {}}, nil
+}
+
+// steps returns the steps of the operation, and whether there is its record. The error is [idempotency.ErrClaimLost] if
+// somebody else has claimed the key, or the record says that the claim has ended.
+func (c *claim) steps(ctx context.Context) (steps map[string][]byte, found bool, err error) {
+	var names []string
+	var results [][]byte
+	var own bool
+	err = c.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, c.sql["checkpoints"], c.digest[:], c.token).Scan(&names, &results, &found, &own)
+	})
+	if isForged(err, names, results) {
+		return nil, true, errors.Join(sqlstore.Invalid("steps"), err)
+	}
+	switch {
+	case err == nil && !own:
+		return nil, found, idempotency.ErrClaimLost
+	case err != nil || !found:
+		return nil, found, err
+	}
+	steps = make(map[string][]byte, len(names))
+	for i, name := range names {
+		steps[name] = results[i]
+	}
+	return steps, true, nil
+}
+
+// isForged reports whether no store has written such steps. The error is that of their scan.
+func isForged(err error, names []string, results [][]byte) bool {
+	if _, misread := errors.AsType[pgx.ScanArgError](err); misread {
+		return true
+	}
+	return len(names) != len(results) || slices.ContainsFunc(results, func(result []byte) bool { return result == nil })
+}
+
+// hasEnded reports whether Complete or Release has ended the claim.
+func (c *claim) hasEnded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.settled
+}
+
+// DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and its result become permanent together.
+// The transaction has the isolation level of [Options].Isolation.
+func DoTx[T any](ctx context.Context, name string, fn func(tx pgx.Tx) (T, error)) (T, error) {
+	return step.DoTx(ctx, name, fn)
+}
+
+// DoSQLTx is [DoTx] with a transaction of package database/sql, for GORM, sqlx, ent, bun and the code that sqlc generates for
+// database/sql.
+func DoSQLTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error)) (T, error) {
+	return step.DoTx(ctx, name, fn)
+}
+
+// Querier is a transaction of pgx, for [DoInTx].
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// SQLQuerier is a transaction of package database/sql, or of a library on top of it, for [DoInSQLTx]: a *sql.Tx or *sqlx.Tx, the
+// Tx of ent, or the Statement.ConnPool of a transaction of GORM. Of bun it is the Tx within a bun.Tx.
+type SQLQuerier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// DoInTx is [step.DoInTx] in a transaction of pgx that the caller has begun, and that the caller commits. The transaction is in the
+// database of the store. Its role needs SELECT and UPDATE on the table of the store.
+func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
+	return step.DoInTx(ctx, tx, name, fn)
+}
+
+// DoInSQLTx is [DoInTx] in a transaction of package database/sql.
+func DoInSQLTx[T any](ctx context.Context, tx SQLQuerier, name string, fn func() (T, error)) (T, error) {
+	return step.DoInTx(ctx, tx, name, fn)
+}
+
+var _ idempotency.TxCheckpointer = (*claim)(nil)
+
+// CheckpointTx implements [idempotency.TxCheckpointer].
+func (c *claim) CheckpointTx(ctx context.Context, s *idempotency.TxStep) (stored []byte, err error) {
+	if refusal := c.store.stepsRefusal.Load(); refusal != nil {
+		return nil, *refusal
+	}
+	if tx := s.Tx; tx != nil {
+		switch tx := tx.(type) {
+		case Querier:
+			return (&joinedTx{claim: c, step: s, ask: askPgx(tx)}).run(ctx)
+		case SQLQuerier:
+			return (&joinedTx{claim: c, step: s, ask: askSQL(tx)}).run(ctx)
+		}
+		return nil, unsupported(tx)
+	}
+	w := &stepTx{claim: c, step: s}
+	switch tx := s.Var.(type) {
+	case *pgx.Tx:
+		return w.run(ctx, func() { *tx = w.handler })
+	case **sql.Tx:
+		w.bySQL = true
+		return w.run(ctx, func() { *tx = w.sqlTx })
+	}
+	return nil, unsupported(s.Var)
+}
+
+func unsupported(tx any) error {
+	return fmt.Errorf("pgxstore: a %T is no transaction of this store: %w", tx, errors.ErrUnsupported)
+}
+
+// errFailedTx says that a step has left a transaction in which nothing can be stored.
+var errFailedTx = fmt.Errorf("%w: it has ignored an error of the database", step.ErrMisuse)
+
+// isUnkept reports whether enter_step or keep_step failed because the claim has lost its record, or because the step has a result
+// already.
+func isUnkept(err error) bool { return sqlState(err) == "22012" }
+
+// isOtherTx reports whether keep_step was sent in another transaction than the one in which the step began.
+func isOtherTx(err error) bool { return sqlState(err) == "2201F" }
+
+// sqlState returns the code of an error of the server, by whatever driver.
+func sqlState(err error) string {
+	if e, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err); ok {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// enterArgs returns the arguments of enter_step. Drivers other than pgx know no [pgtype.UUID].
+func (c *claim) enterArgs() []any { return []any{c.digest[:], c.token.String(), c.store.idleTimeout()} }
+
+// keepArgs returns the arguments of keep_step.
+func (c *claim) keepArgs(name string, data []byte, xid string) []any {
+	if data == nil {
+		data = []byte{} // not null
+	}
+	return []any{c.digest[:], c.token.String(), name, data, c.request.Lease.Microseconds(), xid}
+}
+
+// storedBefore returns the result of a step that keep_step has not stored because there was one. If there is none, the claim is
+// lost, or the record was changed at the same time ([sqlstore.ErrStepChanged]).
+func (c *claim) storedBefore(ctx context.Context, name string) ([]byte, error) {
+	steps, found, err := c.steps(ctx)
+	stored, ok := steps[name]
+	switch {
+	case err == nil && ok:
+		err = c.store.confirm(ctx, c.sql, c.digest, c.token, false)
+	case err == nil && found:
+		err = sqlstore.ErrStepChanged
+	case err == nil:
+		err = idempotency.ErrClaimLost
+	}
+	if err != nil {
+		return nil, failure("store the result of a step", err)
+	}
+	c.rows.rely(name)
+	return stored, nil
+}
+
+// What pg_xact_status says of a transaction. Unless the status is aborted, the rows are permanent or may become so: PREPARE
+// TRANSACTION, for example, leaves a transaction in progress.
+const (
+	rolledBack = "aborted"
+	inProgress = "in progress"
+)
+
+// enterTx calls enter, which sends enter_step and returns whether the transaction locks the record. Renewals rest then: they would
+// wait for the lock, and nobody else can claim the key. No renewal comes between the snapshot of the transaction and its lock.
+func (c *claim) enterTx(enter func() (isLocked bool, err error)) error {
+	c.renewals.Lock()
+	defer c.renewals.Unlock()
+	isLocked, err := enter()
+	c.rests = isLocked && err == nil
+	return err
+}
+
+// leaveTx lets renewals go on, and reports whether they have rested.
+func (c *claim) leaveTx() (rested bool) {
+	c.renewals.Lock()
+	defer c.renewals.Unlock()
+	rested, c.rests = c.rests, false
+	return rested
+}
+
+func (t *Table) idleTimeout() int64 {
+	return max(1, cmp.Or(t.opts.IdleTimeout, time.Minute).Milliseconds())
+}

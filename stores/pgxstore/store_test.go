@@ -1,0 +1,509 @@
+package pgxstore_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+var (
+	attempt = idempotency.ClaimRequest{Fingerprint: idempotency.Fingerprint{1}, Lease: time.Minute, TTL: time.Hour}
+
+	answer = idempotency.Response{
+		Status: http.StatusCreated,
+		Header: "Content-Type: application/json\n",
+		Body:   []byte(`{"id":1}`),
+	}
+)
+
+// begun claims a fresh key of store.
+func begun(t testing.TB, store idempotency.Store) (idempotency.Key, idempotency.Claim) {
+	t.Helper()
+	key := keyOf(uuid.NewString())
+	_, claim, err := store.Begin(context.Background(), key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	return key, claim
+}
+
+// completed completes an operation of store.
+func completed(t testing.TB, store idempotency.Store) idempotency.Key {
+	t.Helper()
+	key, claim := begun(t, store)
+	require.NoError(t, claim.Complete(context.Background(), answer, time.Hour))
+	return key
+}
+
+func TestColumnsForAudits(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{CountReplays: true})
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	for range 2 {
+		record, claim, err := store.Begin(ctx, key, attempt)
+		require.NoError(t, err)
+		require.Nil(t, claim)
+		require.Equal(t, answer, *record.Response)
+	}
+	reuse := attempt
+	reuse.Fingerprint[0]++
+	_, _, err := store.Begin(ctx, key, reuse) // is refused, not answered
+	require.NoError(t, err)
+	rows, err := pool.Query(ctx, `SELECT user_id, endpoint, key, attempt, status, header, body,
+		substring(header FROM '(?n)^Content-Type: (.*)$') AS media_type,
+		created_at <= completed_at AS ordered, expires_at > now() + interval '59 minutes' AS kept, replays
+		FROM `+tableName(opts)+` WHERE key = $1`, key.ID)
+	require.NoError(t, err)
+	got, err := pgx.CollectOneRow(rows, pgx.RowToMap)
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{
+		"user_id": "user 42", "endpoint": "POST /payments", "key": key.ID, "attempt": int32(1),
+		"status": int32(201), "header": "Content-Type: application/json\n", "body": answer.Body,
+		"media_type": "application/json",
+		"ordered":    true, "kept": true, "replays": int64(2),
+	}, got)
+
+	omitted, claim := begun(t, store)
+	require.NoError(t, claim.Complete(ctx, idempotency.Response{Status: 200, Omitted: true}, time.Hour))
+	_, _, err = store.Begin(ctx, omitted, attempt) // has no response to replay
+	require.NoError(t, err)
+	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)+" WHERE key = $1", omitted.ID))
+}
+
+// The README shows how SQL computes the ID of an operation.
+func TestOperationInSQL(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	sql := regexp.MustCompile("SELECT encode\\(set_byte[^`]+").FindString(string(readme))
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	var want []string
+	for range 20 {
+		want = append(want, completed(t, pgxstore.New(pool, opts)).OperationID().String())
+	}
+	sql = strings.Replace(strings.TrimRight(sql, ";\n"), "idempotency_records", tableName(opts), 1)
+	require.ElementsMatch(t, want, column[string](t, pool, "SELECT operation::text FROM ("+sql+") shown"))
+}
+
+// Whatever bytes a name has, the operation is told apart by them, and the columns show them.
+func TestUnprintableKeys(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	for _, user := range []string{"a\x00b", "a\xffb", "a\uFFFDb", `a\xffb`} {
+		_, claim, err := store.Begin(context.Background(), idempotency.Key{User: user, ID: "1"}, attempt)
+		require.NoError(t, err)
+		require.NotNil(t, claim, "%q is another user", user)
+	}
+	require.Equal(t, []string{`a\x00b`, `a\xffb`, `a\xef\xbf\xbdb`, `a\x5cxffb`},
+		column[string](t, pool, "SELECT user_id FROM "+tableName(opts)))
+}
+
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts := newTable(t, pool, pgxstore.Options{})
+	for name, damage := range map[string]string{
+		"header":      `header = 'no end of line'`,
+		"trailer":     `trailer = E'A: \u00e9\n'`,
+		"fingerprint": `fingerprint = 'short'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := pgxstore.New(pool, opts)
+			key := completed(t, store)
+			execute(t, pool, "UPDATE "+tableName(opts)+" SET "+damage+" WHERE key = $1", key.ID)
+			_, claim, err := store.Begin(ctx, key, attempt)
+			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
+			require.Nil(t, claim)
+		})
+	}
+}
+
+// A table that was changed by hand is an error at once: to ask again, until the time is over, would hide it.
+func TestTableThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	direct := newPool(t, serverURL(t))
+	pool, proxy := newProxiedPool(t, alone)
+	opts := newTable(t, direct, pgxstore.Options{})
+	key := completed(t, pgxstore.New(direct, opts))
+	execute(t, direct, "ALTER TABLE "+tableName(opts)+" ALTER attempt TYPE bigint USING 1::bigint << 40")
+	before := proxy.Flights()
+	_, claim, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
+	require.ErrorContains(t, err, "attempt")
+	if claim != nil { // nobody could read whether it was granted
+		require.ErrorIs(t, claim.Release(ctx, time.Hour), idempotency.ErrClaimLost)
+	}
+	require.Less(t, proxy.Flights()-before, 10, "round trips, with those that connect and prepare statements")
+}
+
+// A record that cannot be made because of an index of somebody else's is an error at once, not tried for ever.
+func TestUniqueIndexOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	direct := newPool(t, serverURL(t))
+	pool, proxy := newProxiedPool(t, alone)
+	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
+		opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+		table := tableName(opts)
+		if days != 0 {
+			completed(t, pgxstore.New(direct, opts))
+			table = one[string](t, direct, "SELECT tableoid::regclass::text FROM "+tableName(opts)+" LIMIT 1")
+		}
+		execute(t, direct, "CREATE UNIQUE INDEX ON "+table+" (endpoint, left(key, 1))")
+		store := pgxstore.New(pool, opts)
+		_, _, err := store.Begin(ctx, keyOf("x1"), attempt)
+		require.NoError(t, err, name)
+		before := proxy.Flights()
+		_, _, err = store.Begin(ctx, keyOf("x2"), attempt)
+		require.ErrorContains(t, err, "duplicate key", name)
+		require.LessOrEqual(t, proxy.Flights()-before, 2, name)
+	}
+}
+
+// A lease that has lapsed when the claim is answered is a lease, not one that was released.
+func TestLeaseThatHasLapsed(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t))
+	store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{}))
+	lapsed := attempt
+	lapsed.Lease = 0
+	_, claim, err := store.Begin(context.Background(), keyOf("1"), lapsed)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+}
+
+// A new operation by the key of one that has expired begins to count anew.
+func TestReplaysOfANewOperation(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	opts, set := newTableAt(t, pool, pgxstore.Options{CountReplays: true}, "2030-01-10 12:00:00+00")
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	record, _, err := store.Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, record.Response)
+	require.Equal(t, 1, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+	set("2030-01-10 14:00:00+00")
+	_, claim, err := store.Begin(ctx, key, attempt)
+	require.NoError(t, err)
+	require.NotNil(t, claim)
+	require.Zero(t, one[int](t, pool, "SELECT replays FROM "+tableName(opts)))
+}
+
+// A record that is made again is that of the same attempt: the numbers, by which others fence, never fall back.
+func TestRestoredAttempt(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, days := range map[string]int{"plain": 0, "partitions": 1} {
+		t.Run(name, func(t *testing.T) {
+			opts := newTable(t, pool, pgxstore.Options{PartitionDays: days})
+			store := pgxstore.New(pool, opts)
+			key, first := begun(t, store)
+			require.NoError(t, first.Release(ctx, time.Hour))
+			second, claim, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			execute(t, pool, "DELETE FROM "+tableName(opts))
+			require.ErrorIs(t, claim.Extend(ctx, time.Minute), idempotency.ErrRestored)
+			require.NoError(t, claim.Release(ctx, time.Hour))
+			third, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.Equal(t, 3, third.Attempt)
+			require.True(t, second.Created.Equal(third.Created))
+		})
+	}
+}
+
+// A first execution takes two round trips and a replay one, also where claims take a lock.
+func TestRoundTripsOfLeases(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool, proxy := newProxiedPool(t, alone)
+			store := pgxstore.New(pool, newTable(t, newPool(t, serverURL(t)), opts))
+			completed(t, store) // prepares the statements
+
+			before := proxy.Flights()
+			key := completed(t, store)
+			require.Equal(t, 2, proxy.Flights()-before, "round trips of a first execution")
+
+			before = proxy.Flights()
+			record, _, err := store.Begin(context.Background(), key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
+			require.Equal(t, 1, proxy.Flights()-before, "round trips of a replay")
+		})
+	}
+}
+
+func TestReplayWritesNothing(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, servertest.Postgres(t, "autovacuum=off").URL())
+	opts := newTable(t, pool, pgxstore.Options{})
+	store := pgxstore.New(pool, opts)
+	key := completed(t, store)
+	replay := func() (written int64) {
+		before := walPosition(t, pool)
+		for range 50 {
+			record, _, err := store.Begin(ctx, key, attempt)
+			require.NoError(t, err)
+			require.NotNil(t, record.Response)
+		}
+		return walPosition(t, pool) - before
+	}
+	// The server writes a few bytes of its own now and then.
+	least := min(replay(), replay(), replay())
+	require.Zero(t, least, "bytes of WAL for 50 replays")
+}
+
+// Completion finds room in the page and touches no index, so it leaves nothing behind for a vacuum of the indexes.
+func TestCompletionIsHeapOnly(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, serverURL(t), alone)
+	opts := newTable(t, pool, pgxstore.Options{})
+	const operations = 200
+	for range operations {
+		completed(t, pgxstore.New(pool, opts))
+	}
+	execute(t, pool, "SELECT pg_stat_force_next_flush()")
+	hot := one[int64](t, pool, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1", opts.Table)
+	require.Greater(t, hot, int64(operations*6/10))
+}
+
+// alone gives a pool one connection.
+func alone(c *pgxpool.Config) { c.MaxConns = 1 }
+
+// newProxiedPool returns a pool whose connections run through a proxy. What goes over the wire is the text of the
+// statements, if they are not prepared.
+func newProxiedPool(t testing.TB, changes ...func(*pgxpool.Config)) (*pgxpool.Pool, *servertest.Proxy) {
+	t.Helper()
+	serverURL(t)
+	db, _ := server()
+	proxy := servertest.NewProxy(t, db.Addr())
+	return newPool(t, db.URLAt(proxy.Addr()), changes...), proxy
+}
+
+// repeatable makes the sessions of a pool begin transactions at another isolation level than read committed.
+func repeatable(c *pgxpool.Config) {
+	c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+}
+
+func unprepared(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec }
+
+// walPosition returns how many bytes of write-ahead log the server has written since it was made.
+func walPosition(t testing.TB, pool *pgxpool.Pool) int64 {
+	return one[int64](t, pool, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+}
+
+// Another session changes a record, or makes one, after a claim has looked and before it can write.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	const columns = `(digest, user_id, endpoint, key, attempt, fingerprint, token, created_at, lease_until,
+		expires_at, expires_minute)`
+	for name, c := range map[string]struct {
+		change   string // by the other session
+		replayed bool
+		attempt  int // of the claim; 0: there is none
+	}{
+		"renewed":   {change: "UPDATE %s SET lease_until = now() + interval '1 minute'"},
+		"completed": {change: "UPDATE %s SET lease_until = NULL, completed_at = now(), status = 201, body = '{}'", replayed: true},
+		"taken":     {change: "UPDATE %s SET token = gen_random_uuid(), attempt = 2, lease_until = now() + interval '1 minute'"},
+		"replaced": {
+			change:  "UPDATE %s SET token = gen_random_uuid(), created_at = '2030-01-01', attempt = 5, lease_until = NULL",
+			attempt: 6,
+		},
+		"deleted": {change: "DELETE FROM %s", attempt: 1},
+		"made":    {change: "INSERT INTO %s " + columns + " SELECT " + columns[1:len(columns)-1] + " FROM former"},
+	} {
+		for kind, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
+			if name == "made" && kind == "partitions" {
+				continue // claims take turns there
+			}
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				ctx := context.Background()
+				pool := newPool(t, serverURL(t))
+				opts := newTable(t, pool, opts)
+				store := pgxstore.New(pool, opts)
+				key, _ := begun(t, store)
+				execute(t, pool, "UPDATE "+tableName(opts)+" SET lease_until = now() - interval '1 second'")
+
+				other, err := pool.Begin(ctx)
+				require.NoError(t, err)
+				defer func() { _ = other.Rollback(ctx) }() // in any case: the pool waits for its connections
+				if name == "made" {
+					_, err = other.Exec(ctx, "CREATE TEMP TABLE former ON COMMIT DROP AS SELECT * FROM "+tableName(opts))
+					require.NoError(t, err)
+					_, err = other.Exec(ctx, "UPDATE former SET lease_until = now() + interval '1 minute'")
+					require.NoError(t, err)
+					execute(t, pool, "DELETE FROM "+tableName(opts))
+				}
+				_, err = other.Exec(ctx, fmt.Sprintf(c.change, tableName(opts)))
+				require.NoError(t, err)
+
+				again := attempt
+				again.TakeOver = true
+				type outcome struct {
+					record idempotency.Record
+					claim  idempotency.Claim
+					err    error
+				}
+				begun := make(chan outcome, 1)
+				go func() {
+					record, claim, err := store.Begin(ctx, key, again)
+					begun <- outcome{record, claim, err}
+				}()
+				waitForLock(t, pool, opts)
+				require.NoError(t, other.Commit(ctx))
+
+				got := <-begun
+				require.NoError(t, got.err)
+				require.Equal(t, c.replayed, got.record.Response != nil)
+				require.Equal(t, c.attempt != 0, got.claim != nil)
+				if got.claim == nil && !c.replayed {
+					require.Greater(t, got.record.LeaseLeft, 50*time.Second, "it is running")
+				}
+				if got.claim != nil {
+					require.Equal(t, c.attempt, got.record.Attempt)
+					require.NoError(t, got.claim.Complete(ctx, answer, time.Hour))
+					created := one[time.Time](t, pool, "SELECT created_at FROM "+tableName(opts))
+					require.True(t, created.Equal(got.record.Created))
+				}
+			})
+		}
+	}
+}
+
+// A record that is made again lasts as long as the step says, however short its first lease was; and nobody sees it in a
+// state in between, since one statement makes it.
+func TestRestoredInOneStatement(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	direct := newPool(t, serverURL(t))
+	fleeting := attempt
+	fleeting.Lease, fleeting.TTL, fleeting.TakeOver = time.Microsecond, time.Microsecond, true
+	for name, opts := range map[string]pgxstore.Options{"plain": {}, "partitions": {PartitionDays: 1, SpareDays: 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool, proxy := newProxiedPool(t, alone)
+			opts := newTable(t, direct, opts)
+			store := pgxstore.New(pool, opts)
+			for _, gone := range []string{"SELECT FROM ", "DELETE FROM "} { // it has expired in either case
+				for _, step := range []func(idempotency.Claim) error{
+					func(c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
+					func(c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+				} {
+					var trips int
+					for range 2 { // the first time prepares the statements
+						key := keyOf(uuid.NewString())
+						own, claim, err := store.Begin(ctx, key, fleeting)
+						require.NoError(t, err)
+						execute(t, direct, gone+tableName(opts)+" WHERE key = $1", key.ID)
+						before := proxy.Flights()
+						require.ErrorIs(t, step(claim), idempotency.ErrRestored)
+						trips = proxy.Flights() - before
+
+						seen, second, err := store.Begin(ctx, key, attempt)
+						require.NoError(t, err)
+						require.Nil(t, second)
+						require.True(t, own.Created.Equal(seen.Created))
+						require.Equal(t, 1, seen.Attempt)
+						require.Equal(t, seen.Response == nil, seen.LeaseLeft > 59*time.Minute)
+						require.True(t, one[bool](t, direct, `SELECT expires_at > now() + interval '59 minutes' AND
+							expires_minute = date_bin('1 minute', expires_at, 'epoch') FROM `+tableName(opts)+" WHERE key = $1", key.ID))
+					}
+					require.Equal(t, 2, trips, "the step, and the statement that restores")
+				}
+			}
+		})
+	}
+}
+
+// Of two claims of a key that have both been forgotten, the earlier one is not made again: somebody has claimed the key since.
+func TestRestoredBehindALaterClaim(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	pool := newPool(t, serverURL(t))
+	for name, days := range map[string]int{"plain": 0, "partitions": 2} {
+		for first, ttl := range map[string]time.Duration{"lapsed": time.Hour, "expired": time.Microsecond} {
+			t.Run(name+"/"+first, func(t *testing.T) {
+				store := pgxstore.New(pool, newTable(t, pool, pgxstore.Options{PartitionDays: days}))
+				fleeting := attempt
+				fleeting.Lease, fleeting.TTL, fleeting.TakeOver = time.Microsecond, ttl, true
+				_, early, err := store.Begin(ctx, keyOf("1"), fleeting)
+				require.NoError(t, err)
+				fleeting.TTL = time.Microsecond
+				second, late, err := store.Begin(ctx, keyOf("1"), fleeting)
+				require.NoError(t, err)
+				require.Equal(t, map[string]int{"lapsed": 2, "expired": 1}[first], second.Attempt)
+
+				require.ErrorIs(t, early.Extend(ctx, time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, early.Complete(ctx, answer, time.Hour), idempotency.ErrClaimLost)
+				require.ErrorIs(t, late.Extend(ctx, time.Hour), idempotency.ErrRestored)
+				require.ErrorIs(t, early.Extend(ctx, time.Hour), idempotency.ErrClaimLost)
+				require.NoError(t, late.Release(ctx, time.Hour))
+				third, _, err := store.Begin(ctx, keyOf("1"), attempt)
+				require.NoError(t, err)
+				require.Equal(t, second.Attempt+1, third.Attempt)
+			})
+		}
+	}
+}
+
+// A restoration whose answer was lost is found, and one that comes late changes nothing.
+func TestLostRestoration(t *testing.T) {
+	t.Parallel()
+	for form, days := range map[string]int{"plain": 0, "partitions": 2} {
+		for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply, servertest.HoldReply} {
+			for name, step := range map[string]func(context.Context, idempotency.Claim) error{
+				"extend":   func(ctx context.Context, c idempotency.Claim) error { return c.Extend(ctx, time.Hour) },
+				"complete": func(ctx context.Context, c idempotency.Claim) error { return c.Complete(ctx, answer, time.Hour) },
+			} {
+				t.Run(form+"/"+string(fault)+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					direct := newPool(t, serverURL(t))
+					pool, proxy := newProxiedPool(t, unprepared)
+					opts := newTable(t, direct, pgxstore.Options{PartitionDays: days})
+					key, claim := begun(t, pgxstore.New(pool, opts))
+					execute(t, direct, "DELETE FROM "+tableName(opts))
+					proxy.Inject(servertest.Rule{Fault: fault, Pattern: "idempotency: restore"})
+					ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+					defer cancel()
+					if err := step(ctx, claim); name != "complete" || fault == servertest.LoseRequest || err != nil {
+						require.ErrorIs(t, err, idempotency.ErrRestored)
+					}
+					require.Equal(t, 1, proxy.Strikes())
+					before := rowOf(t, direct, opts, key)
+					proxy.Release()
+					require.Equal(t, before, rowOf(t, direct, opts, key))
+					require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,502 @@
+package pgxstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
+)
+
+// stepTx is a transaction that the store begins for a step, and commits with the result of the step.
+//
+// At read committed the token of the claim is the fence: keep_step stores the result only if the record still has that token.
+// Otherwise keep_step fails, and the server skips the commit after it. At the other levels keep_step could not change a record that a renewal has changed since
+// the snapshot. So the transaction locks the record first, and renewals rest: nobody else can claim the key meanwhile.
+type stepTx struct {
+	*claim
+	step     *idempotency.TxStep
+	bySQL    bool // the step gets a transaction of package database/sql
+	conn     *pgx.Conn
+	driver   *stdlib.Conn // the same connection, if bySQL
+	release  func()       // gives the connection back; the pool closes it if its transaction has not ended
+	handler  *handlerTx
+	sqlTx    *sql.Tx
+	xid      string      // ID of the transaction
+	place    string      // of the record in the table, for a serializable transaction; empty: the index finds it
+	isClosed atomic.Bool // the transaction has ended, and the connection was given back
+}
+
+// run begins the transaction, hands it to the step, and ends it.
+func (w *stepTx) run(ctx context.Context, hand func()) (stored []byte, err error) {
+	if err := w.begin(ctx); err != nil {
+		return nil, failure("begin the transaction of a step", err)
+	}
+	defer w.rollback(ctx) // unless it was committed; also when the step panics
+	if w.bySQL {
+		w.sqlTx = openSQL(ctx, w.driver, w.handler)
+	}
+	hand()
+	data, err := w.step.Run()
+	if err != nil {
+		return nil, err
+	}
+	return w.commit(ctx, data)
+}
+
+// begin takes one round trip, or two if the transaction is serializable.
+func (w *stepTx) begin(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, w.step.Timeout)
+	defer cancel()
+	err := w.store.repeat(ctx, new(bool), func() error { return w.beginOnce(ctx) })
+	if isUnkept(err) {
+		return idempotency.ErrClaimLost
+	}
+	return w.store.judge(err, false)
+}
+
+// acquire takes a connection from the pool.
+func (w *stepTx) acquire(ctx context.Context) error {
+	if !w.bySQL {
+		conn, err := w.store.acquire(ctx)
+		if err == nil {
+			w.conn, w.release = conn.Conn(), conn.Release
+		}
+		return err
+	}
+	conn, err := stdlib.GetPoolConnector(w.store.pool).Connect(ctx)
+	if err != nil {
+		return w.store.refusal(ctx, err)
+	}
+	w.driver = conn.(*stdlib.Conn)
+	w.conn, w.release = w.driver.Conn(), func() { _ = w.driver.Close() }
+	return nil
+}
+
+func (w *stepTx) beginOnce(ctx context.Context) error {
+	if err := w.acquire(ctx); err != nil {
+		return err
+	}
+	err := w.enterTx(func() (isLocked bool, err error) {
+		err = hasten(ctx, w.conn, func() error {
+			if err = w.findPlace(ctx); err == nil {
+				isLocked, err = w.sendBegin(ctx)
+			}
+			return err
+		})
+		return isLocked, err
+	})
+	if err != nil {
+		if refusesWrites(err) { // the pool may find a server that takes them
+			_ = w.conn.Close(ctx)
+		}
+		w.release()
+	}
+	if isUnkept(err) && w.place != "" { // the record has moved since, or is gone
+		return errOvertaken
+	}
+	return err
+}
+
+func (w *stepTx) sendBegin(ctx context.Context) (isLocked bool, err error) {
+	var batch pgx.Batch
+	batch.BeginTx(pgx.TxOptions{BeginQuery: w.store.opts.begin()})
+	sql, args := w.atPlace("enter_step", w.enterArgs())
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&w.xid, &isLocked, nil, nil)
+	})
+	results := w.conn.SendBatch(ctx, &batch)
+	w.handler = &handlerTx{tx: results.Tx(), isClosed: &w.isClosed}
+	return isLocked, results.Close()
+}
+
+// findPlace finds the record for a serializable transaction, in a round trip of its own.
+func (w *stepTx) findPlace(ctx context.Context) error {
+	if w.store.opts.Isolation != pgx.Serializable {
+		return nil
+	}
+	err := w.conn.QueryRow(ctx, w.sql["place_step"], w.digest[:], w.token).Scan(&w.place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return idempotency.ErrClaimLost
+	}
+	return err
+}
+
+// atPlace returns a statement of the transaction with its arguments.
+func (w *stepTx) atPlace(name string, args []any) (sql string, _ []any) {
+	if w.place == "" {
+		return w.sql[name], args
+	}
+	return w.sql[name+"_at"], append(args, w.place)
+}
+
+// commit stores the result and commits, in one round trip: the server skips the commit if the statement before it fails.
+func (w *stepTx) commit(ctx context.Context, data []byte) (stored []byte, err error) {
+	switch w.conn.PgConn().TxStatus() {
+	case 'I':
+		return nil, sqlstore.ErrTxEnded
+	case 'E':
+		return nil, errFailedTx
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.step.Timeout)
+	defer cancel()
+	var batch pgx.Batch
+	isKept := false
+	sql, args := w.atPlace("keep_step", w.keepArgs(w.step.Name, data, w.xid))
+	batch.Queue(sql, args...).QueryRow(func(r pgx.Row) error {
+		err := r.Scan(nil)
+		isKept = err == nil
+		return err
+	})
+	batch.Queue("commit")
+	err = hasten(ctx, w.conn, func() error { return w.conn.SendBatch(ctx, &batch).Close() })
+	switch {
+	case err == nil:
+		w.rows.rely(w.step.Name)
+		w.giveBack()
+		return data, nil
+	case !isRefused(err):
+		w.giveBack()
+		return w.resolve(ctx, err)
+	}
+	w.rollback(ctx)
+	switch {
+	case !isKept && isOtherTx(err):
+		return nil, sqlstore.ErrTxEnded
+	case !isKept && isUnkept(err):
+		return w.storedBefore(ctx, w.step.Name)
+	}
+	return nil, failure("commit", err)
+}
+
+// resolve finds out what became of a commit whose reply was lost. It asks until the transaction has ended, because the request may
+// still be on its way to the server.
+func (w *stepTx) resolve(ctx context.Context, cause error) (stored []byte, err error) {
+	var found settledStep
+	for n := 0; ; n++ {
+		if found, err = w.askSettled(ctx); err == nil && found.isFinal() {
+			break
+		}
+		if err == nil && !sqlstore.Pause(ctx, sqlstore.Growing(n, time.Millisecond)) {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, failure("commit, in doubt", fmt.Errorf("%w; %w", cause, err))
+		}
+	}
+	switch {
+	case !found.isOwn:
+		return nil, failure("commit", fmt.Errorf("%w: %w", idempotency.ErrClaimLost, cause))
+	case found.isKept:
+		return w.storedBefore(ctx, w.step.Name)
+	}
+	return nil, failure("commit", cause)
+}
+
+// settledStep is what the record of a claim says of a step whose commit was not answered.
+type settledStep struct{ isOwn, isKept, hasEnded bool }
+
+func (s settledStep) isFinal() bool { return !s.isOwn || s.isKept || s.hasEnded }
+
+func (w *stepTx) askSettled(ctx context.Context) (found settledStep, err error) {
+	relied := true
+	err = w.store.retry(ctx, &relied, spare, func(conn *pgx.Conn) error {
+		err := conn.QueryRow(ctx, w.sql["settle_step"], w.digest[:], w.token, w.step.Name, w.xid).
+			Scan(&found.isOwn, &found.isKept, &found.hasEnded)
+		if errors.Is(err, pgx.ErrNoRows) { // without a record, nothing can be stored
+			found, err = settledStep{}, nil
+		}
+		return err
+	})
+	return found, err
+}
+
+// rollback undoes the transaction, unless it is over. The server then tells whether the step has committed it by itself.
+func (w *stepTx) rollback(ctx context.Context) {
+	if w.isClosed.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.step.Timeout)
+	defer cancel()
+	endedByStep := w.conn.PgConn().TxStatus() == 'I'
+	status, err := w.sendRollback(ctx)
+	if err == nil {
+		w.step.Escaped = status != rolledBack
+	} else { // the server rolls back when the connection is closed
+		w.step.Escaped = endedByStep
+		_ = w.conn.PgConn().Conn().Close()
+	}
+	if w.giveBack() { // the lease may have lapsed while renewals rested
+		_ = w.Extend(ctx, w.request.Lease)
+	}
+}
+
+// sendRollback rolls back, and returns what the server says of the transaction then. It uses the simple protocol, because a failed
+// transaction refuses to prepare the second statement before the first one is executed.
+func (w *stepTx) sendRollback(ctx context.Context) (status string, err error) {
+	err = hasten(ctx, w.conn, func() error {
+		results, err := w.conn.PgConn().Exec(ctx, "rollback; select pg_xact_status('"+w.xid+"')").ReadAll()
+		if err == nil {
+			status = string(results[1].Rows[0][0])
+		}
+		return err
+	})
+	return status, err
+}
+
+// giveBack ends the transaction for the goroutines that the step has left behind, and gives the connection back. It reports
+// whether renewals have rested.
+func (w *stepTx) giveBack() (rested bool) {
+	w.isClosed.Store(true)
+	if w.sqlTx != nil {
+		_ = w.sqlTx.Rollback() // sends nothing, but closes the prepared statements
+	}
+	w.release()
+	return w.leaveTx()
+}
+
+// joinedTx is a transaction that the handler has begun, and that the handler commits with the result of a step.
+type joinedTx struct {
+	*claim
+	step *idempotency.TxStep
+	ask  askRow
+	xid  string
+
+	isIntact bool // the server has said that the transaction went on until the step had ended
+}
+
+// askRow sends a statement in the transaction of a handler, and scans the one row that it returns.
+type askRow func(ctx context.Context, sql string, args []any, dest ...any) error
+
+func askPgx(tx Querier) askRow {
+	return func(ctx context.Context, sql string, args []any, dest ...any) error {
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		_, err = pgx.CollectExactlyOneRow(rows, func(r pgx.CollectableRow) (struct{}, error) { return struct{}{}, r.Scan(dest...) })
+		return err
+	}
+}
+
+func askSQL(tx SQLQuerier) askRow {
+	return func(ctx context.Context, query string, args []any, dest ...any) error {
+		return sqlstore.ScanRow(ctx, tx, query, args, dest...)
+	}
+}
+
+// run runs the step between two statements in the transaction. Renewals rest between them if the first one locks the record.
+func (j *joinedTx) run(ctx context.Context) (stored []byte, err error) {
+	defer j.leaveTx()
+	if err := j.enter(ctx); err != nil {
+		return nil, failure("enter the transaction of a step", err)
+	}
+	defer func() { j.step.Escaped = !j.isIntact && j.hasEscaped(ctx) }() // also when the step panics
+	data, err := j.step.Run()
+	if err != nil {
+		return nil, err
+	}
+	return j.keep(ctx, data)
+}
+
+func (j *joinedTx) enter(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, j.step.Timeout)
+	defer cancel()
+	err := j.enterTx(func() (isLocked bool, err error) {
+		err = j.ask(ctx, j.sql["enter_step"], j.enterArgs(), &j.xid, &isLocked, new(any), new(any))
+		return isLocked, err
+	})
+	if isUnkept(err) {
+		return idempotency.ErrClaimLost
+	}
+	return err
+}
+
+func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err error) {
+	bounded, cancel := context.WithTimeout(ctx, j.step.Timeout)
+	defer cancel()
+	err = j.ask(bounded, j.sql["keep_step"], j.keepArgs(j.step.Name, data, j.xid), new(any))
+	j.isIntact = err == nil || isUnkept(err)
+	switch {
+	case err == nil:
+		j.rows.join()
+		return data, nil
+	case isUnkept(err): // the transaction has failed, so a result that is there is of no use
+		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {
+			return nil, err
+		}
+		return nil, failure("store the result of a step", sqlstore.ErrStepChanged)
+	case isOtherTx(err), isClosedTx(err) && ctx.Err() == nil:
+		return nil, sqlstore.ErrTxEnded
+	case sqlState(err) == "25P02":
+		return nil, errFailedTx
+	}
+	return nil, failure("store the result of a step", err)
+}
+
+// hasEscaped reports whether the step has ended its transaction by itself, so that its rows may be permanent. It asks in the
+// transaction of the handler first. A failed or closed transaction cannot answer. Then hasEscaped
+// asks on another connection, but not for long, because the handler keeps its own one meanwhile.
+func (j *joinedTx) hasEscaped(ctx context.Context) bool {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.step.Timeout/4)
+	defer cancel()
+	var isOpenOrUndone bool
+	err := j.ask(bounded, `SELECT coalesce(pg_current_xact_id_if_assigned() = $1::text::xid8
+    OR pg_xact_status($1::text::xid8) = 'aborted', false)`, []any{j.xid}, &isOpenOrUndone)
+	if err == nil {
+		return !isOpenOrUndone
+	}
+	isClosed := isClosedTx(err)
+	for n := 0; ; n++ {
+		status, err := j.askStatus(bounded)
+		switch {
+		case err == nil && status != inProgress:
+			return status != rolledBack
+		case err == nil && !isClosed: // after an error in a savepoint
+			return false
+		case err != nil, !sqlstore.Pause(bounded, sqlstore.Growing(n, time.Millisecond)): // nobody can tell
+			return isClosed && ctx.Err() == nil // else package database/sql may have closed the transaction
+		}
+	}
+}
+
+// askStatus returns what the server says of the transaction.
+func (j *joinedTx) askStatus(ctx context.Context) (string, error) {
+	var status pgtype.Text
+	err := j.store.retry(ctx, new(bool), spare, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "select pg_xact_status($1::text::xid8)", j.xid).Scan(&status)
+	})
+	return status.String, err
+}
+
+// isClosedTx reports whether a transaction was ended by a method of it, or by package database/sql because its context has ended.
+func isClosedTx(err error) bool {
+	return errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed)
+}
+
+// handlerTx is the transaction of a step as the handler has it, or a savepoint in it. When DoTx has ended the transaction,
+// handlerTx is closed, because a goroutine that the handler has left behind could otherwise use the connection while the connection
+// serves another request.
+type handlerTx struct {
+	tx          pgx.Tx
+	isClosed    *atomic.Bool
+	isSavepoint bool
+}
+
+// closedTx returns ErrTxClosed from all methods, and has no connection.
+var closedTx = func() pgx.Tx {
+	var batch pgx.Batch
+	batch.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(&batch, pgx.ErrTxClosed).Tx()
+}()
+
+func (t *handlerTx) open() pgx.Tx {
+	if t.isClosed.Load() {
+		return closedTx
+	}
+	return t.tx
+}
+
+func (t *handlerTx) Begin(ctx context.Context) (pgx.Tx, error) {
+	savepoint, err := t.open().Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &handlerTx{savepoint, t.isClosed, true}, nil
+}
+
+func (t *handlerTx) Commit(ctx context.Context) error {
+	if t.isSavepoint {
+		return t.open().Commit(ctx)
+	}
+	return rollbackInstead(t.Rollback(ctx))
+}
+
+// rollbackInstead returns the error of a Commit that has rolled back.
+func rollbackInstead(err error) error {
+	if err != nil { // the transaction was closed, or the connection is broken
+		return err
+	}
+	return sqlstore.ErrStepCommits
+}
+
+func (t *handlerTx) Rollback(ctx context.Context) error { return t.open().Rollback(ctx) }
+
+func (t *handlerTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	return t.open().CopyFrom(ctx, table, columns, rows)
+}
+
+func (t *handlerTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return t.open().SendBatch(ctx, b)
+}
+
+func (t *handlerTx) LargeObjects() pgx.LargeObjects { return t.open().LargeObjects() }
+
+func (t *handlerTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	return t.open().Prepare(ctx, name, sql)
+}
+
+func (t *handlerTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return t.open().Exec(ctx, sql, args...)
+}
+
+func (t *handlerTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return t.open().Query(ctx, sql, args...)
+}
+
+func (t *handlerTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return t.open().QueryRow(ctx, sql, args...)
+}
+
+func (t *handlerTx) Conn() *pgx.Conn { return t.tx.Conn() }
+
+// sqlConn is the connection of a step for package database/sql, and the transaction that is open on it.
+type sqlConn struct {
+	*stdlib.Conn
+	ctx context.Context // of the handler
+	tx  *handlerTx
+}
+
+// openSQL returns the transaction for package database/sql. It lasts until the store ends it, whatever becomes of ctx.
+func openSQL(ctx context.Context, conn *stdlib.Conn, tx *handlerTx) *sql.Tx {
+	ctx = context.WithoutCancel(ctx)
+	db := sql.OpenDB(&sqlConn{conn, ctx, tx})
+	opened, _ := db.BeginTx(ctx, nil) // sends nothing, and fails only if its context has ended
+	_ = db.Close()                    // the transaction goes on
+	return opened
+}
+
+var (
+	_ driver.Connector   = (*sqlConn)(nil)
+	_ driver.ConnBeginTx = (*sqlConn)(nil)
+	_ driver.Tx          = (*sqlConn)(nil)
+)
+
+func (c *sqlConn) Connect(context.Context) (driver.Conn, error)                 { return c, nil }
+func (c *sqlConn) Driver() driver.Driver                                        { return stdlib.GetDefaultDriver() }
+func (c *sqlConn) Close() error                                                 { return nil } // the store gives it back
+func (c *sqlConn) Begin() (driver.Tx, error)                                    { return c, nil }
+func (c *sqlConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return c, nil }
+func (c *sqlConn) ResetSession(context.Context) error                           { return nil }
+
+// Commit implements [driver.Tx].
+func (c *sqlConn) Commit() error { return c.tx.Commit(c.ctx) }
+
+// Rollback implements [driver.Tx]. When the store has ended the transaction, it calls Rollback for database/sql to close what the
+// handler has prepared.
+func (c *sqlConn) Rollback() error {
+	if err := c.tx.Rollback(c.ctx); !errors.Is(err, pgx.ErrTxClosed) {
+		return err
+	}
+	return nil
+}

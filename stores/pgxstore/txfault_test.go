@@ -1,0 +1,381 @@
+package pgxstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/killtest"
+	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/stores/pgxstore"
+)
+
+// The request or the reply of every message of a step is lost, or late. The row is there once, and so is the answer.
+func TestLostMessagesOfSteps(t *testing.T) {
+	t.Parallel()
+	const created, failed, either = http.StatusCreated, http.StatusServiceUnavailable, 0
+	for _, test := range []struct {
+		statement string
+		fault     servertest.Fault
+		want      int // the status of the request that is struck
+	}{
+		{"idempotency: enter step", servertest.LoseRequest, created},
+		{"idempotency: enter step", servertest.LoseReply, created},
+		{"idempotency: enter step", servertest.CutRequest, created},
+		{"idempotency: enter step", servertest.CutReply, created},
+		{"idempotency: enter step", servertest.HoldReply, created},
+		{"idempotency: enter step", servertest.HoldRequest, created},
+		{"INSERT INTO", servertest.LoseRequest, failed},
+		{"INSERT INTO", servertest.LoseReply, failed},
+		{"idempotency: keep step", servertest.LoseRequest, failed},
+		{"idempotency: keep step", servertest.LoseReply, created},
+		{"idempotency: keep step", servertest.CutRequest, either}, // only the end of the message is missing
+		{"idempotency: keep step", servertest.CutReply, created},
+		{"idempotency: keep step", servertest.HoldReply, created},
+		{"idempotency: keep step", servertest.HoldRequest, failed},
+	} {
+		for kind, do := range ownTx {
+			for name, level := range map[string]pgx.TxIsoLevel{"read committed": "", "repeatable read": pgx.RepeatableRead} {
+				t.Run(test.statement+"/"+string(test.fault)+"/"+kind+"/"+name, func(t *testing.T) {
+					t.Parallel()
+					direct := newPool(t, serverURL(t))
+					pool, proxy := newProxiedPool(t, unprepared)
+					// A transaction whose session has fallen silent holds the record until the server ends it.
+					opts := newTable(t, direct, pgxstore.Options{Isolation: level, IdleTimeout: 500 * time.Millisecond})
+					b := &bookings{rows: newRows(t, direct, opts), pool: pool, do: do}
+					h := newMiddleware(t, pgxstore.New(pool, opts), idempotency.Options{StoreTimeout: 4 * time.Second}, b.ServeHTTP)
+					key := uuid.NewString()
+
+					proxy.Inject(servertest.Rule{Fault: test.fault, Pattern: test.statement})
+					w := post(h, key)
+					require.Equal(t, 1, proxy.Strikes())
+					if test.want != either {
+						require.Equal(t, test.want, w.Code, "%v", b.err)
+					}
+					require.Equal(t, map[int]int{created: 1, failed: 0}[w.Code], b.rows.written(t, key), "the answer is true")
+					proxy.Release()                     // what was held comes late
+					require.Eventually(t, func() bool { // the server may still be busy with it
+						w = post(h, key)
+						return w.Code == created
+					}, 20*time.Second, 10*time.Millisecond)
+					require.Equal(t, key, w.Body.String())
+					require.Equal(t, 1, b.rows.written(t, key))
+				})
+			}
+		}
+	}
+}
+
+// A handler charges, and books a row with its answer. Whatever breaks, each key has one charge, one row and one answer, which is
+// that of the row.
+func TestStepsSurviveAborts(t *testing.T) {
+	t.Parallel()
+	for name, level := range levels {
+		for kind, do := range union(ownTx, joinedTx(level.opts.Isolation)) {
+			if _, own := ownTx[kind]; !own && (name != "read committed" && name != "repeatable read") {
+				continue
+			}
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				a := newAborts(t, do, level.opts, level.bouncer, level.session)
+				stop := a.injectFaults()
+				var crowd sync.WaitGroup
+				for range 4 {
+					crowd.Go(func() {
+						for range 4 {
+							a.bookUntilDone(uuid.NewString())
+						}
+					})
+				}
+				crowd.Wait()
+				stop()
+				a.requireExactlyOnce()
+			})
+		}
+	}
+}
+
+// aborts is a service behind a proxy that breaks connections. Its handlers panic, give up, lose their sessions and their clients, and
+// stand still.
+type aborts struct {
+	*testing.T
+	direct   *pgxpool.Pool
+	pool     *pgxpool.Pool
+	proxy    *servertest.Proxy
+	rows     *rowTable // of names "key answer"
+	provider *killtest.Provider
+	service  http.Handler
+	do       stepFunc
+
+	mu      sync.Mutex
+	answers map[string]string // by key
+	trouble atomic.Int64      // handlers that were interrupted
+}
+
+func newAborts(t *testing.T, do stepFunc, opts pgxstore.Options, bouncer bool, session pgx.TxIsoLevel) *aborts {
+	a := &aborts{T: t, direct: newPool(t, serverURL(t)), do: do, provider: killtest.NewProvider(t), answers: map[string]string{}}
+	db, _ := server()
+	target := db.Addr()
+	if bouncer {
+		target = servertest.PgBouncer(t, db).Addr()
+	}
+	a.proxy = servertest.NewProxy(t, target)
+	a.pool = newPool(t, db.URLAt(a.proxy.Addr()), unprepared, func(c *pgxpool.Config) {
+		c.MaxConns = 6
+		if session != "" {
+			c.ConnConfig.RuntimeParams["default_transaction_isolation"] = string(session)
+		}
+	})
+	opts.IdleTimeout = 700 * time.Millisecond
+	opts = newTable(t, a.direct, opts)
+	a.rows = newRows(t, a.direct, opts)
+	a.service = newMiddleware(t, pgxstore.New(a.pool, opts), idempotency.Options{
+		Lease: 1500 * time.Millisecond, StoreTimeout: time.Second, CancelWithClient: true,
+	}, a.ServeHTTP)
+	return a
+}
+
+func (a *aborts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	op, _ := idempotency.FromContext(ctx)
+	answer, err := "", errors.Join(a.interrupt(ctx, nil), a.provider.Charge(ctx), a.interrupt(ctx, nil))
+	if err == nil {
+		answer, err = a.do(ctx, a.pool, "book", func(tx stepTx) (string, error) {
+			answer := uuid.NewString()
+			err := errors.Join(a.interrupt(ctx, &tx), tx.exec(ctx, a.rows.insert, op.Key.ID+" "+answer), a.interrupt(ctx, &tx))
+			return answer, err
+		})
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprint(w, answer)
+}
+
+// interrupt does what may happen to a handler, once in a while. Tx is nil outside of a transaction.
+func (a *aborts) interrupt(ctx context.Context, tx *stepTx) error {
+	what := rand.IntN(30)
+	if what < 4 {
+		a.trouble.Add(1)
+	}
+	switch what {
+	case 0:
+		panic(http.ErrAbortHandler)
+	case 1:
+		return errors.New("the handler gives up")
+	case 2:
+		if tx != nil {
+			_ = tx.exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+		}
+	case 3: // renewals go on, or the server ends the transaction
+		time.Sleep(rand.N(1200 * time.Millisecond))
+	}
+	return nil
+}
+
+func (a *aborts) injectFaults() (stop func()) {
+	faults := []servertest.Fault{
+		servertest.LoseRequest, servertest.LoseReply, servertest.CutRequest, servertest.CutReply, servertest.HoldReply,
+		servertest.DelayRequest, servertest.LateRequest, servertest.DelayReply,
+	}
+	patterns := []string{
+		"idempotency: claim", "idempotency: enter step", "idempotency: keep step", "idempotency: settle step", "commit",
+		"idempotency: complete", "idempotency: release", "idempotency: extend", "INSERT", "",
+	}
+	ctx, cancel := context.WithCancel(a.Context())
+	var injector sync.WaitGroup
+	injector.Go(func() {
+		for ctx.Err() == nil {
+			a.proxy.Inject(servertest.Rule{
+				Fault: faults[rand.IntN(len(faults))], Pattern: patterns[rand.IntN(len(patterns))], Skip: rand.IntN(3),
+			})
+			time.Sleep(rand.N(80 * time.Millisecond))
+		}
+		a.proxy.Inject(servertest.Rule{})
+		a.proxy.Release()
+	})
+	return func() {
+		cancel()
+		injector.Wait()
+	}
+}
+
+// bookUntilDone sends a request until it is answered.
+func (a *aborts) bookUntilDone(key string) {
+	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+		if w := a.tryToBook(key); w != nil && w.Code == http.StatusCreated {
+			a.mu.Lock()
+			a.answers[key] = w.Body.String()
+			a.mu.Unlock()
+			return
+		}
+	}
+	a.Errorf("%s was not answered", key)
+}
+
+// tryToBook sends a request whose client may leave. It returns nil if the handler has panicked.
+func (a *aborts) tryToBook(key string) (w *httptest.ResponseRecorder) {
+	defer func() {
+		if recover() != nil {
+			w = nil
+		}
+	}()
+	ctx := a.Context()
+	if rand.IntN(10) == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rand.N(30*time.Millisecond))
+		defer cancel()
+	}
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/payments", nil)
+	r.Header.Set("Idempotency-Key", key)
+	w = httptest.NewRecorder()
+	a.service.ServeHTTP(w, r)
+	return w
+}
+
+func (a *aborts) requireExactlyOnce() {
+	a.Helper()
+	require.Len(a, a.answers, 16)
+	written := column[string](a, a.direct, "SELECT name FROM "+a.rows.name)
+	var want, keys []string
+	for key, answer := range a.answers {
+		keys, want = append(keys, key), append(want, key+" "+answer)
+	}
+	slices.Sort(written)
+	slices.Sort(want)
+	require.Equal(a, want, written)
+	require.NoError(a, a.provider.Explain(keys...))
+	for key, answer := range a.answers {
+		var w *httptest.ResponseRecorder
+		require.Eventually(a, func() bool { // connections that were struck are still in the pool
+			w = a.tryToBook(key)
+			return w != nil && w.Code == http.StatusCreated
+		}, 30*time.Second, 10*time.Millisecond)
+		assert.Equal(a, answer, w.Body.String())
+		assert.Equal(a, "true", w.Header().Get("Idempotent-Replayed"))
+	}
+	a.Logf("%d interruptions of handlers; %s", a.trouble.Load(), a.provider)
+}
+
+// A commit that is still on its way when the step has stopped waiting for its reply is not taken for one that has failed.
+func TestCommitOfStepInFlight(t *testing.T) {
+	t.Parallel()
+	pool, proxy := newProxiedPool(t, unprepared)
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	rows := newRows(t, direct, opts)
+	_, claim := begun(t, pgxstore.New(pool, opts))
+	var tx pgx.Tx
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := claim.(idempotency.TxCheckpointer).CheckpointTx(t.Context(), &idempotency.TxStep{
+			Name: "book", Var: &tx, Timeout: 6 * time.Second, Run: func() ([]byte, error) { // of which the commit gets half
+				_, err := tx.Exec(t.Context(), rows.insert, "row")
+				proxy.Inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: "keep step"})
+				return nil, err
+			},
+		})
+		outcome <- err
+	}()
+	require.Eventually(t, func() bool { return proxy.Strikes() == 1 }, 20*time.Second, time.Millisecond)
+	sent := proxy.Flights()
+	require.Eventually(t, func() bool { return proxy.Flights() > sent+6 }, 20*time.Second, time.Millisecond,
+		"the store asks on another connection")
+	proxy.Release()
+	require.NoError(t, <-outcome)
+	require.Equal(t, 1, rows.written(t, "row"))
+}
+
+// A failover to an asynchronous standby loses the rows of a step, and the result of the step with them. Then the answer is not
+// stored, because it tells of rows that are not there, and a retry writes them.
+func TestFailoverLosesRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	const lostStep = "UPDATE %s SET step_names = NULL, step_results = NULL"
+	const lostRecord = "DELETE FROM %s"
+	for name, test := range map[string]struct {
+		do   string
+		lose string // what the failover does to the record, at the end of the attempt
+		from int    // the attempt in which the failover happens
+		kept bool   // the answer is stored nevertheless
+		then bool   // another step follows
+	}{
+		"step":                               {"DoTx", lostStep, 1, false, false},
+		"step before another one":            {"DoTx", lostStep, 1, false, true},
+		"record":                             {"DoTx", lostRecord, 1, false, false},
+		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false},
+		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false},
+		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false},
+		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false},
+		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false},
+		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false},
+		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, direct := t.Context(), newPool(t, serverURL(t))
+			opts := newTable(t, direct, pgxstore.Options{})
+			rows := newRows(t, direct, opts)
+			do := union(ownTx, joinedTx(""))[test.do]
+			runner, err := idempotency.NewRunner(pgxstore.New(direct, opts), idempotency.RunnerOptions{Lease: 3 * time.Second, StoreTimeout: 3 * time.Second})
+			require.NoError(t, err)
+			runs, key := 0, keyOf(uuid.NewString())
+			book := func() error {
+				_, _, err := runner.Do(ctx, key, nil, func(ctx context.Context) (idempotency.Response, error) {
+					runs++
+					name, err := do(ctx, direct, "book", func(tx stepTx) (string, error) {
+						return key.ID, tx.exec(ctx, rows.insert, key.ID)
+					})
+					if err != nil {
+						return idempotency.Response{}, err
+					}
+					if runs < test.from {
+						return idempotency.Response{}, errors.New("not yet")
+					}
+					if runs == test.from {
+						execute(t, direct, fmt.Sprintf(test.lose, tableName(opts)))
+						if !test.kept {
+							execute(t, direct, "DELETE FROM "+rows.name)
+						}
+						if test.then {
+							_, err = do(ctx, direct, "ship", func(stepTx) (string, error) { return "shipped", nil })
+						}
+					}
+					return idempotency.Response{Status: 201, Body: []byte(name)}, err
+				})
+				return err
+			}
+			for range test.from - 1 {
+				require.ErrorContains(t, book(), "not yet")
+			}
+			err = book()
+			if test.kept {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, idempotency.ErrClaimLost)
+				steps := column[string](t, direct, "SELECT unnest(step_names) FROM "+tableName(opts))
+				require.Equal(t, test.lose == lostStep, slices.Contains(steps, idempotency.RecordLost))
+			}
+			require.Eventually(t, func() bool { return book() == nil }, 20*time.Second, 10*time.Millisecond)
+			require.Equal(t, 1, rows.written(t, key.ID))
+			require.NoError(t, book(), "a replay")
+			require.Equal(t, map[bool]int{true: test.from, false: test.from + 1}[test.kept], runs)
+		})
+	}
+}

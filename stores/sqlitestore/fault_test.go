@@ -1,0 +1,313 @@
+package sqlitestore_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
+)
+
+// Steps that wait share one transaction, and are answered when it is committed.
+func TestStepsShareTransactions(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	const waiting = 64
+	var settle []idempotency.Claim
+	for i := range waiting {
+		_, claim := begun(t, store, strconv.Itoa(i))
+		settle = append(settle, claim)
+	}
+	var commits, asked, answered atomic.Int64
+	committing, proceed := make(chan struct{}), make(chan struct{})
+	require.NoError(t, store.OnCommit(func() int32 {
+		if commits.Add(1) == 1 {
+			close(committing)
+			<-proceed
+		}
+		return 0
+	}))
+	var callers sync.WaitGroup
+	for i, claim := range settle {
+		if i == 1 {
+			<-committing
+		}
+		callers.Go(func() {
+			asked.Add(1)
+			assert.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+			answered.Add(1)
+		})
+	}
+	require.Eventually(t, func() bool { return asked.Load() == waiting }, time.Minute, time.Millisecond)
+	require.Zero(t, answered.Load())
+	close(proceed)
+	callers.Wait()
+	require.Less(t, commits.Load(), int64(waiting/4)) // two, but for those who have only just asked
+}
+
+// The context of a step may end while the step is committed: nobody waits for what it finds out.
+func TestContextEndsDuringTheCommit(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	_, claim := begun(t, store, "key")
+	proceed := make(chan struct{})
+	require.NoError(t, store.OnCommit(func() int32 {
+		<-proceed
+		return 0
+	}))
+	for _, step := range []func(context.Context) error{
+		func(ctx context.Context) error { return claim.Extend(ctx, time.Hour) },
+		func(ctx context.Context) error { return claim.Complete(ctx, answer, time.Hour) },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		require.ErrorIs(t, step(ctx), context.DeadlineExceeded)
+		cancel()
+	}
+	close(proceed)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireReplay(t, store, "key")
+}
+
+// A step that fails undoes no other one, whatever SQLite does with the transaction.
+func TestFailuresAreAlone(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"ABORT", "FAIL", "ROLLBACK"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			store := open(t, newPath(t), sqlitestore.Options{})
+			require.NoError(t, store.Execute(`CREATE TRIGGER refuse BEFORE INSERT ON idempotency_records
+				WHEN NEW.key LIKE 'refused%' BEGIN SELECT RAISE(`+how+`, 'refused by a trigger'); END`))
+			var claims sync.WaitGroup
+			for i := range 64 {
+				claims.Go(func() {
+					if i%8 > 0 {
+						assert.NoError(t, complete(store, strconv.Itoa(i)))
+						return
+					}
+					_, _, err := store.Begin(t.Context(), keyOf("refused "+strconv.Itoa(i)), request)
+					assert.ErrorContains(t, err, "refused by a trigger")
+				})
+			}
+			claims.Wait()
+			for i := range 64 {
+				if i%8 > 0 {
+					requireReplay(t, store, strconv.Itoa(i))
+				}
+			}
+		})
+	}
+}
+
+// A commit that fails leaves nothing behind.
+func TestFailedCommit(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	_, settled := begun(t, store, "claimed")
+	require.NoError(t, store.OnCommit(func() int32 { return 1 }))
+	_, claim, err := store.Begin(t.Context(), keyOf("refused"), request)
+	require.ErrorContains(t, err, "sqlitestore: claim: ")
+	require.Error(t, claim.Release(t.Context(), time.Hour))
+	require.ErrorContains(t, settled.Complete(t.Context(), answer, time.Hour), "sqlitestore: complete: ")
+	require.ErrorContains(t, settled.Extend(t.Context(), time.Hour), "sqlitestore: extend: ")
+	require.NoError(t, store.OnCommit(nil))
+	requireFree(t, store, "refused")
+	require.NoError(t, settled.Complete(t.Context(), answer, time.Hour))
+	requireReplay(t, store, "claimed")
+}
+
+// While another process writes, answers are replayed. Claims wait for as long as they may, and are told that the store
+// is busy.
+func TestAnotherProcessWrites(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	completed(t, store, "completed")
+	_, claim := begun(t, store, "claimed")
+	other := foreign(t, path)
+	execute(t, other, "BEGIN IMMEDIATE")
+	requireReplay(t, store, "completed")
+	hasty, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, _, err := store.Begin(hasty, keyOf("new"), request)
+	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	finished := make(chan error)
+	go func() { finished <- claim.Complete(context.Background(), answer, time.Hour) }()
+	select {
+	case err := <-finished:
+		t.Fatal("completed while another process writes: ", err)
+	case <-hasty.Done():
+	}
+	execute(t, other, "COMMIT")
+	require.NoError(t, <-finished)
+	requireFree(t, store, "new")
+}
+
+// If the disk does not answer, the store is down, not busy, so that FailOpen can help. Answers are replayed meanwhile.
+func TestStuckDisk(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	completed(t, store, "completed")
+	stuck, proceed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	require.NoError(t, store.OnCommit(func() int32 {
+		once.Do(func() { close(stuck) })
+		<-proceed
+		return 0
+	}))
+	hasty, cancel := context.WithCancel(t.Context())
+	type result struct {
+		claim idempotency.Claim
+		err   error
+	}
+	results := make(chan result)
+	begin := func(key string) {
+		_, claim, err := store.Begin(hasty, keyOf(key), request)
+		results <- result{claim, err}
+	}
+	go begin("committing")
+	<-stuck
+	requireReplay(t, store, "completed")
+	cancel()
+	first := <-results
+	require.ErrorIs(t, first.err, context.Canceled)
+	require.NotErrorIs(t, first.err, idempotency.ErrStoreBusy)
+
+	hasty, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	go begin("waiting")
+	second := <-results
+	require.ErrorIs(t, second.err, context.DeadlineExceeded)
+	require.NotErrorIs(t, second.err, idempotency.ErrStoreBusy)
+	require.Nil(t, second.claim)
+
+	close(proceed)
+	require.NoError(t, first.claim.Release(t.Context(), time.Hour)) // it was granted
+	requireFree(t, store, "waiting")
+}
+
+// A full disk refuses new operations. Those that run end, if need be without their answer. The page with the record has
+// room for that: another record in it has expired.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
+	_, claim := begun(t, store, "claimed")
+	_, brief := begun(t, store, "brief")
+	require.NoError(t, brief.Release(t.Context(), time.Millisecond))
+	for i := range 100 { // in other pages
+		begun(t, store, "other "+strconv.Itoa(i))
+	}
+	clock.step(time.Second)
+	require.NoError(t, store.Execute("PRAGMA max_page_count = 1")) // no more than there are
+	var err error
+	for i := 0; err == nil; i++ {
+		_, _, err = store.Begin(t.Context(), keyOf(strconv.Itoa(i)), request)
+	}
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	requireOmitted(t, store, claim, "claimed")
+}
+
+// requireOmitted completes an operation with an answer that there is no room for.
+func requireOmitted(t *testing.T, store idempotency.Store, claim idempotency.Claim, key string) {
+	t.Helper()
+	large := answer
+	large.Body = bytes.Repeat([]byte("a"), 1<<20)
+	require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
+	record, _, err := store.Begin(t.Context(), keyOf(key), request)
+	require.NoError(t, err)
+	require.Equal(t, idempotency.Response{Status: 201, Omitted: true}, *record.Response)
+}
+
+// Above MaxBytes, answers are not kept first. Then new operations are refused, until records expire.
+func TestMaxBytes(t *testing.T) {
+	t.Parallel()
+	clock, path := newClock(), newPath(t)
+	const limit = 2 << 20
+	store := open(t, path, sqlitestore.Options{MaxBytes: limit, Synchronous: sqlitestore.Normal}.At(clock.now))
+	_, claim := begun(t, store, "large")
+	large := answer
+	large.Body = bytes.Repeat([]byte("a"), limit*6/8)
+	require.NoError(t, claim.Complete(t.Context(), large, time.Hour))
+	_, claim = begun(t, store, "larger")
+	requireOmitted(t, store, claim, "larger")
+	var last idempotency.Claim
+	err := error(nil)
+	for i := 0; err == nil; i++ {
+		_, claim, err = store.Begin(t.Context(), keyOf(strconv.Itoa(i)), request)
+		if err == nil {
+			last = claim
+		}
+	}
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	require.NoError(t, last.Complete(t.Context(), answer, time.Hour)) // without its body
+	size := one[int64](t, foreign(t, path), "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+	require.Less(t, size, int64(limit))
+	clock.step(2 * time.Hour)
+	begun(t, store, "refused before")
+}
+
+// A file that was deleted, or its log, is noticed before anything is acknowledged.
+func TestFilesAreDeleted(t *testing.T) {
+	t.Parallel()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		t.Run("file"+suffix, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			store := open(t, path, sqlitestore.Options{})
+			_, claim := begun(t, store, "claimed")
+			require.NoError(t, os.Remove(path+suffix))
+			_, _, err := store.Begin(t.Context(), keyOf("new"), request)
+			require.ErrorIs(t, err, sqlitestore.ErrReplaced)
+			require.ErrorIs(t, claim.Complete(t.Context(), answer, time.Hour), sqlitestore.ErrReplaced)
+			require.ErrorIs(t, store.Check(t.Context()), sqlitestore.ErrReplaced)
+			require.NoError(t, os.WriteFile(path+suffix, nil, 0o600))
+			require.ErrorIs(t, claim.Extend(t.Context(), time.Hour), sqlitestore.ErrReplaced)
+		})
+	}
+}
+
+// A file that cannot be written is no reason to lose what it has.
+func TestReadOnlyFile(t *testing.T) {
+	t.Parallel()
+	store := open(t, newPath(t), sqlitestore.Options{})
+	completed(t, store, "completed")
+	_, running := begun(t, store, "running")
+	require.NoError(t, store.Execute("PRAGMA query_only = 1"))
+	_, _, err := store.Begin(t.Context(), keyOf("new"), request)
+	require.ErrorContains(t, err, "readonly")
+	require.ErrorContains(t, running.Complete(t.Context(), answer, time.Hour), "readonly")
+	requireReplay(t, store, "completed")
+}
+
+// A damaged file grants nothing.
+func TestDamagedFile(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+	require.NoError(t, err)
+	for i := range 100 {
+		completed(t, store, strconv.Itoa(i))
+	}
+	require.NoError(t, store.Close())
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for page := 4096; page < len(whole); page += 4096 {
+		copy(whole[page:], bytes.Repeat([]byte{0xA5}, 512))
+	}
+	require.NoError(t, os.WriteFile(path, whole, 0o600))
+	store = open(t, path, sqlitestore.Options{})
+	for i := range 120 {
+		_, _, err := store.Begin(t.Context(), keyOf(strconv.Itoa(i)), request)
+		require.ErrorContains(t, err, "malformed")
+	}
+}

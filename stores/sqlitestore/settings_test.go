@@ -1,0 +1,128 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"database/sql"
+	"maps"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
+
+	"github.com/idempotency-go/idempotency/stores/internal/settingtest"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
+)
+
+// hooked are the statements that a hook of the driver runs on each new connection to a file, by the path of the file.
+var hooked sync.Map
+
+func init() {
+	sqlite.RegisterConnectionHook(func(conn sqlite.ExecQuerierContext, source string) error {
+		name, err := url.Parse(source)
+		if err != nil {
+			return nil // a name that another test uses
+		}
+		statements, found := hooked.Load(name.Path)
+		if !found {
+			return nil
+		}
+		_, err = conn.ExecContext(context.Background(), statements.(string), nil)
+		return err
+	})
+}
+
+// requireRound runs a whole round of a store on a file, without waiting for the disk. It expects Check to name the
+// settings unsafe, and no others.
+func requireRound(t *testing.T, path string, unsafe map[string]string) {
+	t.Helper()
+	store := open(t, path, sqlitestore.Options{Synchronous: sqlitestore.Normal})
+	require.NoError(t, settingtest.Round(t.Context(), settingtest.Subject{Store: store}))
+	found := findings(t, store)
+	delete(found, "file system") // of the tests
+	delete(found, "free space")
+	want := map[string]string{"synchronous": "NORMAL"}
+	maps.Copy(want, unsafe)
+	require.Equal(t, want, found)
+}
+
+// A service may have made the file with other settings than the store would.
+func TestSettingsOfFiles(t *testing.T) {
+	t.Parallel()
+	for _, pragma := range []string{
+		"encoding = 'UTF-16le'", "encoding = 'UTF-16be'", "page_size = 512", "page_size = 65536", "auto_vacuum = FULL",
+		"auto_vacuum = INCREMENTAL", "journal_mode = PERSIST", "journal_mode = MEMORY", "journal_mode = WAL",
+		"locking_mode = EXCLUSIVE", "user_version = 7", "legacy_file_format = 1",
+	} {
+		t.Run(pragma, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			db, err := sql.Open("sqlite", "file:"+path)
+			require.NoError(t, err)
+			_, err = db.ExecContext(t.Context(), "PRAGMA "+pragma+"; CREATE TABLE payments (amount)")
+			require.NoError(t, err)
+			require.NoError(t, db.Close())
+			require.NoError(t, os.Chmod(path, 0o600))
+			requireRound(t, path, nil)
+		})
+	}
+}
+
+// A service may set up all connections of the driver, those of the store too, by a hook.
+func TestSettingsOfConnections(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		pragmas string
+		unsafe  map[string]string
+	}{
+		"text": {pragmas: "case_sensitive_like = 1; reverse_unordered_selects = 1; full_column_names = 1;" +
+			"short_column_names = 0; empty_result_callbacks = 1; count_changes = 1"},
+		"rules": {pragmas: "foreign_keys = 1; recursive_triggers = 1; ignore_check_constraints = 1; trusted_schema = 0;" +
+			"defer_foreign_keys = 1; legacy_alter_table = 1; cell_size_check = 1; read_uncommitted = 1; secure_delete = 1"},
+		"memory": {pragmas: "temp_store = MEMORY; cache_size = 1; cache_spill = 0; mmap_size = 1000000; automatic_index = 0;" +
+			"threads = 2; busy_timeout = 0; journal_size_limit = 0; soft_heap_limit = 1000000; analysis_limit = 1"},
+		"files":        {pragmas: "temp_store = FILE; wal_autocheckpoint = 1; fullfsync = 0; locking_mode = NORMAL"},
+		"log":          {pragmas: "wal_autocheckpoint = 0", unsafe: map[string]string{"wal_autocheckpoint": "0"}},
+		"asynchronous": {pragmas: "synchronous = OFF", unsafe: map[string]string{"synchronous": "OFF"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			hooked.Store(path, "PRAGMA "+strings.ReplaceAll(tt.pragmas, ";", "; PRAGMA "))
+			requireRound(t, path, tt.unsafe)
+		})
+	}
+}
+
+// A store does not open where it could not write.
+func TestConnectionsThatCannotWrite(t *testing.T) {
+	t.Parallel()
+	for _, pragma := range []string{"query_only = 1", "max_page_count = 1"} {
+		path := newPath(t)
+		hooked.Store(path, "PRAGMA "+pragma)
+		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+		require.Error(t, err, pragma)
+	}
+}
+
+// Parameters are those of the driver, but for what the store needs.
+func TestParameters(t *testing.T) {
+	t.Parallel()
+	for parameters, want := range map[string]string{
+		"mode=ro":                            "mode is not for the handlers",
+		"_journal_mode=OFF":                  "_journal_mode is not",
+		"_pragma=synchronous(OFF)":           "synchronous(OFF) is not",
+		"_pragma=wal_autocheckpoint(0)":      "wal_autocheckpoint(0) is not",
+		"_pragma=+/**/Journal_mode%3DDELETE": "is not for the handlers",
+		"_pragma=main.synchronous(0)":        "is not for the handlers",
+		"_pragma=foreign_keys(1)%3Bselect+1": "is not for the handlers",
+		"%zz":                                "invalid URL escape",
+	} {
+		_, err := sqlitestore.Open(t.Context(), newPath(t), sqlitestore.Options{Parameters: parameters})
+		require.ErrorContains(t, err, "sqlitestore: Parameters: ", parameters)
+		require.ErrorContains(t, err, want, parameters)
+	}
+}

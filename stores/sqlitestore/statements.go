@@ -1,0 +1,32 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"embed"
+
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
+)
+
+//go:embed sql
+var files embed.FS
+
+// statement returns a file of the directory sql.
+func statement(file string) string { return sqlstore.Statement(files, file) }
+
+// statements are those of the connection that writes.
+type statements struct {
+	begin, commit, rollback                                *sql.Stmt
+	read, put, extend, complete, release, free, trim, used *sql.Stmt
+	checkpoint, checkpoints, see, forget, resolve          *sql.Stmt
+}
+
+// texts returns what each statement is prepared from.
+func (s *statements) texts() map[string]**sql.Stmt {
+	return map[string]**sql.Stmt{
+		"BEGIN IMMEDIATE": &s.begin, "COMMIT": &s.commit, "ROLLBACK": &s.rollback,
+		statement("read"): &s.read, statement("put"): &s.put, statement("extend"): &s.extend,
+		statement("complete"): &s.complete, statement("release"): &s.release, statement("free"): &s.free,
+		statement("trim"): &s.trim, statement("used"): &s.used, statement("checkpoint"): &s.checkpoint, statement("checkpoints"): &s.checkpoints,
+		statement("see"): &s.see, statement("forget"): &s.forget, statement("resolve"): &s.resolve,
+	}
+}

@@ -1,0 +1,248 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
+)
+
+// What was acknowledged is there when the file is opened again.
+func TestRecordsSurviveRestart(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+	require.NoError(t, err)
+	completed(t, store, "completed")
+	running, _ := begun(t, store, "running")
+	_, released := begun(t, store, "released")
+	require.NoError(t, released.Release(t.Context(), time.Hour))
+	require.NoError(t, store.Close())
+
+	store = open(t, path, sqlitestore.Options{})
+	requireReplay(t, store, "completed")
+	record, claim, err := store.Begin(t.Context(), keyOf("running"), request)
+	require.NoError(t, err)
+	require.Nil(t, claim)
+	require.WithinDuration(t, running.Created, record.Created, 0)
+	require.Positive(t, record.LeaseLeft)
+	record, _ = begun(t, store, "released")
+	require.Equal(t, 2, record.Attempt)
+}
+
+// Open waits for another process that writes, as long as its context lasts. The store lasts longer.
+func TestOpenHasAContext(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	other := foreign(t, path)
+	for _, statement := range []string{"PRAGMA journal_mode = WAL", "BEGIN IMMEDIATE"} {
+		_, err := other.ExecContext(t.Context(), statement)
+		require.NoError(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), 9*time.Second, "without one it waits for ten seconds")
+
+	_, err = other.ExecContext(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	store, err := sqlitestore.Open(ctx, path, sqlitestore.Options{})
+	require.NoError(t, err)
+	defer store.Close()
+	cancel()
+	completed(t, store, "completed")
+}
+
+func TestOpenReportsAllFaults(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{Synchronous: 7, MaxBytes: 5})
+	require.ErrorContains(t, err, "Synchronous 7")
+	require.ErrorContains(t, err, "MaxBytes is 5")
+	require.NoFileExists(t, path)
+}
+
+// A file that is not a database is left as it is.
+func TestOpenRefusesWhatIsNoDatabase(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	content := make([]byte, 8192)
+	copy(content, "not a database")
+	require.NoError(t, os.WriteFile(text, content, 0o600))
+	table := filepath.Join(dir, "table")
+	execute(t, foreign(t, table), "CREATE TABLE idempotency_records (id INTEGER PRIMARY KEY)")
+	for name, path := range map[string]string{
+		"empty": "", "memory": ":memory:", "directory": dir, "no directory": filepath.Join(dir, "none", "a.db"),
+		"NUL": filepath.Join(dir, "a\x00b"), "text": text, "table of somebody else": table,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+			require.ErrorContains(t, err, "sqlitestore: ")
+		})
+	}
+	kept, err := os.ReadFile(text)
+	require.NoError(t, err)
+	require.Equal(t, content, kept)
+}
+
+// A table of another version, or of somebody else, is left as it is, and Check says so too when a store is open.
+func TestOpenRefusesAnotherVersion(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	other := foreign(t, path)
+	text := one[string](t, other, "SELECT sql FROM sqlite_schema WHERE name = 'idempotency_records'")
+	for says, text := range map[string]string{
+		"idempotency records, version 99": strings.Replace(text, "version 1", "version 99", 1),
+		"":                                strings.Replace(text, "/* ", "/*", 1),
+	} {
+		execute(t, other, "DROP TABLE idempotency_records")
+		execute(t, other, text)
+		want := fmt.Sprintf(`the table idempotency_records says %q, not "idempotency records, version 1"`, says)
+		_, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, store.Check(t.Context()), want)
+	}
+}
+
+// Whoever finds the table gone is told what makes it.
+func TestTableIsGone(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	_, claim := begun(t, store, "key")
+	execute(t, foreign(t, path), "DROP TABLE idempotency_records")
+	for _, err := range []error{
+		complete(store, "other"), claim.Complete(t.Context(), answer, time.Hour),
+		store.Check(t.Context()),
+	} {
+		require.ErrorContains(t, err, "the table idempotency_records is gone: open the store again")
+	}
+	completed(t, open(t, path, sqlitestore.Options{}), "other")
+	completed(t, store, "key")
+}
+
+// Several may open a file at once that does not exist yet: one of them makes it.
+func TestOpenAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			store, err := sqlitestore.Open(t.Context(), path, sqlitestore.Options{})
+			if !assert.NoError(t, err) {
+				return
+			}
+			assert.NoError(t, complete(store, strconv.Itoa(i)))
+			assert.NoError(t, store.Close())
+		})
+	}
+	callers.Wait()
+	store := open(t, path, sqlitestore.Options{})
+	for i := range 8 {
+		requireReplay(t, store, strconv.Itoa(i))
+	}
+}
+
+// The name of a file is not read as a URL, and a link leads to its file.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"a b.db", "a?b=c&d", "a#b", "a%2Fb", "ä", "file:x"} {
+		path := filepath.Join(dir, name)
+		completed(t, open(t, path, sqlitestore.Options{}), name)
+		require.FileExists(t, path)
+		link := filepath.Join(t.TempDir(), "link")
+		require.NoError(t, os.Symlink(path, link))
+		requireReplay(t, open(t, link, sqlitestore.Options{}), name)
+	}
+}
+
+// The file is for its owner only, and so is the log, which has the answers too.
+func TestFilesAreOfTheOwner(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	completed(t, open(t, path, sqlitestore.Options{}), "key")
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		is, err := os.Stat(path + suffix)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), is.Mode().Perm(), suffix)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	store := open(t, path, sqlitestore.Options{})
+	_, claim := begun(t, store, "claimed")
+	committing, proceed := make(chan struct{}), make(chan struct{})
+	require.NoError(t, store.OnCommit(func() int32 {
+		close(committing)
+		<-proceed
+		return 0
+	}))
+	finished, closed := make(chan error, 1), make(chan error, 1)
+	go func() { finished <- claim.Complete(context.Background(), answer, time.Hour) }()
+	<-committing
+	go func() { closed <- store.Close() }()
+	require.Eventually(t, func() bool {
+		_, _, err := store.Begin(t.Context(), keyOf("late"), request)
+		return err != nil
+	}, time.Minute, time.Millisecond)
+	_, _, err := store.Begin(t.Context(), keyOf("late"), request)
+	require.ErrorIs(t, err, sqlitestore.ErrClosed)
+	require.ErrorIs(t, claim.Extend(t.Context(), time.Minute), sqlitestore.ErrClosed)
+	select {
+	case <-closed:
+		t.Fatal("Close has not waited")
+	default:
+	}
+	close(proceed)
+	require.NoError(t, <-finished)
+	require.NoError(t, <-closed)
+	require.NoError(t, store.Close()) // again
+	require.NoFileExists(t, path+"-wal")
+	requireReplay(t, open(t, path, sqlitestore.Options{}), "claimed")
+}
+
+// A file may have tables of the service, too.
+func TestOtherTables(t *testing.T) {
+	t.Parallel()
+	path := newPath(t)
+	other := foreign(t, path)
+	execute(t, other, "CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+	execute(t, other, "PRAGMA user_version = 12")
+	completed(t, open(t, path, sqlitestore.Options{}), "key")
+	execute(t, other, "INSERT INTO orders VALUES (1)")
+	require.Equal(t, 12, one[int](t, other, "PRAGMA user_version"))
+}
+
+// A repetition of what has taken effect succeeds, although the record has expired since.
+func TestRepetitionAfterExpiry(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	store := open(t, newPath(t), sqlitestore.Options{}.At(clock.now))
+	_, claim := begun(t, store, "key")
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	clock.step(2 * time.Hour)
+	require.NoError(t, claim.Complete(t.Context(), answer, time.Hour))
+	requireFree(t, store, "key")
+}
+
+var _ idempotency.Store = (*sqlitestore.Store)(nil)

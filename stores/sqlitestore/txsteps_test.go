@@ -1,0 +1,84 @@
+package sqlitestore_test
+
+import (
+	"context"
+	"database/sql"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
+)
+
+// The handler's own connections may begin their transactions with a lock or without.
+func TestTxStepsConform(t *testing.T) {
+	t.Parallel()
+	for name, parameters := range map[string]string{
+		"deferred": "_pragma=busy_timeout(10000)", "immediate": "_pragma=busy_timeout(10000)&_txlock=immediate",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			store := open(t, path, sqlitestore.Options{})
+			db, err := sql.Open("sqlite", "file:"+path+"?"+parameters)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			_, err = db.Exec("CREATE TABLE orders (name TEXT)")
+			require.NoError(t, err)
+			idempotencytest.RunTxSteps(t, func(*testing.T) idempotency.Store { return store }, idempotencytest.Transactions[*sql.Tx]{
+				Write: func(ctx context.Context, tx *sql.Tx, name string) error {
+					_, err := tx.ExecContext(ctx, "INSERT INTO orders (name) VALUES (?)", name)
+					return err
+				},
+				Count: func(ctx context.Context, name string) (n int, err error) {
+					err = db.QueryRowContext(ctx, "SELECT count(*) FROM orders WHERE name = ?", name).Scan(&n)
+					return n, err
+				},
+				Begin:    func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
+				Commit:   func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
+				Rollback: func(_ context.Context, tx *sql.Tx) error { return tx.Rollback() },
+			})
+		})
+	}
+}
+
+// A file that was restored from a backup may have lost the rows of a step, and the result of the step with them. Then the answer is
+// not stored, because it tells of rows that are not there, and a retry writes them.
+func TestLostRowsOfSteps(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]string{
+		"step": "UPDATE idempotency_records SET steps = NULL", "record": "DELETE FROM idempotency_records",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := newPath(t)
+			runner, err := idempotency.NewRunner(open(t, path, sqlitestore.Options{}), idempotency.RunnerOptions{})
+			require.NoError(t, err)
+			db, runs := foreign(t, path), 0
+			execute(t, db, "CREATE TABLE orders (name TEXT)")
+			book := func() error {
+				_, _, err := runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
+					runs++
+					_, err := sqlitestore.DoTx(ctx, "book", func(tx *sql.Tx) (string, error) {
+						_, err := tx.ExecContext(ctx, "INSERT INTO orders (name) VALUES ('row')")
+						return "row", err
+					})
+					if runs == 1 {
+						execute(t, db, lose)
+						execute(t, db, "DELETE FROM orders")
+					}
+					return idempotency.Response{Status: 201}, err
+				})
+				return err
+			}
+			require.ErrorIs(t, book(), idempotency.ErrClaimLost)
+			execute(t, db, "UPDATE idempotency_records SET lease = 1") // the lease has lapsed
+			require.NoError(t, book())
+			require.NoError(t, book(), "a replay")
+			require.Equal(t, 2, runs)
+			require.Equal(t, 1, one[int](t, db, "SELECT count(*) FROM orders"))
+		})
+	}
+}
