@@ -45,7 +45,7 @@ func TestDashboardAgreesWithTheLedger(t *testing.T) {
 // dashboardQuery returns the query of a panel that shows one number.
 func dashboardQuery(t *testing.T, panel string) string {
 	t.Helper()
-	file, err := os.ReadFile("../otelidempotency/monitoring/grafana.json")
+	file, err := os.ReadFile("../adapters/otelidempotency/monitoring/grafana.json")
 	require.NoError(t, err)
 	var dashboard struct {
 		Panels []struct {

@@ -137,7 +137,7 @@ func TestAdapterReadmesShowTheirExamples(t *testing.T) {
 		require.NoError(t, err)
 		_, program, found := strings.Cut(string(source), "package main\n")
 		require.True(t, found)
-		readme, err := os.ReadFile(filepath.Join("..", adapter, "README.md"))
+		readme, err := os.ReadFile(filepath.Join("../adapters", adapter, "README.md"))
 		require.NoError(t, err)
 		require.Contains(t, string(readme), "```go\npackage main\n"+program+"```")
 	}

@@ -27,13 +27,13 @@ require (
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.32.0
 	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/idempotency-go/idempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/echo4idempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/echoidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/ginidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/gqlgenidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/grpcidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/stores/dynamodbstore v0.1.0
-	github.com/idempotency-go/idempotency/echo4idempotency v0.1.0
-	github.com/idempotency-go/idempotency/echoidempotency v0.1.0
-	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
-	github.com/idempotency-go/idempotency/gqlgenidempotency v0.1.0
-	github.com/idempotency-go/idempotency/grpcidempotency v0.1.0
-	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0
@@ -176,17 +176,17 @@ replace github.com/idempotency-go/idempotency => ../
 
 replace github.com/idempotency-go/idempotency/stores/dynamodbstore => ../stores/dynamodbstore
 
-replace github.com/idempotency-go/idempotency/echo4idempotency => ../echo4idempotency
+replace github.com/idempotency-go/idempotency/adapters/echo4idempotency => ../adapters/echo4idempotency
 
-replace github.com/idempotency-go/idempotency/echoidempotency => ../echoidempotency
+replace github.com/idempotency-go/idempotency/adapters/echoidempotency => ../adapters/echoidempotency
 
-replace github.com/idempotency-go/idempotency/ginidempotency => ../ginidempotency
+replace github.com/idempotency-go/idempotency/adapters/ginidempotency => ../adapters/ginidempotency
 
-replace github.com/idempotency-go/idempotency/gqlgenidempotency => ../gqlgenidempotency
+replace github.com/idempotency-go/idempotency/adapters/gqlgenidempotency => ../adapters/gqlgenidempotency
 
-replace github.com/idempotency-go/idempotency/grpcidempotency => ../grpcidempotency
+replace github.com/idempotency-go/idempotency/adapters/grpcidempotency => ../adapters/grpcidempotency
 
-replace github.com/idempotency-go/idempotency/otelidempotency => ../otelidempotency
+replace github.com/idempotency-go/idempotency/adapters/otelidempotency => ../adapters/otelidempotency
 
 replace github.com/idempotency-go/idempotency/stores/pgxstore => ../stores/pgxstore
 

@@ -9,8 +9,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
 // newTelemetry returns what counts the outcomes of requests, and what shows the counts to Prometheus. They begin with

@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/internal/process"
-	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
 // The shop has one handler for payments. It stands behind the middleware on one side, and bare on the other.

@@ -14,7 +14,7 @@ import (
 	"github.com/labstack/echo/v5/middleware"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/echoidempotency"
+	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
 )
 
 func main() {

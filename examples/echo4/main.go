@@ -14,7 +14,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/echo4idempotency"
+	"github.com/idempotency-go/idempotency/adapters/echo4idempotency"
 )
 
 func main() {

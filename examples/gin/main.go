@@ -13,7 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/ginidempotency"
+	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
 )
 
 func main() {

@@ -24,9 +24,9 @@ import (
 	"github.com/99designs/gqlgen/graphql/handler/transport"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency"
+	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/gqlgenidempotency"
-	"github.com/idempotency-go/idempotency/gqlgenidempotency/testdata/shop"
 )
 
 func main() {

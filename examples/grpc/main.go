@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/grpcidempotency"
+	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
 )
 
 const retryPolicy = `{"methodConfig": [{

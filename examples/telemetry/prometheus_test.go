@@ -19,7 +19,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/servertest"
 )
 
-const monitoring = "../../otelidempotency/monitoring"
+const monitoring = "../../adapters/otelidempotency/monitoring"
 
 // stage has a shop for each scenario, and a Prometheus that scrapes them all.
 type stage struct {

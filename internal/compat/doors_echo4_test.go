@@ -12,7 +12,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/echo4idempotency"
+	"github.com/idempotency-go/idempotency/adapters/echo4idempotency"
 )
 
 // echo4 is the door of echo v4.

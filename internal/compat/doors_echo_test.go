@@ -13,7 +13,7 @@ import (
 	"github.com/labstack/echo/v5/middleware"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/echoidempotency"
+	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
 )
 
 // echo5 is the door of echo v5.

@@ -13,7 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/gin-gonic/gin/render"
 
-	"github.com/idempotency-go/idempotency/ginidempotency"
+	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
 )
 
 func init() { gin.SetMode(gin.ReleaseMode) }

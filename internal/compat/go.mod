@@ -4,14 +4,14 @@ go 1.26.0
 
 replace (
 	github.com/idempotency-go/idempotency => ../..
-	github.com/idempotency-go/idempotency/echo4idempotency => ../../echo4idempotency
-	github.com/idempotency-go/idempotency/echoidempotency => ../../echoidempotency
+	github.com/idempotency-go/idempotency/adapters/echo4idempotency => ../../adapters/echo4idempotency
+	github.com/idempotency-go/idempotency/adapters/echoidempotency => ../../adapters/echoidempotency
 	github.com/idempotency-go/idempotency/examples => ../../examples
-	github.com/idempotency-go/idempotency/ginidempotency => ../../ginidempotency
-	github.com/idempotency-go/idempotency/gqlgenidempotency => ../../gqlgenidempotency
-	github.com/idempotency-go/idempotency/grpcidempotency => ../../grpcidempotency
+	github.com/idempotency-go/idempotency/adapters/ginidempotency => ../../adapters/ginidempotency
+	github.com/idempotency-go/idempotency/adapters/gqlgenidempotency => ../../adapters/gqlgenidempotency
+	github.com/idempotency-go/idempotency/adapters/grpcidempotency => ../../adapters/grpcidempotency
+	github.com/idempotency-go/idempotency/adapters/otelidempotency => ../../adapters/otelidempotency
 	github.com/idempotency-go/idempotency/stores/mysqlstore => ../../stores/mysqlstore
-	github.com/idempotency-go/idempotency/otelidempotency => ../../otelidempotency
 	github.com/idempotency-go/idempotency/stores/pgxstore => ../../stores/pgxstore
 	github.com/idempotency-go/idempotency/stores/sqlitestore => ../../stores/sqlitestore
 )
@@ -32,12 +32,12 @@ require (
 	github.com/gorilla/mux v1.8.1
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.32.0
 	github.com/idempotency-go/idempotency v0.1.0
-	github.com/idempotency-go/idempotency/echo4idempotency v0.1.0
-	github.com/idempotency-go/idempotency/echoidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/echo4idempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/echoidempotency v0.1.0
 	github.com/idempotency-go/idempotency/examples v0.0.0
-	github.com/idempotency-go/idempotency/ginidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/ginidempotency v0.1.0
+	github.com/idempotency-go/idempotency/adapters/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/stores/mysqlstore v0.1.0
-	github.com/idempotency-go/idempotency/otelidempotency v0.1.0
 	github.com/idempotency-go/idempotency/stores/pgxstore v0.1.0
 	github.com/idempotency-go/idempotency/stores/sqlitestore v0.1.0
 	github.com/jackc/pgx/v5 v5.13.0

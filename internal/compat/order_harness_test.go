@@ -25,8 +25,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 	"github.com/idempotency-go/idempotency/internal/servertest"
-	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
 // A part is one middleware of a service.

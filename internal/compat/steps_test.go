@@ -21,10 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/echo4idempotency"
-	"github.com/idempotency-go/idempotency/echoidempotency"
+	"github.com/idempotency-go/idempotency/adapters/echo4idempotency"
+	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
+	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
 	"github.com/idempotency-go/idempotency/examples/fiber/guard"
-	"github.com/idempotency-go/idempotency/ginidempotency"
 	"github.com/idempotency-go/idempotency/step"
 )
 

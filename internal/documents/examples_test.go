@@ -58,7 +58,7 @@ func exampleFiles(t *testing.T, folders string) []string {
 // An example is shown with the types and functions that it uses if they are declared in its own file.
 func TestExamplesAreShownWhole(t *testing.T) {
 	t.Parallel()
-	files := slices.Concat(exampleFiles(t, "."), exampleFiles(t, "*"), exampleFiles(t, "stores/*"))
+	files := slices.Concat(exampleFiles(t, "."), exampleFiles(t, "*"), exampleFiles(t, "stores/*"), exampleFiles(t, "adapters/*"))
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)

@@ -148,7 +148,7 @@ func TestReadmeInstallsFromAClone(t *testing.T) {
 
 func TestReadmeSnippetsAreCompiledExamples(t *testing.T) {
 	t.Parallel()
-	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*"))
+	examples := unindented(examplesIn(t, ".") + examplesIn(t, "*") + examplesIn(t, "stores/*") + examplesIn(t, "adapters/*"))
 	pages := read(t, "README.md") + read(t, "docs/stores.md")
 	snippets := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(pages, -1)
 	require.NotEmpty(t, snippets)

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	monitoring = "otelidempotency/monitoring/"
+	monitoring = "adapters/otelidempotency/monitoring/"
 	job        = "shop"
 )
 

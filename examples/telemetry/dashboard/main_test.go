@@ -31,7 +31,7 @@ func TestPictureHasEveryPanel(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 
 	texts := textsOf(t, picture)
-	panels, err := board.Load("../../../otelidempotency/monitoring/grafana.json")
+	panels, err := board.Load("../../../adapters/otelidempotency/monitoring/grafana.json")
 	require.NoError(t, err)
 	for _, panel := range panels {
 		require.Contains(t, texts, panel.Title)

@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/otelidempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/otelidempotency"
 )
 
 // Shop is a running service.

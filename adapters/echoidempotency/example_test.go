@@ -1,0 +1,77 @@
+package echoidempotency_test
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/echoidempotency"
+)
+
+// The middleware stands on the route. What the error handler of echo makes of an error is the answer, and a retry gets
+// it again.
+func Example() {
+	idem, err := idempotency.New(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	charges := 0
+	e := echo.New()
+	e.POST("/payments", func(c *echo.Context) error {
+		charges++
+		return echo.NewHTTPError(http.StatusPaymentRequired, "card expired")
+	}, echoidempotency.Middleware(idem))
+
+	for range 2 {
+		r := httptest.NewRequest(http.MethodPost, "/payments", nil)
+		r.Header.Set("Idempotency-Key", "order-1")
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	fmt.Println("charges:", charges)
+	// Output:
+	// 402 {"message":"card expired"}
+	// 402 {"message":"card expired"}
+	// charges: 1
+}
+
+// Authentication has set the account in the context of echo. The user function reads it there.
+func ExampleContext() {
+	user := func(r *http.Request) (string, error) {
+		name, _ := echoidempotency.Context(r).Get("account").(string)
+		return name, nil
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	authenticate := func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c *echo.Context) error {
+			name, _, _ := c.Request().BasicAuth() // and check the password
+			c.Set("account", name)
+			return next(c)
+		}
+	}
+	e := echo.New()
+	e.POST("/cards", func(c *echo.Context) error {
+		return c.String(http.StatusOK, fmt.Sprint("the card of ", c.Get("account")))
+	}, authenticate, echoidempotency.Middleware(idem))
+
+	for _, name := range []string{"alice", "bob"} {
+		r := httptest.NewRequest(http.MethodPost, "/cards", nil)
+		r.SetBasicAuth(name, "secret")
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		fmt.Println(w.Body)
+	}
+	// Output:
+	// the card of alice
+	// the card of bob
+}

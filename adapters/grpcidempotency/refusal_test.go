@@ -1,0 +1,362 @@
+package grpcidempotency_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/adapters/grpcidempotency"
+)
+
+// reason returns why a call was refused.
+func reason(t *testing.T, err error) string {
+	t.Helper()
+	info := detail[*errdetails.ErrorInfo](t, err)
+	require.Equal(t, "github.com/idempotency-go/idempotency", info.GetDomain())
+	return info.GetReason()
+}
+
+// requireRefused checks how a refusal looks. It must not have a header, because a client that has got one does not retry.
+func requireRefused(t *testing.T, got answer, code codes.Code, why string, pause time.Duration) {
+	t.Helper()
+	require.Equal(t, code, got.Code, got.Message)
+	require.Equal(t, why, reason(t, got.err))
+	require.NotEmpty(t, got.Message)
+	require.Empty(t, got.Header)
+	if pause == 0 {
+		require.Len(t, got.Details, 1)
+		require.Empty(t, got.Trailer["grpc-retry-pushback-ms"])
+		return
+	}
+	require.Equal(t, pause, detail[*errdetails.RetryInfo](t, got.err).GetRetryDelay().AsDuration())
+	require.Equal(t, []string{milliseconds(pause)}, got.Trailer["grpc-retry-pushback-ms"])
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+func TestInProgress(t *testing.T) {
+	t.Parallel()
+	h := newHeld(t)
+	s := serve(t, setup{method: h.method})
+	first := make(chan answer, 1)
+	go func() { first <- s.call(withKey("1"), 1) }()
+	await(t, h.begun)
+	got := s.call(withKey("1"), 1)
+	close(h.end)
+	requireRefused(t, got, codes.Aborted, "IN_PROGRESS", time.Second)
+	require.Equal(t, "same-key", detail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
+	require.Equal(t, codes.OK, await(t, first).Code)
+}
+
+// A key belongs to one caller and one method.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{})
+	bob := metadata.AppendToOutgoingContext(withKey("1"), "user", "bob")
+	require.False(t, s.call(withKey("1"), 1).Replayed)
+	require.False(t, s.call(bob, 2).Replayed)
+	require.Equal(t, codes.OK, invoke(withKey("1"), s.conn, refund, 3).Code)
+	require.Equal(t, int64(3), s.runs.Load())
+	got := s.call(withKey("1"), 2)
+	requireRefused(t, got, codes.FailedPrecondition, "KEY_REUSED", 0)
+	require.Equal(t, "new-key", detail[*errdetails.ErrorInfo](t, got.err).GetMetadata()["retry"])
+	require.Equal(t, int64(3), s.runs.Load())
+}
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	required := grpcidempotency.Options{Required: true, ValidateKey: func(id string) error {
+		if id == "ugly" {
+			return errors.New("the key is ugly")
+		}
+		return nil
+	}}
+	s := serve(t, setup{options: required})
+	for name, keys := range map[string][]string{
+		"empty": {""}, "two": {"a", "a"}, "too long": {strings.Repeat("x", 256)}, "space": {"a b"}, "comma": {"a,b"},
+		"open": {`"a`}, "parameter": {`"a";b`}, "escape": {`"\a"`}, "quotes": {`""`}, "refused by ValidateKey": {"ugly"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			md := metadata.MD{"idempotency-key": keys}
+			got := s.call(metadata.NewOutgoingContext(context.Background(), md), 1)
+			requireRefused(t, got, codes.InvalidArgument, "KEY_INVALID", 0)
+		})
+	}
+	t.Run("missing", func(t *testing.T) {
+		t.Parallel()
+		requireRefused(t, s.call(context.Background(), 1), codes.InvalidArgument, "KEY_MISSING", 0)
+	})
+	t.Run("bare and quoted", func(t *testing.T) {
+		t.Parallel()
+		s := serve(t, setup{options: required})
+		require.Equal(t, codes.OK, s.call(withKey("order-1"), 1).Code)
+		require.True(t, s.call(withKey(`"order-1"`), 1).Replayed)
+		for range 2 {
+			require.Equal(t, codes.OK, s.call(grpcidempotency.WithKey(withKey("x"), `a\"b,c;d`), 1).Code)
+		}
+		require.Equal(t, int64(2), s.runs.Load())
+	})
+	t.Run("none, and not required", func(t *testing.T) {
+		t.Parallel()
+		s := serve(t, setup{})
+		s.call(context.Background(), 1)
+		require.False(t, s.call(context.Background(), 1).Replayed)
+		require.Equal(t, int64(2), s.runs.Load())
+	})
+}
+
+func TestUnknownUser(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id   string
+		err  error
+		code codes.Code
+	}{
+		"no name":          {"", nil, codes.Unauthenticated},
+		"error":            {"alice", errors.New("expired"), codes.Unauthenticated},
+		"status":           {"", status.Error(codes.Unavailable, "down"), codes.Unavailable},
+		"error of its own": {"", &idempotency.Error{Status: 403, Code: "blocked", Detail: "blocked"}, codes.PermissionDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, setup{user: func(context.Context) (string, error) { return tt.id, tt.err }})
+			got := s.call(withKey("1"), 1)
+			require.Equal(t, tt.code, got.Code)
+			require.Zero(t, s.runs.Load())
+			if tt.code == codes.Unauthenticated {
+				requireRefused(t, got, tt.code, "USER_UNKNOWN", 0)
+				require.NotContains(t, got.Message, "expired")
+			}
+		})
+	}
+}
+
+// faultyStore is a store with faults.
+type faultyStore struct {
+	idempotency.Store
+	begin, extend, complete error
+	released                chan time.Duration // for how long the record is kept; 0: the key is freed
+}
+
+type faultyClaim struct {
+	idempotency.Claim
+	store *faultyStore
+}
+
+func (s *faultyStore) Begin(ctx context.Context, key idempotency.Key, r idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
+	if s.begin != nil {
+		return idempotency.Record{}, nil, s.begin
+	}
+	record, claim, err := s.Store.Begin(ctx, key, r)
+	if claim != nil {
+		claim = &faultyClaim{claim, s}
+	}
+	return record, claim, err
+}
+
+func (c *faultyClaim) Extend(ctx context.Context, lease time.Duration) error {
+	if c.store.extend != nil {
+		return c.store.extend
+	}
+	return c.Claim.Extend(ctx, lease)
+}
+
+func (c *faultyClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
+	if c.store.complete != nil {
+		return c.store.complete
+	}
+	return c.Claim.Complete(ctx, resp, ttl)
+}
+
+func (c *faultyClaim) Release(ctx context.Context, ttl time.Duration) error {
+	if c.store.released != nil {
+		c.store.released <- ttl
+	}
+	return c.Claim.Release(ctx, ttl)
+}
+
+func TestFaultsOfTheStore(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		store faultyStore
+		code  codes.Code
+		why   string
+		pause time.Duration
+		runs  int64
+	}{
+		"down":       {faultyStore{begin: errors.New("refused")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"quota":      {faultyStore{begin: idempotency.ErrUserQuota}, codes.ResourceExhausted, "QUOTA_EXCEEDED", time.Minute, 0},
+		"unreadable": {faultyStore{begin: idempotency.ErrRecordInvalid}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second, 0},
+		"claim lost": {faultyStore{complete: idempotency.ErrClaimLost}, codes.Aborted, "IN_PROGRESS", time.Second, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.store.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+			s := serve(t, setup{store: &tt.store, method: withMetadata(func(context.Context, int64) (any, error) { return &receipt{}, nil })})
+			requireRefused(t, s.call(withKey("1"), 1), tt.code, tt.why, tt.pause)
+			require.Equal(t, tt.runs, s.runs.Load())
+		})
+	}
+}
+
+func TestFailOpen(t *testing.T) {
+	t.Parallel()
+	for code, m := range map[codes.Code]method{codes.OK: nil, codes.Unavailable: failWith(codes.Unavailable)} {
+		unguarded := serve(t, setup{method: m, bare: true}).call(withKey("1"), 1)
+		s := serve(t, setup{
+			method: m, store: &faultyStore{begin: errors.New("refused")}, runner: idempotency.RunnerOptions{FailOpen: true},
+		})
+		require.Equal(t, unguarded.same(), s.call(withKey("1"), 1).same())
+		require.Equal(t, code, unguarded.Code)
+	}
+}
+
+func TestOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{
+		runner: idempotency.RunnerOptions{Abandoned: idempotency.Refuse, Lease: 100 * time.Millisecond},
+		method: func(ctx context.Context, _ int64) (any, error) {
+			idempotency.Decide(ctx, idempotency.Unknown)
+			return &receipt{}, nil
+		},
+	})
+	s.call(withKey("1"), 1)
+	var got answer
+	require.Eventually(t, func() bool {
+		got = s.call(withKey("1"), 1)
+		return got.Code == codes.FailedPrecondition
+	}, patience, 10*time.Millisecond)
+	requireRefused(t, got, codes.FailedPrecondition, "OUTCOME_UNKNOWN", 0)
+	require.Equal(t, int64(1), s.runs.Load())
+}
+
+// An answer that this build cannot read is refused, and the handler does not run.
+func TestUnreadableAnswers(t *testing.T) {
+	t.Parallel()
+	packed := func(url string, m proto.Message) []byte {
+		value, err := proto.Marshal(m)
+		require.NoError(t, err)
+		body, err := proto.Marshal(&anypb.Any{TypeUrl: "type.googleapis.com/" + url, Value: value})
+		require.NoError(t, err)
+		return body
+	}
+	const failure = "google.rpc.Status"
+	for name, tt := range map[string]struct {
+		stored idempotency.Response
+		code   codes.Code
+		why    string
+		pause  time.Duration
+	}{
+		"of a type that is gone": {idempotency.Response{Status: 200, Body: packed("payments.v1.Gone", &receipt{})},
+			codes.FailedPrecondition, "NOT_REPLAYABLE", 0},
+		"damaged":            {idempotency.Response{Status: 200, Body: []byte("\xff")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"no type":            {idempotency.Response{Status: 200, Body: []byte("\x12\x00")}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"no failure":         {idempotency.Response{Status: 404}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"not a failure":      {idempotency.Response{Status: 404, Body: packed("google.protobuf.StringValue", &receipt{})}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+		"failure of success": {idempotency.Response{Status: 404, Body: packed(failure, &spb.Status{})}, codes.Unavailable, "STORE_UNAVAILABLE", time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, setup{})
+			key := idempotency.Key{User: "alice", Endpoint: charge, ID: "1"}
+			_, _, err := s.runner.Do(t.Context(), key, grpcidempotency.Canonical(&amount{Value: 1}),
+				func(context.Context) (idempotency.Response, error) { return tt.stored, nil })
+			require.NoError(t, err)
+			requireRefused(t, s.call(withKey("1"), 1), tt.code, tt.why, tt.pause)
+			require.Zero(t, s.runs.Load())
+		})
+	}
+}
+
+// An answer of another type than the method returns by now is refused.
+func TestAnswerOfAnotherType(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, registerLevels())
+	s := serve(t, setup{})
+	info := &grpc.UnaryServerInfo{FullMethod: "/levels.S/Make"}
+	incoming := metadata.NewIncomingContext(t.Context(), metadata.Pairs("idempotency-key", "1"))
+	runs := 0
+	handler := func(context.Context, any) (any, error) { runs++; return &receipt{}, nil }
+	_, err := s.guard.Unary(incoming, &amount{}, info, handler)
+	require.NoError(t, err)
+	_, err = s.guard.Unary(incoming, &amount{}, info, handler)
+	require.Equal(t, "NOT_REPLAYABLE", reason(t, err))
+	require.Equal(t, 1, runs)
+}
+
+// A message of another kind is refused before the handler runs, or, as an answer, sent and not kept.
+func TestMessagesOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{})
+	info := &grpc.UnaryServerInfo{FullMethod: charge}
+	runs := 0
+	handler := func(context.Context, any) (any, error) { runs++; return "no message", nil }
+	incoming := metadata.NewIncomingContext(t.Context(), metadata.Pairs("idempotency-key", "1"))
+
+	_, err := s.guard.Unary(incoming, "no message", info, handler)
+	require.Equal(t, codes.Internal, status.Code(err))
+	require.Equal(t, "MESSAGE_UNSUPPORTED", reason(t, err))
+	require.Zero(t, runs)
+
+	reply, err := s.guard.Unary(incoming, &amount{}, info, handler)
+	require.NoError(t, err)
+	require.Equal(t, "no message", reply)
+	_, err = s.guard.Unary(incoming, &amount{}, info, handler)
+	require.Equal(t, "NOT_REPLAYABLE", reason(t, err))
+	require.Equal(t, 1, runs)
+}
+
+func TestStreamsAreRefused(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{})
+	open := func(ctx context.Context) error {
+		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, watch)
+		require.NoError(t, err)
+		require.NoError(t, stream.SendMsg(&amount{}))
+		require.NoError(t, stream.CloseSend())
+		return stream.RecvMsg(new(receipt))
+	}
+	require.NoError(t, open(t.Context()))
+	err := open(grpcidempotency.WithKey(t.Context(), "1"))
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+	require.ErrorContains(t, err, watch)
+}
+
+func TestFaultsOfTheOptions(t *testing.T) {
+	t.Parallel()
+	_, err := grpcidempotency.New(nil, nil, grpcidempotency.Options{MaxResponse: -1})
+	require.ErrorContains(t, err, "Runner")
+	require.ErrorContains(t, err, "UserFunc")
+	require.ErrorContains(t, err, "MaxResponse")
+}
+
+func TestFingerprintOption(t *testing.T) {
+	t.Parallel()
+	s := serve(t, setup{options: grpcidempotency.Options{Fingerprint: func(ctx context.Context, req proto.Message) ([]byte, error) {
+		if req.(*amount).GetValue() < 0 {
+			return nil, errors.New("negative")
+		}
+		return []byte(strings.Join(metadata.ValueFromIncomingContext(ctx, "tenant"), "")), nil
+	}}})
+	s.call(withKey("1"), 1)
+	require.True(t, s.call(withKey("1"), 2).Replayed)
+	other := metadata.AppendToOutgoingContext(withKey("1"), "tenant", "b")
+	requireRefused(t, s.call(other, 1), codes.FailedPrecondition, "KEY_REUSED", 0)
+	requireRefused(t, s.call(withKey("2"), -1), codes.InvalidArgument, "BODY_INVALID", 0)
+}
