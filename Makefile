@@ -27,7 +27,7 @@ test:
 	packages=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' work) && \
 		sum=$$({ .ci/servers; find . -name .git -prune -o -type f -exec cksum {} +; } | sort | cksum | cut -d' ' -f1) && \
 		go test -p=3 -vet=off $(if $(IDEMPOTENCY_CI),-shuffle=on,-skip=^sum$$sum\$$) -parallel=3 -timeout=1h \
-		$$(echo "$$packages" | grep '/pgxstore$$') $$(echo "$$packages" | grep -v '/internal/proof/\|/pgxstore$$')
+		$$(echo "$$packages" | grep '/pgxstore$$') $$(echo "$$packages" | grep -v '/proof/guarantees/\|/pgxstore$$')
 	.ci/untested "valkey-server (see .ci/redis)"
 
 # redis tests the root's Redis store on the server that .ci/redis names.
@@ -39,7 +39,7 @@ redis:
 .PHONY: prove
 prove:
 	.ci/setup
-	go run ./internal/proof/cmd/prove
+	go run ./proof/guarantees/cmd/prove
 	.ci/untested
 
 .PHONY: lint

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // keyOf returns the key that a middleware finds in the lines of the header. It reports false if they are refused.

@@ -23,7 +23,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/fingerprint"
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 func TestMain(m *testing.M) { testservice.Main(m) }

@@ -32,7 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // scenario is something a handler may do to its http.ResponseWriter. It is done three times: bare, as the first

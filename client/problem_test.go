@@ -16,7 +16,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/client"
 	"github.com/idempotency-go/idempotency/fingerprint"
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 // situation is what a request comes across, and what Transport makes of it.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/client"
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 func TestTransportEndsAtOnceWhenTheMiddlewareRefusesForGood(t *testing.T) {

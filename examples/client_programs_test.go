@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 // clerk answers the first request for each path as it is told, and further ones with 201.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 // Each example is a program that runs and stops by itself. Its documentation says with which line it ends.

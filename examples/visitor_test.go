@@ -24,7 +24,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 // "go test -run 'Test(Checkout|Console)Page/mouse' -pictures ../docs" writes docs/checkout.png and docs/console.png.

@@ -3,7 +3,7 @@ package webhook_test
 import (
 	"testing"
 
-	"github.com/idempotency-go/idempotency/internal/testservice"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 )
 
 func TestMain(m *testing.M) { testservice.Main(m) }

@@ -21,7 +21,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency"
 	"github.com/idempotency-go/idempotency/adapters/gqlgenidempotency/testdata/shop"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 func fails[T any](failure error) func(context.Context) (T, error) {

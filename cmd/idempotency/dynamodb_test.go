@@ -15,7 +15,7 @@ import (
 	emulator "github.com/truora/minidyn/server"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 

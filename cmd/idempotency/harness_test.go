@@ -26,7 +26,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	main "github.com/idempotency-go/idempotency/cmd/idempotency"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/step"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"

@@ -16,7 +16,7 @@ import (
 
 	"github.com/idempotency-go/idempotency/examples/telemetry/board"
 	"github.com/idempotency-go/idempotency/examples/telemetry/traffic"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 const monitoring = "../../adapters/otelidempotency/monitoring"

@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/killtest"
+	"github.com/idempotency-go/idempotency/proof/killtest"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/golden"
+	"github.com/idempotency-go/idempotency/proof/golden"
 )
 
 // goldenRows has what this version writes, and every later one reads. All rows were made at one time, and expire after an

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/golden"
+	"github.com/idempotency-go/idempotency/proof/golden"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency/internal/killtest"
+	"github.com/idempotency-go/idempotency/proof/killtest"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 

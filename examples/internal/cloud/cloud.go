@@ -11,7 +11,7 @@ import (
 	"github.com/truora/minidyn/server"
 
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 	"github.com/idempotency-go/idempotency/stores/dynamodbstore"
 )
 

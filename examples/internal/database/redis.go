@@ -12,7 +12,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 // CreateRedis makes a place for records in the Redis at REDIS_URL or, if that is not set, in a private one. It is what

@@ -24,7 +24,7 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 	"github.com/idempotency-go/idempotency/examples/telemetry/board"
 	"github.com/idempotency-go/idempotency/examples/telemetry/traffic"
-	"github.com/idempotency-go/idempotency/internal/servertest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
 const (

@@ -1,9 +1,0 @@
-package wire_test
-
-import (
-	"testing"
-
-	"github.com/idempotency-go/idempotency/internal/testservice"
-)
-
-func TestMain(m *testing.M) { testservice.Main(m) }

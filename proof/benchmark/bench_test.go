@@ -1,0 +1,120 @@
+package benchmark_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/benchmark"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+)
+
+var paths = []benchmark.Path{benchmark.First, benchmark.Replay}
+
+// BenchmarkRequest is for profiles of one path at a time: go test -bench 'Request/memory/first' -memprofile mem.out.
+// Times are compared by the report, which puts the subjects side by side.
+func BenchmarkRequest(b *testing.B) {
+	backends, err := benchmark.OpenCounting()
+	servertest.Require(b, err)
+	b.Cleanup(backends.Close)
+	ofAnySize := []benchmark.Work{benchmark.Small, benchmark.Medium, benchmark.Large, benchmark.LargeRequest}
+	small := ofAnySize[:1]
+	for _, row := range []struct {
+		name    string
+		subject *benchmark.Subject
+		works   []benchmark.Work
+		paths   []benchmark.Path
+	}{
+		{"memory", benchmark.Memory, ofAnySize, paths},
+		{"redis", benchmark.Redis, ofAnySize, paths},
+		{"postgres", benchmark.Postgres, small, paths},
+		{"rows", benchmark.PostgresRows, small, paths},
+		{"rows-by-hand", benchmark.PostgresByHand, small, paths},
+		{"cached", benchmark.Cached, small, paths},
+		{"unguarded", benchmark.Memory, small, []benchmark.Path{benchmark.NoKey}},
+		{"bare", benchmark.BareHandler, small, []benchmark.Path{benchmark.NoKey}},
+	} {
+		for _, work := range row.works {
+			for _, path := range row.paths {
+				call := benchmark.Call{Path: path, Work: work}
+				b.Run(fmt.Sprintf("%s/%s/%s", row.name, path, work), func(b *testing.B) {
+					all := keysFor(path, b.N)
+					b.ReportAllocs()
+					b.ResetTimer()
+					for keys := range slices.Chunk(all, fitting(call)) {
+						b.StopTimer()
+						require.NoError(b, backends.Redis.FlushAll(b.Context()).Err())
+						target, err := row.subject.Open(backends, benchmark.NewApp(work))
+						require.NoError(b, err)
+						w := target.Worker(call)
+						b.StartTimer()
+						for _, key := range keys {
+							if status, n, err := w.Do(key); err != nil || status != http.StatusCreated || n != work.Response {
+								b.Fatal(status, n, err)
+							}
+						}
+						b.StopTimer()
+						again, err := w.Fetch(keys[0])
+						require.NoError(b, err)
+						require.Equal(b, path != benchmark.NoKey, again.Header.Get("Idempotent-Replayed") == "true")
+						w.Close()
+						b.StartTimer()
+					}
+				})
+			}
+		}
+	}
+}
+
+// fitting is how many answers to such calls fit into the memory of a small machine.
+func fitting(call benchmark.Call) int {
+	if call.Path == benchmark.First {
+		return (256 << 20) / (call.Work.Response + 1<<10)
+	}
+	return math.MaxInt
+}
+
+// keysFor returns the keys of n requests: one for all that are replayed.
+func keysFor(path benchmark.Path, n int) []string {
+	if path == benchmark.Replay {
+		return slices.Repeat(benchmark.NewKeys(1), n)
+	}
+	return benchmark.NewKeys(n)
+}
+
+// BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
+func BenchmarkOmitHeaders(b *testing.B) {
+	store, app := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), benchmark.NewApp(benchmark.Small)
+	replay := func(b *testing.B, omitted ...string) benchmark.Worker {
+		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{OmitHeaders: omitted})
+		require.NoError(b, err)
+		w := benchmark.NetHTTP(m.Handler(app)).Worker(benchmark.Call{Path: benchmark.Replay, Work: benchmark.Small})
+		b.Cleanup(w.Close)
+		return w
+	}
+	key := benchmark.NewKeys(1)[0]
+	_, err := replay(b).Fetch(key)
+	require.NoError(b, err)
+	for name, omitted := range map[string][]string{
+		"no option": nil, "not there": {"Set-Cookie"}, "there": {"X-Request-Id"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			w := replay(b, omitted...)
+			again, err := w.Fetch(key)
+			require.NoError(b, err)
+			require.Contains(b, again.Header, "Idempotent-Replayed")
+			require.Equal(b, name == "there", again.Header.Get("X-Request-Id") == "")
+			b.ReportAllocs()
+			for b.Loop() {
+				if status, _, err := w.Do(key); err != nil || status != http.StatusCreated {
+					b.Fatal(status, err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package documents_test
+
+import (
+	"cmp"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/idempotencytest"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+)
+
+// The user of Redis whose rights the documentation lists can do all that the store does, and Check. It reads no other keys.
+func TestOperatingGivesRedisEnoughRights(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	admin := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	shown := regexp.MustCompile("\nACL SETUSER service .*").FindString(read(t, "docs/operating.md"))
+	require.NotEmpty(t, shown)
+	var words []any
+	for word := range strings.FieldsSeq(shown + " >secret") {
+		words = append(words, word)
+	}
+	require.NoError(t, admin.Do(t.Context(), words...).Err())
+
+	limited := redisClient(t, &redis.Options{
+		Addr: server.Addr(), Username: "service", Password: "secret", DisableIdentity: true,
+	})
+	require.ErrorContains(t, limited.Get(t.Context(), "another").Err(), "NOPERM")
+	newStore := func(*testing.T) idempotency.Store { // which is no Inspector: that is for support
+		return struct{ idempotency.Store }{idempotency.NewRedisStore(limited, idempotency.RedisOptions{})}
+	}
+	idempotencytest.Run(t, newStore)
+	idempotencytest.RunSteps(t, newStore)
+	err := idempotency.NewRedisStore(limited, idempotency.RedisOptions{}).Check(t.Context())
+	var unsafe *idempotency.UnsafeSetting
+	require.ErrorAs(t, err, &unsafe, "this server has no append-only file")
+	require.NotContains(t, err.Error(), "NOPERM")
+	denied, err := admin.ACLLog(t.Context(), 100).Result()
+	require.NoError(t, err)
+	for _, entry := range denied {
+		require.Equal(t, "another", entry.Object)
+	}
+}
+
+func redisClient(t *testing.T, opts *redis.Options) *redis.Client {
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// The settings that the documentation gives to Redis leave nothing for Check to report.
+func TestOperatingGivesRedisSafeSettings(t *testing.T) {
+	t.Parallel()
+	_, settings, found := strings.Cut(read(t, "docs/operating.md"), "```\n# The room of above")
+	require.True(t, found)
+	settings, _, _ = strings.Cut("#"+settings, "```")
+	var args []string
+	for line := range strings.Lines(settings) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), " "); found && name[0] != '#' {
+			args = append(args, "--"+name, value)
+		}
+	}
+	require.Len(t, args, 12)
+	server := servertest.Redis(t, args...)
+	client := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
+	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
+}
+
+// Figures of room stand in the page that the benchmark has written.
+func TestOperatingFiguresAreMeasured(t *testing.T) {
+	t.Parallel()
+	rows := regexp.MustCompile(`(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`).FindAllStringSubmatch(read(t, "docs/operating.md"), -1)
+	require.Len(t, rows, 6)
+	for _, row := range rows {
+		store := map[string]string{"memory": "memory", "Redis": "Redis: memory", "MySQL": "MariaDB: disk",
+			"DynamoDB": "DynamoDB: bill"}[row[1]]
+		store = cmp.Or(store, row[1]+": disk")
+		require.Contains(t, read(t, "proof/benchmark/results/footprint.md"), "\n| "+store+" | "+row[2]+" |")
+	}
+}

@@ -1,0 +1,9 @@
+package misuse_test
+
+import (
+	"testing"
+
+	"github.com/idempotency-go/idempotency/proof/testservice"
+)
+
+func TestMain(m *testing.M) { testservice.Main(m) }

@@ -1,0 +1,199 @@
+package main
+
+import "slices"
+
+// all are the mutants, in the order of the page.
+var all = slices.Concat(
+	ofMemory, ofRedis, ofPostgres, ofRecords, ofKeys, ofRunner, ofLeases, ofMiddleware, ofCache, ofSeal, ofClient, ofSteps, ofTxSteps, ofResolutions,
+)
+
+var ofMemory = []mutant{{
+	name: "memory-get-then-set", broken: "Begin looks the key up, unlocks, and then claims: two requests may both find nothing.",
+	file: "store_memory.go",
+	from: "	e := &entry{shard: sh, key: key, fingerprint",
+	to: "	sh.mu.Unlock()\n	time.Sleep(time.Millisecond)\n	sh.mu.Lock()\n" +
+		"	e := &entry{shard: sh, key: key, fingerprint",
+	test: "TestMemoryStoreConforms/store/concurrent claims",
+}, {
+	name: "memory-no-fence", broken: "An owner that was overtaken completes over its successor.",
+	file: "store_memory.go",
+	from: "	if s.find(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
+	to:   "	s.find(e.shard, hash, e.key, now)",
+	test: "TestMemoryStoreConforms/store/overtaken owner",
+}, {
+	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
+	file: "store_memory.go",
+	from: "	repeated := e.released\n",
+	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	repeated := e.released\n",
+	test: "TestMemoryStoreConforms/store/overtaken owner",
+}, {
+	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
+	file: "store_memory.go",
+	from: "	if e.completed || e.released {\n		return ErrClaimLost\n	}\n	now",
+	to:   "	if e.released {\n		return ErrClaimLost\n	}\n	now",
+	test: "TestMemoryStoreConforms/store/Extend after Complete",
+}, {
+	name: "memory-restore-after-settle", broken: "A renewal restores a record that its owner has released.",
+	file: "store_memory.go",
+	from: "	e.released, e.lease = true, now // also",
+	to:   "	e.released, e.lease = e.live(now), now // also",
+	test: "TestMemoryStoreConforms/store/Extend after the end of a forgotten record",
+}}
+
+var ofRedis = []mutant{{
+	name: "redis-claim-without-nx", broken: "The SET that claims replaces a record that is there.",
+	file: "internal/redisconn/conn.go", needs: redis,
+	from: `command := []any{"set", key, value, "nx", "get", "px", ttl}`,
+	to:   `command := []any{"set", key, value, "get", "px", ttl}`,
+	test: "TestRedisStoreConforms/server/store/completed operation",
+}, {
+	name: "redis-blind-set", broken: "IFEQ is left out: an owner that was overtaken completes over its successor.",
+	file: "internal/redisconn/conn.go", needs: redis,
+	from: `command := []any{"set", key, text, "ifeq", old, "px", ttl}`,
+	to:   `command := []any{"set", key, text, "px", ttl}`,
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
+}, {
+	name: "redis-ifeq-not-read", broken: "When IFEQ finds another owner's record, the answer counts as stored.",
+	file: "internal/redisconn/conn.go", needs: valkey,
+	from: "	if err == nil || !isAnswer(err) {\n",
+	to:   "	if errors.Is(err, redis.Nil) {\n		return true, lost, nil\n	}\n	if err == nil || !isAnswer(err) {\n",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
+}, {
+	name: "redis-swap-compares-nothing", broken: "swap.lua replaces whatever is there.",
+	file: "internal/redisscript/swap.lua", needs: redis,
+	from: "redis.call('GET', KEYS[1]) == ARGV[1]",
+	to:   "redis.call('EXISTS', KEYS[1]) == 1",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
+}, {
+	name: "redis-no-fence", broken: "complete.lua replaces whatever is there.",
+	file: "internal/redisscript/complete.lua", needs: redis,
+	from: "if line == running or line == '' then",
+	to:   "if true then",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
+}, {
+	name: "redis-release-without-owner", broken: "release.lua ends whatever claim holds the key.",
+	file: "internal/redisscript/release.lua", needs: redis,
+	from: "if state == 'running' and string.sub(line, 1, #owner) == owner then",
+	to:   "if state == 'running' then",
+	test: "TestRedisStoreConforms/server/store/overtaken owner",
+}, {
+	name: "redis-wrong-clock", broken: "The lease is measured by the clocks of server and client instead of PTTL.",
+	file: "internal/redisscript/claim.lua", needs: redis,
+	from: "left = math.max(0, lease - (given - remaining))",
+	to:   "left = math.max(0, lease - (redis.call('TIME')[1] * 1000 - string.match(origin, 'created=(%d+)')))",
+	test: "TestRedisLeaseIsToldByTheExpiry/server",
+}, {
+	name: "redis-takeover-of-a-live-lease", broken: "claim.lua takes over before the lease has lapsed.",
+	file: "internal/redisscript/claim.lua", needs: redis,
+	from: "takeover == '1' and left == 0",
+	to:   "takeover == '1'",
+	test: "TestRedisStoreConforms/server/store/running attempt",
+}, {
+	name: "redis-takeover-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
+	file: "internal/redisscript/claim.lua", needs: redis,
+	from: "lapsed) and content == fingerprint) then",
+	to:   "lapsed)) then",
+	test: "TestRedisStoreConforms/server/store/other request",
+}, {
+	name: "redis-free-and-forgotten", broken: "Nothing is left of a key that was freed, so a claim that arrives late takes it.",
+	file: "internal/redisscript/release.lua", in: "./proof/redistest", needs: redis,
+	from: "    put(key, string.gsub(released, ' attempt=%d+ ', ' attempt=0 ', 1), ",
+	to:   "    redis.call('DEL', key)\n    redis.call('SET', key .. ':gone', '', ",
+	test: "TestLateClaimOfAFreedKey",
+}, {
+	name: "redis-record-of-another-key", broken: "A record that was copied from another key counts.",
+	file: "internal/recordline/recordline.go", needs: redis,
+	from: "	if string(own) != key {",
+	to:   "	if len(own) != len(key) {",
+	test: "TestRedisRecordOfAnotherKey/server",
+}, {
+	name: "redis-lost-reply-not-retried", broken: "A step whose reply was lost is not repeated.",
+	file: "internal/redisconn/conn.go", needs: redis,
+	from: "	const most = 3\n",
+	to:   "	const most = 1\n",
+	test: "TestRedisConnectionBreaks/client without retries", in: "./proof/redistest",
+}, {
+	name: "redis-wait-not-sent", broken: "No WAIT is sent: an answer counts as replicated although no replica has it.",
+	file: "internal/redisconn/replicas.go", needs: redis,
+	from: "	_ = pipe.Process(ctx, wait)\n",
+	to:   "	wait.SetVal(int64(c.replicas))\n",
+	test: "TestRedisReplicas", in: "./proof/redistest",
+}}
+
+var ofPostgres = []mutant{{
+	name: "postgres-upsert", broken: "If two sessions find no record, the second one replaces the claim of the first.",
+	file: "stores/pgxstore/statements.go", needs: postgres,
+	from: `return "ON CONFLICT (digest) DO NOTHING"`,
+	to:   `return "ON CONFLICT (digest) DO UPDATE SET token = EXCLUDED.token"`,
+	test: "TestStoreConformance/prepared/store/concurrent claims",
+}, {
+	name: "postgres-no-fence", broken: "Complete and Extend change the record of whoever holds the key.",
+	file: "stores/pgxstore/statements.go", needs: postgres,
+	from: "r.digest = $1::bytea{in_reach} AND r.token = $2::uuid AND r.status IS NULL AND r.lease_until IS NOT NULL",
+	to:   "r.digest = $1::bytea{in_reach} AND $2::uuid IS NOT NULL AND r.status IS NULL AND r.lease_until IS NOT NULL",
+	test: "TestStoreConformance/prepared/store/overtaken owner",
+}, {
+	name: "postgres-claim-ignores-fingerprint", broken: "A request with another fingerprint takes over an abandoned operation.",
+	file: "stores/pgxstore/statements.go", needs: postgres,
+	from: "r.status IS NULL AND r.fingerprint = $2::bytea\n",
+	to:   "r.status IS NULL\n",
+	test: "TestStoreConformance/prepared/store/other request",
+}, {
+	name: "postgres-late-claim", broken: "A claim that arrives late takes the key that was released meanwhile.",
+	file: "stores/pgxstore/statements.go", needs: postgres,
+	from: "OR r.token <> $7::uuid AND (",
+	to:   "OR (",
+	test: "TestLateClaimOfAReleasedKey",
+}}
+
+var ofRecords = []mutant{{
+	name: "checksum-not-checked", broken: "A stored answer is replayed although it is damaged.",
+	file: "record.go",
+	from: "	if string(line.CRC) != string(sum[:]) {",
+	to:   "	if len(line.CRC) != len(sum) {",
+	test: "TestDamageIsDetected",
+}, {
+	name: "tombstone-replayed-empty", broken: "An answer that was not kept is replayed as an empty one.",
+	file: "admission.go",
+	from: "	case record.Response != nil && record.Response.Omitted:\n		return ErrNotReplayable\n",
+	to:   "",
+	test: "TestAnswerOverTheLimitIsNotExecutedAgain",
+}}
+
+var ofKeys = []mutant{{
+	name: "user-not-in-the-digest", broken: "Two users with the same key share an operation.",
+	file: "key.go",
+	from: "range [...]string{k.User, k.Endpoint, k.ID} {",
+	to:   "range [...]string{k.Endpoint, k.ID} {",
+	test: "TestDigestsOfDifferentKeysDiffer",
+}, {
+	name: "delimiter-confusion", broken: "The parts of a key are joined by a delimiter that they may contain.",
+	file: "key.go",
+	from: "		b = appendPart(b, part)\n",
+	to:   "		b = append(append(b, part...), ':')\n",
+	test: "TestDigestsOfDifferentKeysDiffer",
+}, {
+	name: "body-not-hashed", broken: "The fingerprint leaves out the body.",
+	file: "fingerprint.go",
+	from: "	content := sha256.Sum256(body)\n",
+	to:   "	content := sha256.Sum256(body[:0])\n",
+	test: "TestKeyOfAnotherRequestIsRefusedAsReused",
+}, {
+	name: "query-left-out", broken: "The fingerprint leaves out the query.",
+	file: "fingerprint.go", in: "./proof/misuse",
+	from: "appendPart(space[:0], r.URL.RawQuery)",
+	to:   "appendPart(space[:0], \"\")",
+	test: "TestQueryIsPartOfTheFingerprint",
+}, {
+	name: "missing-is-null", broken: "A selected value of JSON that is missing is taken for null.",
+	file: "fingerprint/pointer.go",
+	from: "		return append(out, '!')\n",
+	to:   "		return append(out, \"null\"...)\n",
+	test: "TestSelectionsOfJSON",
+}, {
+	name: "element-leaves-no-place", broken: "An element of JSON that is left out lets the next one take its place.",
+	file: "fingerprint/pointer.go",
+	from: "		if gone && name != nil {\n",
+	to:   "		if gone {\n",
+	test: "TestSelectionsOfJSON",
+}}

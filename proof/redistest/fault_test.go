@@ -1,0 +1,584 @@
+package redistest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
+)
+
+// redisNetwork is a client and what stands between it and its servers.
+type redisNetwork struct {
+	client  redis.Cmdable
+	servers []*servertest.Server
+	proxies []*servertest.Proxy // one for each server
+}
+
+func (n *redisNetwork) inject(rule servertest.Rule) {
+	for _, p := range n.proxies {
+		p.Inject(rule)
+	}
+}
+
+func (n *redisNetwork) strikes() (sum int) {
+	for _, p := range n.proxies {
+		sum += p.Strikes()
+	}
+	return sum
+}
+
+// newRedisNetwork starts one server with a proxy.
+func newRedisNetwork(t *testing.T, edits ...func(*redis.Options)) *redisNetwork {
+	server := servertest.Redis(t)
+	proxy := servertest.NewProxy(t, server.Addr())
+	client := testservice.NewRedisClient(t, proxy.Addr(), edits...)
+	return &redisNetwork{client, []*servertest.Server{server}, []*servertest.Proxy{proxy}}
+}
+
+// redisNetworks are the ways to reach Redis for which no fault may make a difference.
+var redisNetworks = map[string]func(*testing.T) *redisNetwork{
+	"default client": func(t *testing.T) *redisNetwork { return newRedisNetwork(t) },
+	"client without retries": func(t *testing.T) *redisNetwork {
+		return newRedisNetwork(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	},
+	"client with deadlines": func(t *testing.T) *redisNetwork { return newRedisNetwork(t, testservice.WithContextTimeout) },
+	"pipelining client": func(t *testing.T) *redisNetwork {
+		n := newRedisNetwork(t)
+		pipeliner, err := n.client.(*redis.Client).AutoPipeline()
+		require.NoError(t, err)
+		n.client = pipeliner
+		return n
+	},
+	"pipelining client that does not wait": func(t *testing.T) *redisNetwork {
+		n := newRedisNetwork(t)
+		pipeliner, err := n.client.(*redis.Client).AsyncAutoPipeline()
+		require.NoError(t, err)
+		n.client = pipeliner
+		return n
+	},
+	"client with the typed commands alone": func(t *testing.T) *redisNetwork {
+		n := newRedisNetwork(t, testservice.WithContextTimeout)
+		n.client = struct{ redis.Cmdable }{n.client}
+		return n
+	},
+	"cluster client": func(t *testing.T) *redisNetwork {
+		n := &redisNetwork{servers: servertest.RedisCluster(t)}
+		for _, master := range n.servers {
+			n.proxies = append(n.proxies, servertest.NewProxy(t, master.Addr()))
+		}
+		n.client = testservice.NewClusterClient(t, n.servers, n.proxies...)
+		return n
+	},
+}
+
+// loadScripts loads the scripts of the store, and returns what each step has on the wire.
+func (n *redisNetwork) loadScripts(t *testing.T) map[string]string {
+	t.Helper()
+	patterns := map[string]string{"claim": "nx\r\n$3\r\nget\r\n"}
+	for name, parts := range map[string][]string{
+		"take over": {"record", "claim"}, "extend": {"record", "extend"},
+		"complete": {"swap", "record", "complete"}, "release": {"record", "release"},
+	} {
+		var source strings.Builder
+		for _, part := range parts {
+			text, err := os.ReadFile("../../internal/redisscript/" + part + ".lua")
+			require.NoError(t, err)
+			source.Write(text)
+		}
+		script := redis.NewScript(source.String())
+		for _, server := range n.servers {
+			require.NoError(t, script.Load(t.Context(), testservice.NewRedisClient(t, server.Addr())).Err())
+		}
+		patterns[name] = script.Hash()
+	}
+	if hasIFEQ(t, n.servers[0].Addr()) {
+		patterns["complete"] = "ifeq\r\n"
+	}
+	return patterns
+}
+
+// hasIFEQ reports whether a server compares values by itself.
+func hasIFEQ(t *testing.T, addr string) bool {
+	t.Helper()
+	err := testservice.NewRedisClient(t, addr).Do(t.Context(), "set", "probe", "new", "ifeq", "old").Err()
+	return errors.Is(err, redis.Nil)
+}
+
+// Wherever the connection breaks, the client gets the handler's answer, the handler runs once for it, and the next
+// request is answered as if nothing had happened. Nobody is refused because of a claim of their own.
+func TestRedisConnectionBreaks(t *testing.T) {
+	t.Parallel()
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			breaks := func(name, script string, step func(t *testing.T, svc *testservice.Service, key string)) {
+				for _, fault := range []servertest.Fault{servertest.LoseRequest, servertest.LoseReply} {
+					t.Run(string(fault)+" of "+name, func(t *testing.T) {
+						svc := testservice.Setup{Store: store}.Guard(t, testservice.EchoOrFail)
+						n.inject(servertest.Rule{Fault: fault, Pattern: digests[script]})
+						step(t, svc, fmt.Sprint(fault, len(name)))
+						require.Equal(t, 1, n.strikes(), "the fault did not strike")
+					})
+				}
+			}
+			executed := func(body string) func(t *testing.T, svc *testservice.Service, key string) {
+				return func(t *testing.T, svc *testservice.Service, key string) {
+					first := svc.Call(key, body)
+					require.Equal(t, http.StatusCreated, first.Status, first.Body)
+					require.Equal(t, body, first.Body)
+					testservice.RequireReplay(t, first, svc.Call(key, body))
+					require.EqualValues(t, 1, svc.Runs.Load())
+					require.Equal(t, []idempotency.Outcome{"executed", "replayed"}, svc.Journal.Outcomes())
+				}
+			}
+			breaks("claim", "claim", executed("small"))
+			breaks("completion", "complete", executed("small"))
+			breaks("large completion", "complete", executed(testservice.LargeBody))
+			breaks("release", "release", func(t *testing.T, svc *testservice.Service, key string) {
+				for range 2 {
+					require.Equal(t, http.StatusInternalServerError, svc.Call(key, "fail").Status)
+				}
+				require.Equal(t, []idempotency.Outcome{"released", "released"}, svc.Journal.Outcomes())
+			})
+			breaks("extension", "extend", func(t *testing.T, _ *testservice.Service, key string) {
+				claim := testservice.MustClaim(t, store, idempotency.Key{ID: key}, testservice.AttemptFor(time.Hour))
+				require.NoError(t, claim.Extend(t.Context(), time.Minute))
+				require.NoError(t, claim.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+			})
+			t.Run("nothing is left behind", func(t *testing.T) {
+				for _, server := range n.servers {
+					for _, key := range testservice.RedisKeys(t, testservice.NewRedisClient(t, server.Addr()), "") {
+						require.Regexp(t, `\}$`, key, "a staging key")
+					}
+				}
+			})
+		})
+	}
+}
+
+// A server that does not answer is a store that is not available, soon enough for the client to be told.
+func TestRedisDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	const storeTimeout, slack = time.Second, 9 * time.Second // by itself go-redis tries four times, for three seconds each
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			n.loadScripts(t)
+			svc := testservice.Setup{
+				Store: idempotency.NewRedisStore(n.client, idempotency.RedisOptions{}),
+				Opts:  idempotency.Options{StoreTimeout: storeTimeout},
+			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Idempotency-Key") == "completion" {
+					for _, server := range n.servers {
+						require.NoError(t, server.Pause())
+					}
+				}
+				testservice.Echo(w, r)
+			})
+			timed := func(key string) testservice.Answer {
+				began := time.Now()
+				got := svc.Call(key, "body")
+				require.Less(t, time.Since(began), storeTimeout+slack)
+				return got
+			}
+			answers := func() bool { return svc.Call(uuid.NewString(), "body").Status == http.StatusCreated }
+			testservice.Until(t, answers)
+			require.Equal(t, http.StatusCreated, timed("completion").Status, "the effects exist, so the answer is true")
+			require.Equal(t, idempotency.OutcomeUnrecorded, svc.Journal.Last(t).Outcome)
+			runs := svc.Runs.Load()
+			testservice.RequireProblem(t, timed("claim"), http.StatusServiceUnavailable, "store-unavailable")
+			require.Equal(t, runs, svc.Runs.Load())
+			for _, server := range n.servers {
+				server.Resume()
+			}
+			testservice.Until(t, answers)
+		})
+	}
+}
+
+// A claim that was granted after we gave up blocks its key for no longer than its lease.
+func TestRedisClaimThatNobodyLearnsOf(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []servertest.Fault{servertest.HoldReply, servertest.HoldRequest} {
+		t.Run(string(fault), func(t *testing.T) {
+			t.Parallel()
+			n := newRedisNetwork(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			svc := testservice.Setup{Store: store}.Guard(t, testservice.AttemptNumber)
+			hasty := testservice.Setup{
+				Store: store, Opts: idempotency.Options{StoreTimeout: 5 * time.Second},
+			}.Guard(t, testservice.AttemptNumber)
+
+			n.inject(servertest.Rule{Fault: fault, Pattern: digests["claim"]})
+			for range 10 { // on a loaded machine, a request may not even get as far as the fault
+				testservice.RequireProblem(t, hasty.Call("key", ""), http.StatusServiceUnavailable, "store-unavailable")
+				if n.strikes() > 0 {
+					break
+				}
+			}
+			require.Equal(t, 1, n.strikes())
+			n.proxies[0].Release()
+			var first testservice.Answer
+			testservice.Until(t, func() bool { // sooner than a lease ends: the claim is released in the background
+				first = svc.Call("key", "")
+				return first.Status != http.StatusConflict && first.Status != http.StatusServiceUnavailable
+			})
+			require.Contains(t, []string{"attempt 1", "attempt 2"}, first.Body) // of a claim that Redis never got, or did
+			testservice.RequireReplay(t, first, svc.Call("key", ""))
+			require.EqualValues(t, 1, svc.Runs.Load()+hasty.Runs.Load())
+		})
+	}
+}
+
+// beginInVain begins an attempt whose reply does not come, and returns the claim that may have been granted.
+func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) idempotency.Claim {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, claim, err := store.Begin(ctx, key, testservice.AttemptFor(time.Hour))
+	require.Error(t, err)
+	require.NotNil(t, claim)
+	return claim
+}
+
+// A claim whose reply is lost for good can be released by its token, whether it was granted or not.
+func TestRedisReleaseOfAnUnansweredClaim(t *testing.T) {
+	t.Parallel()
+	for name, start := range redisNetworks {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t)
+			digests := n.loadScripts(t)
+			store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+			lost := func(fault servertest.Fault, step string, key idempotency.Key) (claim idempotency.Claim) {
+				for range 10 { // on a loaded machine, a request may not even get as far as the fault
+					n.inject(servertest.Rule{Fault: fault, Pattern: digests[step], Times: 1000})
+					claim = beginInVain(t, store, key)
+					if n.strikes() > 0 {
+						return claim
+					}
+				}
+				require.Fail(t, "the fault did not strike")
+				return nil
+			}
+			for i, fault := range []servertest.Fault{servertest.LoseReply, servertest.HoldReply} {
+				t.Run(string(fault)+" of a claim that was granted", func(t *testing.T) {
+					key := testservice.NumberedKey(i)
+					claim := lost(fault, "claim", key)
+					n.inject(servertest.Rule{})
+					require.Positive(t, testservice.MustRead(t, store, key).LeaseLeft)
+					require.NoError(t, claim.Release(t.Context(), time.Hour))
+					record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
+					require.NoError(t, err)
+					require.NotNil(t, next)
+					require.Equal(t, 2, record.Attempt)
+					require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+					require.NoError(t, next.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+				})
+			}
+			t.Run("takeover", func(t *testing.T) {
+				key := testservice.NumberedKey(4)
+				require.NoError(t, testservice.MustClaim(t, store, key, testservice.AttemptFor(time.Hour)).Release(t.Context(), time.Hour))
+				claim := lost(servertest.LoseReply, "take over", key)
+				n.inject(servertest.Rule{})
+				for range 2 {
+					require.NoError(t, claim.Release(t.Context(), time.Hour))
+				}
+				record, next, err := store.Begin(t.Context(), key, testservice.AttemptFor(time.Hour))
+				require.NoError(t, err)
+				require.NotNil(t, next)
+				require.Equal(t, 3, record.Attempt)
+			})
+			t.Run("request that never arrived", func(t *testing.T) {
+				claim := lost(servertest.LoseRequest, "claim", testservice.NumberedKey(2)) // which the client may still send again
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				n.inject(servertest.Rule{})
+				record, next, err := store.Begin(t.Context(), testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
+				require.NoError(t, err)
+				require.NotNil(t, next)
+				require.Equal(t, 1, record.Attempt)
+			})
+			t.Run("key of somebody else", func(t *testing.T) {
+				owner := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
+				claim := lost(servertest.LoseReply, "claim", testservice.NumberedKey(3))
+				n.inject(servertest.Rule{})
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.NoError(t, owner.Complete(t.Context(), testservice.BodyOf(1), time.Hour))
+				require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(3)).Response.Body, 1)
+			})
+		})
+	}
+}
+
+var errCut = errors.New("connection cut")
+
+// cutOnce is a hook that cuts the connection in place of the first claim.
+type cutOnce struct {
+	testservice.BeforeEach
+	cut func()
+}
+
+func (c *cutOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "set" && c.cut != nil {
+			c.cut()
+			c.cut = nil
+			return errCut
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// What the server refuses it has not granted; unless the reply to an earlier try was lost.
+func TestRedisClaimThatIsRefused(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client, node := testservice.NewRedisClient(t, server.Addr(), testservice.WithContextTimeout), testservice.NewRedisClient(t, server.Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // loads the script
+	demote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "127.0.0.1", "1").Err()) }
+	promote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
+
+	demote()
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.ErrorContains(t, err, "READONLY")
+	require.Nil(t, claim)
+
+	promote()
+	client.AddHook(&cutOnce{BeforeEach: func(string) {}, cut: demote})
+	_, claim, err = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.ErrorContains(t, err, "READONLY")
+	require.NotNil(t, claim)
+	promote()
+	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+}
+
+// A client may try again by itself, and hear of a failure what an earlier try has done: its claim was granted.
+func TestRedisClientTriesAgainByItself(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t, "--replica-serve-stale-data", "no")
+	node, proxy := testservice.NewRedisClient(t, server.Addr()), servertest.NewProxy(t, server.Addr())
+	var demote sync.Once
+	client := testservice.NewRedisClient(t, proxy.Addr(), testservice.WithContextTimeout, func(o *redis.Options) {
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if proxy.Strikes() > 0 {
+				demote.Do(func() { require.NoError(t, node.ReplicaOf(ctx, "127.0.0.1", "1").Err()) })
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	})
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // there is a connection
+	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "nx\r\n$3\r\nget\r\n"})
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.ErrorContains(t, err, "MASTERDOWN")
+	require.NotNil(t, claim)
+	require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err())
+	testservice.Until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+}
+
+// A claim that arrives after its key was claimed by somebody else changes nothing.
+func TestRedisClaimArrivesLate(t *testing.T) {
+	t.Parallel()
+	n := newRedisNetwork(t)
+	digests := n.loadScripts(t)
+	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+	hasty := testservice.Setup{Store: store, Opts: idempotency.Options{StoreTimeout: 2 * time.Second}}.Guard(t, testservice.AttemptNumber)
+	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"], Times: 2})
+	for _, key := range []string{"running", "completed"} {
+		testservice.RequireProblem(t, hasty.Call(key, ""), http.StatusServiceUnavailable, "store-unavailable")
+	}
+	require.Equal(t, 2, n.strikes())
+
+	svc := testservice.Setup{Store: store}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") == "running" {
+			n.proxies[0].Release() // both claims
+		}
+		testservice.AttemptNumber(w, r)
+	})
+	completed, running := svc.Call("completed", ""), svc.Call("running", "")
+	require.Equal(t, "attempt 1", completed.Body)
+	require.Equal(t, "attempt 1", running.Body)
+	testservice.RequireReplay(t, completed, svc.Call("completed", ""))
+	testservice.RequireReplay(t, running, svc.Call("running", ""))
+	require.Equal(t, []idempotency.Outcome{"executed", "executed", "replayed", "replayed"}, svc.Journal.Outcomes())
+}
+
+// A claim that was sent again, and arrives a second time after it was released, does not block the key.
+func TestRedisClaimArrivesTwice(t *testing.T) {
+	t.Parallel()
+	n := newRedisNetwork(t, func(o *redis.Options) { o.ReadTimeout = time.Second })
+	digests := n.loadScripts(t)
+	store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+	n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["claim"]})
+	claim := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	require.Equal(t, 1, n.strikes())
+	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	n.proxies[0].Release()
+	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+}
+
+// A completion that arrives after a successor took over does not overwrite the record of the successor.
+func TestRedisCompletionArrivesLate(t *testing.T) {
+	t.Parallel()
+	for size, resp := range map[string]idempotency.Response{"small": testservice.BodyOf(1), "large": testservice.Large()} {
+		for _, ended := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, successor has ended: %t", size, ended), func(t *testing.T) {
+				t.Parallel()
+				n := newRedisNetwork(t)
+				digests := n.loadScripts(t)
+				store := idempotency.NewRedisStore(n.client, idempotency.RedisOptions{})
+				brief := testservice.AttemptFor(time.Hour)
+				brief.Lease = 50 * time.Millisecond
+				late := testservice.MustClaim(t, store, testservice.NumberedKey(1), brief)
+				n.inject(servertest.Rule{Fault: servertest.HoldRequest, Pattern: digests["complete"]})
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				require.Error(t, late.Complete(ctx, resp, time.Hour))
+				require.Equal(t, 1, n.strikes())
+
+				var successor idempotency.Claim
+				testservice.Until(t, func() bool {
+					_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+					successor = claim
+					return err == nil && claim != nil
+				})
+				if ended {
+					require.NoError(t, successor.Complete(t.Context(), testservice.BodyOf(2), time.Hour))
+				}
+				n.proxies[0].Release()
+				require.ErrorIs(t, late.Complete(t.Context(), resp, time.Hour), idempotency.ErrClaimLost)
+				require.NoError(t, successor.Complete(t.Context(), testservice.BodyOf(2), time.Hour))
+				require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 2)
+				require.Len(t, testservice.RedisKeys(t, n.client, ""), 1)
+			})
+		}
+	}
+}
+
+// What Redis forgets while the handler runs is made again when it has ended.
+func TestRedisForgetsARunningOperation(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	for size, body := range map[string]string{"small": "body", "large": testservice.LargeBody} {
+		t.Run(size, func(t *testing.T) {
+			svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t,
+				func(w http.ResponseWriter, r *http.Request) {
+					require.NoError(t, client.FlushAll(r.Context()).Err())
+					testservice.Echo(w, r)
+				})
+			first := svc.Call(size, body)
+			require.Equal(t, http.StatusCreated, first.Status)
+			testservice.RequireReplay(t, first, svc.Call(size, body))
+			require.Equal(t, []idempotency.Outcome{"restored", "replayed"}, svc.Journal.Outcomes())
+		})
+	}
+}
+
+// A server that is killed and started again while the handler runs costs nobody an answer.
+func TestRedisRestarts(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		args    []string
+		outcome idempotency.Outcome
+	}{
+		"with its records":    {[]string{"--appendonly", "yes", "--appendfsync", "always"}, idempotency.OutcomeExecuted},
+		"without its records": {nil, idempotency.OutcomeRestored},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.Redis(t, test.args...)
+			client := testservice.NewRedisClient(t, server.Addr(), func(o *redis.Options) { o.MinIdleConns = 8 })
+			testservice.Until(t, func() bool { return client.PoolStats().IdleConns >= 8 }) // all of which will be dead
+			svc := testservice.Setup{
+				Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+				Opts:  idempotency.Options{StoreTimeout: 30 * time.Second}, // starting servers may keep the machine busy
+			}.Guard(t, func(w http.ResponseWriter, r *http.Request) {
+				require.NoError(t, server.Restart())
+				testservice.Echo(w, r)
+			})
+			first := svc.Call("key", "body")
+			require.Equal(t, http.StatusCreated, first.Status, "%v", svc.Journal.Last(t).Err)
+			require.Equal(t, test.outcome, svc.Journal.Last(t).Outcome)
+			require.NoError(t, server.Restart())
+			if test.outcome == idempotency.OutcomeExecuted {
+				testservice.RequireReplay(t, first, svc.Call("key", "body"))
+			}
+			require.Equal(t, http.StatusCreated, svc.Call("other", "body").Status)
+		})
+	}
+}
+
+// Many callers at once, for many keys, of which some fail at first: each operation is carried out once, and all of its
+// callers learn what came of it.
+func TestRedisCrowd(t *testing.T) { // not parallel: it takes all that the machine has
+	const keys, callsPerKey, workers = 4_000, 5, 32
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr(), func(o *redis.Options) { o.PoolSize = workers })
+	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+		idempotency.RunnerOptions{Wait: time.Minute})
+	require.NoError(t, err)
+	errFirst := errors.New("first attempt")
+	var effects, attempts [keys]atomic.Int32
+	call := func(i int) error {
+		work := func(context.Context) (idempotency.Response, error) {
+			if attempts[i].Add(1) == 1 && i%10 == 0 {
+				return idempotency.Response{}, errFirst
+			}
+			return idempotency.Response{Status: 200, Body: fmt.Append(nil, i, " ", effects[i].Add(1))}, nil
+		}
+		resp, _, err := runner.Do(t.Context(), testservice.NumberedKey(i), []byte{byte(i)}, work)
+		if i%10 == 0 && errors.Is(err, errFirst) {
+			return nil
+		}
+		if err == nil && string(resp.Body) != fmt.Sprint(i, " 1") {
+			err = fmt.Errorf("got %q", resp.Body)
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(7, uint64(w)))
+			for n := w; n < keys*callsPerKey; n += workers {
+				i := n / callsPerKey // its calls are near each other: several are under way at once
+				if random.IntN(4) == 0 {
+					i = random.IntN(i + 1)
+				}
+				if err := call(i); err != nil {
+					t.Errorf("key %d: %v", i, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range keys {
+		if effects[i].Load() == 0 {
+			require.NoError(t, call(i))
+		}
+		require.EqualValues(t, 1, effects[i].Load(), "key %d", i)
+	}
+}

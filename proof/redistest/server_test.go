@@ -1,0 +1,242 @@
+package redistest_test
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
+)
+
+// A server that lets nobody write still answers from what it has: one without memory, a replica, one that has lost its
+// replicas.
+func TestRedisThatCannotBeWrittenTo(t *testing.T) {
+	t.Parallel()
+	server := servertest.Redis(t)
+	client, node := testservice.NewRedisClient(t, server.Addr()), testservice.NewRedisClient(t, server.Addr())
+	svc := testservice.Setup{Store: idempotency.NewRedisStore(client, idempotency.RedisOptions{})}.Guard(t, testservice.Echo)
+	small, big := svc.Call("small", "small"), svc.Call("big", testservice.LargeBody)
+	set := func(name, value string) func() error {
+		return func() error { return node.ConfigSet(t.Context(), name, value).Err() }
+	}
+	for name, test := range map[string]struct{ begin, end func() error }{
+		"no memory":   {set("maxmemory", "1"), set("maxmemory", "0")},
+		"no replicas": {set("min-replicas-to-write", "1"), set("min-replicas-to-write", "0")},
+		"replica": {
+			func() error { return node.ReplicaOf(t.Context(), "127.0.0.1", "1").Err() },
+			func() error { return node.ReplicaOf(t.Context(), "NO", "ONE").Err() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, test.begin())
+			testservice.RequireReplay(t, small, svc.Call("small", "small"))
+			testservice.RequireReplay(t, big, svc.Call("big", testservice.LargeBody))
+			testservice.RequireProblem(t, svc.Call(url.PathEscape(name), "new"), http.StatusServiceUnavailable, "store-unavailable")
+			require.NoError(t, test.end())
+			require.Equal(t, http.StatusCreated, svc.Call(url.PathEscape(name), "new").Status, svc.Journal.Last(t))
+		})
+	}
+}
+
+// A server that has no memory left refuses new claims; those that it has granted can be settled.
+func TestRedisWithoutMemory(t *testing.T) {
+	t.Parallel()
+	client := testservice.NewRedisClient(t, servertest.Redis(t).Addr())
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
+	small := testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	big := testservice.MustClaim(t, store, testservice.NumberedKey(2), testservice.AttemptFor(time.Hour))
+	medium := testservice.MustClaim(t, store, testservice.NumberedKey(5), testservice.AttemptFor(time.Hour))
+	released := testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour))
+	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err()) // byte
+
+	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(4), testservice.AttemptFor(time.Hour))
+	require.Nil(t, claim)
+	require.ErrorIs(t, err, idempotency.ErrStoreFull)
+	require.NoError(t, small.Extend(t.Context(), time.Minute))
+	require.NoError(t, small.Complete(t.Context(), testservice.BodyOf(100), time.Hour))
+	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(1)).Response.Body, 100)
+	require.NoError(t, medium.Complete(t.Context(), testservice.BodyOf(7<<10), time.Hour))
+	require.Len(t, testservice.MustRead(t, store, testservice.NumberedKey(5)).Response.Body, 7<<10)
+	require.NoError(t, released.Release(t.Context(), time.Hour))
+	testservice.MustClaim(t, store, testservice.NumberedKey(3), testservice.AttemptFor(time.Hour)) // in the room of the record that was released
+	require.NoError(t, big.Complete(t.Context(), testservice.Large(), time.Hour))
+	require.Equal(t, &idempotency.Response{Status: http.StatusCreated, Omitted: true},
+		testservice.MustRead(t, store, testservice.NumberedKey(2)).Response)
+}
+
+// While a slot moves from one server to another, nothing that concerns its keys fails.
+func TestRedisSlotOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := testservice.NewClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	finished := testservice.NumberedKey(0)
+	require.NoError(t, testservice.MustClaim(t, store, finished, testservice.AttemptFor(time.Hour)).Complete(t.Context(), testservice.Large(), time.Hour))
+	steps := map[string]func(idempotency.Claim) error{
+		"extension":        func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
+		"release":          func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
+		"completion":       func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
+		"large completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.Large(), time.Hour) },
+	}
+	before := map[string]idempotency.Claim{}
+	for name := range steps {
+		before[name] = testservice.MustClaim(t, store, idempotency.Key{ID: "before " + name}, testservice.AttemptFor(time.Hour))
+	}
+
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	var from, to *redis.Client
+	for _, master := range masters {
+		node := testservice.NewRedisClient(t, master.Addr())
+		if len(testservice.RedisKeys(t, node, "")) > 0 {
+			from = node
+		} else {
+			to = node
+		}
+	}
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, finished).Response.Body))
+	for name, step := range steps {
+		require.NoError(t, step(before[name]), name)
+		require.NoError(t, step(testservice.MustClaim(t, store, idempotency.Key{ID: "during " + name}, testservice.AttemptFor(time.Hour))), name)
+	}
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "before large completion"}).Response.Body))
+	require.Equal(t, testservice.LargeBody, string(testservice.MustRead(t, store, idempotency.Key{ID: "during large completion"}).Response.Body))
+}
+
+// However many requests wait for one key, Redis hears of each of them once, and then from one of them now and then.
+func TestRedisIsSparedByWaiters(t *testing.T) {
+	t.Parallel()
+	const waiters = 1000
+	server := servertest.Redis(t)
+	attempt := testservice.AttemptFor(time.Hour)
+	attempt.Fingerprint = sha256.Sum256(nil)
+	owner := testservice.MustClaim(t, idempotency.NewRedisStore(testservice.NewRedisClient(t, server.Addr()), idempotency.RedisOptions{}),
+		testservice.NumberedKey(1), attempt)
+	client := testservice.NewRedisClient(t, server.Addr())
+	runner, err := idempotency.NewRunner(idempotency.NewRedisStore(client, idempotency.RedisOptions{}),
+		idempotency.RunnerOptions{Wait: time.Minute})
+	require.NoError(t, err)
+	asked := func() (n int) {
+		stats := client.Info(t.Context(), "commandstats").Val()
+		_, calls, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+		_, _ = fmt.Sscan(calls, &n)
+		return n
+	}
+
+	began, before := time.Now(), asked()
+	var wg sync.WaitGroup
+	for range waiters {
+		wg.Go(func() {
+			resp, replayed, err := runner.Do(t.Context(), testservice.NumberedKey(1), nil, nil)
+			if err != nil || !replayed || string(resp.Body) != "done" {
+				t.Errorf("got %q, replayed %t, %v", resp.Body, replayed, err)
+			}
+		})
+	}
+	require.Eventually(t, func() bool {
+		return asked()-before > waiters && time.Since(began) > 2*time.Second
+	}, 30*time.Second, 10*time.Millisecond)
+	require.NoError(t, owner.Complete(t.Context(), idempotency.Response{Status: 200, Body: []byte("done")}, time.Hour))
+	wg.Wait()
+	polls := asked() - before - waiters
+	require.Less(t, polls, 10+int(time.Since(began)/(200*time.Millisecond)))
+}
+
+// While a slot moves from one server to another, its records are shown, listed once, and forgotten.
+func TestRedisInspectsSlotOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := testservice.NewClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	const n = 5
+	for i := range n {
+		testservice.MustComplete(t, store, testservice.NumberedKey(i), testservice.BodyOf(i))
+	}
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	from, to := ownerAndOther(t, masters)
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+	testservice.MustComplete(t, store, testservice.NumberedKey(n), testservice.BodyOf(n)) // where the slot is moving to
+
+	require.Len(t, testservice.MustList(t, store).Entries, n+1)
+	for i := range n + 1 {
+		entry := testservice.MustInspect(t, store, testservice.NumberedKey(i))
+		require.Len(t, entry.Response.Body, i)
+		require.NoError(t, store.Forget(t.Context(), entry))
+	}
+	require.Empty(t, testservice.MustList(t, store).Entries)
+}
+
+// ownerAndOther returns clients of the server that has all keys, and of another one.
+func ownerAndOther(t testing.TB, masters []*servertest.Server) (owner, other *redis.Client) {
+	t.Helper()
+	for _, master := range masters {
+		node := testservice.NewRedisClient(t, master.Addr())
+		if len(testservice.RedisKeys(t, node, "")) > 0 {
+			owner = node
+		} else {
+			other = node
+		}
+	}
+	return owner, other
+}
+
+// While a slot moves, further attempts are claimed, renewed and settled, whether or not they have steps.
+func TestRedisFurtherAttemptsOnTheMove(t *testing.T) {
+	t.Parallel()
+	masters := servertest.RedisCluster(t)
+	client := testservice.NewClusterClient(t, masters)
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "{one slot}:"})
+	steps := map[string]func(idempotency.Claim) error{
+		"extension":  func(c idempotency.Claim) error { return c.Extend(t.Context(), time.Minute) },
+		"release":    func(c idempotency.Claim) error { return c.Release(t.Context(), time.Hour) },
+		"completion": func(c idempotency.Claim) error { return c.Complete(t.Context(), testservice.BodyOf(1), time.Hour) },
+		"large completion": func(c idempotency.Claim) error {
+			return c.Complete(t.Context(), testservice.Large(), time.Hour)
+		},
+	}
+	again := func(name string) idempotency.Key { return idempotency.Key{ID: "again " + name} }
+	before := map[string]idempotency.Claim{}
+	for name := range steps {
+		first := testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
+		require.NoError(t, first.Release(t.Context(), time.Hour))
+		if name != "release" {
+			before[name] = testservice.MustClaim(t, store, again(name), testservice.AttemptFor(time.Hour))
+		}
+	}
+	testservice.MustClaim(t, store, idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
+
+	slot := client.ClusterKeySlot(t.Context(), "{one slot}:").Val()
+	from, to := ownerAndOther(t, masters)
+	id := func(node *redis.Client) any { return node.Do(t.Context(), "CLUSTER", "MYID").Val() }
+	require.NoError(t, to.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Err())
+	require.NoError(t, from.Do(t.Context(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Err())
+
+	_, claim, err := store.Begin(t.Context(), idempotency.Key{ID: "running"}, testservice.AttemptFor(time.Hour))
+	assert.NoError(t, err)
+	assert.Nil(t, claim)
+	_, claim, err = store.Begin(t.Context(), again("release"), testservice.AttemptFor(time.Hour))
+	if assert.NoError(t, err) {
+		before["release"] = claim
+	}
+	for name, step := range steps {
+		if before[name] != nil {
+			assert.NoError(t, step(before[name]), name)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package servertest_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/idempotency-go/idempotency/proof/servertest"
+)
+
+// Everybody can read the arguments of a process. Who takes over a server is not root then.
+func TestProcessesTellNothingAndAreNotRoot(t *testing.T) {
+	t.Parallel()
+	s, db, m := servertest.Redis(t), servertest.Postgres(t), servertest.MariaDB(t)
+	expectNoPassword(t, strings.Join(s.Args(), " "))
+	expectNoPassword(t, strings.Join(db.Args(), " "))
+	expectNoPassword(t, strings.Join(m.Args(), " "))
+	standby := servertest.Replica(t, db.Addr())
+	for _, process := range slices.Concat(s.Processes(), db.Processes(), m.Processes(), standby.Processes()) {
+		dir := fmt.Sprintf("/proc/%d", process)
+		info, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a child that has ended
+		}
+		check(t, err)
+		arguments, err := os.ReadFile(dir + "/cmdline")
+		if err != nil {
+			continue
+		}
+		expectNoPassword(t, string(arguments))
+		if info.Sys().(*syscall.Stat_t).Uid == 0 {
+			t.Errorf("%q runs as root", arguments)
+		}
+	}
+}
