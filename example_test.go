@@ -2,6 +2,8 @@ package idempotency_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -614,4 +617,1051 @@ func ExampleUserFunc_incorrectEmail() {
 	// Output:
 	// session-1 gets the statement for session-1
 	// session-2 gets the statement for session-1
+}
+
+// A handler passes a key of its operation to another system. If an attempt fails after that call, or dies in it, the
+// next attempt sends the same key again, and the other system does not act twice.
+func ExampleFromContext() {
+	var sent string
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		key := op.DownstreamKey("charge") // to send with the call to the payment provider
+		fmt.Printf("attempt %d, same key as before: %t\n", op.Attempt, key == sent)
+		sent = key
+		w.WriteHeader(http.StatusBadGateway) // no answer from there: not stored, may be tried again
+	}
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		panic(err)
+	}
+	for range 2 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		idem.Handler(http.HandlerFunc(pay)).ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// attempt 1, same key as before: false
+	// attempt 2, same key as before: true
+}
+
+// Every attempt at the operation sends the same key to another system. Each call that the handler makes has a name.
+func ExampleOperation_DownstreamKey() {
+	op := idempotency.Operation{ID: uuid.MustParse("8f0f4d6e-9f3c-4b57-9b8a-0c7b8d0d6c11"), Attempt: 2}
+	fmt.Println(op.DownstreamKey("charge"))
+	fmt.Println(op.DownstreamKey("mail"))
+	// Output:
+	// 3d8cefeb-f384-53fe-a710-ac3811c1bede
+	// 762c31e5-02ce-52da-9c8f-d53a78b6c910
+}
+
+// A handler that knows what its failure means says so. With Refuse, a retry does not charge a card that may have been
+// charged.
+func ExampleDecide() {
+	errNotSent := errors.New("no connection")
+	failures := []error{errNotSent, errors.New("connection lost")}
+	charge := func(context.Context, string) error { // calls a payment provider
+		err := failures[0]
+		failures = failures[1:]
+		return err
+	}
+	pay := func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		key := op.DownstreamKey("charge")
+		err := charge(r.Context(), key)
+		switch {
+		case errors.Is(err, errNotSent):
+			idempotency.Decide(r.Context(), idempotency.Free) // the provider knows nothing of it
+		case err != nil:
+			idempotency.Decide(r.Context(), idempotency.Unknown) // the card may have been charged
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		}
+	}
+
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Abandoned: idempotency.Refuse})
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		idem.Handler(http.HandlerFunc(pay)).ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 502
+	// 502
+	// 409
+}
+
+// A secret is shown once. The operation is completed, so that no retry makes a second API key, but the answer is not
+// stored.
+func ExampleDecide_tombstone() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		idempotency.Decide(r.Context(), idempotency.Tombstone)
+		fmt.Fprint(w, "sk_live_4711")
+	}))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/keys", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Body.String() == "sk_live_4711")
+	}
+	// Output:
+	// 200 true
+	// 409 false
+}
+
+// A consumer of messages works on each message once, although the broker may deliver it again.
+func ExampleRunner_Do() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	failures := []error{errors.New("the mail server is down"), nil}
+	send := func(ctx context.Context) (idempotency.Response, error) {
+		op, _ := idempotency.FromContext(ctx)
+		err := failures[op.Attempt-1]
+		return idempotency.Response{Body: []byte("sent")}, err // an error is not stored
+	}
+	for range 3 {
+		key := idempotency.Key{User: "mailer", Endpoint: "welcome", ID: "message-1"}
+		resp, replayed, err := runner.Do(context.Background(), key, []byte("alice"), send)
+		fmt.Printf("%q %t %v\n", resp.Body, replayed, err)
+	}
+	// Output:
+	// "sent" false the mail server is down
+	// "sent" false <nil>
+	// "sent" true <nil>
+}
+
+// A refusal of Do is an *Error. Its Retry says what the caller is to do.
+func ExampleNewRunner() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	opts := idempotency.RunnerOptions{TTL: 72 * time.Hour, Abandoned: idempotency.Refuse}
+	runner, err := idempotency.NewRunner(store, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, payload := range []string{"4200", "9900"} {
+		key := idempotency.Key{User: "billing", Endpoint: "orders", ID: "order-1"}
+		_, _, err := idempotency.DoJSON(context.Background(), runner, key, []byte(payload),
+			func(context.Context) (string, error) { return "receipt", nil })
+		if refusal, ok := errors.AsType[*idempotency.Error](err); ok {
+			fmt.Println(errors.Is(err, idempotency.ErrKeyReused), refusal.Code, refusal.Retry)
+		}
+	}
+	// Output: true key-reused new-key
+}
+
+// A message that is delivered twice is worked on once, and has one result.
+func ExampleDoJSON() {
+	runner, err := idempotency.NewRunner(
+		idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	type receipt struct{ Amount, Number int }
+	number := 0
+
+	for range 2 {
+		message := idempotency.Key{User: "billing", Endpoint: "orders", ID: "1700000000000-0"}
+		result, replayed, err := idempotency.DoJSON(context.Background(), runner, message, []byte("4200"),
+			func(context.Context) (receipt, error) {
+				number++
+				return receipt{Amount: 4200, Number: number}, nil
+			})
+		fmt.Println(result, replayed, err)
+	}
+	// Output:
+	// {4200 1} false <nil>
+	// {4200 1} true <nil>
+}
+
+// An adapter stores a failure if the handler has decided to keep it, and otherwise returns it as an error.
+func ExampleDecided() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	errNoCredit := errors.New("no credit")
+	handler := func(ctx context.Context) error {
+		idempotency.Decide(ctx, idempotency.Keep)
+		return errNoCredit
+	}
+	for range 2 {
+		key := idempotency.Key{User: "alice", Endpoint: "charge", ID: "1"}
+		resp, replayed, err := runner.Do(context.Background(), key, nil,
+			func(ctx context.Context) (idempotency.Response, error) {
+				err := handler(ctx)
+				if v, ok := idempotency.Decided(ctx); ok && v == idempotency.Keep {
+					return idempotency.Response{Body: []byte(err.Error())}, nil
+				}
+				return idempotency.Response{}, err
+			})
+		fmt.Printf("%s %t %v\n", resp.Body, replayed, err)
+	}
+	// Output:
+	// no credit false <nil>
+	// no credit true <nil>
+}
+
+// An adapter of another protocol reads the key by the rules of the middleware.
+func ExampleParseKey() {
+	for _, header := range [][]string{{`order-1`}, {`"order-1"`}, {`order 1`}, {}} {
+		key, err := idempotency.ParseKey(header)
+		fmt.Printf("%q %v\n", key, err)
+	}
+	// Output:
+	// "order-1" <nil>
+	// "order-1" <nil>
+	// "" idempotency: key invalid: a key must not contain spaces, control characters or characters outside of ASCII
+	// "" idempotency: key missing
+}
+
+// A worker stops when its operations have ended, and before it closes the client of the store.
+func ExampleRunner_Shutdown() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	fmt.Println(runner.Shutdown(ctx)) // an error says how many answers are not stored
+	// Output: <nil>
+}
+
+// With Required, a request without a key is refused before it reaches the handler. With ValidateUUID, so is one whose
+// key is no UUID.
+func ExampleOptions_required() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	opts := idempotency.Options{
+		Required:    true,
+		ValidateKey: idempotency.ValidateUUID,
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
+			w.WriteHeader(e.Status)
+			fmt.Fprint(w, e.Code)
+		},
+	}
+	idem, err := idempotency.New(store, idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	for _, key := range []string{"", "order-1", "5f3a1c52-6ed1-4f0c-b7f6-1f8de5f9ca12"} {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 400 key-missing
+	// 400 key-invalid
+	// 200 paid
+}
+
+// ValidateKey refuses keys that the service does not want. The client sees the text of the error.
+func ExampleOptions_validateKey() {
+	opts := idempotency.Options{
+		ValidateKey: func(id string) error {
+			if !strings.HasPrefix(id, "order-") {
+				return errors.New("a key begins with order-")
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, e *idempotency.Error) {
+			http.Error(w, e.Detail, e.Status)
+		},
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/payments", nil)
+	r.Header.Set("Idempotency-Key", "1")
+	w := httptest.NewRecorder()
+	idem.Handler(http.NotFoundHandler()).ServeHTTP(w, r)
+	fmt.Println(w.Code, strings.Contains(w.Body.String(), "Reason: a key begins with order-."))
+	// Output: 400 true
+}
+
+// A service that wants UUIDs as keys sets ValidateUUID as Options.ValidateKey.
+func ExampleValidateUUID() {
+	fmt.Println(idempotency.ValidateUUID("5f3a1c52-6ed1-4f0c-b7f6-1f8de5f9ca12"))
+	fmt.Println(idempotency.ValidateUUID("order-1"))
+	// Output:
+	// <nil>
+	// a UUID has 36 characters, not 7
+}
+
+// Endpoint names the scope of a key. Two paths that mean the same operation get the same name.
+func ExampleOptions_endpoint() {
+	opts := idempotency.Options{
+		Endpoint: func(r *http.Request) string {
+			return strings.Replace(idempotency.DefaultEndpoint(r), " /v1/", " /", 1)
+		},
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println("runs for", r.URL.Path)
+	}))
+	for _, path := range []string{"/payments", "/v1/payments", "/refunds"} {
+		r := httptest.NewRequest("POST", path, nil)
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// runs for /payments
+	// runs for /refunds
+}
+
+// Two versions of an API are two endpoints, unless Endpoint gives them one name. A client that moves to the new
+// version between two attempts then makes one operation.
+func ExampleOptions_versions() {
+	sameAsV1 := func(r *http.Request) string {
+		return strings.Replace(idempotency.DefaultEndpoint(r), " /v2/", " /v1/", 1)
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Endpoint: sameAsV1})
+	if err != nil {
+		panic(err)
+	}
+	payments := idem.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		fmt.Println("runs", r.URL.Path)
+	}))
+	for _, url := range []string{"/v1/payments", "/v2/payments", "/v2/refunds"} {
+		r := httptest.NewRequest("POST", url, nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		payments.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header()["Idempotent-Replayed"])
+	}
+	// Output:
+	// runs /v1/payments
+	// 200 []
+	// 200 [true]
+	// runs /v2/refunds
+	// 200 []
+}
+
+// One mux answers for several hosts. The same key at two of them names two operations.
+func ExampleOptions_hosts() {
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Endpoint: withHost})
+	if err != nil {
+		panic(err)
+	}
+	payments := idem.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		fmt.Println("runs", op.Key.Endpoint)
+	}))
+	for _, url := range []string{"http://north.example/payments", "http://south.example/payments", "http://NORTH.example/payments"} {
+		r := httptest.NewRequest("POST", url, nil)
+		r.Header.Set("Idempotency-Key", "1")
+		payments.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// runs north.example POST /payments
+	// runs south.example POST /payments
+}
+
+// withHost binds keys to the host as well. The router must refuse hosts that are not the service's own.
+func withHost(r *http.Request) string {
+	return strings.ToLower(r.Host) + " " + idempotency.DefaultEndpoint(r)
+}
+
+// The default compares the bytes of the body, the query and the media type.
+func ExampleFingerprintRaw() {
+	r := httptest.NewRequest("POST", "/payments", nil)
+	compact, _ := idempotency.FingerprintRaw(r, []byte(`{"amount":4200}`))
+	spaced, _ := idempotency.FingerprintRaw(r, []byte(`{"amount": 4200}`))
+	fmt.Println(compact == spaced)
+	// Output: false
+}
+
+// A client that writes the time of sending into its body sends another body each time. The fingerprint leaves it out.
+func ExampleFingerprintFunc() {
+	type payment struct {
+		Amount int
+		SentAt string
+	}
+	withoutTime := func(_ *http.Request, body []byte) (idempotency.Fingerprint, error) {
+		var p payment
+		if err := json.Unmarshal(body, &p); err != nil {
+			return idempotency.Fingerprint{}, err // the client gets 400, body-invalid
+		}
+		return sha256.Sum256(fmt.Append(nil, p.Amount)), nil
+	}
+	opts := idempotency.Options{Fingerprint: withoutTime}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	for _, body := range []string{
+		`{"Amount": 4200, "SentAt": "10:00"}`,
+		`{"Amount": 4200, "SentAt": "10:01"}`,
+		`{"Amount": 9900, "SentAt": "10:02"}`,
+		`4200`,
+	} {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(body))
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 200
+	// 200
+	// 409
+	// 400
+}
+
+// The field Stripe-Account selects for whom a request acts. A key that comes back for another account is refused.
+func ExampleOptions_fingerprintHeaders() {
+	opts := idempotency.Options{FingerprintHeaders: []string{"Stripe-Account"}}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	for _, account := range []string{"acct_1", "acct_1", "acct_2"} {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		r.Header.Set("Stripe-Account", account)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(account, w.Code)
+	}
+	// Output:
+	// acct_1 200
+	// acct_1 200
+	// acct_2 409
+}
+
+// With Wait, a request that comes while the first one runs is held, and gets the same answer.
+func ExampleOptions_wait() {
+	opts := idempotency.Options{Wait: time.Minute}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	started := make(chan struct{})
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Println("charging the card")
+		close(started)
+		fmt.Fprint(w, "paid")
+	}))
+	answers := make(chan string)
+	send := func() {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		answers <- fmt.Sprint(w.Code, " ", w.Body)
+	}
+	go send()
+	<-started
+	go send()
+	fmt.Println(<-answers)
+	fmt.Println(<-answers)
+	// Output:
+	// charging the card
+	// 200 paid
+	// 200 paid
+}
+
+// Storable says which answers complete the operation. This service also lets a client try again after 422, which it
+// sends while an account is not yet verified.
+func ExampleOptions_storable() {
+	opts := idempotency.Options{
+		Storable: func(resp *idempotency.Response) bool {
+			return idempotency.DefaultStorable(resp) && resp.Status != http.StatusUnprocessableEntity
+		},
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	verified := false
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !verified {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	}))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/transfers", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+		verified = true
+	}
+	// Output:
+	// 422
+	// 200
+}
+
+// OmitHeaders keeps fields out of the store. The first client gets them, a replay does not.
+func ExampleOptions_omitHeaders() {
+	opts := idempotency.Options{OmitHeaders: []string{"Set-Cookie"}}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Set-Cookie", "session=secret")
+		w.Header().Set("Location", "/orders/1")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/orders", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Printf("%d %s %q\n", w.Code, w.Header().Get("Location"), w.Header().Get("Set-Cookie"))
+	}
+	// Output:
+	// 201 /orders/1 "session=secret"
+	// 201 /orders/1 ""
+}
+
+// Rights may change while an answer is in the store. A user whose right was withdrawn does not get the answer again,
+// and the handler does not run either.
+func ExampleOptions_replay() {
+	mayReadKeys := map[string]bool{"alice": true}
+	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+	opts := idempotency.Options{
+		Replay: func(r *http.Request, _ *idempotency.Response) error {
+			if !mayReadKeys[r.Header.Get("X-User")] {
+				return errors.New("may not read API keys any more")
+			}
+			return nil
+		},
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, opts)
+	if err != nil {
+		panic(err)
+	}
+	create := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "the new API key")
+	}))
+	send := func() {
+		r := httptest.NewRequest("POST", "/keys", nil)
+		r.Header.Set("X-User", "alice")
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		create.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Body.String() == "the new API key")
+	}
+	send()
+	send()
+	mayReadKeys["alice"] = false
+	send()
+	// Output:
+	// 200 true
+	// 200 true
+	// 403 false
+}
+
+// The first client sees each event when it is written. A retry gets all of them at once.
+func ExampleOptions_stream() {
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{Stream: true})
+	if err != nil {
+		panic(err)
+	}
+	service := httptest.NewServer(idem.Handler(http.HandlerFunc(writeStory)))
+	defer service.Close()
+	for range 2 {
+		r, err := http.NewRequest("POST", service.URL+"/stories", nil)
+		if err != nil {
+			panic(err)
+		}
+		r.Header.Set("Idempotency-Key", "1")
+		resp, err := service.Client().Do(r)
+		if err != nil {
+			panic(err)
+		}
+		events, err := readAllOf(resp)
+		fmt.Printf("%q %v %q\n", events, err, resp.Header.Get("Idempotent-Replayed"))
+	}
+	// Output:
+	// "data: chapter 1\n\ndata: chapter 2\n\ndata: chapter 3\n\n" <nil> ""
+	// "data: chapter 1\n\ndata: chapter 2\n\ndata: chapter 3\n\n" <nil> "true"
+}
+
+// writeStory sends its answer piece by piece. If the client leaves, it says that the half is no result.
+func writeStory(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	rc := http.NewResponseController(w)
+	for chapter := 1; chapter <= 3; chapter++ {
+		if r.Context().Err() != nil {
+			idempotency.Decide(r.Context(), idempotency.Unknown)
+			return
+		}
+		fmt.Fprintf(w, "data: chapter %d\n\n", chapter)
+		_ = rc.Flush() // the context ends if the client has left
+	}
+}
+
+func readAllOf(resp *http.Response) (string, error) {
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
+}
+
+// An ErrorHandler writes refusals in the form that the API has for its errors. It leaves the others to WriteProblem.
+func ExampleOptions_errorHandler() {
+	opts := idempotency.Options{
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, e *idempotency.Error) {
+			if !errors.Is(e, idempotency.ErrKeyReused) {
+				idempotency.WriteProblem(w, r, e)
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(e.Status)
+			_ = json.NewEncoder(w).Encode(map[string]string{"error": e.Code, "retry": string(e.Retry)})
+		},
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "paid") }))
+	for _, amount := range []string{"42.00", "99.00"} {
+		r := httptest.NewRequest("POST", "/payments", strings.NewReader(amount))
+		r.Header.Set("Idempotency-Key", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	// Output:
+	// 200 paid
+	// 409 {"error":"key-reused","retry":"new-key"}
+}
+
+// A client sees a refusal as a problem document (RFC 9457).
+func ExampleWriteProblem() {
+	w := httptest.NewRecorder()
+	idempotency.WriteProblem(w, nil, &idempotency.Error{
+		Status: http.StatusForbidden,
+		Title:  "The account is closed",
+		Retry:  idempotency.RetryNever,
+	})
+	fmt.Println(w.Code, w.Header().Get("Content-Type"))
+	fmt.Println(w.Body)
+	// Output:
+	// 403 application/problem+json
+	// {"type":"about:blank","title":"The account is closed","status":403,"retry":"never"}
+}
+
+// An Observer counts what became of requests.
+func ExampleObserver() {
+	outcomes := map[idempotency.Outcome]int{} // a service has a counter for each, which is safe for concurrent use
+	opts := idempotency.Options{
+		Observer: func(_ context.Context, e idempotency.Event) { outcomes[e.Outcome]++ },
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "paid") }))
+	for range 3 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	fmt.Println(outcomes)
+	// Output: map[executed:1 replayed:2]
+}
+
+// A note links the operation to a payment. A replay tells the Observer the same note, and never tells the client.
+func ExampleAnnotate() {
+	opts := idempotency.Options{
+		Observer: func(_ context.Context, e idempotency.Event) { fmt.Println(e.Outcome, e.Note) },
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := idempotency.Annotate(r.Context(), "pay_4711"); err != nil {
+			log.Print(err) // the request has no key, or the note is not valid
+		}
+		fmt.Fprint(w, "paid")
+	}))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// executed pay_4711
+	// replayed pay_4711
+}
+
+// charges is a payment provider that can be asked for a charge by its key.
+type charges map[string]string
+
+// Nobody knows what an attempt has done whose process died. With Refuse it does not run again, and Reconcile asks the
+// provider, by the key that each attempt at the operation sends there.
+func ExampleOptions_reconcile() {
+	provider, dies := charges{}, true
+	opts := idempotency.Options{
+		Abandoned: idempotency.Refuse,
+		Lease:     100 * time.Millisecond,
+		Reconcile: func(ctx context.Context, op idempotency.Operation) (*idempotency.Response, error) {
+			charge, ok := provider[op.DownstreamKey("charge")]
+			if !ok {
+				return nil, nil // it has not happened, so the handler runs
+			}
+			return &idempotency.Response{Status: http.StatusCreated, Body: []byte(charge), Note: charge}, nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		provider[op.DownstreamKey("charge")] = "ch_17"
+		if dies {
+			panic(http.ErrAbortHandler) // as if the process died: the charge is made, and nobody says so
+		}
+	}))
+	pay := func() (answer string) {
+		defer func() { _ = recover() }()
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "order-1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return fmt.Sprint(w.Code, " ", w.Body)
+	}
+	pay()
+	for answer := pay(); ; answer = pay() {
+		if !strings.HasPrefix(answer, "409") { // in-progress, as long as the lease of the first attempt runs
+			fmt.Println(answer)
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// Output: 201 ch_17
+}
+
+// A MemoryStore has bounds: one user cannot take the room of the others.
+func ExampleNewMemoryStore() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: 64 << 10, MaxUserBytes: 8 << 10})
+	user := func(r *http.Request) (string, error) { return r.Header.Get("X-User"), nil }
+	idem, err := idempotency.New(store, user, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, strings.Repeat("x", 1<<10))
+	}))
+	send := func(user string, key int) int {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("X-User", user)
+		r.Header.Set("Idempotency-Key", fmt.Sprint(key))
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	answers := map[int]int{}
+	for key := range 50 {
+		answers[send("mallory", key)]++
+	}
+	fmt.Println("mallory refused:", answers[http.StatusTooManyRequests] > 0)
+	fmt.Println("alice:", send("alice", 1))
+	// Output:
+	// mallory refused: true
+	// alice: 200
+}
+
+// Services that share a Redis have a prefix each.
+func ExampleRedisOptions_prefix() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{Prefix: "staging:payments:idempotency:"})
+	_ = store
+}
+
+// redisLog gives to slog what go-redis has to say. What this means for a request is said by the middleware, at the level ERROR.
+type redisLog struct{}
+
+func (redisLog) Printf(ctx context.Context, format string, values ...any) {
+	slog.DebugContext(ctx, "go-redis: "+fmt.Sprintf(format, values...))
+}
+
+// go-redis writes to stderr, unless it is given a logger.
+func ExampleNewRedisStore_logger() {
+	redis.SetLogger(redisLog{}) // for all clients of the process
+}
+
+// A service weighs what Check has found. This one may lose its records with the power, and nothing else.
+func ExampleRedisStore_Check() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	defer client.Close()
+	err := idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(context.Background())
+	for _, finding := range idempotency.Findings(err) {
+		unsafe, ok := errors.AsType[*idempotency.UnsafeSetting](finding)
+		if !ok || !strings.HasPrefix(unsafe.Setting, "append") {
+			log.Fatal(finding) // or Redis does not answer
+		}
+		log.Print(unsafe.Node, unsafe.Setting, unsafe.Value, unsafe.Risk)
+	}
+}
+
+// Wrapping a store is enough to count its steps, to log them, or to make it fail in a test.
+func ExampleStore() {
+	store := &switchable{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{}), down: true}
+	opts := idempotency.Options{FailOpen: true, Logger: slog.New(slog.DiscardHandler)}
+	idem, err := idempotency.New(store, idempotency.SingleUser, opts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		op, _ := idempotency.FromContext(r.Context())
+		fmt.Println("attempt", op.Attempt, op.DownstreamKey("charge"))
+	}))
+	for range 2 {
+		r := httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	// Output:
+	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
+	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
+}
+
+// switchable is a Store that can be down.
+type switchable struct {
+	idempotency.Store
+	down bool
+}
+
+func (s *switchable) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	if s.down {
+		return idempotency.Record{}, nil, errors.New("connection refused")
+	}
+	return s.Store.Begin(ctx, key, request)
+}
+
+// counted is a Store in front of another one. By Unwrap, As finds what the other Store can do, such as Resolve.
+type counted struct {
+	idempotency.Store
+	begins atomic.Int64
+}
+
+func (s *counted) Unwrap() idempotency.Store { return s.Store }
+
+// Immediate says that counted itself waits for nothing.
+func (s *counted) Immediate() bool {
+	inner, ok := s.Store.(idempotency.Immediate)
+	return ok && inner.Immediate()
+}
+
+func (s *counted) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	s.begins.Add(1)
+	return s.Store.Begin(ctx, key, request)
+}
+
+// A Key does not print what may be personal. Its digest is what stores use as their key.
+func ExampleKey() {
+	key := idempotency.Key{User: "alice@example.com", Endpoint: "POST /payments", ID: "order-1"}
+	fmt.Println(strings.Contains(fmt.Sprintf("%+v", key), "alice"))
+	other := key
+	other.User = "bob@example.com"
+	fmt.Println(key.Digest() == other.Digest())
+	// Output:
+	// false
+	// false
+}
+
+// A store keeps a long part of a key in a shortened form. Bounded returns the key as the store has it.
+func ExampleKey_Bounded() {
+	key := idempotency.Key{User: "alice", Endpoint: "POST /" + strings.Repeat("a", 300), ID: "order-1"}
+	bounded := key.Bounded()
+	fmt.Println(len(key.Endpoint), len(bounded.Endpoint), bounded.ID)
+	// Output: 306 257 order-1
+}
+
+// Fields keep a header as text: one line for each value.
+func ExampleNewFields() {
+	fields := idempotency.NewFields(http.Header{
+		"Content-Type": {"application/json"},
+		"Link":         {"</a>", "</b>"},
+	})
+	fmt.Print(fields)
+	fmt.Println(fields.Get("content-type"))
+	// Output:
+	// Content-Type: application/json
+	// Link: </a>
+	// Link: </b>
+	// application/json
+}
+
+// A store reads fields that it has kept.
+func ExampleParseFields() {
+	fields, err := idempotency.ParseFields("Content-Type: text/plain\n")
+	fmt.Println(fields.Header(), err)
+	_, err = idempotency.ParseFields("no newline")
+	fmt.Println(err)
+	// Output:
+	// map[Content-Type:[text/plain]] <nil>
+	// idempotency: stored record not readable: lines of the header
+}
+
+// A store of your own keeps an answer as bytes.
+func ExampleResponse() {
+	answer := idempotency.Response{
+		Status: http.StatusCreated,
+		Header: idempotency.NewFields(http.Header{"Location": {"/payments/1"}}),
+		Body:   []byte("paid"),
+	}
+	stored, err := answer.MarshalBinary()
+	if err != nil {
+		log.Fatal(err)
+	}
+	var read idempotency.Response
+	if err := read.UnmarshalBinary(stored); err != nil {
+		log.Fatal(err) // wraps ErrRecordInvalid
+	}
+	fmt.Printf("%d %s %s\n", read.Status, read.Header.Get("Location"), read.Body)
+	// Output: 201 /payments/1 paid
+}
+
+// The support asks what became of a key, and lets the operation run again.
+func ExampleInspector() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/payments", nil)
+	r.Header.Set("Idempotency-Key", "order-1")
+	idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "card expired", http.StatusPaymentRequired)
+	})).ServeHTTP(httptest.NewRecorder(), r)
+
+	ctx := context.Background()
+	user, _ := idempotency.SingleUser(nil)
+	key := idempotency.Key{User: user, Endpoint: "POST /payments", ID: "order-1"}
+	entry, err := store.Inspect(ctx, key.Bounded())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, attempt %d: %d %s", entry.State, entry.Attempt, entry.Status, entry.Response.Body)
+
+	if err := store.Forget(ctx, entry); err != nil {
+		log.Fatal(err)
+	}
+	_, err = store.Inspect(ctx, key)
+	fmt.Println(errors.Is(err, idempotency.ErrNoRecord))
+	// Output:
+	// completed, attempt 1: 402 card expired
+	// true
+}
+
+// List shows the largest records, and how many there are of each state.
+func ExampleInspector_list() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	runner, err := idempotency.NewRunner(store, idempotency.RunnerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx := context.Background()
+	for id, answer := range map[string]string{"1": "short", "2": "a longer answer", "3": ""} {
+		key := idempotency.Key{User: "billing", Endpoint: "invoices", ID: id}
+		_, _, _ = runner.Do(ctx, key, nil, func(context.Context) (idempotency.Response, error) {
+			if answer == "" {
+				return idempotency.Response{}, errors.New("the printer is out of paper") // may be tried again
+			}
+			return idempotency.Response{Body: []byte(answer)}, nil
+		})
+	}
+	listing, err := store.List(ctx, idempotency.ListRequest{Largest: true, Limit: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("largest:", listing.Entries[0].Key.ID)
+	fmt.Println("completed:", listing.Totals[idempotency.StateCompleted].Records)
+	fmt.Println("released:", listing.Totals[idempotency.StateReleased].Records)
+	// Output:
+	// largest: 2
+	// completed: 2
+	// released: 1
+}
+
+// A program that is given a store tells whether handlers may have steps, and steps in transactions.
+func ExampleCheckpointer() {
+	var store idempotency.Store = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	_, claim, err := store.Begin(context.Background(), idempotency.Key{User: "alice", ID: "1"},
+		idempotency.ClaimRequest{Lease: time.Minute, TTL: time.Hour})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, steps := claim.(idempotency.Checkpointer)
+	_, rows := claim.(idempotency.TxCheckpointer)
+	fmt.Println("steps:", steps, "in transactions:", rows)
+	// Output: steps: true in transactions: false
+}
+
+// A tool says whether its store lets operators end what was abandoned. Package resolve does it.
+func ExampleResolver() {
+	var store idempotency.Inspector = idempotency.NewMemoryStore(idempotency.MemoryOptions{})
+	_, ok := store.(idempotency.Resolver)
+	fmt.Println(ok)
+	// Output: true
+}
+
+// A wrapper that only counts is no Resolver. The store behind it is.
+func ExampleAs() {
+	store := &counted{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	_, direct := idempotency.Store(store).(idempotency.Resolver)
+	resolver, found := idempotency.As[idempotency.Resolver](store)
+	fmt.Println(direct, found)
+	_, err := resolver.Inspect(context.Background(), idempotency.Key{ID: "k"})
+	fmt.Println(err)
+	// Output:
+	// false true
+	// idempotency: no record of the key
+}
+
+// New reports the faults of the store's options together with its own.
+func ExampleValidator() {
+	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{MaxBytes: -1})
+	_, isValidator := idempotency.Store(store).(idempotency.Validator)
+	_, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{MaxBody: -1})
+	fmt.Println(isValidator)
+	fmt.Println(err)
+	// Output:
+	// true
+	// idempotency: MaxBytes -1 is negative
+	// idempotency: MaxBody -1 is negative
 }
