@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,7 +127,7 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	steps, mayHaveRows := c.rows.relied()
-	done, err := c.step(ctx, pooled, "complete", ttl, append(responseArgs(resp), steps)...)
+	done, err := c.step(ctx, pooled, "complete", ttl, append(responseArgs(resp, make([]any, 0, 6)...), steps)...)
 	switch {
 	case done || err != nil:
 	case mayHaveRows:
@@ -143,8 +144,8 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 // reliedRows are the rows that the handler relies on. At Complete, the record must have the steps that may have written them.
 type reliedRows struct {
 	mu        sync.Mutex
-	steps     []string // nil: none
-	hasJoined bool     // a result was stored in a transaction of the handler, which may have been committed
+	steps     string // their names, one a line
+	hasJoined bool   // a result was stored in a transaction of the handler, which may have been committed
 }
 
 // rely adds steps, each once.
@@ -152,8 +153,11 @@ func (r *reliedRows) rely(steps ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, step := range steps {
-		if !slices.Contains(r.steps, step) {
-			r.steps = append(slices.Clip(r.steps), step)
+		switch {
+		case r.steps == "":
+			r.steps = step
+		case !slices.Contains(strings.Split(r.steps, "\n"), step):
+			r.steps += "\n" + step
 		}
 	}
 }
@@ -165,11 +169,14 @@ func (r *reliedRows) join() {
 	r.hasJoined = true
 }
 
-// relied returns the steps that the record must have, and whether the handler may have written rows.
-func (r *reliedRows) relied() (steps []string, mayHaveRows bool) {
+// relied returns the steps that the record must have, or nil, and whether the handler may have written rows.
+func (r *reliedRows) relied() (steps any, mayHaveRows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.steps, r.steps != nil || r.hasJoined
+	if r.steps == "" {
+		return nil, r.hasJoined
+	}
+	return r.steps, true
 }
 
 // errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
@@ -249,7 +256,7 @@ func (c *claim) step(ctx context.Context, from source, name string, d time.Durat
 	if err := c.store.mayKeep(d); err != nil {
 		return false, err
 	}
-	return c.change(ctx, from, name, append(append(make([]any, 0, 8), c.digest[:], c.token, d.Microseconds()), more...))
+	return c.change(ctx, from, name, append(append(make([]any, 0, 9), c.digest[:], c.token, d.Microseconds()), more...))
 }
 
 // change is step with all arguments of the statement.

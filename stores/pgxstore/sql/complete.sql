@@ -1,9 +1,9 @@
 /* idempotency: complete */
 --   $1 digest, $2 token, $3 time to live in microseconds, $4 status, $5 header, $6 trailer, $7 body, $8 note
---   $9 steps that the record must have; null: none
+--   $9 names of the steps that the record must have, one a line; null: none
 UPDATE {records} r SET
     status = $4::integer, header = $5::text, trailer = $6::text, body = $7::bytea, note = $8::text,
     completed_at = {now}, lease_until = NULL,
     expires_at = {after $3}, expires_minute = date_bin('1 minute', {after $3}, 'epoch'),
     step_names = NULL, step_results = NULL
-WHERE {held} AND ($9::text[] IS NULL OR r.step_names @> $9::text[])
+WHERE {held} AND ($9::text IS NULL OR r.step_names @> string_to_array($9::text, chr(10)))
