@@ -70,7 +70,7 @@ func (a *admission) admit() (replay *Response, refusal error) {
 	case err != nil:
 		refusal = a.refuse(outcomeOf(err), err)
 		if a.claim != nil {
-			a.releaseInBackground()
+			(&settlement{admission: *a}).releaseInBackground()
 		}
 		return nil, refusal
 	case a.claim != nil && a.runner.leases.hasLapsed(a.requestedAt):
@@ -91,12 +91,6 @@ func (a *admission) releaseLateClaim() (refusal error) {
 	err := s.free()
 	a.event = s.event
 	return a.refuse(OutcomeClaimLost, cmp.Or(err, ErrClaimLost))
-}
-
-// releaseInBackground releases a claim that the store may have granted although its reply was lost.
-func (a *admission) releaseInBackground() {
-	s := settlement{admission: *a}
-	s.releaseInBackground()
 }
 
 // foundReplay returns the stored response, and sets the event to its replay.

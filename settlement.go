@@ -10,7 +10,7 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// fate is what becomes of the record of an operation when an attempt at it ends. The next attempt finds:
+// fate is what becomes of the record of an operation when an attempt at it ends.
 //
 //	fate      what settle asks the store    what the next attempt finds
 //	unknown   Release, or with Refuse       the same as after failed; with Refuse, a lapsed

@@ -179,12 +179,8 @@ func (r *reliedRows) relied() (steps any, mayHaveRows bool) {
 	return r.steps, true
 }
 
-// errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
-// standby does.
-var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
-
 // loseRows is called for a record that could not be completed although the handler may have written rows: it is gone, or lacks a
-// step. Then loseRows returns errRowsLost, and a record that is there gets the step that says that steps were lost. If the record is
+// step. Then loseRows returns [sqlstore.ErrRowsLost], and a record that is there gets the step that says that steps were lost. If the record is
 // completed already, loseRows returns nil.
 func (c *claim) loseRows(ctx context.Context) error {
 	marked, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}})
@@ -192,7 +188,7 @@ func (c *claim) loseRows(ctx context.Context) error {
 		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
 	}
 	if marked || errors.Is(err, errUnconfirmed) {
-		return errRowsLost
+		return sqlstore.ErrRowsLost
 	}
 	return err
 }

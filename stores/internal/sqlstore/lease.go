@@ -226,14 +226,14 @@ func (l *lease) complete(ctx context.Context, resp idempotency.Response, ttl tim
 			func(seen *Row) (bool, error) { return c.restore(steps, seen) })
 	})
 	if c.areRowsLost && (err == nil || errors.Is(err, idempotency.ErrRestored)) {
-		return l.store.Failure("complete", errRowsLost)
+		return l.store.Failure("complete", ErrRowsLost)
 	}
 	return err
 }
 
-// errRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
+// ErrRowsLost says that the database has lost the rows of a step with the result of the step, as a failover to an asynchronous
 // replica does.
-var errRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
+var ErrRowsLost = fmt.Errorf("%w: the database has lost the rows of a step", idempotency.ErrClaimLost)
 
 // completion is one call of Complete.
 type completion struct {
@@ -274,8 +274,7 @@ func (c *completion) send(steps Steps) (changed bool, err error) {
 
 // restore makes the record again, unless rows may have been lost with it.
 func (c *completion) restore(steps Steps, seen *Row) (bool, error) {
-	mayHaveRows := c.keepsRows && c.checkpoints.loseRows()
-	if mayHaveRows {
+	if c.keepsRows && c.checkpoints.loseRows() {
 		c.areRowsLost = true
 		return true, nil
 	}
