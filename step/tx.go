@@ -50,7 +50,8 @@ func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)
 // the transaction.
 //
 // Commit soon after DoInTx, because the record of the operation is locked until then: no other step can be stored, and the lease
-// cannot be renewed. If DoInTx returns an error, roll back.
+// cannot be renewed. Give the commit a deadline, because without one it waits for ever if its reply is lost. If DoInTx returns an
+// error, roll back.
 //
 // A transaction that was rolled back, or whose commit failed, may be repeated in the same attempt. DoInTx then asks the store
 // whether the result is there. If the failed commit has taken effect after all, DoInTx returns the result and does not call fn.
