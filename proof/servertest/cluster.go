@@ -54,9 +54,13 @@ func closeAll(servers []*Server) {
 	}
 }
 
-// introduce gives each master its part of the slots and the addresses of the masters before it.
+// introduce gives each master a config epoch, its part of the slots and the addresses of the masters before it. Masters
+// that begin with the same epoch change theirs later, and the replica of one that dies before it has told so is never elected.
 func introduce(masters []*Server) error {
 	for i, master := range masters {
+		if _, err := ask(master, fmt.Sprint("CLUSTER SET-CONFIG-EPOCH ", i+1)); err != nil {
+			return err
+		}
 		command := "CLUSTER ADDSLOTS"
 		for slot := i * slots / len(masters); slot < (i+1)*slots/len(masters); slot++ {
 			command += " " + strconv.Itoa(slot)
