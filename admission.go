@@ -28,8 +28,8 @@ func (r *request) detachedContext() context.Context {
 }
 
 // storeContext returns the context of a call of the store that begins now and takes no longer than limit. The call outlives a
-// client that hangs up, because a lost call would leave a claim behind. A store at hand needs no deadline, which would cost more
-// than the call.
+// client that hangs up, because a lost call would leave a claim behind. An [Immediate] store gets the context of the request, because
+// a deadline would cost more than the call.
 func (r *request) storeContext(limit time.Duration) (context.Context, context.CancelFunc) {
 	if r.runner.immediate {
 		return r.ctx, func() {}
@@ -64,7 +64,7 @@ func (a *admission) admit() (replay *Response, refusal error) {
 	}
 	switch {
 	case err != nil && a.runner.failsOpen(err) && a.event.Waited == 0 && !isReconciled:
-		a.grant = grant{} // a claim that was granted although the reply was lost blocks the key for a lease
+		a.grant = grant{} // a claim whose reply was lost is left to lapse
 		a.event.Outcome, a.event.Err = OutcomeUnprotected, err
 		return nil, nil
 	case err != nil:
@@ -84,8 +84,8 @@ func (a *admission) admit() (replay *Response, refusal error) {
 	return a.foundReplay(), nil
 }
 
-// releaseLateClaim releases a claim whose reply took so long that the lease may have lapsed. The handler has not run, so the claim
-// is released with Refuse, too.
+// releaseLateClaim releases a claim whose reply took so long that the lease may have lapsed. The handler has not run, so
+// Options.Abandoned makes no difference.
 func (a *admission) releaseLateClaim() (refusal error) {
 	s := settlement{admission: *a}
 	err := s.free()
@@ -162,9 +162,9 @@ func judgeRecord(record *Record, fp Fingerprint) error {
 	}
 }
 
-// failsOpen reports whether the handler runs without a claim although the store has failed with err. A store that works, but has no
-// room or no connection free, is no reason, because anybody may be able to bring that about. A store that never works is none,
-// either.
+// failsOpen reports whether the handler runs without a claim although the store has failed with err. The handler does not run if the
+// store works but has no room or no free connection, because anybody may be able to bring that about, if the record cannot be read,
+// or if the store can never work ([errors.ErrUnsupported]).
 func (r *Runner) failsOpen(err error) bool {
 	isDown := !errors.Is(err, ErrRecordInvalid) && !errors.Is(err, ErrUserQuota) && !errors.Is(err, ErrStoreFull) &&
 		!errors.Is(err, ErrStoreBusy) && !errors.Is(err, errors.ErrUnsupported)
@@ -231,7 +231,7 @@ func (a *admission) awaitTurn(err error) error {
 			case polled || found == nil:
 			case found.Fingerprint == a.fingerprint:
 				a.record = *found
-			default: // the other waiter has another request, and learns of the record only that it is not its own
+			default: // the polling waiter has another request, and the record tells this one nothing
 				err = a.requestClaim()
 			}
 		}

@@ -26,8 +26,8 @@ var errInterrupted = errors.New("idempotency: handler panicked or exited")
 // crashed is the outcome with which each attempt begins, because a crash would give it that one.
 var crashed = attemptOutcome{ending: interrupted, fate: fateUnknown, cause: errInterrupted}
 
-// executeAttempt runs work as an attempt at the operation, and settles the outcome that work sets, also if work panics or calls
-// runtime.Goexit, neither of which executeAttempt stops. Without a claim, as FailOpen allows, executeAttempt only runs work. The
+// executeAttempt runs work as an attempt at the operation, and settles the outcome that work sets. A panic or
+// runtime.Goexit of work is settled, too, and goes on afterwards. Without a claim, as FailOpen allows, executeAttempt only runs work. The
 // error is a refusal, to be answered instead of the response.
 func (s *settlement) executeAttempt(ctx context.Context, work func(context.Context)) (refusal error) {
 	ctx = s.attempt.enter(ctx, &s.admission)
@@ -46,7 +46,7 @@ func (s *settlement) executeAttempt(ctx context.Context, work func(context.Conte
 	return nil
 }
 
-// enter returns ctx with the attempt that admitted has led to. Without a claim, the number of the attempt is 0.
+// enter fills the attempt from admitted, and returns ctx with it. Without a claim, the number of the attempt is 0.
 func (a *attempt) enter(ctx context.Context, admitted *admission) context.Context {
 	runner := admitted.runner
 	a.operation.key, a.operation.attempt, a.operation.store = admitted.key, admitted.record.Attempt, runner.store
@@ -83,7 +83,7 @@ func (a *attempt) Steps() *checkpoint.Steps {
 // CheckLease returns [ErrClaimLost] if the lease may have lapsed.
 func (a *attempt) CheckLease() error { return a.lease.check() }
 
-// Checkpoint asks the claim, and notes that the store had forgotten it.
+// Checkpoint asks the claim. It notes [ErrRestored], and does not return it.
 func (a *attempt) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	stored, err := a.lease.claim.(Checkpointer).Checkpoint(ctx, name, data)
 	if errors.Is(err, ErrRestored) {

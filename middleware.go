@@ -307,7 +307,8 @@ func (e *exchange) handOver() {
 	}
 }
 
-// handlerContext returns the context of the handler. It outlives a client that leaves, but not a deadline of outer middleware.
+// handlerContext returns the context of the handler. Without CancelWithClient or Stream, the context outlives the client, but not a
+// deadline of outer middleware.
 func (e *exchange) handlerContext() (context.Context, context.CancelFunc) {
 	if e.m.opts.CancelWithClient || e.m.opts.Stream {
 		return e.ctx, func() {}
@@ -467,7 +468,7 @@ type overflow struct {
 	judge      answerJudge
 }
 
-// settle stores the status of the answer, if the answer is kept. Otherwise the outcome is open until the handler ends. The error is
+// settle stores the status of an answer that is kept. Otherwise, or with Stream, the outcome is open until the handler ends. The error is
 // the refusal of an attempt that has lost its claim: nothing may be sent.
 func (v *overflow) settle(answer Response) (refusal error) {
 	s := v.settlement

@@ -346,8 +346,8 @@ func validateStore(store Store, opts RunnerOptions) error {
 	return errors.Join(faults...)
 }
 
-// isComparable reports whether store can be compared, which tells a request that is guarded twice. A pointer can be compared, but a
-// struct with a slice cannot.
+// isComparable reports whether store can be compared by ==, by which carriesOut sees that a request is guarded twice. A pointer can
+// be compared, but a struct with a slice cannot.
 func isComparable(store Store) (ok bool) {
 	defer func() { ok = recover() == nil }()
 	_ = map[Store]bool{store: true} // panics if not

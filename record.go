@@ -30,7 +30,7 @@ type Record struct {
 
 	// Remaining is how long the record that Begin has found would still be kept, by the store's clock. It is never too long. Zero
 	// means that Begin has found no record, or that the store does not know. For a completed record, a store may leave Remaining out
-	// unless [ClaimRequest].Remaining asks for it. A claim to a further attempt tells it of the record that the claim replaces.
+	// unless [ClaimRequest].Remaining asks for it. In a claim to a further attempt, it is that of the replaced record.
 	Remaining time.Duration
 
 	// FromCache says that a cache in front of a store, as in package cache, had the completed record and did not ask the store.

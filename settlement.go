@@ -204,8 +204,8 @@ func (s *settlement) completeInBackground() {
 	}
 }
 
-// releaseInBackground releases a claim that the store may have granted although its reply was lost. Until then the claim would block
-// the key for a lease, or with Refuse leave an outcome that nobody knows.
+// releaseInBackground releases a claim that the store may have granted although its reply was lost. Otherwise the claim would
+// block the key for a lease, or with Refuse leave an unknown outcome.
 func (s *settlement) releaseInBackground() {
 	later, began, limit := s.inBackground(), time.Now(), s.runner.opts.Lease
 	if s.runner.opts.Abandoned == Refuse {
@@ -249,9 +249,9 @@ func (s *settlement) free() (refusal error) {
 	return s.releaseClaim(s.releaseTTL())
 }
 
-// releaseTTL returns how long to keep the record of an attempt that has done nothing but may have stored a step. Earlier attempts
-// may have had effects, so the record is kept for as long as without this attempt, or for TTL if that is not known, as after a lost
-// reply (Attempt 0).
+// releaseTTL returns how long to keep the record of an attempt that has done nothing, except steps perhaps: for TTL if there may be
+// steps, or if Remaining is not known, as after a lost reply (Attempt 0). Otherwise the record is kept for Remaining, because earlier
+// attempts may have had effects, but for two leases at least.
 func (s *settlement) releaseTTL() time.Duration {
 	opts := &s.runner.opts
 	if s.hasSteps() || s.record.Remaining == 0 {

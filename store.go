@@ -137,10 +137,10 @@ const RecordLost = checkpoint.Lost
 // TxCheckpointer is a [Checkpointer] that can store a checkpoint in a database transaction, so that the checkpoint and the rows
 // that a step writes become permanent together. Package step is its user: DoTx and DoInTx there.
 //
-// A database may lose the rows of a step with its checkpoint, as in a failover to an asynchronous replica. If the record lacks
-// such a checkpoint, or is gone, Complete does not store the response, which tells of these rows, and returns [ErrClaimLost]. A record
-// that is there keeps its lease, and gets the checkpoint [RecordLost]. Of transactions that the caller commits, Complete notices this
-// only if the record is gone, or if Checkpoints has returned the checkpoint before.
+// A failover to an asynchronous replica, for example, may lose the rows of a step with its checkpoint. Complete then returns
+// [ErrClaimLost], and does not store the response, which tells of these rows. If the record is still there, it keeps its lease,
+// and gets the checkpoint [RecordLost]. If the caller commits the transaction, Complete notices the loss only if the record was
+// lost, too, or if Checkpoints has returned the checkpoint before.
 //
 // A Store that wraps the claims of another one passes CheckpointTx on if the inner claim has it, and returns
 // [errors.ErrUnsupported] otherwise.
@@ -149,8 +149,8 @@ type TxCheckpointer interface {
 
 	// CheckpointTx calls step.Run in a transaction, and stores the data that Run returns as the checkpoint step.Name in the same
 	// transaction. The statement that stores the checkpoint compares the token of the claim, because another attempt may have
-	// claimed the key in the meantime. CheckpointTx returns the checkpoint that is stored. If the operation had a checkpoint of
-	// that name before, CheckpointTx returns this one, and rolls back the rows of Run.
+	// claimed the key in the meantime. CheckpointTx returns the checkpoint that is stored. If step.Var is set and the
+	// operation had a checkpoint of that name before, CheckpointTx returns this one, and rolls back the rows of Run.
 	//
 	// If step.Var is set, CheckpointTx begins the transaction and commits it. It holds a connection only in between. It rolls
 	// back if Run returns an error or panics. When the reply to the commit is lost, CheckpointTx finds out what became of the
@@ -160,8 +160,8 @@ type TxCheckpointer interface {
 	// had a checkpoint of that name before.
 	//
 	// While CheckpointTx runs, the caller calls only Extend. A renewal must not make the transaction fail, at any isolation
-	// level. Run is called once at most. With each of these errors but the last, CheckpointTx has rolled back the transaction
-	// that it has begun, and the caller has to roll back step.Tx:
+	// level. Run is called once at most. With each of these errors but the last, unless step.Escaped is set, CheckpointTx has
+	// rolled back the transaction that it has begun, and the caller has to roll back step.Tx:
 	//
 	//   - the error of Run, as it is;
 	//   - [ErrClaimLost]: another attempt has claimed the key, or the record is gone;

@@ -118,8 +118,12 @@ func (c *claim) revive(ctx context.Context, name string, lease, ttl time.Duratio
 	if c.settled { // nobody would renew or settle the record if it were made again
 		return idempotency.ErrClaimLost
 	}
-	return c.restore(ctx, spare, name,
+	err := c.restore(ctx, spare, name,
 		append(c.restoreArgs(), lease.Microseconds(), ttl.Microseconds(), nil, nil, nil, nil, nil))
+	if errors.Is(err, idempotency.ErrRestored) {
+		c.rows.relyOnJoined()
+	}
+	return err
 }
 
 // Complete implements [idempotency.Claim].
@@ -143,15 +147,19 @@ func (c *claim) Complete(ctx context.Context, resp idempotency.Response, ttl tim
 
 // reliedRows are the rows that the handler relies on. At Complete, the record must have the steps that may have written them.
 type reliedRows struct {
-	mu        sync.Mutex
-	steps     string // their names, one a line
-	hasJoined bool   // a result was stored in a transaction of the handler, which may have been committed
+	mu     sync.Mutex
+	steps  string   // their names, one a line
+	joined []string // steps in transactions of the handler, which may have been committed
 }
 
 // rely adds steps, each once.
 func (r *reliedRows) rely(steps ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.add(steps)
+}
+
+func (r *reliedRows) add(steps []string) {
 	for _, step := range steps {
 		switch {
 		case r.steps == "":
@@ -162,11 +170,19 @@ func (r *reliedRows) rely(steps ...string) {
 	}
 }
 
-// join notes a result that was stored in a transaction of the handler.
-func (r *reliedRows) join() {
+// join notes that the result of step was stored in a transaction of the handler.
+func (r *reliedRows) join(step string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hasJoined = true
+	r.joined = append(r.joined, step)
+}
+
+// relyOnJoined is called when the record was lost, and made again without its steps. If the handler has committed the
+// transactions of the joined steps, their rows may be lost.
+func (r *reliedRows) relyOnJoined() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(r.joined)
 }
 
 // relied returns the steps that the record must have, or nil, and whether the handler may have written rows.
@@ -174,20 +190,27 @@ func (r *reliedRows) relied() (steps any, mayHaveRows bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.steps == "" {
-		return nil, r.hasJoined
+		return nil, r.joined != nil
 	}
 	return r.steps, true
 }
 
-// loseRows is called for a record that could not be completed although the handler may have written rows: it is gone, or lacks a
-// step. Then loseRows returns [sqlstore.ErrRowsLost], and a record that is there gets the step that says that steps were lost. If the record is
-// completed already, loseRows returns nil.
+// loseRows is called if the handler may have written rows, and the record could not be completed:
+//
+//   - The record is gone, or lacks a step: loseRows returns [sqlstore.ErrRowsLost]. A record that lacks a step gets the step
+//     [idempotency.RecordLost].
+//   - Another attempt has claimed the key: loseRows returns [idempotency.ErrClaimLost].
+//   - The claim has completed the record before: loseRows returns nil.
 func (c *claim) loseRows(ctx context.Context) error {
 	marked, err := c.change(ctx, pooled, "checkpoint", []any{c.digest[:], c.token, idempotency.RecordLost, []byte{}})
 	if err == nil && !marked {
 		err = c.store.confirm(ctx, c.sql, c.digest, c.token, true)
 	}
-	if marked || errors.Is(err, errUnconfirmed) {
+	if errors.Is(err, errUnconfirmed) {
+		_, _, err = c.steps(ctx)
+		marked, err = err == nil, failure("complete", err)
+	}
+	if marked {
 		return sqlstore.ErrRowsLost
 	}
 	return err

@@ -329,7 +329,7 @@ func (j *joinedTx) keep(ctx context.Context, data []byte) (stored []byte, err er
 	j.isIntact = err == nil || isUnkept(err)
 	switch {
 	case err == nil:
-		j.rows.join()
+		j.rows.join(j.step.Name)
 		return data, nil
 	case isUnkept(err): // the transaction has failed, so a result that is there is of no use
 		if _, err := j.storedBefore(ctx, j.step.Name); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/killtest"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -315,17 +316,20 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 		from int    // the attempt in which the failover happens
 		kept bool   // the answer is stored nevertheless
 		then bool   // another step follows
+		late bool   // a renewal makes the record again before the attempt ends
 	}{
-		"step":                               {"DoTx", lostStep, 1, false, false},
-		"step before another one":            {"DoTx", lostStep, 1, false, true},
-		"record":                             {"DoTx", lostRecord, 1, false, false},
-		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false},
-		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false},
-		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false},
-		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false},
-		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false},
-		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false},
-		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false},
+		"step":                               {"DoTx", lostStep, 1, false, false, false},
+		"step before another one":            {"DoTx", lostStep, 1, false, true, false},
+		"record":                             {"DoTx", lostRecord, 1, false, false, false},
+		"step, package sql":                  {"DoSQLTx", lostStep, 1, false, false, false},
+		"step of an earlier attempt":         {"DoTx", lostStep, 2, false, false, false},
+		"record after an earlier attempt":    {"DoTx", lostRecord, 2, false, false, false},
+		"record, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, false},
+		"record that was made again":         {"DoTx", lostRecord, 1, false, false, true},
+		"record that was made again, transaction of the handler": {"DoInTx", lostRecord, 1, false, false, true},
+		"step of an earlier attempt, transaction of the handler": {"DoInTx", lostStep, 2, false, false, false},
+		"nothing":                          {"DoTx", "SELECT FROM %s", 1, true, false, false},
+		"nothing after an earlier attempt": {"DoTx", "SELECT FROM %s", 2, true, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -353,6 +357,10 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 						if !test.kept {
 							execute(t, direct, "DELETE FROM "+rows.name)
 						}
+						if test.late {
+							require.Eventually(t, func() bool { return one[int](t, direct, "SELECT count(*) FROM "+tableName(opts)) == 1 },
+								20*time.Second, 10*time.Millisecond)
+						}
 						if test.then {
 							_, err = do(ctx, direct, "ship", func(stepTx) (string, error) { return "shipped", nil })
 						}
@@ -370,7 +378,7 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 			} else {
 				require.ErrorIs(t, err, idempotency.ErrClaimLost)
 				steps := column[string](t, direct, "SELECT unnest(step_names) FROM "+tableName(opts))
-				require.Equal(t, test.lose == lostStep, slices.Contains(steps, idempotency.RecordLost))
+				require.Equal(t, test.lose == lostStep || test.late, slices.Contains(steps, idempotency.RecordLost))
 			}
 			require.Eventually(t, func() bool { return book() == nil }, 20*time.Second, 10*time.Millisecond)
 			require.Equal(t, 1, rows.written(t, key.ID))
@@ -378,4 +386,20 @@ func TestFailoverLosesRowsOfSteps(t *testing.T) {
 			require.Equal(t, map[bool]int{true: test.from, false: test.from + 1}[test.kept], runs)
 		})
 	}
+}
+
+// An attempt whose key another one has claimed by now has lost its claim, and no rows.
+func TestOvertakenStepHasLostNoRows(t *testing.T) {
+	t.Parallel()
+	direct := newPool(t, serverURL(t))
+	opts := newTable(t, direct, pgxstore.Options{})
+	runner, err := idempotency.NewRunner(pgxstore.New(direct, opts), idempotency.RunnerOptions{})
+	require.NoError(t, err)
+	_, _, err = runner.Do(t.Context(), keyOf("key"), nil, func(ctx context.Context) (idempotency.Response, error) {
+		_, err := pgxstore.DoTx(ctx, "book", func(pgx.Tx) (int, error) { return 1, nil })
+		execute(t, direct, "UPDATE "+tableName(opts)+" SET token = gen_random_uuid()")
+		return idempotency.Response{Status: 201}, err
+	})
+	require.ErrorIs(t, err, idempotency.ErrClaimLost)
+	require.NotErrorIs(t, err, sqlstore.ErrRowsLost)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -50,11 +51,12 @@ func TestLostRowsOfSteps(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]string{
 		"step": "UPDATE idempotency_records SET steps = NULL", "record": "DELETE FROM idempotency_records",
+		"record that was made again": "DELETE FROM idempotency_records",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := newPath(t)
-			runner, err := idempotency.NewRunner(open(t, path, sqlitestore.Options{}), idempotency.RunnerOptions{})
+			runner, err := idempotency.NewRunner(open(t, path, sqlitestore.Options{}), idempotency.RunnerOptions{Lease: 3 * time.Second})
 			require.NoError(t, err)
 			db, runs := foreign(t, path), 0
 			execute(t, db, "CREATE TABLE orders (name TEXT)")
@@ -68,6 +70,10 @@ func TestLostRowsOfSteps(t *testing.T) {
 					if runs == 1 {
 						execute(t, db, lose)
 						execute(t, db, "DELETE FROM orders")
+						if name == "record that was made again" {
+							require.Eventually(t, func() bool { return one[int](t, db, "SELECT count(*) FROM idempotency_records") == 1 },
+								20*time.Second, 10*time.Millisecond)
+						}
 					}
 					return idempotency.Response{Status: 201}, err
 				})

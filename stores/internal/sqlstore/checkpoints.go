@@ -74,7 +74,7 @@ func (c *checkpoints) joinRows() {
 	c.rows.hasJoined = true
 }
 
-// loseRows notes that the record was lost, and made again without its steps. It reports whether there may have been rows.
+// loseRows notes that the record is gone, and its steps with it. It reports whether rows may have been lost.
 func (c *checkpoints) loseRows() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,11 +22,11 @@ type Leases interface {
 	Failure(step string, err error) error
 }
 
-// RowLeases is a [Leases] in whose database steps may write rows. A record that lacks a step has lost the rows of the step.
+// RowLeases is a [Leases] in whose database steps may write rows. If a record loses a step, the rows of the step are lost, too.
 type RowLeases interface {
 	Leases
 
-	// KeepsRows does nothing.
+	// KeepsRows is a marker, and does nothing.
 	KeepsRows()
 }
 
@@ -46,7 +46,7 @@ type Steps interface {
 	Extend(digest, token []byte, lease time.Duration) (bool, error)
 
 	// Complete stores a response for ttl from now, removes the checkpoints, and ends the lease. In a store that is a [RowLeases], it
-	// does so only if the checkpoints have at least so many bytes. Other stores do not look at size.
+	// does so only if the checkpoints have at least size bytes. Other stores do not look at size.
 	Complete(digest, token, response []byte, ttl time.Duration, size int) (bool, error)
 
 	// Release ends the lease, and keeps the record for ttl from now.
@@ -240,8 +240,8 @@ type completion struct {
 	*lease
 	response    []byte
 	ttl         time.Duration
-	keepsRows   bool // steps may have written rows into the database of the store
-	areRowsLost bool // and the record shows that they are lost
+	keepsRows   bool // the store is a RowLeases
+	areRowsLost bool // rows that the handler relies on are lost
 }
 
 // send completes the record of the claim. If the record lacks steps that may have written rows, send stores instead that steps are
