@@ -69,8 +69,10 @@ func (a *admission) admit() (replay *Response, refusal error) {
 		return nil, nil
 	case err != nil:
 		refusal = a.refuse(outcomeOf(err), err)
-		if a.claim != nil {
-			(&settlement{admission: *a}).releaseInBackground()
+		if inDoubt, ok := errors.AsType[*ClaimInDoubtError](err); ok {
+			s := settlement{admission: *a}
+			s.claim = inDoubt.Claim
+			s.releaseInBackground()
 		}
 		return nil, refusal
 	case a.claim != nil && a.runner.leases.hasLapsed(a.requestedAt):

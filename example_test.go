@@ -1455,6 +1455,42 @@ func ExampleStore() {
 	// attempt 0 e47137d2-7929-5e00-be29-51573412aa45
 }
 
+// A Store whose reply was lost hands over the claim that it may have granted. The middleware releases it, so that the key does not
+// stay blocked for a lease.
+func ExampleClaimInDoubtError() {
+	idem, err := idempotency.New(&forgetful{Store: idempotency.NewMemoryStore(idempotency.MemoryOptions{})},
+		idempotency.SingleUser, idempotency.Options{Wait: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handler := idem.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusCreated) }))
+	for range 2 {
+		r, w := httptest.NewRequest("POST", "/payments", nil), httptest.NewRecorder()
+		r.Header.Set("Idempotency-Key", "1")
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code)
+	}
+	// Output:
+	// 503
+	// 201
+}
+
+// forgetful is a Store whose first reply is lost.
+type forgetful struct {
+	idempotency.Store
+	begins int
+}
+
+func (s *forgetful) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if s.begins++; s.begins == 1 && err == nil {
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: errors.New("connection reset")}
+	}
+	return record, claim, err
+}
+
 // switchable is a Store that can be down.
 type switchable struct {
 	idempotency.Store

@@ -931,7 +931,7 @@ func (s lossyStore) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	rec, claim, err := s.SpyStore.Begin(ctx, key, request)
 	if s.Begins.Load() <= s.n && err == nil {
-		return idempotency.Record{}, claim, testservice.ErrDown
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: testservice.ErrDown}
 	}
 	return rec, claim, err
 }
@@ -1077,7 +1077,7 @@ func (s *stalledStore) Begin(
 	c := &stalledClaim{store: s}
 	s.claim = func() { _, c.Claim, _ = s.Store.Begin(context.Background(), key, request) }
 	<-ctx.Done()
-	return idempotency.Record{}, c, ctx.Err()
+	return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: c, Err: ctx.Err()}
 }
 
 type stalledClaim struct {

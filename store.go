@@ -57,10 +57,23 @@ type Store interface {
 	// works, but has no connection free to ask it with, returns [ErrStoreBusy]. A store that would not keep this contract on
 	// the server that it finds returns an error that wraps [errors.ErrUnsupported].
 	//
-	// Together with an error, Begin may return a claim. That claim may or may not have been granted: the store took the
-	// request, say, and its reply was lost. The caller does not own the operation. It may only call Release on the claim.
+	// If nobody knows whether the claim was granted, the error is or wraps a [ClaimInDoubtError].
 	Begin(ctx context.Context, key Key, request ClaimRequest) (record Record, claim Claim, err error)
 }
+
+// ClaimInDoubtError is the error of [Store.Begin] if the claim may or may not have been granted: the store took the request,
+// say, and its reply was lost. The caller does not own the operation, and may only call Release on the claim. A middleware
+// releases it, because otherwise it would block the key for a lease.
+type ClaimInDoubtError struct {
+	Claim Claim
+	Err   error // why the reply is missing
+}
+
+// Error returns the text of Err.
+func (e *ClaimInDoubtError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *ClaimInDoubtError) Unwrap() error { return e.Err }
 
 // Claim is the right to run one attempt and to settle its record. [Store.Begin] makes it. It carries the secret token
 // by which the store recognises its owner. One goroutine at a time uses a Claim, with one exception: several may call
@@ -95,7 +108,7 @@ type Claim interface {
 	// new operation, whatever its fingerprint. A client of a database may have sent the request for the claim twice, so the
 	// first of the two may still arrive. Such a store keeps the token for a while, so that a late request claims nothing.
 	//
-	// Release is also called for a claim that Begin returned together with an error.
+	// Release is also called for the claim of a [ClaimInDoubtError].
 	Release(ctx context.Context, ttl time.Duration) error
 }
 

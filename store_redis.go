@@ -149,7 +149,7 @@ func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (
 	held, lost, err := claim.take(ctx, request.TakeOver)
 	switch {
 	case err != nil && lost:
-		return Record{}, claim, err // it can be released
+		return Record{}, nil, &ClaimInDoubtError{claim, err}
 	case err != nil:
 		return Record{}, nil, err
 	case held == nil:

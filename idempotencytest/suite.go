@@ -86,8 +86,8 @@ func tryClaim(ctx context.Context, store idempotency.Store) (idempotency.Record,
 	if err == nil && claim == nil {
 		err = errors.New("a fresh key was not claimed")
 	}
-	if err != nil && claim != nil {
-		release(ctx, claim)
+	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
+		release(ctx, inDoubt.Claim)
 	}
 	return record, claim, err
 }

@@ -251,7 +251,7 @@ func (s unsure) Begin(
 ) (idempotency.Record, idempotency.Claim, error) {
 	record, claim, err := s.Store.Begin(ctx, key, a)
 	if ctx.Err() != nil {
-		return idempotency.Record{}, claim, ctx.Err()
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: ctx.Err()}
 	}
 	return record, claim, err
 }

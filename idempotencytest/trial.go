@@ -3,6 +3,7 @@ package idempotencytest
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -89,11 +90,13 @@ type answer struct {
 func (t *trial) ask(ctx context.Context, a idempotency.ClaimRequest) (answer, error) {
 	asked := time.Now()
 	record, claim, err := t.store.Begin(ctx, t.key, a)
-	if err != nil && claim != nil { // it may not have been granted
+	if err != nil && claim != nil {
+		t.failf("Begin returned a claim together with the error %v", err)
+	}
+	if inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err); ok {
 		ctx, cancel := context.WithTimeout(t.ctx, time.Second) // a transaction that the check has open may have the record locked
 		defer cancel()
-		_ = claim.Release(ctx, long)
-		claim = nil
+		_ = inDoubt.Claim.Release(ctx, long)
 	}
 	return answer{record, claim, a.Fingerprint, a.Lease, asked, time.Now()}, err
 }

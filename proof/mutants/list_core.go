@@ -39,7 +39,7 @@ var ofRunner = []mutant{{
 }, {
 	name: "unknown-claim-not-released", broken: "A claim whose reply was lost blocks the key for a lease.",
 	file: "admission.go",
-	from: "			(&settlement{admission: *a}).releaseInBackground()\n",
+	from: "			s.releaseInBackground()\n",
 	to:   "",
 	test: "TestClaimWhoseReplyWasLostIsReleased",
 }, {

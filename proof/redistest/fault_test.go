@@ -256,9 +256,9 @@ func beginInVain(t *testing.T, store idempotency.Store, key idempotency.Key) ide
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	_, claim, err := store.Begin(ctx, key, testservice.AttemptFor(time.Hour))
-	require.Error(t, err)
-	require.NotNil(t, claim)
+	_, _, err := store.Begin(ctx, key, testservice.AttemptFor(time.Hour))
+	claim := testservice.InDoubt(err)
+	require.NotNil(t, claim, "%v", err)
 	return claim
 }
 
@@ -362,14 +362,15 @@ func TestRedisClaimThatIsRefused(t *testing.T) {
 	promote := func() { require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err()) }
 
 	demote()
-	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "READONLY")
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 
 	promote()
 	client.AddHook(&cutOnce{BeforeEach: func(string) {}, cut: demote})
-	_, claim, err = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	_, _, err = store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "READONLY")
+	claim := testservice.InDoubt(err)
 	require.NotNil(t, claim)
 	promote()
 	require.ErrorIs(t, claim.Release(t.Context(), time.Hour), idempotency.ErrClaimLost)
@@ -393,8 +394,9 @@ func TestRedisClientTriesAgainByItself(t *testing.T) {
 	store := idempotency.NewRedisStore(client, idempotency.RedisOptions{})
 	testservice.MustClaim(t, store, testservice.NumberedKey(0), testservice.AttemptFor(time.Hour)) // there is a connection
 	proxy.Inject(servertest.Rule{Fault: servertest.LoseReply, Pattern: "nx\r\n$3\r\nget\r\n"})
-	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorContains(t, err, "MASTERDOWN")
+	claim := testservice.InDoubt(err)
 	require.NotNil(t, claim)
 	require.NoError(t, node.ReplicaOf(t.Context(), "NO", "ONE").Err())
 	testservice.Until(t, func() bool { return claim.Release(t.Context(), time.Hour) == nil })

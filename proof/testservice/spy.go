@@ -43,7 +43,7 @@ func NewSpyStore() *SpyStore {
 // Unwrap returns the store that is spied on.
 func (s *SpyStore) Unwrap() idempotency.Store { return s.Store }
 
-// Begin is counted, and so are the methods of the claim that it returns.
+// Begin is counted, and so are the methods of the claim that it returns. If OnBegin fails behind a grant, the claim is in doubt.
 func (s *SpyStore) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (rec idempotency.Record, claim idempotency.Claim, err error) {
@@ -53,6 +53,9 @@ func (s *SpyStore) Begin(
 	})
 	if claim != nil {
 		claim = &spyClaim{claim, s}
+	}
+	if claim != nil && err != nil {
+		return rec, nil, &idempotency.ClaimInDoubtError{Claim: claim, Err: err}
 	}
 	return rec, claim, err
 }

@@ -1,6 +1,7 @@
 package testservice
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +38,15 @@ func MustClaim(
 	require.NoError(t, err)
 	require.NotNil(t, claim, "the key is held by somebody else")
 	return claim
+}
+
+// InDoubt returns the claim that an error of Begin carries, or nil.
+func InDoubt(err error) idempotency.Claim {
+	inDoubt, ok := errors.AsType[*idempotency.ClaimInDoubtError](err)
+	if !ok {
+		return nil
+	}
+	return inDoubt.Claim
 }
 
 // MustComplete claims a free key and completes its record.

@@ -126,7 +126,7 @@ func (s *Store) Begin(
 	record, claim, err := s.inner.Begin(ctx, key, request)
 	switch {
 	case err != nil:
-		return record, claim, err
+		return record, nil, err
 	case claim != nil:
 		return record, s.wrap(claim, key, record), nil
 	case record.Response != nil && record.Fingerprint == request.Fingerprint:

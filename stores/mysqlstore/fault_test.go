@@ -14,6 +14,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 )
 
@@ -72,9 +73,10 @@ func TestClaimInDoubt(t *testing.T) {
 			if tt.skip == 2 {
 				asked.Lease = time.Microsecond
 			}
-			_, claim, err := store.Begin(ctx, keyOf("key"), asked)
+			_, _, err := store.Begin(ctx, keyOf("key"), asked)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.NotErrorIs(t, err, idempotency.ErrStoreBusy)
+			claim := testservice.InDoubt(err)
 			require.Equal(t, tt.claim, claim != nil)
 			if claim != nil {
 				proxy.Release()
@@ -201,9 +203,9 @@ func TestPoolIsUsedUp(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, claim, err := store.Begin(ctx, keyOf("key"), request)
+	_, _, err = store.Begin(ctx, keyOf("key"), request)
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 	require.NoError(t, other.Rollback())
 	completed(t, store, "key")
 }
@@ -219,9 +221,9 @@ func TestServerHasTooManyConnections(t *testing.T) {
 	store, _ := newStore(t, db)
 	other, err := db.Begin()
 	require.NoError(t, err)
-	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	_, _, err = store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorIs(t, err, idempotency.ErrStoreBusy)
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 	require.NoError(t, other.Rollback())
 	completed(t, store, "key")
 }
@@ -273,10 +275,10 @@ func TestServerIsReadOnly(t *testing.T) {
 
 	execute(t, pool(t, old.DSN()), "SET GLOBAL read_only = 1")
 	active = next.Addr()
-	_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+	_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 	require.ErrorContains(t, err, "read-only")
 	require.NotErrorIs(t, err, idempotency.ErrStoreFull)
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 	for i := range 10 {
 		completed(t, store, fmt.Sprint("next ", i))
 	}

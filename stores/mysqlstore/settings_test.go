@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/step"
 	"github.com/idempotency-go/idempotency/stores/internal/settingtest"
 	"github.com/idempotency-go/idempotency/stores/mysqlstore"
@@ -214,10 +215,10 @@ func TestSessionsThatCannotBeUsed(t *testing.T) {
 			require.NoError(t, mysqlstore.Migrate(t.Context(), admin, opts))
 			store := mysqlstore.New(db, opts)
 			for range 2 {
-				_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+				_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 				require.ErrorIs(t, err, mysqlstore.ErrEngine)
 				require.ErrorIs(t, err, errors.ErrUnsupported)
-				require.Nil(t, claim)
+				require.Nil(t, testservice.InDoubt(err))
 			}
 			if setting == "autocommit=0" {
 				_, err := store.Inspect(t.Context(), keyOf("key"))

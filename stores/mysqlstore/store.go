@@ -28,7 +28,7 @@ var _ idempotency.Store = (*Store)(nil)
 func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
-// key, the second one recognises its own token. If no answer comes, Begin returns the claim together with the error.
+// key, the second one recognises its own token. If no answer comes, the claim is in doubt.
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {

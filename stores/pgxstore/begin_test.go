@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -76,9 +77,9 @@ func TestHiddenRecord(t *testing.T) {
 	pool, proxy := newProxiedPool(t, alone, func(c *pgxpool.Config) { c.ConnConfig.User = role })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, claim, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
+	_, _, err := pgxstore.New(pool, opts).Begin(ctx, key, attempt)
 	require.ErrorContains(t, err, "row security")
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 	require.Less(t, proxy.Flights(), 50, "round trips, with those that connect and prepare statements")
 
 	unready, ok := errors.AsType[*pgxstore.UnreadyTable](pgxstore.New(pool, opts).Check(ctx))
@@ -130,9 +131,9 @@ func TestSchemaOfTheSearchPath(t *testing.T) {
 	require.Equal(t, 1, one[int](t, direct, "SELECT count(*) FROM "+pgx.Identifier{second, opts.Table}.Sanitize()))
 	missing := opts
 	missing.Table = "missing"
-	_, claim, err := pgxstore.New(pool, missing).Begin(context.Background(), keyOf("1"), attempt)
+	_, _, err := pgxstore.New(pool, missing).Begin(context.Background(), keyOf("1"), attempt)
 	require.ErrorContains(t, err, "call Migrate")
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 }
 
 // A handler whose answer could not be stored does not run, and the error says what to do.

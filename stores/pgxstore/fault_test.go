@@ -12,6 +12,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
 )
 
@@ -114,9 +115,9 @@ func TestReleaseOfAnUnansweredClaim(t *testing.T) {
 					// The outage keeps other tries from the server, also one that is on its way when the context ends.
 					proxy.Inject(servertest.Rule{Fault: c.fault, Pattern: "idempotency: claim", Outage: time.Hour})
 					defer proxy.Inject(servertest.Rule{})
-					_, claim, err := store.Begin(brief, key, attempt)
-					require.Error(t, err)
-					require.NotNil(t, claim)
+					_, _, err := store.Begin(brief, key, attempt)
+					claim := testservice.InDoubt(err)
+					require.NotNil(t, claim, "%v", err)
 					return claim
 				}
 				free, held := keyOf("1"), completed(t, store)
@@ -144,9 +145,9 @@ func TestNoClaimBesideAnError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_, claim, err := pgxstore.New(newPool(t, serverURL(t)), pgxstore.Options{Table: "missing"}).Begin(ctx, keyOf("1"), attempt)
+	_, _, err := pgxstore.New(newPool(t, serverURL(t)), pgxstore.Options{Table: "missing"}).Begin(ctx, keyOf("1"), attempt)
 	require.Error(t, err)
-	require.Nil(t, claim)
+	require.Nil(t, testservice.InDoubt(err))
 }
 
 // The request or the reply of a step of a claim is lost, or late. The step itself asks again, and finds out.

@@ -33,7 +33,7 @@ var _ idempotency.Store = (*Store)(nil)
 func New(pool *pgxpool.Pool, opts Options) *Store { return &Store{NewTable(pool, opts)} }
 
 // Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
-// key, the second one recognises its own token. If no answer comes, Begin returns the claim together with the error.
+// key, the second one recognises its own token. If no answer comes, the claim is in doubt.
 func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest) (idempotency.Record, idempotency.Claim, error) {
 	request.TTL = max(request.TTL, request.Lease)
 	if err := errors.Join(s.faults, s.mayKeep(request.TTL)); err != nil {
@@ -55,7 +55,7 @@ func (s *Store) Begin(ctx context.Context, key idempotency.Key, request idempote
 		}
 		err = failure("claim", err)
 		if claimed {
-			return idempotency.Record{}, c, err
+			err = &idempotency.ClaimInDoubtError{Claim: c, Err: err}
 		}
 		return idempotency.Record{}, nil, err
 	}

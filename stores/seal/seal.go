@@ -124,7 +124,7 @@ func (s *Store) Begin(
 	}
 	switch {
 	case err != nil:
-		return record, claim, err
+		return record, nil, err
 	case claim == nil:
 		record, err = s.reveal(ctx, digest, fp, record)
 		return record, nil, err

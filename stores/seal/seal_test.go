@@ -537,9 +537,9 @@ func TestSealPassesOn(t *testing.T) {
 		return errors.Join(step(), testservice.ErrDown)
 	}
 	store := testservice.MustSeal(t, inner, testservice.Sealing("1"))
-	_, claim, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
+	_, _, err := store.Begin(t.Context(), testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 	require.ErrorIs(t, err, testservice.ErrDown)
-	require.NoError(t, claim.Release(t.Context(), time.Hour))
+	require.NoError(t, testservice.InDoubt(err).Release(t.Context(), time.Hour))
 	inner.OnBegin = nil
 	testservice.MustClaim(t, store, testservice.NumberedKey(1), testservice.AttemptFor(time.Hour))
 }

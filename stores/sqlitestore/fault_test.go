@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
@@ -113,9 +114,9 @@ func TestFailedCommit(t *testing.T) {
 	store := open(t, newPath(t), sqlitestore.Options{})
 	_, settled := begun(t, store, "claimed")
 	require.NoError(t, store.OnCommit(func() int32 { return 1 }))
-	_, claim, err := store.Begin(t.Context(), keyOf("refused"), request)
+	_, _, err := store.Begin(t.Context(), keyOf("refused"), request)
 	require.ErrorContains(t, err, "sqlitestore: claim: ")
-	require.Error(t, claim.Release(t.Context(), time.Hour))
+	require.Error(t, testservice.InDoubt(err).Release(t.Context(), time.Hour))
 	require.ErrorContains(t, settled.Complete(t.Context(), answer, time.Hour), "sqlitestore: complete: ")
 	require.ErrorContains(t, settled.Extend(t.Context(), time.Hour), "sqlitestore: extend: ")
 	require.NoError(t, store.OnCommit(nil))
@@ -171,8 +172,8 @@ func TestStuckDisk(t *testing.T) {
 	}
 	results := make(chan result)
 	begin := func(key string) {
-		_, claim, err := store.Begin(hasty, keyOf(key), request)
-		results <- result{claim, err}
+		_, _, err := store.Begin(hasty, keyOf(key), request)
+		results <- result{testservice.InDoubt(err), err}
 	}
 	go begin("committing")
 	<-stuck

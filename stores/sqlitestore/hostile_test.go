@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/proof/testservice"
 	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
@@ -48,9 +49,9 @@ func TestTamperedRows(t *testing.T) {
 				FROM idempotency_records`
 			before := one[string](t, other, dump)
 			for _, asked := range []idempotency.ClaimRequest{request, takeover} {
-				_, claim, err := store.Begin(t.Context(), keyOf(tt.of), asked)
+				_, _, err := store.Begin(t.Context(), keyOf(tt.of), asked)
 				require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-				require.Nil(t, claim)
+				require.Nil(t, testservice.InDoubt(err))
 			}
 			require.Equal(t, before, one[string](t, other, dump))
 			execute(t, other, "UPDATE idempotency_records SET expires = 0")
@@ -66,9 +67,9 @@ func TestImpossibleStatus(t *testing.T) {
 		store := open(t, newPath(t), sqlitestore.Options{})
 		_, claim := begun(t, store, "key")
 		require.NoError(t, claim.Complete(t.Context(), idempotency.Response{Status: status}, time.Hour))
-		_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+		_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 		require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-		require.Nil(t, claim)
+		require.Nil(t, testservice.InDoubt(err))
 	}
 }
 
@@ -112,9 +113,9 @@ func TestForeignTypes(t *testing.T) {
 			store := open(t, path, sqlitestore.Options{})
 			_, owner := begun(t, store, "key")
 			execute(t, foreign(t, path), "UPDATE idempotency_records SET "+set)
-			_, claim, err := store.Begin(t.Context(), keyOf("key"), request)
+			_, _, err := store.Begin(t.Context(), keyOf("key"), request)
 			require.ErrorIs(t, err, idempotency.ErrRecordInvalid)
-			require.Nil(t, claim)
+			require.Nil(t, testservice.InDoubt(err))
 			_ = owner.Complete(t.Context(), answer, time.Hour) // its own record may be completed or lost
 		})
 	}

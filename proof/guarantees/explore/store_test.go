@@ -132,7 +132,7 @@ func (p *process) Begin(
 	case err != nil && !sent:
 		return idempotency.Record{}, nil, err
 	case err != nil:
-		return idempotency.Record{}, c, err
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: c, Err: err}
 	case c.token == 0:
 		return rec, nil, nil
 	}

@@ -95,8 +95,8 @@ const (
 	lost // or released
 )
 
-// Claim claims a key, as Begin of [idempotency.Store] does. If the step has failed and may have taken effect, it returns
-// both a claim and an error.
+// Claim claims a key, as Begin of [idempotency.Store] does. If the step has failed and may have taken effect, the claim is in
+// doubt.
 func Claim(
 	ctx context.Context, store Leases, key idempotency.Key, request *idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
@@ -111,7 +111,7 @@ func Claim(
 	})
 	switch {
 	case err != nil && begun:
-		return idempotency.Record{}, l, store.Failure("claim", err)
+		return idempotency.Record{}, nil, &idempotency.ClaimInDoubtError{Claim: l, Err: store.Failure("claim", err)}
 	case err != nil:
 		return idempotency.Record{}, nil, store.Failure("claim", err)
 	case !g.claimed:
