@@ -152,16 +152,29 @@ type entry struct {
 	key         Key
 	fingerprint Fingerprint
 	attempt     int32
-	released    bool
-	freed       bool // by Release: it is the record of no key
-	completed   bool
-	created     time.Duration
-	lease       time.Duration // when it ends
-	expires     time.Duration // not before the lease
-	response    Response
+	ended       entryEnding
+	times
+	response Response
 
 	chain *entry
 	place int // among those that expire, from 1; 0: removed
+}
+
+// entryEnding says how an attempt has ended.
+type entryEnding uint8
+
+const (
+	notEnded  entryEnding = iota
+	released              // by Release, or because the record was gone then
+	freed                 // by Release: the entry is the record of no key
+	completed             // by Complete
+)
+
+// times of an entry.
+type times struct {
+	created time.Duration
+	lease   time.Duration // when it ends
+	expires time.Duration // not before the lease
 }
 
 func (e *entry) record(now time.Duration) Record {
@@ -171,7 +184,7 @@ func (e *entry) record(now time.Duration) Record {
 		Created:     e.shard.store.start.Add(e.created),
 		LeaseLeft:   max(0, e.lease-now),
 	}
-	if e.completed {
+	if e.ended == completed {
 		r.Response, r.Remaining = &e.response, e.expires-now
 	}
 	return r
@@ -201,7 +214,7 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 	if held != nil && !held.claimable(request, now) {
 		return held.record(now), nil, nil
 	}
-	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, lease: now + request.Lease}
+	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, times: times{lease: now + request.Lease}}
 	var remaining time.Duration
 	if held == nil {
 		e.created = now
@@ -220,10 +233,10 @@ func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (R
 }
 
 func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
-	if e.completed || e.fingerprint != request.Fingerprint {
+	if e.ended == completed || e.fingerprint != request.Fingerprint {
 		return false
 	}
-	return e.released || request.TakeOver && e.lease <= now
+	return e.ended == released || request.TakeOver && e.lease <= now
 }
 
 func (s *MemoryStore) now() time.Duration { return time.Since(s.start) }
@@ -339,7 +352,7 @@ func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, e.place-1) }
 func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	if e.completed || e.released {
+	if e.ended != notEnded {
 		return ErrClaimLost
 	}
 	now := e.shard.store.now()
@@ -359,10 +372,10 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	resp.Body = bytes.Clone(resp.Body)
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	if e.completed {
+	switch e.ended {
+	case completed:
 		return nil // this is a repetition, even if the record has expired since
-	}
-	if e.released {
+	case released, freed:
 		return ErrClaimLost
 	}
 	now := e.shard.store.now()
@@ -411,7 +424,7 @@ func (e *entry) restore(now time.Duration, attempt future) error {
 // respond takes as much of the response as there is room for. The room for its status is there from the start.
 func (e *entry) respond(resp Response, now time.Duration) {
 	s, before := e.shard.store, e.size()
-	e.completed, e.response = true, resp
+	e.ended, e.response = completed, resp
 	n := e.size() - before
 	if n > 0 && s.take(e.shard, e.key.User, n, s.answers, now) != nil {
 		e.response = Response{Status: resp.Status, Omitted: true}
@@ -426,19 +439,20 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
 	now := e.shard.store.now()
-	if e.completed {
+	before := e.ended
+	switch before {
+	case completed:
 		return ErrClaimLost
-	}
-	repeated := e.released
-	e.released, e.lease = true, now // also of a record that is gone, for Extend not to restore it
-	switch {
-	case e.freed:
+	case freed:
 		return e.stillFree(now)
+	}
+	e.ended, e.lease = released, now // also of a record that is gone, for Extend not to restore it
+	switch {
 	case !e.live(now):
 		return ErrClaimLost
-	case repeated:
+	case before == released:
 	case ttl == 0:
-		e.freed = true
+		e.ended = freed
 		e.shard.store.remove(e.shard, e.shard.store.hash(e.key), e)
 	default:
 		e.shard.expireAfter(e, now, ttl)
@@ -464,7 +478,7 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 	sh, s := e.shard, e.shard.store
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e.completed || e.released {
+	if e.ended != notEnded {
 		return nil, ErrClaimLost
 	}
 	now := s.now()
@@ -547,7 +561,7 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	held := sh.store.find(sh, sh.store.hash(e.key), e.key, sh.store.now())
-	if e.completed || e.released || held != nil && held != e {
+	if e.ended != notEnded || held != nil && held != e {
 		return nil, ErrClaimLost
 	}
 	if held == nil {
@@ -574,7 +588,7 @@ func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
 	shown := e.shown(now)
 	shown.Digest, shown.Resolved = key.Digest(), sh.extras[e].resolved
 	shown.addSteps(sh.extras[e].checkpoints)
-	if e.completed {
+	if e.ended == completed {
 		shown.Response = &e.response
 	}
 	return shown, nil
@@ -621,9 +635,9 @@ func (e *entry) shown(now time.Duration) Entry {
 // state says what the record means for a request that comes now.
 func (e *entry) state(now time.Duration) State {
 	switch {
-	case e.completed:
+	case e.ended == completed:
 		return StateCompleted
-	case e.released:
+	case e.ended == released:
 		return StateReleased
 	case e.lease > now:
 		return StateRunning
@@ -676,12 +690,12 @@ func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, asked Entry, 
 	next.chain, next.place, next.lease = nil, 0, now
 	var extra extras
 	if r.Response != nil {
-		next.completed, next.response = true, r.Response.Clone()
+		next.ended, next.response = completed, r.Response.Clone()
 		if !r.Response.Omitted {
 			within = s.answers
 		}
 	} else {
-		next.released = true
+		next.ended = released
 		open := asked.OpenMarks()
 		for name, data := range sh.extras[held].checkpoints {
 			if !slices.Contains(open, name) {

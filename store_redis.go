@@ -196,6 +196,11 @@ type redisClaim struct {
 
 	stepped atomic.Bool // there may be steps
 
+	redisSettlement
+}
+
+// redisSettlement says how far a claim is settled.
+type redisSettlement struct {
 	mu      sync.Mutex // held while the record is settled or made again
 	tried   bool       // Complete was called
 	settled bool       // Complete or Release has ended the claim

@@ -27,7 +27,7 @@ var (
 type execution struct {
 	steps *checkpoint.Steps
 	name  string
-	once  bool                // AtMostOnce
+	kind  checkpoint.Kind     // Marked: AtMostOnce
 	tx    *idempotency.TxStep // nil: the step is in no transaction
 	work  work
 	ask   work // nil: nobody can be asked
@@ -55,7 +55,7 @@ func (x *execution) run(ctx context.Context) (err error) {
 
 // begin begins the step, unless it is begun already.
 func (x *execution) begin(ctx context.Context) error {
-	data, found, err := x.steps.Begin(ctx, x.name, x.kind())
+	data, found, err := x.steps.Begin(ctx, x.name, x.kind)
 	if err != nil {
 		return x.refused(err)
 	}
@@ -76,16 +76,6 @@ func (x *execution) ending() checkpoint.Ending {
 	return checkpoint.Ending(x.ended && !mayRepeat)
 }
 
-func (x *execution) kind() checkpoint.Kind {
-	switch {
-	case x.tx != nil:
-		return checkpoint.Alone
-	case x.once:
-		return checkpoint.Marked
-	}
-	return checkpoint.Plain
-}
-
 // check refuses a step that must not begin.
 func (x *execution) check(ctx context.Context) error {
 	switch {
@@ -99,7 +89,7 @@ func (x *execution) check(ctx context.Context) error {
 		return x.misuse("it is within another step")
 	case x.steps.HasEnded():
 		return x.misuse(checkpoint.ErrEnded.Error())
-	case !x.steps.Claimed && (x.once || x.tx != nil):
+	case !x.steps.Claimed && x.kind != checkpoint.Plain:
 		return x.failed(ErrNoClaim)
 	case x.steps.Keeper == nil && x.steps.Claimed:
 		return x.failed(fmt.Errorf("the store keeps no results of steps: %w", errors.ErrUnsupported))
@@ -135,17 +125,9 @@ func (x *execution) execute(ctx context.Context) error {
 		return err
 	}
 	work := x.work
-	if x.once {
-		begun, err := x.isBegun(ctx)
-		switch {
-		case err != nil:
-			return x.failed(err)
-		case begun && x.ask == nil:
-			return fmt.Errorf("%w: %q", ErrUnknown, x.name)
-		case begun:
-			work = x.ask
-		}
-		if err := x.mayAct(ctx); err != nil {
+	if x.kind == checkpoint.Marked {
+		var err error
+		if work, err = x.workOnce(ctx); err != nil {
 			return err
 		}
 	}
@@ -156,6 +138,29 @@ func (x *execution) execute(ctx context.Context) error {
 	case x.steps.Keeper == nil:
 		return x.take(data, cmp.Or(unfit, errNotKept))
 	}
+	return x.keep(ctx, data, unfit)
+}
+
+// workOnce returns the work of a step that runs at most once: the question, if an earlier attempt has begun it.
+func (x *execution) workOnce(ctx context.Context) (work, error) {
+	begun, err := x.isBegun(ctx)
+	switch {
+	case err != nil:
+		return nil, x.failed(err)
+	case begun && x.ask == nil:
+		return nil, fmt.Errorf("%w: %q", ErrUnknown, x.name)
+	}
+	if err := x.mayAct(ctx); err != nil {
+		return nil, err
+	}
+	if begun {
+		return x.ask, nil
+	}
+	return x.work, nil
+}
+
+// keep stores the result of the step, unless it is unfit, and takes what is stored then.
+func (x *execution) keep(ctx context.Context, data []byte, unfit error) error {
 	size := len(x.name) + len(data)
 	if unfit == nil && !x.steps.Take(size) {
 		data, unfit = nil, fmt.Errorf("all results together have more than %d bytes", MaxTotal)

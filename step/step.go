@@ -105,7 +105,7 @@ func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, er
 // If fn returns an error, the step counts as begun: the error of a call seldom tells whether the call has had an effect.
 // AtMostOnce needs a claim. Without one, because of [idempotency.Options].FailOpen, the error is [ErrNoClaim].
 func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Context) (T, error)) (T, error) {
-	x := &execution{name: name, once: true, work: encoded(fn)}
+	x := &execution{name: name, kind: checkpoint.Marked, work: encoded(fn)}
 	if ask != nil {
 		x.ask = encoded(ask)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/checkpoint"
 )
 
 // DoTx is [Do] for rows in the database of the store: fn writes them in a transaction in which DoTx also stores the result of
@@ -40,7 +41,7 @@ import (
 func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)) (T, error) {
 	var tx Tx
 	return result[T](ctx, &execution{
-		name: name, tx: &idempotency.TxStep{Var: &tx},
+		name: name, kind: checkpoint.Alone, tx: &idempotency.TxStep{Var: &tx},
 		work: encoded(func(context.Context) (T, error) { return fn(tx) }),
 	})
 }
@@ -60,7 +61,7 @@ func DoTx[Tx, T any](ctx context.Context, name string, fn func(tx Tx) (T, error)
 // If the snapshot of the transaction were older than that lock, a renewal of the lease could make the transaction fail.
 func DoInTx[T any](ctx context.Context, tx any, name string, fn func() (T, error)) (T, error) {
 	return result[T](ctx, &execution{
-		name: name, tx: &idempotency.TxStep{Tx: tx},
+		name: name, kind: checkpoint.Alone, tx: &idempotency.TxStep{Tx: tx},
 		work: encoded(func(context.Context) (T, error) { return fn() }),
 	})
 }

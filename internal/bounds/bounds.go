@@ -105,36 +105,42 @@ func ReadBody(r *http.Request, limit int64, budget *Shares, user string) (*Buffe
 	}
 	b := NewBuffer(int(first))
 	for {
-		space := b.B[len(b.B):cap(b.B)]
-		full := len(space) == 0
-		if full {
-			space = b.Next[:] // so that a body that fits needs no growth to meet its end
-		}
-		n, err := r.Body.Read(space)
-		if int64(len(b.B)+n) > limit {
-			return b, fmt.Errorf("%w of %d bytes", ErrTooLarge, limit)
-		}
-		switch {
-		case !full:
-			b.B = b.B[:len(b.B)+n]
-		case n > 0:
-			larger := min(doubled(b, r.ContentLength), limit)
-			if !budget.Take(user, Room(larger)-int64(cap(b.B))) {
-				return b, ErrNoRoom
-			}
-			b.Grow(int(larger) - len(b.B))
-			b.B = append(b.B, b.Next[0])
-		}
+		err := readSome(b, r, limit, budget, user)
 		if err == io.EOF {
 			return b, nil
 		}
 		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge { // for a limit of outer middleware
-			return b, fmt.Errorf("%w: %w", ErrTooLarge, err)
+			err = fmt.Errorf("%w: %w", ErrTooLarge, err)
 		}
 		if err != nil {
 			return b, err
 		}
 	}
+}
+
+// readSome reads once from the body of r.
+func readSome(b *Buffer, r *http.Request, limit int64, budget *Shares, user string) error {
+	space := b.B[len(b.B):cap(b.B)]
+	full := len(space) == 0
+	if full {
+		space = b.Next[:] // so that a body that fits needs no growth to meet its end
+	}
+	n, err := r.Body.Read(space)
+	if int64(len(b.B)+n) > limit {
+		return fmt.Errorf("%w of %d bytes", ErrTooLarge, limit)
+	}
+	switch {
+	case !full:
+		b.B = b.B[:len(b.B)+n]
+	case n > 0:
+		larger := min(doubled(b, r.ContentLength), limit)
+		if !budget.Take(user, Room(larger)-int64(cap(b.B))) {
+			return ErrNoRoom
+		}
+		b.Grow(int(larger) - len(b.B))
+		b.B = append(b.B, b.Next[0])
+	}
+	return err
 }
 
 // doubled returns the size to which a full buffer grows: twice as much, but not beyond what the request announces.

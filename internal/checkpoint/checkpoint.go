@@ -40,16 +40,28 @@ type Steps struct {
 
 	reading sync.Mutex // held while the Keeper is asked for all checkpoints
 
-	mu      sync.Mutex
-	ended   bool
-	kept    bool              // this attempt may have stored a checkpoint
-	running int               // steps that run now
-	alone   bool              // the step that runs now is in a transaction
-	begun   map[string]Kind   // steps that run, or have ended without an error
-	lost    bool              // checkpoints of earlier attempts may be missing
-	known   map[string][]byte // checkpoints of this attempt and of earlier ones
-	size    int               // of those that are known or about to be stored: bytes of names and data
+	mu sync.Mutex
+	progress
+	record
 }
+
+// progress is what the steps of this attempt have done.
+type progress struct {
+	ended   bool
+	kept    bool            // the attempt may have stored a checkpoint
+	running int             // steps that run now, or alone
+	begun   map[string]Kind // steps that run, or have ended without an error
+}
+
+// record is what is stored of this attempt and of earlier ones.
+type record struct {
+	lost  bool // checkpoints of earlier attempts may be missing
+	known map[string][]byte
+	size  int // of the checkpoints that are known or about to be stored: bytes of names and data
+}
+
+// alone stands for the one step that runs, in a transaction.
+const alone = -1
 
 // Kind says how a step runs.
 type Kind uint8
@@ -62,7 +74,7 @@ const (
 )
 
 // Ended is for an attempt that has had no step.
-var Ended = &Steps{ended: true}
+var Ended = &Steps{progress: progress{ended: true}}
 
 // Mark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
 const Mark = "?"
@@ -127,13 +139,16 @@ func (s *Steps) enter(name string, kind Kind) error {
 		return ErrEnded
 	case twice:
 		return ErrTwice
-	case s.alone, kind == Alone && s.running > 0:
+	case s.running == alone, kind == Alone && s.running > 0:
 		return ErrAlone
 	case s.begun == nil:
 		s.begun, s.known = make(map[string]Kind), make(map[string][]byte)
 	}
-	s.begun[name], s.alone = kind, kind == Alone
+	s.begun[name] = kind
 	s.running++
+	if kind == Alone {
+		s.running = alone
+	}
 	return nil
 }
 
@@ -206,8 +221,7 @@ func (s *Steps) Leave(name string, how Ending) {
 }
 
 func (s *Steps) leave(name string, how Ending) {
-	s.running--
-	s.alone = false
+	s.running = max(s.running-1, 0)
 	if how == Undone {
 		delete(s.begun, name)
 	}

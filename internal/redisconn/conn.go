@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/idempotency-go/idempotency/internal/crowd"
 )
 
 // Conn is a client and what has become of its steps so far. It is safe for concurrent use.
@@ -26,10 +28,7 @@ type Conn struct {
 	waits    chan struct{} // has one for each WAIT under way
 	noSwap   atomic.Bool   // the server has no SET with IFEQ
 	kinds    Errors
-	poolSize int64
-	underWay atomic.Int64 // steps
-	made     time.Time
-	replied  atomic.Int64 // when the server did so last, in nanoseconds since the Conn was made; 0: never
+	crowd    *crowd.Crowd
 }
 
 // New wraps client. Writes that are to be copied wait until replicas replicas have acknowledged them (the WAIT command).
@@ -42,7 +41,7 @@ func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	own, size := withDeadlines(client), poolSize(client)
 	return &Conn{
 		client: own, prompt: isPrompt(own), replicas: replicas, waits: make(chan struct{}, max(1, size/2)),
-		kinds: kinds, poolSize: size, made: time.Now(),
+		kinds: kinds, crowd: crowd.New(size),
 	}, nil
 }
 
@@ -197,21 +196,21 @@ func (c *Conn) RunStaged(
 // The error wraps Errors.Busy if others had the whole pool when the step or one of its tries began, and the step has run
 // out of time, although the server was up within the last minute: the step may have had its connection too late.
 func (c *Conn) again(ctx context.Context, step func() error) (lost bool, err error) {
-	crowded := c.underWay.Add(1) > c.poolSize
-	defer c.underWay.Add(-1)
+	crowded := c.crowd.Enter()
+	defer c.crowd.Leave()
 	const most = 3
 	var failure error
 	for tries := 1; ; tries++ {
 		err = step()
 		answered, busy := err == nil || isAnswer(err) || errors.Is(err, errNotCopied), errors.Is(err, c.kinds.Busy)
 		if answered {
-			c.replied.Store(int64(time.Since(c.made)))
+			c.crowd.Replied()
 		}
 		lost = lost || !answered && !busy
 		if err == nil {
 			return lost, nil
 		}
-		crowded = crowded || c.underWay.Load() > c.poolSize
+		crowded = crowded || c.crowd.IsCrowded()
 		if failure == nil || !busy {
 			failure = err
 		}
@@ -219,7 +218,7 @@ func (c *Conn) again(ctx context.Context, step func() error) (lost bool, err err
 			break
 		}
 	}
-	if crowded && isTimeout(failure) && c.wasUp() {
+	if crowded && isTimeout(failure) && c.crowd.WasUp() {
 		failure = c.kinds.busy(failure)
 	}
 	return lost, c.kinds.of(failure)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -91,11 +90,4 @@ func (c *Conn) isConnected(ctx context.Context, key any, err error) bool {
 		return pool.PoolStats().TotalConns > 0
 	}
 	return isPoolTimeout(err)
-}
-
-// wasUp reports whether the server has replied within the last minute. While a pool is crowded by far, nobody may have a reply
-// in time for a while.
-func (c *Conn) wasUp() bool {
-	last := c.replied.Load()
-	return last > 0 && time.Since(c.made)-time.Duration(last) < time.Minute
 }

@@ -23,20 +23,20 @@ var ofMemory = []mutant{{
 }, {
 	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
 	file: "store_memory.go",
-	from: "	repeated := e.released\n",
-	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	repeated := e.released\n",
+	from: "	before := e.ended\n",
+	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	before := e.ended\n",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
 	file: "store_memory.go",
-	from: "	if e.completed || e.released {\n		return ErrClaimLost\n	}\n	now",
-	to:   "	if e.released {\n		return ErrClaimLost\n	}\n	now",
+	from: "	if e.ended != notEnded {\n		return ErrClaimLost\n	}\n	now",
+	to:   "	if e.ended == released || e.ended == freed {\n		return ErrClaimLost\n	}\n	now",
 	test: "TestMemoryStoreConforms/store/Extend after Complete",
 }, {
 	name: "memory-restore-after-settle", broken: "A renewal restores a record that its owner has released.",
 	file: "store_memory.go",
-	from: "	e.released, e.lease = true, now // also",
-	to:   "	e.released, e.lease = e.live(now), now // also",
+	from: "	e.ended, e.lease = released, now // also",
+	to:   "	if e.live(now) {\n		e.ended = released\n	}\n	e.lease = now // also",
 	test: "TestMemoryStoreConforms/store/Extend after the end of a forgotten record",
 }}
 

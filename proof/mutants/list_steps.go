@@ -27,8 +27,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "step-acts-for-a-lost-claim", broken: "AtMostOnce calls fn although its claim was lost while its mark was stored.",
 	file: "step/run.go",
-	from: "			work = x.ask\n		}\n		if err := x.mayAct(ctx); err != nil {\n",
-	to:   "			work = x.ask\n		}\n		if err := x.mayAct(ctx); false {\n",
+	from: "	if err := x.mayAct(ctx); err != nil {\n		return nil, err\n",
+	to:   "	if err := x.mayAct(ctx); false {\n		return nil, err\n",
 	test: "TestClaimLostBeforeTheEffect",
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",

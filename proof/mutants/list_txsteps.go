@@ -3,8 +3,8 @@ package main
 var ofTxSteps = []mutant{{
 	name: "tx-step-beside-others", broken: "A step in a transaction runs beside others, whose results wait for its lock.",
 	file: "internal/checkpoint/checkpoint.go", in: "./step",
-	from: "	case s.alone, kind == Alone && s.running > 0:\n",
-	to:   "	case s.alone && s.running < 0:\n",
+	from: "	case s.running == alone, kind == Alone && s.running > 0:\n",
+	to:   "	case s.running == alone && s.known == nil:\n",
 	test: "TestTxStepRunsAlone",
 }, {
 	name: "tx-step-escapes", broken: "A step that has committed its rows by itself runs again.",

@@ -128,16 +128,7 @@ func (s *steps) outcome(err error) (bool, error) {
 // Put implements [sqlstore.Steps].
 func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, lease, ttl time.Duration) (bool, error) {
 	u := newUpdate(digest)
-	switch {
-	case s.isOpening:
-		u.values[":now"] = number(own.Created)
-		u.when("(attribute_not_exists(" + digestName + ") OR " + expiresName + " <= :now)")
-	case seen.Found:
-		u.isStill(seen)
-	default:
-		u.has(digestName, false)
-	}
-	s.isOpening = false
+	s.replaces(u, seen, own)
 	began := time.Now()
 	u.setText(userName, own.Names[0]).setText(endpointName, own.Names[1]).setText(keyName, own.Names[2])
 	u.set(attemptName, number(own.Attempt)).set(fingerprintName, binary(own.Fingerprint)).set(tokenName, binary(own.Token))
@@ -166,6 +157,20 @@ func (s *steps) Put(digest []byte, seen, own *sqlstore.Row, entries []byte, leas
 		return s.Extend(digest, own.Token, lease)
 	}
 	return put, err
+}
+
+// replaces has u fail if the record is not what Read has seen.
+func (s *steps) replaces(u *update, seen, own *sqlstore.Row) {
+	switch {
+	case s.isOpening:
+		u.values[":now"] = number(own.Created)
+		u.when("(attribute_not_exists(" + digestName + ") OR " + expiresName + " <= :now)")
+	case seen.Found:
+		u.isStill(seen)
+	default:
+		u.has(digestName, false)
+	}
+	s.isOpening = false
 }
 
 // setAnswer has a response stored, or removed if there is none.

@@ -18,18 +18,26 @@ import (
 
 // claim implements [idempotency.Claim]. It remembers what the record is made of, to make it again should it be lost.
 type claim struct {
-	store    *Store
-	sql      statements
-	names    sqlstore.Names
-	digest   [32]byte
-	request  idempotency.ClaimRequest
-	token    pgtype.UUID
+	store   *Store
+	sql     statements
+	names   sqlstore.Names
+	digest  [32]byte
+	request idempotency.ClaimRequest
+	token   pgtype.UUID
+	grant
+	rows reliedRows
+	settlement
+}
+
+// grant is what the server has granted to a claim.
+type grant struct {
 	attempt  int32 // 0: not claimed yet
 	created  pgtype.Timestamptz
 	replaced time.Duration // how long the record of the attempt before would have been kept; 0: not known
+}
 
-	rows reliedRows
-
+// settlement says whether a claim is settled, and until then, whether its lease is renewed.
+type settlement struct {
 	mu      sync.Mutex // held while the record is settled or made again
 	settled bool       // Complete or Release has ended the claim
 

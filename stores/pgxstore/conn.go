@@ -31,8 +31,8 @@ var errHidden = errors.New("pgxstore: a record cannot be seen or cannot be chang
 // the server has granted a claim, or may have granted it although its reply was lost. While claimed is true, only the end of ctx
 // stops the tries, because giving up would leave the key claimed.
 func (t *Table) retry(ctx context.Context, claimed *bool, from source, step func(*pgx.Conn) error) error {
-	crowded := t.steps.Add(1) > t.most
-	defer t.steps.Add(-1)
+	crowded := t.crowd.Enter()
+	defer t.crowd.Leave()
 	err := t.repeat(ctx, claimed, func() error {
 		began := time.Now()
 		conn, err := t.lend(ctx, from)
@@ -233,11 +233,11 @@ func (l loan) giveBack(ctx context.Context, t *Table) {
 // connections, or if the step has waited longer for its connection than the time that it then had left.
 func (t *Table) judge(err error, crowded bool) error {
 	if err == nil || isAnswer(err) {
-		t.replied.Store(int64(time.Since(t.made)))
+		t.crowd.Replied()
 		return err
 	}
-	crowded = crowded || t.steps.Load() > t.most
-	if crowded && isTimeout(err) && t.wasUp() && !errors.Is(err, idempotency.ErrStoreBusy) {
+	crowded = crowded || t.crowd.IsCrowded()
+	if crowded && isTimeout(err) && t.crowd.WasUp() && !errors.Is(err, idempotency.ErrStoreBusy) {
 		return fmt.Errorf("%w: %w", idempotency.ErrStoreBusy, err)
 	}
 	return err
@@ -248,9 +248,4 @@ func (t *Table) judge(err error, crowded bool) error {
 func isTimeout(err error) bool {
 	late, ok := errors.AsType[net.Error](err)
 	return (ok && late.Timeout() || pgconn.Timeout(err)) && !isUnreachable(err)
-}
-
-func (t *Table) wasUp() bool {
-	last := t.replied.Load()
-	return last > 0 && time.Since(t.made)-time.Duration(last) < time.Minute
 }

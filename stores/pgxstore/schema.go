@@ -59,38 +59,40 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, opts Options) error {
 	if err := makeSchema(ctx, pool, opts); err != nil {
 		return failure("migrate", err)
 	}
-	err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
-			return err
-		}
-		have, err := t.version(ctx, tx)
-		if unready, ok := errors.AsType[*UnreadyTable](err); ok && unready.Remedy == callMigrate {
-			err = nil
-		}
-		if err == nil {
-			err = t.stayBeside(ctx, tx)
-		}
-		if err != nil {
-			return err
-		}
-		for _, m := range Migrations(opts) {
-			if m.Version <= have {
-				continue
-			}
-			if _, err := tx.Exec(ctx, m.SQL); err != nil {
-				return fmt.Errorf("version %d: %w", m.Version, err)
-			}
-		}
-		_, err = t.version(ctx, tx) // what has the name may be a table of somebody else
-		return err
-	})
-	if err != nil {
+	if err := pgx.BeginTxFunc(ctx, pool, readCommitted, func(tx pgx.Tx) error { return t.migrate(ctx, tx) }); err != nil {
 		return failure("migrate", err)
 	}
 	if opts.divided() {
 		return t.Maintain(ctx)
 	}
 	return nil
+}
+
+// migrate is Migrate in a transaction.
+func (t *Table) migrate(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::bigint)", int64(t.space)); err != nil {
+		return err
+	}
+	have, err := t.version(ctx, tx)
+	if unready, ok := errors.AsType[*UnreadyTable](err); ok && unready.Remedy == callMigrate {
+		err = nil
+	}
+	if err == nil {
+		err = t.stayBeside(ctx, tx)
+	}
+	if err != nil {
+		return err
+	}
+	for _, m := range Migrations(t.opts) {
+		if m.Version <= have {
+			continue
+		}
+		if _, err := tx.Exec(ctx, m.SQL); err != nil {
+			return fmt.Errorf("version %d: %w", m.Version, err)
+		}
+	}
+	_, err = t.version(ctx, tx) // what has the name may be a table of somebody else
+	return err
 }
 
 // makeSchema works in a transaction of its own. One that finds out by its own attempt that another session has made the
@@ -152,20 +154,30 @@ FROM pg_class c WHERE c.oid = to_regclass($1::text)`, name, t.opts.claimFunction
 	case comment == "":
 		return 0, t.unready(callMigrate, "table %s has no comment that tells its version", name)
 	}
-	const form = "idempotency records, version %d"
-	_, err = fmt.Sscanf(comment, form, &version)
-	switch newest := t.newest(); {
+	version, err = t.versionIn(comment)
+	switch {
 	case err != nil:
-		return 0, t.unready("", "table %s is %q, not %q", name, comment, form)
-	case version > newest:
-		return 0, t.unready("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
-	case version == newest && len(lacking) > 0:
+		return 0, err
+	case version == t.newest() && len(lacking) > 0:
 		return 0, t.unready("", "table %s lacks the columns %s", name, strings.Join(lacking, ", "))
 	case len(unfilled) > 0:
 		return 0, t.unready("give them a default, or let them be null", "table %s has the columns %s, which no store fills",
 			name, strings.Join(unfilled, ", "))
 	case !claims:
 		return 0, t.unready(callMigrate, "table %s has no function %s beside it", name, t.opts.claimFunction())
+	}
+	return version, nil
+}
+
+// versionIn returns the version that the comment of the table tells.
+func (t *Table) versionIn(comment string) (version int, err error) {
+	const form = "idempotency records, version %d"
+	_, err = fmt.Sscanf(comment, form, &version)
+	switch name, newest := t.opts.name(""), t.newest(); {
+	case err != nil:
+		return 0, t.unready("", "table %s is %q, not %q", name, comment, form)
+	case version > newest:
+		return 0, t.unready("use a newer version of pgxstore", "table %s has version %d, newer than %d", name, version, newest)
 	}
 	return version, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/internal/crowd"
 )
 
 // Store keeps records in PostgreSQL. One statement decides each step, by the clock of the server. A Store is safe for concurrent
@@ -81,10 +82,7 @@ type Table struct {
 
 	stepsRefusal atomic.Pointer[error] // why the server cannot run steps in transactions; nil: it can
 
-	most    int64        // connections of the pool
-	steps   atomic.Int64 // under way
-	made    time.Time
-	replied atomic.Int64 // when the server did so last, in nanoseconds since made; 0: never
+	crowd *crowd.Crowd
 }
 
 // NewTable returns the table that stores with the same options use.
@@ -93,10 +91,9 @@ func NewTable(pool *pgxpool.Pool, opts Options) *Table {
 	h.Write([]byte(opts.table())) // without its schema, which some may name and others leave to the search path
 	t := &Table{
 		pool: pool, opts: opts, faults: opts.validate(), space: h.Sum64(), spare: make(chan struct{}, 1),
-		made: time.Now(),
 	}
 	if pool != nil {
-		t.most = int64(pool.Config().MaxConns)
+		t.crowd = crowd.New(int64(pool.Config().MaxConns))
 	}
 	return t
 }

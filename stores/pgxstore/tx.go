@@ -25,16 +25,21 @@ import (
 // the snapshot. So the transaction locks the record first, and renewals rest: nobody else can claim the key meanwhile.
 type stepTx struct {
 	*claim
-	step     *idempotency.TxStep
-	bySQL    bool // the step gets a transaction of package database/sql
-	conn     *pgx.Conn
-	driver   *stdlib.Conn // the same connection, if bySQL
-	release  func()       // gives the connection back; the pool closes it if its transaction has not ended
+	step  *idempotency.TxStep
+	bySQL bool // the step gets a transaction of package database/sql
+	link
 	handler  *handlerTx
 	sqlTx    *sql.Tx
 	xid      string      // ID of the transaction
 	place    string      // of the record in the table, for a serializable transaction; empty: the index finds it
 	isClosed atomic.Bool // the transaction has ended, and the connection was given back
+}
+
+// link is the connection of a transaction.
+type link struct {
+	conn    *pgx.Conn
+	driver  *stdlib.Conn // the same connection, for package database/sql; may be nil
+	release func()       // gives the connection back; the pool closes it if its transaction has not ended
 }
 
 // run begins the transaction, hands it to the step, and ends it.

@@ -128,7 +128,9 @@ func (s *Store) newWriter() (*writer, error) {
 	w := &writer{
 		transaction: transaction{space: space{limit: s.opts.MaxBytes}, sql: new(statements), now: s.opts.now},
 		db:          s.writing,
-		steps:       make(chan *pendingWrite), turns: make(chan *turn), closed: s.closed, ended: make(chan struct{}),
+		queue: queue{
+			steps: make(chan *pendingWrite), turns: make(chan *turn), closed: s.closed, ended: make(chan struct{}),
+		},
 	}
 	if w.now == nil {
 		w.now = time.Now
@@ -154,7 +156,7 @@ func (s *Store) look(ctx context.Context, digest []byte) (*sqlstore.Row, error) 
 // Close waits for the steps that run, those in transactions included. Then it closes the file. A step that comes later returns
 // [ErrClosed]. Close may be called again, and returns the same then.
 func (s *Store) Close() error {
-	s.closing.Do(func() {
+	s.once.Do(func() {
 		close(s.closed)
 		<-s.writer.ended
 		s.failed = s.disconnect()

@@ -23,9 +23,14 @@ type Store struct {
 	readers          *readers
 	lister           *readers // one, so that a listing keeps none of the others
 
-	closing sync.Once
-	closed  chan struct{}
-	failed  error // of Close
+	closing
+}
+
+// closing is the end of a store.
+type closing struct {
+	once   sync.Once
+	closed chan struct{}
+	failed error // of Close
 }
 
 var _ idempotency.Store = (*Store)(nil)
@@ -44,7 +49,7 @@ func Open(ctx context.Context, path string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlitestore: %w", err)
 	}
-	s := &Store{path: path, opts: opts, closed: make(chan struct{})}
+	s := &Store{path: path, opts: opts, closing: closing{closed: make(chan struct{})}}
 	if err := s.open(ctx); err != nil {
 		return nil, fmt.Errorf("sqlitestore: %s: %w", path, errors.Join(err, s.disconnect()))
 	}

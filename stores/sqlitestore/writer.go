@@ -16,23 +16,35 @@ import (
 // In between, steps in transactions have the connection to themselves, one at a time.
 type writer struct {
 	transaction
-	db     *sql.DB
-	conn   *connection // nil: the last one was given up
-	guard  *guard      // of conn
-	files  *watched
+	db    *sql.DB
+	conn  *connection // nil: the last one was given up
+	guard *guard      // of conn
+	files *watched
+	queue
+	pace
+	progress
+	doubtful atomic.Pointer[turn] // the last turn whose caller did not wait for the end of its commit
+}
+
+// queue is what the writer is given to do.
+type queue struct {
 	steps  chan *pendingWrite
 	turns  chan *turn
 	closed chan struct{} // closed when nothing more is to begin
 	ended  chan struct{} // closed when the last batch or turn has ended
+}
 
+// pace says how long a transaction waits for more steps.
+type pace struct {
 	answered int           // steps of the last transaction
 	patience time.Duration // that the next one has for as many, a tenth of what the commit took
+}
 
+// progress is what others are told of the writer.
+type progress struct {
 	served  atomic.Int64 // batches and turns that have ended
 	waiting atomic.Bool  // for another process to end its transaction
 	inStep  atomic.Bool  // a step in a transaction has its turn
-
-	doubtful atomic.Pointer[turn] // the last turn whose caller did not wait for the end of its commit
 }
 
 // mostSteps of a transaction. The first of them waits for the last.

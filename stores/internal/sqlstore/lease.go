@@ -78,12 +78,20 @@ type lease struct {
 	ttl    time.Duration      // that the claim was granted with
 
 	checkpoints checkpoints
+	renewals    renewals
+	settlement
+}
 
-	renewals sync.RWMutex // held for reading by a renewal, and for writing while rests changes
-	rests    bool         // the transaction of a step has the record locked, so renewals rest
-
+// settlement says how a claim has ended.
+type settlement struct {
 	mu    sync.Mutex // held while the record is settled or made again
 	ended ending
+}
+
+// renewals of a lease.
+type renewals struct {
+	sync.RWMutex      // held for reading by a renewal, and for writing while rest changes
+	rest         bool // the transaction of a step has the record locked
 }
 
 // ending says how a claim has ended.
@@ -159,7 +167,7 @@ func (l *lease) claim(steps Steps, request *idempotency.ClaimRequest) (granted, 
 func (l *lease) Extend(ctx context.Context, d time.Duration) error {
 	l.renewals.RLock()
 	defer l.renewals.RUnlock()
-	if l.rests {
+	if l.renewals.rest {
 		return nil
 	}
 	return l.proceed(ctx, "extend", d, d, func(steps Steps) (bool, error) { return steps.Extend(l.digest, l.token, d) })

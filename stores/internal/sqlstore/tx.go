@@ -152,7 +152,7 @@ func (r *txRun) enter(ctx context.Context, tx StepStatements) error {
 	case lapses == 0:
 		return idempotency.ErrClaimLost
 	}
-	r.lapses, r.rests = lapses, true
+	r.lapses, r.renewals.rest = lapses, true
 	return nil
 }
 
@@ -160,7 +160,7 @@ func (r *txRun) enter(ctx context.Context, tx StepStatements) error {
 func (r *txRun) wake() {
 	r.renewals.Lock()
 	defer r.renewals.Unlock()
-	r.rests = false
+	r.renewals.rest = false
 }
 
 // leave calls Leave once, because a second call would not find the mark of the first one.
@@ -267,27 +267,33 @@ func (r *txRun) begin(ctx context.Context, variable **sql.Tx) (stored []byte, er
 		r.cause = err
 		return nil, err
 	}
+	stored, isOver, err = r.commit(ctx, tx, data)
+	return stored, err
+}
+
+// commit stores the result of the step, and commits. IsOver says that the transaction may have been committed.
+func (r *txRun) commit(ctx context.Context, tx StepTx, data []byte) (stored []byte, isOver bool, err error) {
 	settled, cancel := r.settling(ctx)
 	defer cancel()
 	if err := tx.CloseHandler(settled); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := r.keep(settled, tx, data); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if r.entries == nil {
-		return r.stored, nil
+		return r.stored, false, nil
 	}
 	isRefused, err := tx.Commit(settled)
-	isOver = !isRefused
 	switch {
 	case err == nil:
 		r.checkpoints.rely(r.entries)
-		return data, nil
+		return data, true, nil
 	case isRefused:
-		return nil, r.store.Failure("commit", err)
+		return nil, false, r.store.Failure("commit", err)
 	}
-	return r.resolveCommit(ctx, err)
+	stored, err = r.resolveCommit(ctx, err)
+	return stored, true, err
 }
 
 // resolveCommit finds out what became of a commit whose reply was lost.

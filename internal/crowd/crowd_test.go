@@ -1,0 +1,31 @@
+package crowd_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency/internal/crowd"
+)
+
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := crowd.New(1)
+		require.False(t, c.Enter())
+		require.False(t, c.IsCrowded())
+		require.True(t, c.Enter())
+		require.True(t, c.IsCrowded())
+		c.Leave()
+		require.False(t, c.IsCrowded())
+
+		require.False(t, c.WasUp(), "nobody has replied yet")
+		time.Sleep(time.Second)
+		c.Replied()
+		time.Sleep(time.Minute - time.Nanosecond)
+		require.True(t, c.WasUp())
+		time.Sleep(time.Nanosecond)
+		require.False(t, c.WasUp())
+	})
+}
