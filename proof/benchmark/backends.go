@@ -2,142 +2,198 @@ package benchmark
 
 import (
 	"context"
-	"errors"
+	"database/sql"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/aws/aws-sdk-go-v2/service/dynamodb"
+	_ "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/servertest"
+	"github.com/idempotency-go/idempotency/stores/mysqlstore"
 	"github.com/idempotency-go/idempotency/stores/pgxstore"
+	"github.com/idempotency-go/idempotency/stores/sqlitestore"
 )
 
-// Backends are private servers and clients on them, which all subjects share.
+// Backends are private servers and files, and the stores of the library on them, which all subjects share.
 type Backends struct {
-	Redis    *redis.Client // or Valkey
-	Pipeline *redis.AutoPipeliner
-	Postgres *pgxpool.Pool // where everything is counted
-	DynamoDB *dynamodb.Client
+	Records map[Store]Records
 
-	servers []*servertest.Server
-	flights atomic.Int64 // round trips, if they are counted
-	closers []func()     // the last one first
+	Redis    *redis.Client
+	Postgres *pgxpool.Pool
+	dynamo   *dynamodb.Client
+
+	dial    dialer // counts round trips; nil if nothing is counted
+	dir     string
+	servers map[Store]*servertest.Server
+	flights atomic.Int64
+	closers []func() // run in reverse order
 }
 
-// connections is how many connections each client has: one for each worker.
-const connections = 64
-
-// Open starts Redis, PostgreSQL and an emulated DynamoDB. The error wraps [exec.ErrNotFound] if one is not installed.
-func Open() (*Backends, error) {
-	b := &Backends{}
-	return b.opened(b.open(nil))
+// Records is a store of the library.
+type Records struct {
+	Store idempotency.Store
+	Size  func() (int64, error) // the bytes that the records take
 }
 
-// OpenRedis starts Redis alone.
-func OpenRedis() (*Backends, error) {
-	b := &Backends{}
-	return b.opened(b.openRedis(nil))
-}
+// connections is how many connections each client may have. The command measures with up to as many workers.
+const connections = 256
 
-// OpenValkey starts a Valkey server in the place of Redis, and nothing else.
-func OpenValkey() (*Backends, error) {
-	const program, variable = "valkey-server", "IDEMPOTENCY_REDIS" // which servertest looks at
-	before := os.Getenv(variable)
-	if err := os.Setenv(variable, program); err != nil {
-		return nil, err
-	}
-	b, err := OpenRedis()
-	return b, errors.Join(err, os.Setenv(variable, before))
-}
-
-// OpenCounting starts the same, and counts the round trips to them.
+// OpenCounting starts Redis, PostgreSQL and an emulated DynamoDB, and counts the round trips to them. The error wraps
+// [exec.ErrNotFound] if a server is not installed.
 func OpenCounting() (*Backends, error) {
-	b := &Backends{}
-	return b.opened(b.open(b.dial))
+	b := newBackends()
+	b.dial = b.dialCounted
+	return b.open(b.openRedis, b.openPostgres, b.openDynamoDB)
 }
 
-func (b *Backends) open(dial dialer) error {
-	if err := b.openRedis(dial); err != nil {
-		return err
-	}
-	if err := b.openPostgres(dial); err != nil {
-		return err
-	}
-	return b.openDynamoDB(dial)
+// Open starts all servers. All of them, and SQLite, wait for the disk before they acknowledge a record.
+func Open() (*Backends, error) {
+	b := newBackends()
+	return b.open(b.openSQLite, b.openRedis, b.openPostgres, b.openMariaDB, b.openDynamoDB)
 }
 
-// opened returns b, unless something has failed.
-func (b *Backends) opened(err error) (*Backends, error) {
-	if err != nil {
-		b.Close()
+func newBackends() *Backends {
+	return &Backends{Records: make(map[Store]Records), servers: make(map[Store]*servertest.Server)}
+}
+
+func (b *Backends) open(openers ...func() error) (_ *Backends, err error) {
+	if b.dir, err = os.MkdirTemp("", "idempotency-benchmark-"); err != nil {
 		return nil, err
+	}
+	b.closers = append(b.closers, func() { _ = os.RemoveAll(b.dir) })
+	for _, open := range openers {
+		if err := open(); err != nil {
+			b.Close()
+			return nil, err
+		}
 	}
 	return b, nil
 }
 
-// Close ends clients and servers.
+// Close ends clients and servers, and deletes the files.
 func (b *Backends) Close() {
 	for _, c := range slices.Backward(b.closers) {
 		c()
 	}
 }
 
-func (b *Backends) openRedis(dial dialer) (err error) {
-	server, err := servertest.StartRedis()
-	if err != nil {
-		return err
-	}
-	b.add(server)
-	// Deadlines and retries are as the library asks for.
-	b.Redis = redis.NewClient(&redis.Options{
-		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: dial,
-		PoolSize: connections, MinIdleConns: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
-	})
-	b.closers = append(b.closers, func() { _ = b.Redis.Close() })
-	if b.Pipeline, err = b.Redis.AutoPipeline(); err == nil {
-		b.closers = append(b.closers, func() { _ = b.Pipeline.Close() })
-	}
-	return err
-}
-
 // add takes over a server that has started.
-func (b *Backends) add(server *servertest.Server) {
-	b.servers = append(b.servers, server)
+func (b *Backends) add(store Store, server *servertest.Server) {
+	b.servers[store] = server
 	b.closers = append(b.closers, server.Close)
 }
 
-func (b *Backends) openPostgres(dial dialer) error {
-	// Nothing is to write WAL but the requests. A checkpoint makes it larger whenever it comes.
-	server, err := servertest.StartPostgres("max_connections=100", "shared_buffers=512MB", "max_wal_size=16GB",
-		"checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
+func (b *Backends) openSQLite() error {
+	dir := filepath.Join(b.dir, "sqlite")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	store, err := sqlitestore.Open(context.Background(), filepath.Join(dir, "records"), sqlitestore.Options{})
 	if err != nil {
 		return err
 	}
-	b.add(server.Server)
+	b.closers = append(b.closers, func() { _ = store.Close() })
+	b.Records[InSQLite] = Records{store, func() (bytes int64, err error) {
+		files, err := os.ReadDir(dir)
+		for _, file := range files {
+			info, err := file.Info()
+			if err != nil {
+				return 0, err
+			}
+			bytes += info.Size()
+		}
+		return bytes, err
+	}}
+	return nil
+}
+
+func (b *Backends) openRedis() error {
+	server, err := servertest.StartRedis("--appendonly", "yes", "--appendfsync", "always")
+	if err != nil {
+		return err
+	}
+	b.add(InRedis, server)
+	// Deadlines and retries are as the library asks for.
+	b.Redis = redis.NewClient(&redis.Options{
+		Addr: server.Addr(), Password: servertest.RedisPassword(), Dialer: b.dial,
+		PoolSize: connections, ContextTimeoutEnabled: true, MaxRetries: -1,
+	})
+	b.closers = append(b.closers, func() { _ = b.Redis.Close() })
+	b.Records[InRedis] = Records{idempotency.NewRedisStore(b.Redis, idempotency.RedisOptions{}), func() (int64, error) {
+		info, err := b.Redis.InfoMap(context.Background(), "memory").Result()
+		if err != nil {
+			return 0, err
+		}
+		return strconv.ParseInt(info["Memory"]["used_memory_dataset"], 10, 64)
+	}}
+	return nil
+}
+
+func (b *Backends) openPostgres() error {
+	settings := []string{"fsync=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=16GB"}
+	if b.dial != nil { // only requests may write WAL; after a checkpoint, the first change of a page writes more
+		settings = append(settings, "checkpoint_timeout=1h", "autovacuum=off", "wal_level=minimal", "max_wal_senders=0")
+	}
+	server, err := servertest.StartPostgres(settings...)
+	if err != nil {
+		return err
+	}
+	b.add(InPostgres, server.Server)
 	config, err := pgxpool.ParseConfig(server.URL())
 	if err != nil {
 		return err
 	}
 	config.MaxConns = connections
-	if dial != nil {
-		config.ConnConfig.DialFunc = dial
+	if b.dial != nil {
+		config.ConnConfig.DialFunc = b.dial
 	}
-	b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config)
-	if err != nil {
+	if b.Postgres, err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
 		return err
 	}
 	b.closers = append(b.closers, b.Postgres.Close)
+	b.Records[InPostgres] = Records{pgxstore.New(b.Postgres, pgxstore.Options{}), func() (bytes int64, err error) {
+		const query = "SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables"
+		err = b.Postgres.QueryRow(context.Background(), query).Scan(&bytes)
+		return bytes, err
+	}}
 	return pgxstore.Migrate(context.Background(), b.Postgres, pgxstore.Options{})
+}
+
+func (b *Backends) openMariaDB() error {
+	server, err := servertest.StartMariaDB("innodb_flush_log_at_trx_commit=1", "innodb_buffer_pool_size=512M",
+		"innodb_log_file_size=1G", "max_connections=300")
+	if err != nil {
+		return err
+	}
+	b.add(InMariaDB, server.Server)
+	db, err := sql.Open("mysql", server.DSN())
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, func() { _ = db.Close() })
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	b.Records[InMariaDB] = Records{mysqlstore.New(db, mysqlstore.Options{}), func() (bytes int64, err error) {
+		const query = "SELECT sum(file_size) FROM information_schema.innodb_sys_tablespaces " +
+			"WHERE name LIKE concat(database(), '/%')"
+		err = db.QueryRow(query).Scan(&bytes)
+		return bytes, err
+	}}
+	return mysqlstore.Migrate(context.Background(), db, mysqlstore.Options{})
 }
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dial returns a connection on which the round trips are counted.
-func (b *Backends) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+// dialCounted returns a connection on which round trips are counted.
+func (b *Backends) dialCounted(ctx context.Context, network, addr string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
@@ -146,8 +202,8 @@ func (b *Backends) dial(ctx context.Context, network, addr string) (net.Conn, er
 	return &countedConn{TCPConn: conn.(*net.TCPConn), flights: &b.flights}, nil
 }
 
-// countedConn counts how often something is written after something was read. As it is a TCP connection in all else,
-// clients do to it what they do to one.
+// countedConn counts how often a write follows a read. Clients ask a connection for its file descriptor, so countedConn
+// embeds the TCP connection.
 type countedConn struct {
 	*net.TCPConn
 	flights *atomic.Int64

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/proof/benchmark"
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
@@ -17,7 +16,7 @@ import (
 var paths = []benchmark.Path{benchmark.First, benchmark.Replay}
 
 // BenchmarkRequest is for profiles of one path at a time: go test -bench 'Request/memory/first' -memprofile mem.out.
-// Times are compared by the report, which puts the subjects side by side.
+// The command compares times, because it measures the subjects side by side.
 func BenchmarkRequest(b *testing.B) {
 	backends, err := benchmark.OpenCounting()
 	servertest.Require(b, err)
@@ -35,7 +34,6 @@ func BenchmarkRequest(b *testing.B) {
 		{"postgres", benchmark.Postgres, small, paths},
 		{"rows", benchmark.PostgresRows, small, paths},
 		{"rows-by-hand", benchmark.PostgresByHand, small, paths},
-		{"cached", benchmark.Cached, small, paths},
 		{"unguarded", benchmark.Memory, small, []benchmark.Path{benchmark.NoKey}},
 		{"bare", benchmark.BareHandler, small, []benchmark.Path{benchmark.NoKey}},
 	} {
@@ -85,36 +83,4 @@ func keysFor(path benchmark.Path, n int) []string {
 		return slices.Repeat(benchmark.NewKeys(1), n)
 	}
 	return benchmark.NewKeys(n)
-}
-
-// BenchmarkOmitHeaders compares replays that have, or do not have, fields that are to be omitted.
-func BenchmarkOmitHeaders(b *testing.B) {
-	store, app := idempotency.NewMemoryStore(idempotency.MemoryOptions{}), benchmark.NewApp(benchmark.Small)
-	replay := func(b *testing.B, omitted ...string) benchmark.Worker {
-		m, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{OmitHeaders: omitted})
-		require.NoError(b, err)
-		w := benchmark.NetHTTP(m.Handler(app)).Worker(benchmark.Call{Path: benchmark.Replay, Work: benchmark.Small})
-		b.Cleanup(w.Close)
-		return w
-	}
-	key := benchmark.NewKeys(1)[0]
-	_, err := replay(b).Fetch(key)
-	require.NoError(b, err)
-	for name, omitted := range map[string][]string{
-		"no option": nil, "not there": {"Set-Cookie"}, "there": {"X-Request-Id"},
-	} {
-		b.Run(name, func(b *testing.B) {
-			w := replay(b, omitted...)
-			again, err := w.Fetch(key)
-			require.NoError(b, err)
-			require.Contains(b, again.Header, "Idempotent-Replayed")
-			require.Equal(b, name == "there", again.Header.Get("X-Request-Id") == "")
-			b.ReportAllocs()
-			for b.Loop() {
-				if status, _, err := w.Do(key); err != nil || status != http.StatusCreated {
-					b.Fatal(status, err)
-				}
-			}
-		})
-	}
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-
-	"github.com/valyala/fasthttp"
 )
 
 const keyHeader = "Idempotency-Key"
@@ -98,60 +96,3 @@ func (w *writer) Write(p []byte) (int, error) {
 	w.length += len(p)
 	return len(p), nil
 }
-
-// fastCaller calls a fasthttp handler, likewise.
-type fastCaller struct {
-	handler fasthttp.RequestHandler
-	ctx     fasthttp.RequestCtx
-	call    Call
-}
-
-func newFastCaller(h fasthttp.RequestHandler, c Call) *fastCaller {
-	f := &fastCaller{handler: h, call: c}
-	f.ctx.Init(&fasthttp.Request{}, nil, nil)
-	r := &f.ctx.Request
-	r.Header.SetMethod(c.method())
-	r.SetRequestURI(path)
-	r.Header.SetHost("example.com")
-	r.Header.SetContentType("application/json")
-	r.Header.Set("Authorization", "Bearer abcdefghijklmnopqrstuvwxyz")
-	r.SetBodyRaw(c.body())
-	return f
-}
-
-func (f *fastCaller) Do(key string) (status, length int, err error) {
-	f.ctx.Response.Reset()
-	f.ctx.ResetUserValues()
-	if f.call.Path != NoKey {
-		f.ctx.Request.Header.Set(keyHeader, key)
-	}
-	f.handler(&f.ctx)
-	return f.ctx.Response.StatusCode(), len(f.ctx.Response.Body()), nil
-}
-
-func (f *fastCaller) Fetch(key string) (Answer, error) {
-	status, _, err := f.Do(key)
-	header := make(http.Header)
-	for name, value := range f.ctx.Response.Header.All() {
-		header.Add(string(name), string(value))
-	}
-	return Answer{status, header, bytes.Clone(f.ctx.Response.Body())}, err
-}
-
-func (f *fastCaller) Close() {}
-
-// rawWorker sends commands. As there is no HTTP, it answers as the work does if they succeed.
-type rawWorker struct {
-	do   func(key string) error
-	work Work
-}
-
-func (w *rawWorker) Do(key string) (status, length int, err error) {
-	return http.StatusCreated, w.work.Response, w.do(key)
-}
-
-func (w *rawWorker) Fetch(key string) (Answer, error) {
-	return Answer{Status: http.StatusCreated, Body: w.work.answer()}, w.do(key)
-}
-
-func (w *rawWorker) Close() {}

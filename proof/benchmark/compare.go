@@ -8,108 +8,94 @@ import (
 	"time"
 )
 
-// Cost is what an operation of a batch took on the average.
+// Cost is what a batch cost.
 type Cost struct {
-	Elapsed        time.Duration
-	Client, Server time.Duration // processor time of this process, and of the servers that it uses
+	PerSecond float64
+	Processor time.Duration   // of this process and of the server of the store, for one request
+	Latencies []time.Duration // of each request
 }
 
-// Elapsed returns the time on the clock.
-func Elapsed(c Cost) time.Duration { return c.Elapsed }
+// Comparison has the costs of each subject, in the order of the subjects and of the rounds.
+type Comparison [][]Cost
 
-// Processor returns the processor time of client and server together.
-func Processor(c Cost) time.Duration { return c.Client + c.Server }
-
-// ClientSide returns the processor time of this process.
-func ClientSide(c Cost) time.Duration { return c.Client }
-
-// Contender is one side of a comparison.
-type Contender struct {
-	Name  string
-	Batch func() (Cost, error) // runs a short batch
-}
-
-// Comparison is the costs of all contenders, by round.
-type Comparison struct {
-	costs [][]Cost // by contender, then by round
-}
-
-// Compare runs a batch of each contender, in turns, for that many rounds: whatever else the machine does meets all of
-// them alike.
-func Compare(rounds int, contenders []Contender) (*Comparison, error) {
-	c := &Comparison{make([][]Cost, len(contenders))}
+// Compare runs a batch of n requests of each subject, in turns, in each round.
+func Compare(b *Backends, s Scenario, subjects []*Subject, rounds, n int) (Comparison, error) {
+	c := make(Comparison, len(subjects))
 	for round := range rounds {
-		for i := range contenders {
-			i = (i + round) % len(contenders) // nobody always follows the same neighbour
-			cost, err := contenders[i].Batch()
+		for i := range subjects {
+			i = (i + round) % len(subjects) // the neighbours of a batch change
+			cost, err := s.batch(b, subjects[i], n)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", contenders[i].Name, err)
+				return nil, fmt.Errorf("%s, %s: %w", subjects[i].Name, s, err)
 			}
-			c.costs[i] = append(c.costs[i], cost)
+			c[i] = append(c[i], cost)
 		}
 	}
 	return c, nil
 }
 
-// Ratio says how the cost of one contender relates to that of another.
-type Ratio struct {
-	Median    float64 // of the ratios, each of the two batches of one round
-	Low, High float64 // their quartiles
-}
-
-// Ratio compares the contender with that index with another.
-func (c *Comparison) Ratio(of, to int, by func(Cost) time.Duration) Ratio {
-	ratios := make([]float64, len(c.costs[of]))
+// Ratio returns the median, over all rounds, of the processor time of one subject divided by that of another.
+func (c Comparison) Ratio(of, to int) float64 {
+	ratios := make([]float64, len(c[of]))
 	for i := range ratios {
-		ratios[i] = float64(by(c.costs[of][i])) / float64(by(c.costs[to][i]))
+		ratios[i] = float64(c[of][i].Processor) / float64(c[to][i].Processor)
 	}
 	slices.Sort(ratios)
-	n := len(ratios)
-	return Ratio{ratios[n/2], ratios[n/4], ratios[n*3/4]}
+	return ratios[len(ratios)/2]
 }
 
-// Median returns the median cost of the contender with that index.
-func (c *Comparison) Median(i int, by func(Cost) time.Duration) time.Duration {
-	all := make([]time.Duration, len(c.costs[i]))
-	for round, cost := range c.costs[i] {
-		all[round] = by(cost)
+// PerSecond returns the median of the throughputs of a subject.
+func (c Comparison) PerSecond(subject int) float64 {
+	var all []float64
+	for _, cost := range c[subject] {
+		all = append(all, cost.PerSecond)
 	}
 	slices.Sort(all)
 	return all[len(all)/2]
 }
 
-// costOf returns what an operation costs of the n that f does. Without b, there is no server.
-func costOf(b *Backends, n int, f func() error) (Cost, error) {
-	server, err := b.processorTime()
+// Latency returns the time that a share of all requests of a subject did not exceed: Latency(i, 0.5) is the median.
+func (c Comparison) Latency(subject int, share float64) time.Duration {
+	var all []time.Duration
+	for _, cost := range c[subject] {
+		all = append(all, cost.Latencies...)
+	}
+	slices.Sort(all)
+	return all[int(share*float64(len(all)-1))]
+}
+
+// cost sends the requests, and measures what they cost.
+func (r *run) cost() (Cost, error) {
+	server, err := r.serverTime()
 	if err != nil {
 		return Cost{}, err
 	}
-	client, started := ownProcessorTime(), time.Now()
-	err = f()
+	client, started := processorTime(), time.Now()
+	err = r.requests()
 	elapsed := time.Since(started)
-	client = ownProcessorTime() - client // before the servers are asked, which takes some
-	server2, err2 := b.processorTime()
-	each := func(d time.Duration) time.Duration { return d / time.Duration(n) }
-	return Cost{each(elapsed), each(client), each(server2 - server)}, errors.Join(err, err2)
+	client = processorTime() - client // before serverTime, which takes some
+	serverAfter, err2 := r.serverTime()
+	return Cost{
+		PerSecond: float64(r.n) / elapsed.Seconds(),
+		Processor: (client + serverAfter - server) / time.Duration(r.n),
+		Latencies: r.latency[:r.n],
+	}, errors.Join(err, err2)
 }
 
-// processorTime returns the processor time that the servers have taken so far.
-func (b *Backends) processorTime() (sum time.Duration, err error) {
-	if b == nil {
+// serverTime returns the processor time that the server of the store has taken so far.
+func (r *run) serverTime() (time.Duration, error) {
+	store := r.store
+	if store == RowsInPostgres {
+		store = InPostgres
+	}
+	if r.backends == nil || r.backends.servers[store] == nil {
 		return 0, nil
 	}
-	for _, s := range b.servers {
-		took, err := s.ProcessorTime()
-		if err != nil {
-			return 0, err
-		}
-		sum += took
-	}
-	return sum, nil
+	return r.backends.servers[store].ProcessorTime()
 }
 
-// ownProcessorTime returns the processor time that this process has taken so far.
-func ownProcessorTime() time.Duration {
+// processorTime returns the processor time that this process has taken so far.
+func processorTime() time.Duration {
 	var usage syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage) // fails only if it is called wrongly
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())

@@ -1,22 +1,13 @@
-// Package benchmark compares the library with others, and with the least that could keep its contract. All subjects do
-// the same work, side by side in one process.
+// Package benchmark measures what the library costs beside the least that keeps its contract.
 //
-// [Limits] is the one table of what the library may cost. What can be counted (allocations, bytes, round trips, WAL) is
-// exact: [Measure] counts it, and a test fails above the limit. Time is not: [Compare] runs short batches of all
-// subjects in turns and takes the median of the ratios within each round, and the report shows it beside the limit. On
-// a server, processor time of client and server together is steadier than throughput. No test depends on time.
+// [Limits] bounds what can be counted: allocations, bytes, round trips, WAL. [Measure] counts one request, and TestGates
+// fails above a limit. The race detector changes allocations, so TestGates is not built under -race.
 //
-// What a user pays is measured over HTTP: a real server, and clients of it, on loopback ([Scenario].Served). The same
-// without HTTP is for finding causes.
+// [Compare] measures time over HTTP. Short batches of all subjects run in turns, so that other work on the machine slows
+// all subjects alike. No test depends on time.
 //
-// Every batch is checked: how often the handler ran, the status and length of each answer, and replays byte for byte
-// against the first answer.
+// Every batch counts the executions of the handler, checks status and length of each answer, and compares replays byte for
+// byte with the first answer.
 //
-//	go run ./proof/benchmark/cmd/report          # all of it, into proof/benchmark/results/README.md and cost.svg
-//	go run ./proof/benchmark/cmd/report -quick   # a first impression, printed only
-//	go run ./proof/benchmark/cmd/durable         # the stores on a disk, into proof/benchmark/results/durable.md
-//	go run ./proof/benchmark/cmd/footprint       # bytes of a record in each store, into proof/benchmark/results/footprint.md
-//	go run ./proof/benchmark/cmd/growth          # how cost grows, into proof/benchmark/results/growth.md and its plots
-//
-// The race detector changes what is allocated, so the test of the limits is not built under -race.
+// go run ./proof/benchmark/cmd/benchmark writes proof/benchmark/results/README.md and its plots.
 package benchmark

@@ -6,19 +6,18 @@ import (
 	"strings"
 )
 
-// Limit is what the library is to keep.
+// Limit bounds what one request may cost.
 type Limit struct {
 	Subject *Subject
 	Scenario
-	Of     Quantity
-	Bound  float64
-	Beside *Subject // what a ratio compares with
+	Of    Quantity
+	Bound float64
 }
 
-// Quantity is what a limit limits, with its unit.
+// Quantity is what a limit bounds, with its unit.
 type Quantity string
 
-// What can be counted: a test fails above a limit.
+// The quantities. Each of them can be counted exactly.
 const (
 	Allocs     Quantity = "allocs"
 	Bytes      Quantity = "B allocated"
@@ -26,16 +25,7 @@ const (
 	WAL        Quantity = "B of WAL"
 )
 
-// What cannot, and is only reported. Throughput is to be at least what its limit says, all others at most.
-const (
-	Time          Quantity = "x the time"
-	ProcessorTime Quantity = "x the processor time"
-	ClientTime    Quantity = "x the processor time of the client's side"
-	Throughput    Quantity = "x the throughput"
-	Overhead      Quantity = "B a record beyond its content"
-)
-
-// In returns an exact quantity in e.
+// In returns the quantity in e.
 func (q Quantity) In(e Exact) float64 {
 	switch q {
 	case Allocs:
@@ -49,34 +39,15 @@ func (q Quantity) In(e Exact) float64 {
 	}
 }
 
-// Exact reports whether the limit is on something that can be counted.
-func (l Limit) Exact() bool { return slices.Contains([]Quantity{Allocs, Bytes, RoundTrips, WAL}, l.Of) }
-
-// Met reports whether the value keeps the limit.
-func (l Limit) Met(value float64) bool {
-	if l.Of == Throughput {
-		return value >= l.Bound
-	}
-	return value <= l.Bound
-}
+// Met reports whether value keeps the limit.
+func (l Limit) Met(value float64) bool { return value <= l.Bound }
 
 func (l Limit) String() string {
-	bound, unit := strconv.FormatFloat(l.Bound, 'f', -1, 64), " "+string(l.Of)
-	if l.Beside != nil {
-		unit += " of " + l.Beside.Name
-	}
-	switch {
-	case l.Of == Throughput:
-		return "at least " + bound + unit
-	case l.Bound == 0:
+	if l.Bound == 0 {
 		return "no " + strings.TrimPrefix(string(l.Of), "B of ")
-	default:
-		return "at most " + bound + unit
 	}
+	return "at most " + strconv.FormatFloat(l.Bound, 'f', -1, 64) + " " + string(l.Of)
 }
-
-// Kept is the memory store that holds a million records.
-const Kept Path = "1,000,000 records"
 
 const (
 	// A replay from memory allocates its key (64 B, by the length of its parts) and the values of the header (80 B). A first
@@ -94,20 +65,8 @@ const (
 	copiedNowhere = 1 << 16
 )
 
-// Limits are all limits.
+// Limits is the table of all limits.
 var Limits = slices.Concat(
-	// Where the user pays: processor time of client, server and store together.
-	[]Limit{
-		served(Memory, First, 1.10, MemoryLeast),
-		served(Memory, Replay, 1.00, MemoryLeast),
-		served(Memory, NoKey, 1.02, BareHandler),
-		served(Redis, First, 1.05, RedisLeast),
-		served(Redis, Replay, 0.95, RedisLeast),
-		served(Postgres, First, 1.05, PostgresLeast),
-		served(PostgresRows, First, 2.00, PostgresByHand),
-	},
-
-	// Exact, for a request.
 	exact(Memory, First, Small, bounds{Allocs: 14, Bytes: memoryFirst}),
 	exact(Memory, First, Medium, bounds{Allocs: 14, Bytes: copied64KiB}),
 	exact(Memory, First, Large, bounds{Allocs: 14, Bytes: copied1MiB}),
@@ -146,43 +105,7 @@ var Limits = slices.Concat(
 	exact(DynamoDB, Reuse, Small, bounds{RoundTrips: 1}),
 	exact(DynamoDB, Release, Small, bounds{RoundTrips: 2}),
 	exact(DynamoDB, Again, Small, bounds{RoundTrips: 3}), // the second one takes the released record over
-
-	// Where to look for causes: without HTTP.
-	[]Limit{
-		{Memory, Scenario{Path: First, Work: Small, Workers: 1}, Time, 3.00, MemoryLeast},
-		{Memory, Scenario{Path: First, Work: Medium, Workers: 1}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Path: First, Work: Large, Workers: 1}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Path: First, Work: LargeRequest, Workers: 1}, Time, 1.05, MemoryLeast},
-		{Memory, Scenario{Path: Replay, Work: Small, Workers: 1}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Path: Replay, Work: Medium, Workers: 1}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Path: Replay, Work: Large, Workers: 1}, Time, 1.30, MemoryLeast},
-		{Memory, Scenario{Path: Replay, Work: LargeRequest, Workers: 1}, Time, 1.05, MemoryLeast},
-		{Cached, Scenario{Path: Replay, Work: Small, Workers: 1}, Time, 1.10, Memory},
-		{Memory, Scenario{Path: NoKey, Work: Small, Workers: 1}, Time, 1.10, BareHandler},
-		{Memory, Scenario{Path: OtherMethod, Work: Small, Workers: 1}, Time, 1.10, BareHandler},
-		{Memory, Scenario{Path: Kept}, Overhead, 200, nil},
-
-		{Redis, Scenario{Path: First, Work: Small, Workers: 1}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Path: First, Work: Small, Workers: 16}, ProcessorTime, 1.08, RedisLeast},
-		{Redis, Scenario{Path: First, Work: Small, Workers: 16}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Path: First, Work: Small, Workers: 16, Valkey: true}, ProcessorTime, 1.05, RedisLeast},
-		{Redis, Scenario{Path: Replay, Work: Small, Workers: 1}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Path: Replay, Work: Small, Workers: 16}, ProcessorTime, 1.10, RedisLeast},
-		{Redis, Scenario{Path: Replay, Work: Small, Workers: 16}, Throughput, 1, FiberRedis},
-		{Redis, Scenario{Path: Replay, Work: Medium, Workers: 16}, ProcessorTime, 1.15, RedisLeast},
-		{Redis, Scenario{Path: Replay, Work: Large, Workers: 16}, ProcessorTime, 1.15, RedisLeast},
-		{RedisPipeline, Scenario{Path: First, Work: Small, Workers: 64}, ProcessorTime, 0.80, Redis}, // as its documentation says
-		{Redis, Scenario{Path: Completion, Work: Large, Workers: 1, Valkey: true}, ProcessorTime, 1.15, BlindSet},
-
-		{DynamoDB, Scenario{Path: First, Work: Small, Workers: 16}, ClientTime, 10, Redis}, // signs, and speaks JSON over HTTP
-		{DynamoDB, Scenario{Path: Replay, Work: Small, Workers: 16}, ClientTime, 10, Redis},
-	},
 )
-
-// served is a limit on the processor time of a small request over HTTP, while sixteen are under way.
-func served(s *Subject, path Path, bound float64, beside *Subject) Limit {
-	return Limit{s, Scenario{Path: path, Work: Small, Workers: 16, Served: true}, ProcessorTime, bound, beside}
-}
 
 type bounds map[Quantity]float64
 
@@ -191,7 +114,7 @@ func exact(s *Subject, path Path, work Work, bounds bounds) []Limit {
 	var all []Limit
 	for _, of := range []Quantity{RoundTrips, Allocs, Bytes, WAL} {
 		if bound, ok := bounds[of]; ok {
-			all = append(all, Limit{s, Scenario{Path: path, Work: work, Workers: 1}, of, bound, nil})
+			all = append(all, Limit{s, Scenario{Path: path, Work: work, Workers: 1}, of, bound})
 		}
 	}
 	return all

@@ -16,8 +16,8 @@ type Exact struct {
 	WAL        float64 // bytes
 }
 
-// Measure counts what a request on the path costs the subject. Nothing else may run in the process. Backends must
-// count; they are nil for subjects without a store of their own.
+// Measure counts what a request on the path costs the subject. Nothing else may run in the process, and b must be from
+// [OpenCounting].
 func Measure(b *Backends, subject *Subject, path Path, work Work) (exact Exact, err error) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that pools find what was put into them
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -59,9 +59,6 @@ func (r *run) count() (exact Exact, err error) {
 }
 
 func (r *run) flights() int64 {
-	if r.backends == nil {
-		return 0
-	}
 	return r.backends.flights.Load()
 }
 
@@ -71,5 +68,6 @@ func (r *run) wal() (n int64, err error) {
 		return 0, nil
 	}
 	const query = `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`
-	return n, r.backends.Postgres.QueryRow(context.Background(), query).Scan(&n)
+	err = r.backends.Postgres.QueryRow(context.Background(), query).Scan(&n)
+	return n, err
 }

@@ -11,29 +11,28 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // run is a number of requests to a subject, which has been brought to the state in which each of them costs the same.
 type run struct {
 	scenario Scenario
 	n        int
-	backends *Backends // nil for a subject that needs none
+	backends *Backends
 	store    Store
 	mark     string // of replays
 	app      *App
 	target   *Target
 	workers  []Worker
 	keys     []string          // which the requests use in turns
+	latency  []time.Duration   // of each request, if the scenario is served
 	first    map[string]Answer // to keys that are replayed
 	held     func() error      // lets the request end that is in progress, if one is
 }
 
 // open sets the subject up. The caller closes the run, even if there is an error.
 func open(b *Backends, subject *Subject, s Scenario, n int) (r *run, err error) {
-	r = &run{scenario: s, n: n, store: subject.Store, mark: subject.Mark, app: NewApp(s.Work)}
-	if r.store != InMemory {
-		r.backends = b
-	}
+	r = &run{scenario: s, n: n, backends: b, store: subject.Store, mark: subject.Mark, app: NewApp(s.Work)}
 	r.target, err = subject.Open(b, r.app)
 	if err == nil && s.Served {
 		err = r.target.serve()
@@ -95,7 +94,7 @@ func (r *run) execute(work Work, keys []string) error {
 	return each(keys, func(key string) error {
 		_, _, err := w.Do(key)
 		return err
-	})()
+	})
 }
 
 // prime executes requests with a few keys, and keeps their answers.
@@ -106,7 +105,7 @@ func (r *run) prime() (err error) {
 	return each(r.keys, func(key string) error {
 		r.first[key], err = w.Fetch(key)
 		return err
-	})()
+	})
 }
 
 // begin starts a request and keeps it in progress until the run is closed.
@@ -133,6 +132,7 @@ func (r *run) begin() error {
 // warm opens connections, prepares statements and fills pools. It leaves keys for the requests that count.
 func (r *run) warm() error {
 	n := r.n
+	r.latency = make([]time.Duration, max(n, 4*len(r.workers)))
 	r.n = max(min(n, 256), 4*len(r.workers))
 	err := errors.Join(r.renew(), r.requests())
 	r.n = n
@@ -164,8 +164,12 @@ func (r *run) requests() error {
 	var next atomic.Int64
 	work := func(w Worker) error {
 		for i := int(next.Add(1) - 1); i < r.n; i = int(next.Add(1) - 1) {
+			started := time.Now()
 			if err := r.send(w, r.keys[i%len(r.keys)]); err != nil {
 				return err
+			}
+			if r.scenario.Served {
+				r.latency[i] = time.Since(started)
 			}
 		}
 		return nil
@@ -200,9 +204,6 @@ func (r *run) send(w Worker, key string) error {
 
 // check compares the number of executions with what the contract says, and replays with the first answers.
 func (r *run) check() error {
-	if r.target.raw {
-		return nil
-	}
 	want := r.n
 	switch r.scenario.Path {
 	case Replay, Reuse, InProgress:
@@ -217,7 +218,7 @@ func (r *run) check() error {
 	return each(r.keys, func(key string) error {
 		again, err := r.workers[0].Fetch(key)
 		return errors.Join(err, r.marked(r.first[key], false), r.marked(again, true), r.sameAnswer(r.first[key], again))
-	})()
+	})
 }
 
 // marked returns an error unless an answer says whether it is a replay, if the subject's answers do.
@@ -241,6 +242,16 @@ func (r *run) sameAnswer(first, again Answer) error {
 		return fmt.Errorf("replayed with %v after %v", again.Header, first.Header)
 	case !bytes.Equal(first.Body, again.Body):
 		return errors.New("replayed with another body")
+	}
+	return nil
+}
+
+// each calls step for every key.
+func each(keys []string, step func(string) error) error {
+	for _, key := range keys {
+		if err := step(key); err != nil {
+			return err
+		}
 	}
 	return nil
 }

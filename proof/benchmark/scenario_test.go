@@ -1,13 +1,9 @@
 package benchmark_test
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,44 +14,7 @@ import (
 	"github.com/idempotency-go/idempotency/proof/servertest"
 )
 
-// TestScenarios runs one batch of every subject in every scenario that has a limit, each of which checks executions and
-// answers, and finds out limits on what is not compared.
-func TestScenarios(t *testing.T) {
-	servers, err := benchmark.Open()
-	servertest.Require(t, err)
-	t.Cleanup(servers.Close)
-	valkey, err := benchmark.OpenValkey()
-	if err == nil {
-		t.Cleanup(valkey.Close)
-	} else {
-		require.ErrorIs(t, err, exec.ErrNotFound)
-	}
-	for _, limit := range benchmark.Limits {
-		backends := servers
-		if limit.Valkey {
-			backends = valkey
-		}
-		if limit.Beside == nil || backends == nil {
-			continue
-		}
-		subjects := limit.Compared(limit.Subject.Store)
-		require.Contains(t, subjects, limit.Subject)
-		require.Contains(t, subjects, limit.Beside)
-		for _, subject := range subjects {
-			t.Run(fmt.Sprintf("%s/%s/%s", limit.Scenario, limit.Of, subject.Name), func(t *testing.T) {
-				cost, err := limit.Contender(backends, subject, 2*limit.Workers).Batch()
-				require.NoError(t, err)
-				require.Positive(t, benchmark.Elapsed(cost))
-				require.Positive(t, cost.Client)
-				if subject.Store != benchmark.InDynamoDB { // which is no server of its own
-					require.Equal(t, subject.Store != benchmark.InMemory, cost.Server > 0)
-				}
-			})
-		}
-	}
-}
-
-// TestChecks shows that a subject is found out which does not do what it is measured for.
+// TestChecks shows that a comparison fails if a subject does less than the work that is measured.
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -91,18 +50,16 @@ func TestChecks(t *testing.T) {
 		"marks no replay": {path: benchmark.Replay, broken: onceThen("/1", "x"), want: "Idempotent-Replayed is",
 			mark: benchmark.ReplayMark},
 	} {
-		for _, served := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/served=%v", name, served), func(t *testing.T) {
-				t.Parallel()
-				subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Mark: tt.mark,
-					Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
-						return benchmark.NetHTTP(tt.broken(app)), nil
-					}}
-				s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1, Served: served}
-				_, err := s.Contender(nil, subject, 8).Batch()
-				require.ErrorContains(t, err, tt.want)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			subject := &benchmark.Subject{Name: name, Store: benchmark.InMemory, Mark: tt.mark,
+				Open: func(_ *benchmark.Backends, app *benchmark.App) (*benchmark.Target, error) {
+					return benchmark.NetHTTP(tt.broken(app)), nil
+				}}
+			s := benchmark.Scenario{Path: tt.path, Work: benchmark.Small, Workers: 1, Served: true}
+			_, err := benchmark.Compare(nil, s, []*benchmark.Subject{subject}, 1, 8)
+			require.ErrorContains(t, err, tt.want)
+		})
 	}
 }
 
@@ -128,26 +85,6 @@ func onceThen(location, letter string) func(http.Handler) http.HandlerFunc {
 			w.Header().Set("Location", "/1")
 			answer(w, "x")
 		}
-	}
-}
-
-// TestBatchesLeaveNothing would find a store of an earlier batch by its goroutine.
-func TestBatchesLeaveNothing(t *testing.T) {
-	for i, subject := range []*benchmark.Subject{
-		benchmark.Memory, benchmark.FiberMemory, benchmark.Memory, benchmark.FiberMemory,
-	} {
-		s := benchmark.Scenario{Path: benchmark.First, Work: benchmark.Small, Workers: 1, Served: i > 1}
-		batches := func(n int) int {
-			for range n {
-				_, err := s.Contender(nil, subject, 8).Batch()
-				require.NoError(t, err)
-			}
-			return runtime.NumGoroutine()
-		}
-		before := batches(1) // starts what there is one of
-		batches(10)
-		require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+1 }, 10*time.Second, time.Millisecond,
-			"goroutines of %s", subject.Name)
 	}
 }
 
@@ -184,29 +121,18 @@ func TestLeast(t *testing.T) {
 	require.Equal(t, "taken over", backends.Redis.Get(t.Context(), "lost").Val())
 }
 
-func TestCompare(t *testing.T) {
+func TestComparison(t *testing.T) {
 	t.Parallel()
-	rounds := func(times ...time.Duration) func() (benchmark.Cost, error) {
-		return func() (benchmark.Cost, error) {
-			d := times[0]
-			times = times[1:]
-			return benchmark.Cost{Client: d, Server: d}, nil
+	c := make(benchmark.Comparison, 2)
+	for round, processor := range [][2]time.Duration{{10, 11}, {100, 130}, {10, 12}, {10, 14}} {
+		for i := range c {
+			c[i] = append(c[i], benchmark.Cost{
+				Processor: processor[i], PerSecond: float64(100*i + round), Latencies: []time.Duration{processor[i], 1},
+			})
 		}
 	}
-	c, err := benchmark.Compare(4, []benchmark.Contender{
-		{Name: "one", Batch: rounds(10, 100, 10, 10)}, {Name: "other", Batch: rounds(11, 130, 12, 14)},
-	})
-	require.NoError(t, err)
-	require.Equal(t, benchmark.Ratio{Median: 1.3, Low: 1.2, High: 1.4}, c.Ratio(1, 0, benchmark.Processor))
-	require.Equal(t, 28*time.Nanosecond, c.Median(1, benchmark.Processor))
-	_, err = benchmark.Compare(1, []benchmark.Contender{{Name: "broken", Batch: func() (benchmark.Cost, error) {
-		return benchmark.Cost{}, errors.New("no")
-	}}})
-	require.EqualError(t, err, "broken: no")
-}
-
-func TestRecordOverhead(t *testing.T) {
-	overhead, err := benchmark.RecordOverhead(10_000)
-	require.NoError(t, err)
-	require.Positive(t, overhead)
+	require.InDelta(t, 1.3, c.Ratio(1, 0), 0.001)
+	require.InDelta(t, 102, c.PerSecond(1), 0.001)
+	require.Equal(t, 1*time.Nanosecond, c.Latency(1, 0.5))
+	require.Equal(t, 130*time.Nanosecond, c.Latency(1, 1))
 }

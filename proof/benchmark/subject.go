@@ -2,6 +2,7 @@ package benchmark
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -11,45 +12,45 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Subject is something to be measured.
+// Subject is a handler behind an idempotency middleware, or a handler that is compared with one.
 type Subject struct {
 	Name  string
 	Store Store
-	Lacks string // what it does not do, to be said beside its numbers
-	Mark  string // the field that is "true" in its replays; "": it has none
+	Lacks string // what the subject leaves out
+	Mark  string // the field that is "true" in replays; empty if replays have no mark
 
-	// Open sets the subject up in front of app. It is called for each batch, and not part of any measurement.
+	// Open puts the subject in front of app. No measurement includes Open.
 	Open func(b *Backends, app *App) (*Target, error)
 }
 
 // ReplayMark is the Mark of the library.
 const ReplayMark = "Idempotent-Replayed"
 
-// Store is where a subject keeps its records.
+// Store is the product that keeps the records of a subject.
 type Store string
 
 // The stores.
 const (
 	InMemory   Store = "memory"
 	InRedis    Store = "Redis"
+	InSQLite   Store = "SQLite"
 	InPostgres Store = "PostgreSQL"
+	InMariaDB  Store = "MariaDB"
 	InDynamoDB Store = "DynamoDB"
 
 	RowsInPostgres Store = "PostgreSQL, with a row" // of the handler
 )
 
-// Target is a subject that is set up.
+// Target is a subject that is ready for requests.
 type Target struct {
-	// Worker returns a worker that calls the target in this process.
+	// Worker returns a worker that calls the target in this process, or over HTTP after serve.
 	Worker func(Call) Worker
 
-	// Serve serves the target over HTTP until the listener is closed. It is nil if there is no handler.
+	// Serve serves the target over HTTP until the listener is closed.
 	Serve func(net.Listener) error
 
-	// Close frees what the garbage collector would not. It is nil if there is no such thing.
+	// Close stops the goroutines of the target. Close may be nil.
 	Close func() error
-
-	raw bool // sends commands and calls no handler
 }
 
 // Call is the kind of request that a worker sends.
@@ -65,19 +66,14 @@ type Path string
 const (
 	First       Path = "first"          // a fresh key each time
 	Replay      Path = "replay"         // a key whose answer is stored
-	InProgress  Path = "in progress"    // a key that another request is being served for
-	Reuse       Path = "reuse of a key" // whose answer is stored, with another body
+	InProgress  Path = "in progress"    // a key whose first request is running
+	Reuse       Path = "reuse of a key" // a key whose answer is stored, with another body
 	Release     Path = "release"        // a fresh key, and an answer that is not stored
 	Again       Path = "after release"  // a key that was released
 	NoKey       Path = "no key"         // not guarded
 	OtherMethod Path = "other method"   // not guarded
-	Completion  Path = "completion"     // of a key that is claimed: the store alone
 )
 
-// guarded reports whether the middleware has work to do.
-func (p Path) guarded() bool { return p != NoKey && p != OtherMethod }
-
-// method and body of the requests.
 func (c Call) method() string {
 	if c.Path == OtherMethod {
 		return http.MethodPut
@@ -93,9 +89,9 @@ func (c Call) body() []byte {
 	return body
 }
 
-// Worker sends requests one after another. It is used by one goroutine at a time.
+// Worker sends requests one after another. Only one goroutine uses a worker at a time.
 type Worker interface {
-	// Do sends a request, and returns status and length of its answer.
+	// Do sends a request, and returns status and length of the answer.
 	Do(key string) (status, length int, err error)
 
 	// Fetch sends a request and returns the whole answer.
@@ -104,14 +100,14 @@ type Worker interface {
 	Close()
 }
 
-// Answer is what a client gets to see.
+// Answer is a response as the client gets it.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// NetHTTP is the target that a handler for net/http makes.
+// NetHTTP is the target of a handler for net/http.
 func NetHTTP(h http.Handler) *Target {
 	return &Target{
 		Worker: func(c Call) Worker { return newCaller(h, c) },
@@ -119,17 +115,14 @@ func NetHTTP(h http.Handler) *Target {
 	}
 }
 
-// fastHTTP is the target that a handler for fasthttp makes.
+// fastHTTP is the target of a handler for fasthttp. The target has a worker only after serve.
 func fastHTTP(h fasthttp.RequestHandler) *Target {
-	return &Target{
-		Worker: func(c Call) Worker { return newFastCaller(h, c) },
-		Serve:  (&fasthttp.Server{Handler: h}).Serve,
-	}
+	return &Target{Serve: (&fasthttp.Server{Handler: h}).Serve}
 }
 
-// overLibrary is the target that the library makes of a handler with a store.
+// overLibrary is the target of a handler behind the library.
 func overLibrary(store idempotency.Store, handler http.Handler) (*Target, error) {
-	m, err := idempotency.New(store, user, idempotency.Options{})
+	m, err := idempotency.New(store, user, idempotency.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -138,5 +131,5 @@ func overLibrary(store idempotency.Store, handler http.Handler) (*Target, error)
 	return target, nil
 }
 
-// user reads the caller's name from where an authenticating middleware might have left it.
+// user returns the caller's name, for which the host of the request stands.
 func user(r *http.Request) (string, error) { return r.Host, nil }

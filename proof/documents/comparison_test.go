@@ -27,7 +27,9 @@ func TestComparisonIsComplete(t *testing.T) {
 			require.Equal(t, 1+len(names), strings.Count(row, "|")-1, row)
 		}
 	}
-	for _, figure := range regexp.MustCompile(`\d+\.\d+ us`).FindAllString(page, -1) {
+	figures := regexp.MustCompile(`\d+\.\d+ ms`).FindAllString(page, -1)
+	require.Len(t, figures, 2)
+	for _, figure := range figures {
 		require.Contains(t, read(t, "proof/benchmark/results/README.md"), figure)
 	}
 }

@@ -1,0 +1,146 @@
+// Command benchmark measures what the library costs, and writes one page with two plots.
+//
+//	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-out directory]
+//
+// The command starts private servers, so redis-server, PostgreSQL and MariaDB have to be installed. A full run takes about
+// half an hour, in which nothing else should run on the machine: the page says how busy it was.
+package main
+
+import (
+	"flag"
+	"log"
+	"os"
+	"path/filepath"
+	"time"
+
+	bm "github.com/idempotency-go/idempotency/proof/benchmark"
+)
+
+func main() {
+	log.SetFlags(log.Ltime)
+	rounds := flag.Int("rounds", 11, "rounds of each comparison")
+	records := flag.Int("records", 1_000_000, "the most records of a store")
+	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plots")
+	flag.Parse()
+	r, err := measure(plan{*rounds, 256, *records, time.Second})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for name, content := range r.files() {
+		if err := os.WriteFile(filepath.Join(*out, name), []byte(content), 0o644); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// plan says how much is measured.
+type plan struct {
+	rounds   int           // of each comparison
+	requests int           // of a batch, for each client
+	records  int           // the most that a store is filled with
+	window   time.Duration // in which requests are counted for each number of connections
+}
+
+// results are all figures of a run.
+type results struct {
+	plan
+	machine  [][]string
+	counts   []count
+	compared []comparison
+	sizes    []size
+	rates    []rate
+}
+
+// count is what a request costs in the quantity of a limit.
+type count struct {
+	limit bm.Limit
+	value float64
+}
+
+// comparison has the figures of some subjects, each with one client and with several.
+type comparison struct {
+	group
+	path         bm.Path
+	alone, among bm.Comparison
+}
+
+// group is some subjects on one store. The others are compared with the first one.
+type group struct {
+	store    bm.Store
+	paths    []bm.Path
+	subjects []*bm.Subject
+}
+
+const clients = 16
+
+var (
+	answers = []bm.Path{bm.First, bm.Replay}
+	all     = []bm.Path{bm.First, bm.Replay, bm.Reuse}
+
+	groups = []group{
+		{bm.InMemory, []bm.Path{bm.NoKey}, []*bm.Subject{bm.BareHandler, bm.Memory, bm.FiberMemory}},
+		{bm.InMemory, answers, []*bm.Subject{bm.MemoryLeast, bm.Memory, bm.FiberMemory}},
+		{bm.InMemory, []bm.Path{bm.Reuse}, []*bm.Subject{bm.MemoryLeast, bm.Memory}},
+		{bm.InRedis, answers, []*bm.Subject{bm.RedisLeast, bm.Redis, bm.FiberRedis}},
+		{bm.InRedis, []bm.Path{bm.Reuse}, []*bm.Subject{bm.RedisLeast, bm.Redis}},
+		{bm.InSQLite, all, []*bm.Subject{bm.SQLite}},
+		{bm.InPostgres, all, []*bm.Subject{bm.PostgresLeast, bm.Postgres}},
+		{bm.RowsInPostgres, all, []*bm.Subject{bm.PostgresByHand, bm.PostgresRows, bm.PostgresUnique}},
+		{bm.InMariaDB, all, []*bm.Subject{bm.MariaDB}},
+	}
+)
+
+func measure(p plan) (*results, error) {
+	r := &results{plan: p, machine: machine()}
+	if err := r.count(); err != nil {
+		return nil, err
+	}
+	b, err := bm.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	if err := r.grow(b); err != nil { // first, while the stores are empty
+		return nil, err
+	}
+	for _, g := range groups {
+		for _, path := range g.paths {
+			c := comparison{group: g, path: path}
+			started := time.Now()
+			for workers, compared := range map[int]*bm.Comparison{1: &c.alone, clients: &c.among} {
+				s := bm.Scenario{Path: path, Work: bm.Small, Workers: workers, Served: true}
+				if *compared, err = bm.Compare(b, s, g.subjects, p.rounds, p.requests*workers); err != nil {
+					return nil, err
+				}
+			}
+			log.Printf("%4.0f s  %s, %s", time.Since(started).Seconds(), g.store, path)
+			r.compared = append(r.compared, c)
+		}
+	}
+	return r, nil
+}
+
+func (r *results) count() error {
+	b, err := bm.OpenCounting()
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	type measured struct {
+		subject *bm.Subject
+		bm.Scenario
+	}
+	done := make(map[measured]bm.Exact)
+	for _, l := range bm.Limits {
+		key := measured{l.Subject, l.Scenario}
+		exact, ok := done[key]
+		if !ok {
+			if exact, err = bm.Measure(b, l.Subject, l.Path, l.Work); err != nil {
+				return err
+			}
+			done[key] = exact
+		}
+		r.counts = append(r.counts, count{l, l.Of.In(exact)})
+	}
+	return nil
+}
