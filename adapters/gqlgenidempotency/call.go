@@ -21,10 +21,19 @@ type call struct {
 	next      graphql.RootResolver
 	selection string // what is asked of the result
 
-	begun    bool  // the resolver; set by InterceptField
-	returned bool  // it has not panicked
-	failure  error // what it returned
+	resolver
+	outcome
+}
 
+// resolver says how far the resolver of a call has come.
+type resolver struct {
+	begun    bool // set by InterceptField
+	returned bool // the resolver has not panicked
+	failure  error
+}
+
+// outcome is what becomes of the answer of a call.
+type outcome struct {
 	data    []byte
 	passing error // why the answer is not kept
 	lost    bool  // the store has ended the context of the resolver

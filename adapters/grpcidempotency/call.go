@@ -21,11 +21,15 @@ type call struct {
 	req     any
 	handler grpc.UnaryHandler
 
-	operation context.Context // ends with that of the call until the handler begins
-	detach    func() bool     // whether it still could
+	operation context.Context // ends with the context of the call until the handler begins
+	detach    func() bool     // reports whether the handler may still begin
 	recorder  recorder
+	outcome
+}
 
-	reply   any // of the handler
+// outcome is how the handler of a call has ended.
+type outcome struct {
+	reply   any
 	err     error
 	header  metadata.MD // of the answer
 	trailer metadata.MD

@@ -181,81 +181,94 @@ func parse(args []string, env func(string) (string, bool)) (c config, err error)
 }
 
 // resolve checks what a flag cannot check for itself.
-func (c *config) resolve(storeInEnv bool) (faults []error) {
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	var err error
-	switch c.upstreamURL, err = url.Parse(c.upstream); {
-	case c.upstream == "":
-		fault("-upstream is missing: where is the service?")
-	case err != nil:
-		fault("-upstream: not a URL")
-	case c.upstreamURL.Scheme != "http" && c.upstreamURL.Scheme != "https", c.upstreamURL.Host == "":
-		fault("-upstream: want http://host:port or https://host:port")
-	case c.upstreamURL.User != nil, c.upstreamURL.RawQuery != "", c.upstreamURL.Fragment != "":
-		fault("-upstream: must have no user, query or fragment")
-	}
-	faults = append(faults, c.resolveStore(storeInEnv)...)
-	faults = append(faults, c.checkUser()...)
-	for _, method := range c.methods {
-		if slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method) {
-			fault("-methods: %s cannot be guarded", method) // net/http sends such requests again by itself
-		}
-		if method != strings.ToUpper(method) {
-			fault("-methods: %s is not in capital letters, as methods are", method)
-		}
-	}
-	for _, name := range c.fingerprintHeaders {
-		if slices.Contains(changedFields, textproto.CanonicalMIMEHeaderKey(name)) {
-			fault("-fingerprint-headers: %s does not reach the service as clients send it", name)
-		}
-	}
-	if _, ok := fingerprints[c.fingerprint]; !ok {
-		fault("-fingerprint: want raw, json or multipart")
-	}
-	if _, ok := abandoned[c.abandoned]; !ok {
-		fault("-abandoned: want refuse or re-execute")
-	}
-	if (c.tlsCert == "") != (c.tlsKey == "") {
-		fault("-tls-cert and -tls-key belong together")
-	}
-	if c.tlsClientCA != "" && c.tlsCert == "" {
-		fault("-tls-client-ca needs -tls-cert")
-	}
-	if (c.upstreamCert == "") != (c.upstreamKey == "") {
-		fault("-upstream-cert and -upstream-key belong together")
-	}
-	if c.upstreamURL != nil && c.upstreamURL.Scheme == "http" && c.upstreamCA+c.upstreamCert != "" {
-		fault("-upstream-ca and -upstream-cert are for an https service")
-	}
-	if len(c.methods) == 0 {
-		fault("-methods: none is named")
-	}
-	if len(c.keyHeaders) == 0 {
-		fault("-key-headers: none is named")
-	}
-	if c.storeTimeout < 0 {
-		fault("-store-timeout must not be negative")
-	}
-	for name, d := range map[string]time.Duration{
-		"-ttl": c.ttl, "-lease": c.lease, "-shutdown-timeout": c.shutdownTimeout, "-upstream-timeout": c.upstreamTimeout,
-		"-upstream-dial-timeout": c.upstreamDial, "-upstream-header-timeout": c.upstreamHeader,
-		"-upstream-idle": c.upstreamIdle, "-body-timeout": c.bodyTimeout,
-	} {
-		if d <= 0 {
-			fault("%s must be positive", name)
-		}
-	}
-	for name, n := range map[string]int64{"-max-body": c.maxBody, "-max-response": c.maxResponse} {
-		if n <= 0 {
-			fault("%s must be positive", name)
-		}
-	}
+func (c *config) resolve(storeInEnv bool) []error {
+	faults := slices.Concat(c.resolveUpstream(), c.resolveStore(storeInEnv), c.checkUser(), c.checkRequests(), c.checkTLS(),
+		c.checkBounds())
 	anyStore := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
 	if _, err := newGuard(c, anyStore, idempotency.SingleUser, nil, nil); err != nil {
 		faults = append(faults, err)
 	}
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return faults
+}
+
+// check is a fault that a configuration has if the condition holds.
+type check struct {
+	isFault bool
+	text    string
+}
+
+func faultsOf(checks ...check) (faults []error) {
+	for _, c := range checks {
+		if c.isFault {
+			faults = append(faults, errors.New(c.text))
+		}
+	}
+	return faults
+}
+
+// resolveUpstream reads the URL of the service.
+func (c *config) resolveUpstream() []error {
+	upstream, err := url.Parse(c.upstream)
+	c.upstreamURL = upstream
+	switch {
+	case c.upstream == "":
+		return []error{errors.New("-upstream is missing: where is the service?")}
+	case err != nil:
+		return []error{errors.New("-upstream: not a URL")}
+	case upstream.Scheme != "http" && upstream.Scheme != "https", upstream.Host == "":
+		return []error{errors.New("-upstream: want http://host:port or https://host:port")}
+	case upstream.User != nil, upstream.RawQuery != "", upstream.Fragment != "":
+		return []error{errors.New("-upstream: must have no user, query or fragment")}
+	}
+	return nil
+}
+
+// checkRequests checks which requests are guarded, and how two of them are compared.
+func (c *config) checkRequests() []error {
+	_, isFingerprint := fingerprints[c.fingerprint]
+	_, isPolicy := abandoned[c.abandoned]
+	checks := []check{
+		{!isFingerprint, "-fingerprint: want raw, json or multipart"},
+		{!isPolicy, "-abandoned: want refuse or re-execute"},
+		{len(c.methods) == 0, "-methods: none is named"},
+		{len(c.keyHeaders) == 0, "-key-headers: none is named"},
+	}
+	for _, method := range c.methods {
+		isUnguarded := slices.Contains([]string{"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"}, method)
+		checks = append(checks,
+			check{isUnguarded, "-methods: " + method + " cannot be guarded"}, // net/http sends such requests again by itself
+			check{method != strings.ToUpper(method), "-methods: " + method + " is not in capital letters, as methods are"})
+	}
+	for _, name := range c.fingerprintHeaders {
+		isChanged := slices.Contains(changedFields, textproto.CanonicalMIMEHeaderKey(name))
+		checks = append(checks, check{isChanged, "-fingerprint-headers: " + name + " does not reach the service as clients send it"})
+	}
+	return faultsOf(checks...)
+}
+
+// checkTLS checks which certificates are shown and trusted.
+func (c *config) checkTLS() []error {
+	isPlain := c.upstreamURL != nil && c.upstreamURL.Scheme == "http"
+	return faultsOf(
+		check{(c.tlsCert == "") != (c.tlsKey == ""), "-tls-cert and -tls-key belong together"},
+		check{c.tlsClientCA != "" && c.tlsCert == "", "-tls-client-ca needs -tls-cert"},
+		check{(c.upstreamCert == "") != (c.upstreamKey == ""), "-upstream-cert and -upstream-key belong together"},
+		check{isPlain && c.upstreamCA+c.upstreamCert != "", "-upstream-ca and -upstream-cert are for an https service"})
+}
+
+// checkBounds checks durations and sizes.
+func (c *config) checkBounds() []error {
+	checks := []check{{c.storeTimeout < 0, "-store-timeout must not be negative"}}
+	for name, n := range map[string]int64{
+		"-ttl": int64(c.ttl), "-lease": int64(c.lease), "-shutdown-timeout": int64(c.shutdownTimeout),
+		"-upstream-timeout": int64(c.upstreamTimeout), "-upstream-dial-timeout": int64(c.upstreamDial),
+		"-upstream-header-timeout": int64(c.upstreamHeader), "-upstream-idle": int64(c.upstreamIdle),
+		"-body-timeout": int64(c.bodyTimeout), "-max-body": c.maxBody, "-max-response": c.maxResponse,
+	} {
+		checks = append(checks, check{n <= 0, name + " must be positive"})
+	}
+	return faultsOf(checks...)
 }
 
 // resolveStore reads the URL of the store. A password must not stand in the arguments, which other users of the machine

@@ -48,14 +48,17 @@ func openDynamoDB(ctx context.Context, c *config) (*backing, error) {
 			}
 			return store.Check(ctx)
 		},
-		ping: func(ctx context.Context) error { // by the cheapest request that a service may make
-			_, err := store.InspectDigest(ctx, [32]byte{})
-			if errors.Is(err, idempotency.ErrNoRecord) {
-				return nil
-			}
-			return err
-		},
+		ping: func(ctx context.Context) error { return pingDynamoDB(ctx, store) },
 	}, nil
+}
+
+// pingDynamoDB sends the cheapest request that a service may make.
+func pingDynamoDB(ctx context.Context, store *dynamodbstore.Store) error {
+	_, err := store.InspectDigest(ctx, [32]byte{})
+	if errors.Is(err, idempotency.ErrNoRecord) {
+		return nil
+	}
+	return err
 }
 
 // sdkLogger has the SDK log as everything else does.

@@ -41,6 +41,15 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 		}
 		return 0
 	}
+	if err := serve(&c, stdout, stderr); err != nil {
+		complain(stderr, err)
+		return exitFailed
+	}
+	return 0
+}
+
+// serve runs the proxy until a signal ends it.
+func serve(c *config, stdout, stderr io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(stderr, nil))
 	slog.SetDefault(log)
 	redis.SetLogger(redisLogger{log})
@@ -53,15 +62,11 @@ func run(args []string, env func(string) (string, bool), stdout, stderr io.Write
 		end()
 	})
 
-	s, err := newServer(ctx, &c, log, stdout)
-	if err == nil {
-		err = s.serve(ctx)
-	}
+	s, err := newServer(ctx, c, log, stdout)
 	if err != nil {
-		complain(stderr, err)
-		return exitFailed
+		return err
 	}
-	return 0
+	return s.serve(ctx)
 }
 
 // complain prints all that an error says in one line.

@@ -74,13 +74,8 @@ func (s *server) serve(ctx context.Context) (err error) {
 		}
 		defer watched.Close()
 	}
-	guarded := s.config.refuseHiddenMethods(s.config.inTime(s.guard.Handler(s.upstream)))
-	public := s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.compareAsForwarded(guarded))))))
-	public.Protocols = new(http.Protocols)
-	public.Protocols.SetHTTP1(true)
-	public.Protocols.SetHTTP2(true)
-	public.Protocols.SetUnencryptedHTTP2(true) // to a client that begins with it
-	if public.TLSConfig, err = s.config.serverTLS(s.log); err != nil {
+	public, err := s.newPublic()
+	if err != nil {
 		return err
 	}
 	if err := s.listen(public, s.config.listen, "serving", failed); err != nil {
@@ -92,6 +87,18 @@ func (s *server) serve(ctx context.Context) (err error) {
 	case <-ctx.Done():
 		return s.shutdown(public)
 	}
+}
+
+// newPublic returns the server that clients see.
+func (s *server) newPublic() (public *http.Server, err error) {
+	guarded := s.config.refuseHiddenMethods(s.config.inTime(s.guard.Handler(s.upstream)))
+	public = s.newHTTP(s.counted(s.access.handler(forPaths(onlyWebSockets(s.config.compareAsForwarded(guarded))))))
+	public.Protocols = new(http.Protocols)
+	public.Protocols.SetHTTP1(true)
+	public.Protocols.SetHTTP2(true)
+	public.Protocols.SetUnencryptedHTTP2(true) // to a client that begins with it
+	public.TLSConfig, err = s.config.serverTLS(s.log)
+	return public, err
 }
 
 func (s *server) newHTTP(handler http.Handler) *http.Server {

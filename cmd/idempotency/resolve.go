@@ -62,11 +62,10 @@ func (c *resolveCommand) Run(a *app) error {
 		return err
 	}
 	defer s.close()
-	no := false
 	entry, damage := a.ask(c.keyFlags, s)
 	switch {
 	case errors.Is(damage, idempotency.ErrNoRecord):
-		return a.tellAbsent(inspection{Store: s.name, Story: c.absent(), Resolved: &no})
+		return a.tellAbsent(inspection{Store: s.name, Story: c.absent(), Resolved: new(bool)})
 	case errors.Is(damage, idempotency.ErrRecordInvalid):
 		return fail(exitUnknown, "not resolved: %s", tell(entry, damage))
 	case damage != nil:
@@ -88,14 +87,14 @@ func (c *resolveCommand) Run(a *app) error {
 	if err := a.resolve(s, entry, r); err != nil {
 		return err
 	}
-	if a.line.JSON {
-		yes := true
-		return writeJSON(a.out, inspection{
-			Store: s.name, Found: true, Resolved: &yes, Story: story, Entry: jsonOf(entry, nil, false), Resolution: r.json(),
-		})
+	if !a.line.JSON {
+		_, err = fmt.Fprintln(a.out, "Resolved.")
+		return err
 	}
-	_, err = fmt.Fprintln(a.out, "Resolved.")
-	return err
+	yes := true
+	return writeJSON(a.out, inspection{
+		Store: s.name, Found: true, Resolved: &yes, Story: story, Entry: jsonOf(entry, nil, false), Resolution: r.json(),
+	})
 }
 
 // parse returns what the flags ask for, and every fault of them.
