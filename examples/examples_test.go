@@ -109,7 +109,8 @@ func TestEachRowOfTheTableHasAProgram(t *testing.T) {
 			killed = append(killed, name)
 		}
 	}
-	require.ElementsMatch(t, killed, named)
+	require.Subset(t, named, killed)
+	require.Subset(t, killed, named)
 }
 
 var programOfRow = regexp.MustCompile(`\[(\w+)\]\(examples/\w+/main\.go\)`)
@@ -124,22 +125,6 @@ func TestPagesLinkToTheTable(t *testing.T) {
 		text, err := os.ReadFile(filepath.Join("..", page))
 		require.NoError(t, err)
 		require.Contains(t, string(text), "]("+strings.Repeat("../", strings.Count(page, "/"))+"README.md#choosing-a-store)", page)
-	}
-}
-
-// The READMEs of the adapters show whole programs.
-func TestAdapterReadmesShowTheirExamples(t *testing.T) {
-	t.Parallel()
-	for example, adapter := range map[string]string{
-		"echo": "echoidempotency", "echo4": "echo4idempotency", "gin": "ginidempotency",
-	} {
-		source, err := os.ReadFile(filepath.Join(example, "main.go"))
-		require.NoError(t, err)
-		_, program, found := strings.Cut(string(source), "package main\n")
-		require.True(t, found)
-		readme, err := os.ReadFile(filepath.Join("../adapters", adapter, "README.md"))
-		require.NoError(t, err)
-		require.Contains(t, string(readme), "```go\npackage main\n"+program+"```")
 	}
 }
 

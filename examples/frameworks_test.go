@@ -12,7 +12,7 @@ import (
 
 const mostLines = 3 // of a snippet
 
-// The page on frameworks shows what the examples do: each snippet stands in an example that its section links to.
+// The page on frameworks shows what the examples do: each snippet stands in an example or test that its section links to.
 func TestFrameworksShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/frameworks.md")
@@ -31,7 +31,7 @@ func TestFrameworksShowsTheExamples(t *testing.T) {
 
 var (
 	snippet     = regexp.MustCompile("(?s)```go\n(.*?)```")
-	program     = regexp.MustCompile(`\]\(\.\./examples/(.*?\.go)\)`)
+	program     = regexp.MustCompile(`\]\((\.\./(?:examples|adapters)/.*?\.go)\)`)
 	indentation = regexp.MustCompile(`(?m)^\t+`)
 )
 

@@ -21,11 +21,12 @@ func Example() {
 		log.Fatal(err)
 	}
 	charges := 0
-	e := echo.New()
-	e.POST("/payments", func(c *echo.Context) error {
+	createPayment := func(c *echo.Context) error {
 		charges++
 		return echo.NewHTTPError(http.StatusPaymentRequired, "card expired")
-	}, echoidempotency.Middleware(idem))
+	}
+	e := echo.New()
+	e.POST("/payments", createPayment, echoidempotency.Middleware(idem))
 
 	for range 2 {
 		r := httptest.NewRequest(http.MethodPost, "/payments", nil)

@@ -20,11 +20,12 @@ func Example() {
 		log.Fatal(err)
 	}
 	charges := 0
-	e := gin.New()
-	e.POST("/payments", ginidempotency.Middleware(idem), func(c *gin.Context) {
+	createPayment := func(c *gin.Context) {
 		charges++
 		c.JSON(http.StatusCreated, gin.H{"payment": charges})
-	})
+	}
+	e := gin.New()
+	e.POST("/payments", ginidempotency.Middleware(idem), createPayment)
 
 	for range 2 {
 		r := httptest.NewRequest(http.MethodPost, "/payments", nil)

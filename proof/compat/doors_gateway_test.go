@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/grpcgateway/guard"
+	"github.com/idempotency-go/idempotency/examples/frameworks/guard"
 )
 
 // gatewayDoor is guarded as in the examples. Its methods answer as those of generated code in the same process do.

@@ -12,7 +12,7 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/oapi/api"
+	"github.com/idempotency-go/idempotency/examples/frameworks/api"
 )
 
 // oapiDoor is the strict server of the examples, guarded as there.

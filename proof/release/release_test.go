@@ -26,7 +26,7 @@ func newShop(t *testing.T, version string) *workspace {
 		"cmd/tool/main.go": "package main\n\nimport (\n\t\"" + name + "\"\n\t\"" + name + "/till\"\n)\n\n" +
 			"func main() { println(shop.Open(), till.Ring()) }\n",
 		"examples/go.mod": requiring(name+"/examples", root) + "\nreplace " + name + " => ../\n",
-		"examples/gin/main.go": "package main\n\nimport \"" + name + "\"\n\n" +
+		"examples/grpc/main.go": "package main\n\nimport \"" + name + "\"\n\n" +
 			"func main() {\n\tif shop.Open() != \"open\" {\n\t\tpanic(\"closed\")\n\t}\n}\n",
 		"LICENSE":                       "Do as you like.\n",
 		"README.md":                     "# Shop\n",
@@ -76,7 +76,7 @@ func TestReleaseIsRefused(t *testing.T) {
 		{"no changelog", "CHANGELOG.md", "# Changelog\n\n## [Unreleased]\n\nThe 0.1.0 to be: ## [0.1.0]\n", false, "CHANGELOG.md"},
 		{"does not compile", "till/till.go", "package till\n\nfunc Ring() string { return shop.Open() }\n", false, "undefined: shop"},
 		{"lacks a package that is listed", listFolder + "/till.txt", "package github.com/example/shop/till/drawer\n", false, "till/drawer"},
-		{"fails when it is used", "examples/gin/main.go",
+		{"fails when it is used", "examples/grpc/main.go",
 			"package main\n\nimport _ \"github.com/example/shop\"\n\nfunc main() { panic(\"closed today\") }\n", false, "closed today"},
 	}
 	for _, test := range tests {

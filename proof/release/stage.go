@@ -158,11 +158,11 @@ func (s *stage) tryModules(ctx context.Context) error {
 			return err
 		}
 	}
-	program, err := os.ReadFile(filepath.Join(s.workspace.dir, "examples/gin/main.go"))
+	program, err := os.ReadFile(filepath.Join(s.workspace.dir, "examples/grpc/main.go"))
 	if err != nil {
 		return err
 	}
-	file, err := s.build(ctx, "examples/gin", string(program))
+	file, err := s.build(ctx, "examples/grpc", string(program))
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func (s *Shop) Charge() string {
 	return rand.Text()
 }
 
+// Charges returns how often a card was charged.
+func (s *Shop) Charges() int { return int(s.charges.Load()) }
+
 // Visit serves handler and visits it, see VisitServer.
 func (s *Shop) Visit(handler http.Handler, paths ...string) {
 	listener := Listen()

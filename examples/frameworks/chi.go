@@ -1,6 +1,3 @@
-// Chi mounts the middleware on routes of a chi router in the three usual ways. It ends with the line
-//
-//	operations: 3, requests: 9, charges: 3
 package main
 
 import (
@@ -11,12 +8,8 @@ import (
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
-func main() {
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
-	demo.Check(err)
-	var shop demo.Shop
-
+// onChi mounts the middleware in the three usual ways.
+func onChi(idem *idempotency.Middleware, shop *demo.Shop) guarded {
 	r := chi.NewRouter()
 	r.Use(middleware.Recoverer, demo.Authenticate) // authentication goes outside
 
@@ -26,14 +19,13 @@ func main() {
 	// On a group of routes.
 	r.Group(func(r chi.Router) {
 		r.Use(idem.Handler)
-		r.Method("POST", "/refunds", &shop)
+		r.Method("POST", "/refunds", shop)
 	})
 
 	// On a router of its own. The key is bound to the path that the client asked for, /v1/payouts.
 	r.Route("/v1", func(r chi.Router) {
 		r.Use(idem.Handler)
-		r.Method("POST", "/payouts", &shop)
+		r.Method("POST", "/payouts", shop)
 	})
-
-	shop.Visit(r, "/payments", "/refunds", "/v1/payouts")
+	return guarded{handler: r, paths: []string{"/payments", "/refunds", "/v1/payouts"}}
 }

@@ -1,7 +1,3 @@
-// Grpcgateway guards the routes of a grpc-gateway, with a gRPC service behind it that knows nothing of keys. It ends
-// with the line
-//
-//	operations: 1, requests: 3, charges: 1
 package main
 
 import (
@@ -15,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/idempotency-go/idempotency"
-	"github.com/idempotency-go/idempotency/examples/grpcgateway/guard"
+	"github.com/idempotency-go/idempotency/examples/frameworks/guard"
 	"github.com/idempotency-go/idempotency/examples/internal/demo"
 )
 
@@ -27,19 +23,15 @@ type (
 
 const service, method = "payments.v1.PaymentService", "Charge"
 
-func main() {
-	store := idempotency.NewMemoryStore(idempotency.MemoryOptions{})
-	idem, err := idempotency.New(store, demo.User, idempotency.Options{Required: true})
-	demo.Check(err)
-	var shop demo.Shop
-	conn, stop := start(&shop)
-	defer stop()
+// onGateway guards the routes of a grpc-gateway. The gRPC service behind it knows nothing of keys.
+func onGateway(idem *idempotency.Middleware, shop *demo.Shop) guarded {
+	conn, stop := startGRPC(shop)
 
 	// On all routes, behind the router.
 	gateway := runtime.NewServeMux(append(guard.Options(idem), runtime.WithForwardResponseOption(created))...)
 
 	demo.Check(register(gateway, conn))
-	shop.Visit(demo.Authenticate(gateway), "/payments") // authentication goes outside
+	return guarded{demo.Authenticate(gateway), []string{"/payments"}, stop} // authentication goes outside
 }
 
 // created says that a call has created something.
@@ -70,8 +62,8 @@ func register(gateway *runtime.ServeMux, conn *grpc.ClientConn) error {
 	})
 }
 
-// start starts the gRPC service, and returns a connection to it.
-func start(shop *demo.Shop) (conn *grpc.ClientConn, stop func()) {
+// startGRPC starts the gRPC service, and returns a connection to it.
+func startGRPC(shop *demo.Shop) (conn *grpc.ClientConn, stop func()) {
 	server := grpc.NewServer()
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
 		MethodName: method,
