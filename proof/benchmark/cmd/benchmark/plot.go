@@ -18,8 +18,8 @@ var colours = map[bm.Store]string{
 }
 
 const (
-	barsLeft  = 190
-	barUnit   = 260 // the length of a bar whose ratio is one
+	barsLeft  = 200
+	barUnit   = 130 // the length of a bar whose ratio is one, so that a ratio of two leaves room for its name
 	barHeight = 15
 )
 
