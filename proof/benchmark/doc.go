@@ -9,5 +9,5 @@
 // Every batch counts the executions of the handler, checks status and length of each answer, and compares replays byte for
 // byte with the first answer.
 //
-// go run ./proof/benchmark/cmd/benchmark writes proof/benchmark/results/README.md and its plots.
+// go run ./proof/benchmark/cmd/benchmark writes proof/benchmark/results/README.md and its plot.
 package benchmark

@@ -1,4 +1,4 @@
-// Command benchmark measures what the library costs, and writes one page with two plots.
+// Command benchmark measures what the library costs, and writes one page with a plot.
 //
 //	go run ./proof/benchmark/cmd/benchmark [-rounds n] [-records n] [-out directory]
 //
@@ -21,7 +21,7 @@ func main() {
 	log.SetFlags(log.Ltime)
 	rounds := flag.Int("rounds", 11, "rounds of each comparison")
 	records := flag.Int("records", 1_000_000, "the most records of a store, rounded down to a power of ten")
-	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plots")
+	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plot")
 	flag.Parse()
 	r, err := measure(plan{*rounds, 256, *records, time.Second})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	bm "github.com/idempotency-go/idempotency/proof/benchmark"
 )
 
-// files returns the content of the page and of its plots, by name.
+// files returns the content of the page and of its plot, by name.
 func (r *results) files() map[string]string {
 	var p page
 	p.text(head)
@@ -30,7 +30,7 @@ func (r *results) files() map[string]string {
 	p.growth(r)
 	p.text(counted)
 	p.counts(r.counts)
-	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.compared), "growth.svg": plotGrowth(r)}
+	return map[string]string{"README.md": p.String(), "cost.svg": plotCost(r.compared)}
 }
 
 const head = `# Benchmarks
@@ -58,8 +58,6 @@ median of the ratios of two short batches that ran in the same round. fiber has 
 than that of net/http whatever it serves: the row of fiber without a key says how much.`
 
 const growth = `## Growth
-
-![Latency by records, and throughput by connections](growth.svg)
 
 The command asks each store directly, without HTTP. *First* is a claim and its completion with an answer of 200 B, two header
 fields and random bytes that no database can compress. *Replay* asks for a completed key. A latency is p50 and p99 of
