@@ -23,7 +23,7 @@ func main() {
 	records := flag.Int("records", 1_000_000, "the most records of a store, rounded down to a power of ten")
 	out := flag.String("out", filepath.Join("proof", "benchmark", "results"), "directory of the page and its plot")
 	flag.Parse()
-	r, err := measure(plan{*rounds, 256, *records, time.Second})
+	r, err := measure(plan{*rounds, 256, *records, time.Second, bm.Limits})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,6 +40,7 @@ type plan struct {
 	requests int           // of a batch, for each client
 	records  int           // the most that a store is filled with
 	window   time.Duration // in which requests are counted for each number of connections
+	limits   []bm.Limit    // on what is counted
 }
 
 // results are all figures of a run.
@@ -132,7 +133,7 @@ func (r *results) count() error {
 		bm.Scenario
 	}
 	done := make(map[measured]bm.Exact)
-	for _, l := range bm.Limits {
+	for _, l := range r.limits {
 		key := measured{l.Subject, l.Scenario}
 		exact, ok := done[key]
 		if !ok {
