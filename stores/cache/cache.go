@@ -1,13 +1,12 @@
-// Package cache keeps completed records of an [idempotency.Store] in the memory of the process for a while:
+// Package cache keeps completed records of an [idempotency.Store] in the memory of the process:
 //
 //	cached := cache.New(store, cache.Options{})
 //
-// A replay from the cache takes no round trip, and works while the store is down. This helps when many clients retry at
-// once, or when one client retries again and again.
+// A replay from the cache takes no round trip, and works while the store is down. A cache helps when many clients retry at
+// the same time, or when one client retries often.
 //
-// For an operation that nobody repeats, the cache only costs: it keeps a copy of the answer, and about 500 bytes, until newer
-// ones come after MaxAge or need the room. A cache in front of an
-// [idempotency.MemoryStore] saves nothing.
+// A cache costs memory for operations without a retry: a copy of the answer and about 500 bytes, until MaxAge has passed or
+// newer records need the room. A cache in front of an [idempotency.MemoryStore] saves nothing.
 package cache
 
 import (
@@ -25,14 +24,13 @@ import (
 
 // Options are the settings of a [Store]. The zero value of each field is its default.
 type Options struct {
-	// MaxBytes bounds the memory of all records together, estimated with their overhead. When it is used up, the oldest
-	// record makes room for the next one. A record that takes more than an eighth of MaxBytes is not kept. Zero means 64
-	// MiB.
+	// MaxBytes bounds the estimated memory of all records together, with their overhead. When MaxBytes is used up, the cache
+	// drops the oldest record. The cache keeps only records of up to an eighth of MaxBytes. Zero means 64 MiB.
 	MaxBytes int64
 
-	// MaxAge is how long a record is kept at most before the other store is asked again. Until then the cache still
-	// replays a record that was deleted in the other store, or that expired early because the clock of that store was set
-	// forward. While that store is down, no record is replayed for longer than MaxAge either. Zero means a minute.
+	// MaxAge bounds how long the cache replays a record before the cache asks the inner store again. Within MaxAge the cache
+	// also replays records that the inner store has deleted, or has expired early because its clock was set forward. The bound
+	// holds while the inner store is down, too. Zero means a minute.
 	MaxAge time.Duration
 }
 
@@ -56,37 +54,37 @@ func (o Options) validate(inner idempotency.Store) error {
 	return errors.Join(faults...)
 }
 
-// Store is an [idempotency.Store] in front of another one. It keeps the records that this process has completed, and
-// those that the other store has replayed to it. All other requests go to the other store, and so does each claim.
+// Store is an [idempotency.Store] in front of an inner store. The cache keeps the records that this process has completed, and
+// the records that the inner store has replayed to this process. All other requests and all claims go to the inner store.
 //
-// A completed record never changes, so a client gets the same answer with a cache as without, except in these cases:
+// A completed record never changes, so clients get the same answers with a cache as without, with these exceptions:
 //
-//   - A record that was deleted in the other store, or lost by it, is still replayed by this process for up to
-//     Options.MaxAge. Another process may execute the operation again meanwhile. A record that has merely expired is not
-//     replayed: the cache keeps no record longer than the other store does.
-//   - An answer for which the other store had no room is replayed by this process as long as the cache has it.
-//   - A record that another process has forgotten in the other store (see [idempotency.Inspector]) is still replayed too.
-//     Forget of this Store removes the copy of this process, and no other.
-//   - The other store does not see replays by the cache, and does not count them.
+//   - Deleted or lost records: this process replays a record for up to Options.MaxAge after the inner store has deleted or lost
+//     the record, while another process may execute the operation again. An expired record is never replayed, because the
+//     cache keeps no record longer than the inner store does.
+//   - Full store: this process replays an answer for which the inner store had no room, as long as the cache has the answer.
+//   - Forgotten records: Forget of this Store (see [idempotency.Inspector]) removes the copy of this process. The caches of other
+//     processes keep their copies for up to Options.MaxAge.
+//   - Counts: the inner store does not see replays by the cache.
 //
-// A record that the other store replays is kept only if that store says for how long it keeps it (see
+// The cache keeps a record that the inner store replays only if the inner store tells how long the record lives (see
 // [idempotency.ClaimRequest].Remaining).
 //
-// In front of a store of package seal, a cache holds the answers in the clear, and replays them without opening them
-// again. Behind one, it holds sealed answers.
+// A cache in front of a store of package seal holds the answers in plain text, and replays them without decrypting. A cache
+// behind a store of package seal holds encrypted answers.
 //
-// A Store does all that the other store does as an idempotency.Store and as an Inspector. Call other methods, such as
-// Check, on the other store. A Store has no goroutine and nothing to close. It is safe for concurrent use.
+// A Store has the abilities of the inner store as an idempotency.Store and as an Inspector. Call other methods, such as Check, on
+// the inner store. A Store has no goroutine and nothing to close. A Store is safe for concurrent use.
 type Store struct {
 	inner  idempotency.Store
 	opts   Options
 	faults error
 
-	mu      sync.Mutex
-	bytes   int64
-	entries map[idempotency.Key]*list.Element
-	queue   list.List // of *entry, in the order in which they came
-	forgot  time.Time // when a record was last forgotten
+	mu           sync.Mutex
+	usedBytes    int64
+	entriesByKey map[idempotency.Key]*list.Element
+	oldestFirst  list.List // of *entry, in the order of addRecord
+	forgottenAt  time.Time // of the last call of Forget
 }
 
 var _ idempotency.Store = (*Store)(nil)
@@ -95,17 +93,17 @@ var _ idempotency.Store = (*Store)(nil)
 func New(store idempotency.Store, opts Options) *Store {
 	return &Store{
 		inner: store, opts: opts.withDefaults(), faults: opts.validate(store),
-		entries: make(map[idempotency.Key]*list.Element),
+		entriesByKey: make(map[idempotency.Key]*list.Element),
 	}
 }
 
-// Unwrap returns the store behind the cache.
+// Unwrap returns the inner store.
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
 // Validate implements [idempotency.Validator].
 func (s *Store) Validate(idempotency.RunnerOptions) error { return s.faults }
 
-// Immediate implements [idempotency.Immediate]: a cache waits for nothing but the other store.
+// Immediate implements [idempotency.Immediate]: a cache waits only for the inner store.
 func (s *Store) Immediate() bool {
 	inner, ok := s.inner.(idempotency.Immediate)
 	return ok && inner.Immediate()
@@ -118,26 +116,27 @@ func (s *Store) Begin(
 	if s.faults != nil {
 		return idempotency.Record{}, nil, s.faults
 	}
-	if record, ok := s.recall(key); ok {
+	if record, ok := s.findRecord(key); ok {
 		return record, nil, nil
 	}
-	asked := time.Now()
+	askedAt := time.Now()
 	request.Remaining = true
 	record, claim, err := s.inner.Begin(ctx, key, request)
 	switch {
 	case err != nil:
 		return record, nil, err
 	case claim != nil:
-		return record, s.wrap(claim, key, record), nil
+		return record, s.wrapClaim(claim, key, record), nil
 	case record.Response != nil && record.Fingerprint == request.Fingerprint:
-		// Any other fingerprint is for this request alone: to the next one, the store may show another one.
-		s.put(key, record, asked)
+		// With another fingerprint, the record is for this request only: the inner store may show a different fingerprint to
+		// the next request.
+		s.addRecord(key, record, askedAt)
 	}
 	return record, nil, nil
 }
 
-// wrap returns a claim of the other store as one of this store. It keeps checkpoints as that one does.
-func (s *Store) wrap(claim idempotency.Claim, key idempotency.Key, record idempotency.Record) idempotency.Claim {
+// wrapClaim makes a claim of the cache of a claim of the inner store. The claim keeps checkpoints if the inner claim does.
+func (s *Store) wrapClaim(claim idempotency.Claim, key idempotency.Key, record idempotency.Record) idempotency.Claim {
 	own := &cachedSteps{cachedClaim{Claim: claim, store: s, key: key, record: record}, nil}
 	if steps, ok := claim.(idempotency.Checkpointer); ok {
 		own.checkpoints = steps
@@ -152,7 +151,7 @@ type cachedSteps struct {
 	checkpoints
 }
 
-// checkpoints are the methods that a Checkpointer has and a Claim has not.
+// checkpoints are the methods of a Checkpointer besides those of a Claim.
 type checkpoints interface {
 	Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error)
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
@@ -163,78 +162,80 @@ func (c *cachedSteps) CheckpointTx(ctx context.Context, step *idempotency.TxStep
 	if inner, ok := c.Claim.(idempotency.TxCheckpointer); ok {
 		return inner.CheckpointTx(ctx, step)
 	}
-	return nil, fmt.Errorf("the other store has no transactions for steps: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("cache: the inner store has no transactions for steps: %w", errors.ErrUnsupported)
 }
 
 // cachedClaim implements [idempotency.Claim].
 type cachedClaim struct {
 	idempotency.Claim
-	store  *Store
-	key    idempotency.Key
-	record idempotency.Record
-	tried  bool // Complete was called
+	store    *Store
+	key      idempotency.Key
+	record   idempotency.Record
+	wasTried bool // Complete was called
 }
 
-// Complete implements [idempotency.Claim]. A repetition succeeds although it changes nothing: it does not say which
-// response is stored, nor since when.
+// Complete implements [idempotency.Claim]. Only the first call adds the record to the cache, because a repetition succeeds without
+// telling which response the inner store has, and since when.
 func (c *cachedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	asked, repeated := time.Now(), c.tried
-	c.tried = true
+	askedAt, isRepetition := time.Now(), c.wasTried
+	c.wasTried = true
 	err := c.Claim.Complete(ctx, resp, ttl)
-	if err == nil && !repeated {
-		c.keep(resp, ttl, asked)
+	if err == nil && !isRepetition {
+		c.keepRecord(resp, ttl, askedAt)
 	}
 	return err
 }
 
-// keep puts the record into the cache. The other store took the response after asked.
-func (c *cachedClaim) keep(resp idempotency.Response, ttl time.Duration, asked time.Time) {
+// keepRecord adds the completed record to the cache. The inner store took the response after askedAt.
+func (c *cachedClaim) keepRecord(resp idempotency.Response, ttl time.Duration, askedAt time.Time) {
 	record := c.record
 	record.Response, record.LeaseLeft = &resp, 0
-	record.Remaining = ttl.Truncate(time.Millisecond) // no store counts in more than that
-	c.store.put(c.key, record, asked)
+	record.Remaining = ttl.Truncate(time.Millisecond) // the finest unit of all stores
+	c.store.addRecord(c.key, record, askedAt)
 }
 
 // entry is a completed record.
 type entry struct {
-	key     idempotency.Key
-	record  idempotency.Record
-	expires time.Time // not before then in the other store
-	until   time.Time // when the cache forgets it, no later than that
+	key       idempotency.Key
+	record    idempotency.Record
+	expiresAt time.Time // in the inner store, or later
+	dropAt    time.Time // from the cache: at expiresAt, or earlier because of MaxAge
 }
 
-// overhead estimates what a record takes beyond its bytes.
-const overhead = 512
+// recordOverhead estimates the memory of a record without the bytes of its key and response.
+const recordOverhead = 512
 
-func size(key idempotency.Key, resp *idempotency.Response) int64 {
-	n := overhead + len(key.User) + len(key.Endpoint) + len(key.ID) + len(resp.Note) +
+// recordSize estimates the memory of a record.
+func recordSize(key idempotency.Key, resp *idempotency.Response) int64 {
+	n := recordOverhead + len(key.User) + len(key.Endpoint) + len(key.ID) + len(resp.Note) +
 		len(resp.Header) + len(resp.Trailer) + len(resp.Body)
 	return int64(n)
 }
 
-// recall returns the record of a key, if the cache has it.
-func (s *Store) recall(key idempotency.Key) (idempotency.Record, bool) {
+// findRecord returns the cached record of key.
+func (s *Store) findRecord(key idempotency.Key) (idempotency.Record, bool) {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	element := s.entries[key]
+	element := s.entriesByKey[key]
 	if element == nil {
 		return idempotency.Record{}, false
 	}
 	e := element.Value.(*entry)
-	if !now.Before(e.until) {
-		s.remove(element)
+	if !now.Before(e.dropAt) {
+		s.removeEntry(element)
 		return idempotency.Record{}, false
 	}
 	record := e.record
-	record.Remaining, record.FromCache = e.expires.Sub(now), true
+	record.Remaining, record.FromCache = e.expiresAt.Sub(now), true
 	return record, true
 }
 
-// put keeps a record of which the other store was asked at a time. Key and response may be parts of something larger, or
-// of a buffer that is used again.
-func (s *Store) put(key idempotency.Key, record idempotency.Record, asked time.Time) {
-	if record.Remaining <= 0 || size(key, record.Response) > s.opts.MaxBytes/8 {
+// addRecord adds a record that the inner store has replayed or taken. The cache asked the inner store at askedAt, so the record
+// expires no earlier than record.Remaining after askedAt. The cache copies key and response, because both may share the memory of
+// a buffer that the caller uses again.
+func (s *Store) addRecord(key idempotency.Key, record idempotency.Record, askedAt time.Time) {
+	if record.Remaining <= 0 || recordSize(key, record.Response) > s.opts.MaxBytes/8 {
 		return
 	}
 	key.User, key.Endpoint, key.ID = strings.Clone(key.User), strings.Clone(key.Endpoint), strings.Clone(key.ID)
@@ -242,44 +243,44 @@ func (s *Store) put(key idempotency.Key, record idempotency.Record, asked time.T
 	record.Response = &resp
 	e := &entry{
 		key: key, record: record,
-		expires: asked.Add(record.Remaining), until: asked.Add(min(record.Remaining, s.opts.MaxAge)),
+		expiresAt: askedAt.Add(record.Remaining), dropAt: askedAt.Add(min(record.Remaining, s.opts.MaxAge)),
 	}
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !asked.After(s.forgot) {
-		return // it may be what was forgotten
+	if !askedAt.After(s.forgottenAt) {
+		return // the record may be the forgotten one
 	}
-	if old := s.entries[key]; old != nil {
-		if old.Value.(*entry).until.After(e.until) {
-			return // what was asked for first may come last
+	if old := s.entriesByKey[key]; old != nil {
+		if old.Value.(*entry).dropAt.After(e.dropAt) {
+			return // an older reply has arrived later
 		}
-		s.remove(old)
+		s.removeEntry(old)
 	}
-	if !now.Before(e.until) {
+	if !now.Before(e.dropAt) {
 		return
 	}
-	s.entries[key] = s.queue.PushBack(e)
-	s.bytes += size(key, record.Response)
-	for s.bytes > s.opts.MaxBytes {
-		s.remove(s.queue.Front())
+	s.entriesByKey[key] = s.oldestFirst.PushBack(e)
+	s.usedBytes += recordSize(key, record.Response)
+	for s.usedBytes > s.opts.MaxBytes {
+		s.removeEntry(s.oldestFirst.Front())
 	}
-	s.trim(now)
+	s.removeExpired(now)
 }
 
-// trim removes a few records that are no longer used.
-func (s *Store) trim(now time.Time) {
+// removeExpired removes up to two records whose time in the cache is over.
+func (s *Store) removeExpired(now time.Time) {
 	for range 2 {
-		front := s.queue.Front()
-		if now.Before(front.Value.(*entry).until) {
+		front := s.oldestFirst.Front()
+		if now.Before(front.Value.(*entry).dropAt) {
 			return
 		}
-		s.remove(front)
+		s.removeEntry(front)
 	}
 }
 
-func (s *Store) remove(element *list.Element) {
-	e := s.queue.Remove(element).(*entry)
-	delete(s.entries, e.key)
-	s.bytes -= size(e.key, e.record.Response)
+func (s *Store) removeEntry(element *list.Element) {
+	e := s.oldestFirst.Remove(element).(*entry)
+	delete(s.entriesByKey, e.key)
+	s.usedBytes -= recordSize(e.key, e.record.Response)
 }

@@ -4,5 +4,5 @@ package cache
 func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.entries)
+	return len(s.entriesByKey)
 }

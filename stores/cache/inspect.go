@@ -15,8 +15,11 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// other returns the other store, or the first one behind it, as what it must be for a method.
-func other[T any](s *Store) (inner T, err error) {
+// innerAs returns the inner store as a T. If the inner store is no T, innerAs returns the first T behind the inner store.
+//
+//   - [errors.ErrUnsupported]: no store behind the cache is a T.
+//   - Any other error: the options of the cache have faults.
+func innerAs[T any](s *Store) (inner T, err error) {
 	if s.faults != nil {
 		return inner, s.faults
 	}
@@ -27,59 +30,60 @@ func other[T any](s *Store) (inner T, err error) {
 	return inner, err
 }
 
-// Inspect implements [idempotency.Inspector]. It always asks the other store, even about a record that the cache has.
+// Inspect implements [idempotency.Inspector]. Inspect always asks the inner store, also about cached records.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	inner, err := other[idempotency.Inspector](s)
+	inner, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
 	return inner.Inspect(ctx, key)
 }
 
-// Forget implements [idempotency.Inspector]. The cache forgets the record, too. The caches of other processes do not:
-// they may replay it for up to Options.MaxAge, while the next request elsewhere executes the operation again.
+// Forget implements [idempotency.Inspector]. Forget removes the record from this cache, too. The caches of other
+// processes may replay the record for up to Options.MaxAge, while the next request elsewhere executes the operation again.
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	inner, err := other[idempotency.Inspector](s)
+	inner, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return err
 	}
-	defer s.forget(entry) // also after an error, which need not mean that nothing was removed
+	defer s.forgetCopy(entry) // also after an error, because the inner store may have removed the record all the same
 	return inner.Forget(ctx, entry)
 }
 
-// List implements [idempotency.Inspector]. It lists the records of the other store.
+// List implements [idempotency.Inspector]. List lists the records of the inner store.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	inner, err := other[idempotency.Inspector](s)
+	inner, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Listing{}, err
 	}
 	return inner.List(ctx, request)
 }
 
-// InspectDigest implements [idempotency.Resolver]. It always asks the other store.
+// InspectDigest implements [idempotency.Resolver]. InspectDigest always asks the inner store.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	inner, err := other[idempotency.Resolver](s)
+	inner, err := innerAs[idempotency.Resolver](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
 	return inner.InspectDigest(ctx, digest)
 }
 
-// Resolve implements [idempotency.Resolver]. No cache has a record that was abandoned, so there is none to forget.
+// Resolve implements [idempotency.Resolver]. The cache needs no change, because caches have completed records only, and
+// Resolve changes abandoned records.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	inner, err := other[idempotency.Resolver](s)
+	inner, err := innerAs[idempotency.Resolver](s)
 	if err != nil {
 		return err
 	}
 	return inner.Resolve(ctx, entry, resolution)
 }
 
-// forget removes the copy of a record, and keeps out what the other store was asked for before now. Most entries have no
-// key, so it is found among all of the cache: their digests are made without the lock.
-func (s *Store) forget(entry idempotency.Entry) {
+// forgetCopy removes the cached copy of a record, and makes addRecord refuse records that the inner store was asked for before
+// now. Most entries have a digest but no key, so forgetCopy computes the digests of all cached keys, without holding the lock.
+func (s *Store) forgetCopy(entry idempotency.Entry) {
 	s.mu.Lock()
-	s.forgot = time.Now()
-	keys := slices.Collect(maps.Keys(s.entries))
+	s.forgottenAt = time.Now()
+	keys := slices.Collect(maps.Keys(s.entriesByKey))
 	s.mu.Unlock()
 	i := slices.IndexFunc(keys, func(key idempotency.Key) bool { return key.Digest() == entry.Digest })
 	if i < 0 {
@@ -87,7 +91,7 @@ func (s *Store) forget(entry idempotency.Entry) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if element := s.entries[keys[i]]; element != nil {
-		s.remove(element)
+	if element := s.entriesByKey[keys[i]]; element != nil {
+		s.removeEntry(element)
 	}
 }
