@@ -150,8 +150,8 @@ var ofMiddleware = []mutant{{
 var ofCache = []mutant{{
 	name: "cache-outlives-the-store", broken: "The cache replays what has expired in the store.",
 	file: "stores/cache/cache.go", in: "./stores/cache",
-	from: "until: asked.Add(min(record.Remaining, s.opts.MaxAge)),",
-	to:   "until: asked.Add(s.opts.MaxAge),",
+	from: "dropAt: askedAt.Add(min(record.Remaining, s.opts.MaxAge)),",
+	to:   "dropAt: askedAt.Add(s.opts.MaxAge),",
 	test: "TestCacheForgets",
 }, {
 	name: "cache-ignores-fingerprint", broken: "The cache keeps a record that the store has returned to a request with another fingerprint.",
@@ -170,8 +170,8 @@ var ofSeal = []mutant{{
 }, {
 	name: "seal-replays-the-clear", broken: "A sealed store replays an answer that somebody has written in the clear.",
 	file: "stores/seal/seal.go", in: "./stores/seal", needs: redis,
-	from: "	case s.clear:\n",
-	to:   "	case s.clear || !resp.Omitted:\n",
+	from: "	case s.acceptsPlain:\n",
+	to:   "	case s.acceptsPlain || !resp.Omitted:\n",
 	test: "TestForgedSealedRecords/answer in the clear",
 }}
 

@@ -75,8 +75,8 @@ var ofResolutions = []mutant{{
 }, {
 	name: "seal-answer-of-nobody", broken: "What an operator has answered under a seal is told to other requests.",
 	file: "stores/seal/seal.go",
-	from: "	if fp != (idempotency.Fingerprint{}) { // else",
-	to:   "	if true { // else",
+	from: "	if fp != (idempotency.Fingerprint{}) { // zero",
+	to:   "	if true { // zero",
 	test: "TestSealedStepsConform/sealing/resolver/resolve/happened",
 }, {
 	name: "reconcile-not-asked", broken: "An operation that was abandoned runs again, and nobody asks what has happened.",

@@ -141,13 +141,13 @@ var ofSteps = []mutant{{
 }, {
 	name: "seal-unreadable-step-left-out", broken: "A step whose result cannot be opened runs again.",
 	file: "stores/seal/steps.go",
-	from: "&c.to, name); err != nil {\n			return nil, err\n		}\n",
-	to:   "&c.to, name); err != nil {\n			delete(opened, name)\n		}\n",
+	from: "&c.boundTo, name); err != nil {\n			return nil, err\n		}\n",
+	to:   "&c.boundTo, name); err != nil {\n			delete(opened, name)\n		}\n",
 	test: "TestStepThatCannotBeDecrypted",
 }, {
 	name: "seal-step-in-the-clear", broken: "Whoever writes to the inner store can make up the result of a step.",
 	file: "stores/seal/steps.go",
-	from: "	if s.clear && !bytes",
+	from: "	if s.acceptsPlain && !bytes",
 	to:   "	if !bytes",
 	test: "TestForgedSteps",
 }, {

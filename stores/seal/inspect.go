@@ -14,8 +14,9 @@ import (
 
 var _ idempotency.Resolver = (*Store)(nil)
 
-// inner returns the inner store, or the first one behind it, as what it must be for a method.
-func inner[T any](s *Store) (store T, err error) {
+// innerAs returns the inner store as a T. If the inner store is no T, innerAs returns the first T behind the inner store, or an
+// error that wraps [errors.ErrUnsupported].
+func innerAs[T any](s *Store) (store T, err error) {
 	store, ok := idempotency.As[T](s.inner)
 	if !ok {
 		err = fmt.Errorf("seal: a %T is no %s: %w", s.inner, reflect.TypeFor[T]().Name(), errors.ErrUnsupported)
@@ -23,11 +24,10 @@ func inner[T any](s *Store) (store T, err error) {
 	return store, err
 }
 
-// Inspect implements [idempotency.Inspector]. It opens the answer, with its note, and the resolution. An answer that cannot be
-// opened is reported as [idempotency.ErrRecordInvalid]. A resolution that cannot be opened is left out: nothing vouches for
-// it.
+// Inspect implements [idempotency.Inspector]. Inspect decrypts the answer, with its note, and the resolution. An answer that
+// cannot be decrypted is reported as [idempotency.ErrRecordInvalid]. A resolution that cannot be decrypted is left out.
 func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
-	store, err := inner[idempotency.Inspector](s)
+	store, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
@@ -37,7 +37,7 @@ func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.E
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	store, err := inner[idempotency.Resolver](s)
+	store, err := innerAs[idempotency.Resolver](s)
 	if err != nil {
 		return idempotency.Entry{}, err
 	}
@@ -45,31 +45,32 @@ func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (id
 	return s.openEntry(ctx, digest, entry, err)
 }
 
-// openEntry returns an entry of the inner store with what is in its answer and in its resolution.
+// openEntry decrypts the answer and the resolution of an entry of the inner store.
 func (s *Store) openEntry(
 	ctx context.Context, digest [sha256.Size]byte, entry idempotency.Entry, err error,
 ) (idempotency.Entry, error) {
 	entry.Resolved = s.openResolved(ctx, entry.Resolved, &binding{digest: digest, fingerprint: entry.Fingerprint})
 	if err == nil && entry.Response != nil {
 		record := idempotency.Record{Attempt: entry.Attempt, Fingerprint: entry.Fingerprint, Response: entry.Response}
-		if record, err = s.reveal(ctx, digest, entry.Fingerprint, record); err == nil {
+		if record, err = s.openRecord(ctx, digest, entry.Fingerprint, record); err == nil {
 			entry.Fingerprint, entry.Response = record.Fingerprint, record.Response
 			entry.Status, entry.Note = entry.Response.Status, entry.Response.Note
 		}
 	}
 	if err != nil {
-		entry.Response, entry.Note = nil, "" // nothing vouches for them
+		entry.Response, entry.Note = nil, "" // both are unauthenticated
 	}
 	return entry, err
 }
 
-// Resolve implements [idempotency.Resolver]. It seals the answer, and who has resolved the operation, and gives both to the
-// inner store. What somebody gives to the inner store in the clear is refused later, or left out. Resolve asks that store for
-// the fingerprint that they are bound to. The plain fingerprint of the request is not known: what stands for it in the
-// answer is zero. If the inner store hides fingerprints in its turn, as another Store of this package does, nobody can open
-// the answer.
+// Resolve implements [idempotency.Resolver]. Resolve encrypts the answer, the operator and the reason, bound to the fingerprint
+// in the inner store, which Resolve reads first. The sealed answer has a zero request fingerprint, because an operator does not
+// know the fingerprint of the request. A resolution that is given to the inner store in plain text is refused or left out later.
+//
+// The inner store must show fingerprints. If the inner store digests fingerprints, as another Store of this package does, the
+// answer cannot be decrypted.
 func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	store, err := inner[idempotency.Resolver](s)
+	store, err := innerAs[idempotency.Resolver](s)
 	if err != nil {
 		return err
 	}
@@ -91,8 +92,8 @@ func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution
 	return store.Resolve(ctx, entry, resolution)
 }
 
-// sealResolved has a resolution say resolved in encrypted form: the mark of the key stands for the operator, and the rest for
-// the reason. A nil key leaves both in the clear.
+// sealResolved encrypts resolved and writes the result to resolution: the mark of the key as the operator, and the encrypted form
+// as the reason. A nil key changes nothing.
 func (k *sealer) sealResolved(
 	ctx context.Context, resolved idempotency.Resolved, of *binding, resolution *idempotency.Resolution,
 ) error {
@@ -103,24 +104,24 @@ func (k *sealer) sealResolved(
 	if err != nil {
 		return err
 	}
-	sealed, err := k.seal(ctx, plain, k.bindResolved(of))
-	resolution.Operator, resolution.Reason, resolution.At = k.operator(), string(sealed), resolved.At
+	sealed, err := k.encrypt(ctx, plain, k.bindResolved(of))
+	resolution.Operator, resolution.Reason, resolution.At = k.operatorMark(), string(sealed), resolved.At
 	return err
 }
 
-// openResolved returns what sealResolved was given. It returns nil if nothing vouches for stored.
+// openResolved decrypts what sealResolved has encrypted. openResolved returns nil if stored cannot be authenticated.
 func (s *Store) openResolved(ctx context.Context, stored *idempotency.Resolved, of *binding) *idempotency.Resolved {
 	if stored == nil {
 		return nil
 	}
-	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.operator() == stored.Operator })
+	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.operatorMark() == stored.Operator })
 	if i < 0 {
-		if s.clear && !strings.HasPrefix(stored.Operator, magic) {
+		if s.acceptsPlain && !strings.HasPrefix(stored.Operator, markPrefix) {
 			return stored
 		}
 		return nil
 	}
-	plain, err := s.keys[i].open(ctx, []byte(stored.Reason), s.keys[i].bindResolved(of), "resolution")
+	plain, err := s.keys[i].decrypt(ctx, []byte(stored.Reason), s.keys[i].bindResolved(of), "resolution")
 	if err != nil {
 		return nil
 	}
@@ -131,39 +132,39 @@ func (s *Store) openResolved(ctx context.Context, stored *idempotency.Resolved, 
 	return opened
 }
 
-// operator returns what stands for the operator of a sealed resolution.
-func (k *sealer) operator() string { return magic + k.id }
+// operatorMark returns the mark that a sealed resolution has as its operator.
+func (k *sealer) operatorMark() string { return markPrefix + k.keyID }
 
-// bindResolved returns what a sealed resolution belongs to as associated data: to every attempt at the operation, as a sealed
-// checkpoint does.
+// bindResolved returns the operation of a resolution as associated data. As a checkpoint does, a resolution belongs to all attempts
+// at the operation.
 func (k *sealer) bindResolved(of *binding) []byte {
 	b := make([]byte, 0, 160)
 	b = append(b, "idempotency/seal/1 resolved\n"...)
 	b = append(b, of.digest[:]...)
 	b = append(b, of.fingerprint[:]...)
-	return append(b, k.id...)
+	return append(b, k.keyID...)
 }
 
 // Forget implements [idempotency.Inspector].
 func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
-	store, err := inner[idempotency.Inspector](s)
+	store, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return err
 	}
 	return store.Forget(ctx, entry)
 }
 
-// List implements [idempotency.Inspector]. It opens nothing. Each Status is as the inner store has it, and the notes of
-// sealed answers are left out.
+// List implements [idempotency.Inspector]. List decrypts nothing. Each Status is that of the inner store, and the notes
+// of sealed answers are left out.
 func (s *Store) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	store, err := inner[idempotency.Inspector](s)
+	store, err := innerAs[idempotency.Inspector](s)
 	if err != nil {
 		return idempotency.Listing{}, err
 	}
 	listing, err := store.List(ctx, request)
 	for i := range listing.Entries {
-		if !s.clear {
-			listing.Entries[i].Note = "" // nothing vouches for it
+		if !s.acceptsPlain {
+			listing.Entries[i].Note = "" // unauthenticated
 		}
 	}
 	return listing, err

@@ -18,50 +18,50 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Key is a key of a [Store]. It can be read from JSON, with its Secret in base64. When fmt, log/slog, encoding/json or
-// another encoder of text writes it, they write its ID only. There are two exceptions, in which fmt does not ask the
-// Key and shows the Secret: the verbs %p and %w, which are not meant for a Key, and a Key in an unexported field of a
-// struct.
+// Key is a key of a [Store]. A Key can be read from JSON, with the Secret in base64. Encoders of text, such as fmt, log/slog and
+// encoding/json, write only the ID of a Key. In two cases fmt does not call the methods of Key, and shows the Secret: with the
+// verbs %p and %w, which are not meant for a Key, and for a Key in an unexported field of a struct.
 type Key struct {
-	// ID names the key in the records. It has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
+	// ID names the key in the records. An ID has 1 to 32 characters out of A-Z, a-z, 0-9, ".", "_" and "-".
 	ID string
 
-	// Secret is at least 32 random bytes. The key of the fingerprints is derived from it and, if Cipher is nil, an
-	// AES-256 key (HKDF with SHA-256).
+	// Secret is at least 32 random bytes. HKDF with SHA-256 derives from Secret the key of the fingerprints and, if Cipher is nil,
+	// an AES-256 key.
 	Secret []byte
 
-	// Cipher encrypts the answers and the results of steps. Nil means AES-256-GCM, each with a random nonce of 96 bits.
-	// One such key may seal 2^32 of them (NIST SP 800-38D, section 8.3). Change the key before that. Each call of
-	// [idempotency.Claim].Complete and of [idempotency.Checkpointer].Checkpoint counts, repetitions included.
+	// Cipher encrypts the answers and the results of steps. Nil means AES-256-GCM, with a random nonce of 96 bits for each
+	// message. An AES key may encrypt 2^32 messages (NIST SP 800-38D, section 8.3), so rotate the key before that. Each call of
+	// [idempotency.Claim].Complete and of [idempotency.Checkpointer].Checkpoint encrypts a message, repetitions included.
 	Cipher Cipher
 }
 
 // String returns the ID of the key, as in "seal.Key(2026)".
 func (k Key) String() string { return "seal.Key(" + k.ID + ")" }
 
-// Format implements [fmt.Formatter]: it writes what String returns, whatever the verb.
+// Format implements [fmt.Formatter]. Format writes the result of String for every verb.
 func (k Key) Format(s fmt.State, _ rune) { _, _ = io.WriteString(s, k.String()) }
 
-// MarshalText implements [encoding.TextMarshaler]: it keeps the Secret out of JSON, XML and logs.
+// MarshalText implements [encoding.TextMarshaler]. MarshalText returns the result of String, so that JSON, XML and logs do not
+// contain the Secret.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// Cipher is authenticated encryption with associated data, such as a key management service, or a keyset of a library.
-// It is safe for concurrent use. It is called within a step of the store, and [idempotency.Options].StoreTimeout bounds
-// both together.
+// Cipher is authenticated encryption with associated data, such as a key management service, or a keyset of a library. A Cipher
+// is safe for concurrent use. The Store calls the Cipher within a call of the inner store, and
+// [idempotency.Options].StoreTimeout bounds both together.
 //
-// If a service limits the size of what it encrypts, put envelope encryption in front of it. An answer may have
-// Options.MaxResponse bytes, and its header besides. A result of a step may have 64 KiB. A retry decrypts all results
-// of its operation one after another, within one step of the store.
+// If a service limits the size of a message, put envelope encryption in front of the service. An answer may have
+// Options.MaxResponse bytes and a header. A result of a step may have 64 KiB. A retry decrypts all results of its operation
+// one after the other, within StoreTimeout.
 type Cipher interface {
-	// Encrypt returns plain in encrypted form, in new memory, and binds it to aad. It modifies neither of them.
+	// Encrypt returns plain in encrypted form, bound to aad, in new memory. Encrypt modifies neither plain nor aad.
 	Encrypt(ctx context.Context, plain, aad []byte) ([]byte, error)
 
-	// Decrypt returns what Encrypt was given as plain, in new memory. It must return an error unless sealed is what
-	// Encrypt has returned, and aad is equal.
+	// Decrypt returns the plain text of sealed, in new memory. Decrypt must return an error unless Encrypt has returned sealed
+	// for an equal aad.
 	Decrypt(ctx context.Context, sealed, aad []byte) ([]byte, error)
 }
 
-var keyID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
+var keyIDPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,32}$`)
 
 func (o Options) validate(inner idempotency.Store) error {
 	var faults []error
@@ -74,53 +74,53 @@ func (o Options) validate(inner idempotency.Store) error {
 	check(len(o.Keys) > 0, "Options has no Keys")
 	seen := make(map[string]bool)
 	for i, key := range o.Keys {
-		check(keyID.MatchString(key.ID),
+		check(keyIDPattern.MatchString(key.ID),
 			"Keys[%d].ID %q does not have 1 to 32 characters out of A-Z, a-z, 0-9, \".\", \"_\" and \"-\"", i, key.ID)
 		check(!seen[key.ID], "Keys[%d].ID %q is that of another key", i, key.ID)
-		check(len(key.Secret) >= minSecret, "Keys[%d].Secret has %d bytes, not %d or more", i, len(key.Secret), minSecret)
+		check(len(key.Secret) >= minSecretSize, "Keys[%d].Secret has %d bytes, not %d or more", i, len(key.Secret), minSecretSize)
 		seen[key.ID] = true
 	}
 	return errors.Join(faults...)
 }
 
-const minSecret = 32
+const minSecretSize = 32
 
-// sealer is a [Key] in the form in which it is used.
+// sealer encrypts and decrypts with one [Key].
 type sealer struct {
-	id     string
-	mark   idempotency.Fields // the header of what it has sealed
-	macs   sync.Pool          // of *mac, with the key of the fingerprints
-	cipher Cipher
+	keyID      string
+	headerMark idempotency.Fields // the header of a sealed answer
+	macPool    sync.Pool          // of *mac, with the key of the fingerprints
+	cipher     Cipher
 }
 
-// mac is an HMAC with room for what goes in and out.
+// mac is an HMAC with space for its input and its output, so that a digest needs no allocation.
 type mac struct {
 	hash.Hash
 	space [2 * sha256.Size]byte
 }
 
-// magic begins the only line in the header of a sealed answer. The ID of the key follows. No answer in the clear begins
-// like this: a field without a name cannot be set by anybody, see [idempotency.NewFields].
-const magic = ":sealed/1 "
+// markPrefix begins the only line in the header of a sealed answer, followed by the ID of the key. The header of a plain answer
+// never begins with markPrefix, because [idempotency.NewFields] refuses a field without a name.
+const markPrefix = ":sealed/1 "
 
 func newSealer(key Key) (*sealer, error) {
-	k := &sealer{id: key.ID, mark: idempotency.Fields(magic + key.ID + "\n"), cipher: key.Cipher}
+	k := &sealer{keyID: key.ID, headerMark: idempotency.Fields(markPrefix + key.ID + "\n"), cipher: key.Cipher}
 	secret, err := hkdf.Key(sha256.New, key.Secret, nil, "idempotency/seal/1 fingerprint", sha256.Size)
 	if err != nil {
 		return nil, err
 	}
-	k.macs.New = func() any { return &mac{Hash: hmac.New(sha256.New, secret)} }
+	k.macPool.New = func() any { return &mac{Hash: hmac.New(sha256.New, secret)} }
 	if key.Cipher == nil {
 		k.cipher, err = newGCM(key.Secret)
 	}
 	return k, err
 }
 
-// gcm is the [Cipher] of a [Key] without one. It adds a nonce by itself.
+// gcm is AES-256-GCM, the default [Cipher] of a [Key]. The AEAD adds a random nonce to each message.
 type gcm struct{ cipher.AEAD }
 
-// overhead is by how much gcm makes an answer longer: a nonce and a tag.
-const overhead = 12 + 16
+// gcmOverhead is the size of the nonce and the tag that gcm adds to a message.
+const gcmOverhead = 12 + 16
 
 func newGCM(secret []byte) (gcm, error) {
 	key, err := hkdf.Key(sha256.New, secret, nil, "idempotency/seal/1 AES-256-GCM", 32)
@@ -135,7 +135,7 @@ func newGCM(secret []byte) (gcm, error) {
 	return gcm{aead}, err
 }
 
-// Encrypt puts the encrypted form in the place of plain, if that has the room.
+// Encrypt implements [Cipher], except that Encrypt overwrites plain if the capacity of plain is sufficient.
 func (g gcm) Encrypt(_ context.Context, plain, aad []byte) ([]byte, error) {
 	return g.Seal(plain[:0], nil, plain, aad), nil
 }
@@ -145,8 +145,8 @@ func (g gcm) Decrypt(_ context.Context, sealed, aad []byte) ([]byte, error) {
 	return g.Open(nil, nil, sealed, aad)
 }
 
-// waits reports whether the key may wait for something. Nil does not.
-func (k *sealer) waits() bool {
+// mayWait reports whether the Cipher of the key may wait, for a service for example. A nil key never waits.
+func (k *sealer) mayWait() bool {
 	if k == nil {
 		return false
 	}
@@ -154,13 +154,13 @@ func (k *sealer) waits() bool {
 	return !local
 }
 
-// fingerprint returns what the inner store has instead of fp. A nil key leaves it in the clear.
-func (k *sealer) fingerprint(digest [sha256.Size]byte, fp idempotency.Fingerprint) idempotency.Fingerprint {
+// digestFingerprint returns the keyed digest that the inner store has instead of fp. A nil key returns fp.
+func (k *sealer) digestFingerprint(digest [sha256.Size]byte, fp idempotency.Fingerprint) idempotency.Fingerprint {
 	if k == nil {
 		return fp
 	}
-	m := k.macs.Get().(*mac)
-	defer k.macs.Put(m)
+	m := k.macPool.Get().(*mac)
+	defer k.macPool.Put(m)
 	copy(m.space[:], digest[:])
 	copy(m.space[len(digest):], fp[:])
 	m.Reset()
@@ -168,7 +168,7 @@ func (k *sealer) fingerprint(digest [sha256.Size]byte, fp idempotency.Fingerprin
 	return idempotency.Fingerprint(m.Sum(m.space[:0]))
 }
 
-// binding is what a sealed answer belongs to: opened under any other, it is refused.
+// binding is what a sealed answer belongs to. An answer cannot be decrypted with another binding.
 type binding struct {
 	digest      [sha256.Size]byte // of the key of the operation
 	attempt     int
@@ -176,31 +176,32 @@ type binding struct {
 	status      int
 }
 
-// bind returns the binding as associated data. Each part but the last has a fixed size.
-func (k *sealer) bind(to *binding) []byte {
+// bindAnswer returns the binding as associated data. Every part except the last has a fixed size, so different bindings have
+// different associated data.
+func (k *sealer) bindAnswer(to *binding) []byte {
 	b := make([]byte, 0, 160)
 	b = append(b, "idempotency/seal/1 answer\n"...)
 	b = append(b, to.digest[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.attempt))
 	b = append(b, to.fingerprint[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(to.status))
-	return append(b, k.id...)
+	return append(b, k.keyID...)
 }
 
-// seal returns plain in encrypted form, bound to aad. Plain is used up.
-func (k *sealer) seal(ctx context.Context, plain, aad []byte) ([]byte, error) {
+// encrypt returns plain in encrypted form, bound to aad. The caller must not use plain afterwards.
+func (k *sealer) encrypt(ctx context.Context, plain, aad []byte) ([]byte, error) {
 	sealed, err := k.cipher.Encrypt(ctx, plain, aad)
 	if err != nil {
-		return nil, fmt.Errorf("seal: key %q: %w", k.id, err)
+		return nil, fmt.Errorf("seal: key %q: %w", k.keyID, err)
 	}
 	return sealed, nil
 }
 
-// open returns what seal was given. What says what that is.
-func (k *sealer) open(ctx context.Context, sealed, aad []byte, what string) ([]byte, error) {
+// decrypt returns the plain text of sealed. Errors name the sealed thing by what, such as "answer".
+func (k *sealer) decrypt(ctx context.Context, sealed, aad []byte, what string) ([]byte, error) {
 	plain, err := k.cipher.Decrypt(ctx, sealed, aad)
 	if err != nil {
-		return nil, fmt.Errorf("%w: sealed %s, key %q: %w", idempotency.ErrRecordInvalid, what, k.id, err)
+		return nil, fmt.Errorf("%w: sealed %s, key %q: %w", idempotency.ErrRecordInvalid, what, k.keyID, err)
 	}
 	return plain, nil
 }

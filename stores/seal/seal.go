@@ -1,27 +1,26 @@
-// Package seal encrypts and authenticates the answers and the results of steps that an [idempotency.Store] keeps,
-// whatever store that is:
+// Package seal encrypts and authenticates the answers and the results of steps that any [idempotency.Store] keeps:
 //
 //	sealed, err := seal.New(store, seal.Options{Keys: []seal.Key{{ID: "2026", Secret: secret}}})
 //
-// Header, trailer and body of an answer are secret, and so are the result of a step, and operator and reason of a
-// resolution. The fingerprint of a request is stored as a keyed digest (HMAC-SHA256). So nobody can confirm a guessed body
-// by it, or see that two requests have equal bodies. These stay in the clear: status, attempt, times, whether an operation
-// was resolved as happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the digest
-// of the [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep it, as PostgreSQL does.
+// Encrypted are header, trailer and body of an answer, the result of a step, and operator and reason of a resolution. The
+// fingerprint of a request is stored as a keyed digest (HMAC-SHA256), so a reader of the inner store cannot confirm a guessed
+// body, or see that two requests have equal bodies. Plain are status, attempt, times, whether an operation was resolved as
+// happened, the name of a step, the sizes of answers and results, the ID of the sealing key, and the digest of the
+// [idempotency.Key]. The inner store gets the idempotency.Key itself, and may keep the key, as PostgreSQL does.
 //
 // Each answer is bound to its key, attempt, status and fingerprint, each result of a step to key, fingerprint and name, and
-// each resolution to key and fingerprint. Somebody who can write to the inner store cannot make up, alter or move any of them. Begin reports an answer
-// that cannot be opened as [idempotency.ErrRecordInvalid], and the handler does not run then, whatever the options. If a
-// result of a step cannot be opened, no step of its operation runs, and each returns that error. The same person can
-// still
+// each resolution to key and fingerprint. So an attacker who can write to the inner store cannot forge, alter or move an answer,
+// a result or a resolution. Begin reports an answer that cannot be decrypted as [idempotency.ErrRecordInvalid], and the handler
+// does not run, whatever the options. If a result of a step cannot be decrypted, every step of the operation returns that
+// error instead of running. The attacker can still
 //
 //   - delete a record or mark it as released, so that the operation runs again;
 //   - delete the result of a step, so that the step runs again if the operation does;
 //   - mark a record as running, so that its operation is in progress;
-//   - bring back an older answer to the same request, with the same number of attempts, or an older result of a step;
-//   - delete what is kept of a resolution, or bring back an older one of the same operation;
-//   - mark an answer as one whose body was not kept, so that it is not replayable. A store without room sets this mark
-//     too. The status of such an answer is reported as zero, because nothing vouches for it.
+//   - restore an older answer to the same request with the same number of attempts, or an older result of a step;
+//   - delete a resolution, or restore an older resolution of the same operation;
+//   - mark an answer as stored without a body, so that the answer is not replayable. A store without room sets this mark
+//     too. The status of such an answer is reported as zero, because the mark is not authenticated.
 package seal
 
 import (
@@ -37,51 +36,54 @@ import (
 
 // Options are the settings of a [Store].
 type Options struct {
-	// Keys are the keys in use. The first one seals, and each of them opens.
+	// Keys are the keys in use. The first key encrypts, and every key decrypts.
 	//
-	// To rotate, add the new key behind the old one in every process, so that all can open what it seals. Then put the new
-	// key first. Remove the old key a TTL after the last process has changed: nothing is sealed with it any more. What was
-	// sealed with a missing key is refused with [idempotency.ErrRecordInvalid]. An operation that was begun under a
-	// missing key, has failed ever since and is still being retried is refused with [idempotency.ErrKeyReused]. What a key
-	// may seal (see [Key]) counts for all processes together.
+	// To rotate keys, first add the new key behind the old key in every process, so that all processes can decrypt with the new
+	// key. Then put the new key first. Remove the old key a TTL after the last process has changed, because all records that the
+	// old key has encrypted have expired by then. A record of a missing key is refused with [idempotency.ErrRecordInvalid]. An
+	// operation that was begun under a missing key, has failed since, and is still retried is refused with
+	// [idempotency.ErrKeyReused]. The limit of a key (see [Key]) counts for all processes together.
 	Keys []Key
 
-	// AllowClear also replays answers, and returns results of steps, that were stored before the store was sealed. By
-	// default they are refused with [idempotency.ErrRecordInvalid]. While AllowClear is set, anybody who can write to the
-	// inner store can forge them. So unset it a TTL after the last process has begun to seal.
+	// AllowClear also replays plain answers and returns plain results of steps, which were stored before the store was sealed. By
+	// default, plain answers and results are refused with [idempotency.ErrRecordInvalid]. While AllowClear is set, an attacker who
+	// can write to the inner store can forge answers and results. So unset AllowClear a TTL after the last process has begun to
+	// encrypt.
 	AllowClear bool
 
-	// OpenOnly opens what is sealed, and goes on to store what is new in the clear. It includes AllowClear. It is the
-	// first of two steps by which sealing is rolled in where processes are replaced one by one: at first OpenOnly, and
-	// then AllowClear. Without it, a process that does not seal yet takes the repetition of a sealed request for another
-	// request, and refuses it with [idempotency.ErrKeyReused].
+	// OpenOnly decrypts records, but stores new records in plain text. OpenOnly includes AllowClear. To introduce encryption while
+	// processes are replaced one after the other, first deploy OpenOnly everywhere, and then AllowClear. Without OpenOnly, a
+	// process that does not encrypt yet takes the retry of a sealed request for another request, and refuses the retry with
+	// [idempotency.ErrKeyReused].
 	OpenOnly bool
 }
 
-// Store is an [idempotency.Store] that keeps its records in another one, where answers and results of steps are sealed.
-// Each of its claims is an [idempotency.Checkpointer] if those of the other store are.
+// Store is an [idempotency.Store] that keeps its records in an inner store, where answers and results of steps are encrypted.
+// A claim of a Store is an [idempotency.Checkpointer] if the claim of the inner store is.
 //
-// The error of Begin or Complete wraps that of the [Cipher]. If the Cipher cannot decrypt, Begin also reports
-// [idempotency.ErrRecordInvalid]. It does so even if the reason may pass, such as a service that is down: an operation
-// that is completed must not run again. If the Cipher cannot encrypt, Complete fails and may be repeated. The same holds for
-// the checkpoints of a claim.
+// Errors of Begin and Complete, and of the checkpoints of a claim:
 //
-// A Store does all that the inner store does as an idempotency.Store and as an [idempotency.Inspector]. Call other
-// methods, such as Check, on the inner store. A Store is safe for concurrent use.
+//   - The [Cipher] cannot decrypt: Begin returns [idempotency.ErrRecordInvalid] and the error of the Cipher. Begin does so even
+//     for a temporary reason, such as a service that is down, because a completed operation must not run again.
+//   - The Cipher cannot encrypt: Complete returns the error of the Cipher, and may be repeated.
+//
+// A Store has the abilities of the inner store as an idempotency.Store and as an [idempotency.Inspector]. Call other methods, such
+// as Check, on the inner store. A Store is safe for concurrent use.
 type Store struct {
 	inner idempotency.Store
-	keys  []*sealer // the first one seals; nil stands for the clear
-	clear bool      // clear answers are replayed
+	keys  []*sealer // the first key encrypts; nil stands for plain text
+
+	acceptsPlain bool // plain answers are replayed
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store that seals what the inner store keeps. The error reports every fault of opts.
+// New returns a store that encrypts the records of inner. The error reports every fault of opts.
 func New(inner idempotency.Store, opts Options) (*Store, error) {
 	if err := opts.validate(inner); err != nil {
 		return nil, err
 	}
-	s := &Store{inner: inner, clear: opts.AllowClear || opts.OpenOnly}
+	s := &Store{inner: inner, acceptsPlain: opts.AllowClear || opts.OpenOnly}
 	for _, key := range opts.Keys {
 		k, err := newSealer(key)
 		if err != nil {
@@ -101,10 +103,10 @@ func New(inner idempotency.Store, opts Options) (*Store, error) {
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() idempotency.Store { return s.inner }
 
-// Immediate implements [idempotency.Immediate]. A [Cipher] may wait, and the inner store.
+// Immediate implements [idempotency.Immediate]. A Store is immediate if the inner store is, and no key has a [Cipher].
 func (s *Store) Immediate() bool {
 	inner, ok := s.inner.(idempotency.Immediate)
-	return ok && inner.Immediate() && !slices.ContainsFunc(s.keys, (*sealer).waits)
+	return ok && inner.Immediate() && !slices.ContainsFunc(s.keys, (*sealer).mayWait)
 }
 
 // Begin implements [idempotency.Store].
@@ -112,13 +114,13 @@ func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
 	digest, fp := key.Digest(), request.Fingerprint
-	request.Fingerprint = s.keys[0].fingerprint(digest, fp)
+	request.Fingerprint = s.keys[0].digestFingerprint(digest, fp)
 	record, claim, err := s.inner.Begin(ctx, key, request)
-	// The inner store grants an operation that was begun under another key by the fingerprint that it has of it. If the
-	// record expires before that question, the store begins a new operation with that fingerprint. This does no harm: the
-	// same request had it a moment before, and its answer is sealed with the first key.
-	for err == nil && claim == nil && record.Fingerprint != request.Fingerprint && idle(&record) &&
-		s.same(digest, fp, record.Fingerprint) {
+	// An operation that was begun under an older key has the fingerprint of that key in the inner store, so Begin asks again with
+	// the stored fingerprint. If the record expires in between, the inner store begins a new operation with the fingerprint of
+	// the older key. This is harmless, because the fingerprint belongs to the same request, and the first key encrypts the answer.
+	for err == nil && claim == nil && record.Fingerprint != request.Fingerprint && isIdle(&record) &&
+		s.isFingerprintOf(digest, fp, record.Fingerprint) {
 		request.Fingerprint = record.Fingerprint
 		record, claim, err = s.inner.Begin(ctx, key, request)
 	}
@@ -126,12 +128,12 @@ func (s *Store) Begin(
 	case err != nil:
 		return record, nil, err
 	case claim == nil:
-		record, err = s.reveal(ctx, digest, fp, record)
+		record, err = s.openRecord(ctx, digest, fp, record)
 		return record, nil, err
 	}
 	own := &sealedSteps{sealedClaim{
-		Claim: claim, store: s, key: s.keys[0], request: fp,
-		to: binding{digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint},
+		Claim: claim, store: s, sealKey: s.keys[0], requestFingerprint: fp,
+		boundTo: binding{digest: digest, attempt: record.Attempt, fingerprint: request.Fingerprint},
 	}}
 	record.Fingerprint = fp
 	if _, ok := claim.(idempotency.Checkpointer); !ok {
@@ -140,53 +142,54 @@ func (s *Store) Begin(
 	return record, own, nil
 }
 
-// idle reports whether nobody runs the operation, and nobody has completed it.
-func idle(record *idempotency.Record) bool {
+// isIdle reports whether an operation is neither running nor completed.
+func isIdle(record *idempotency.Record) bool {
 	return record.Response == nil && record.LeaseLeft <= 0
 }
 
-// same reports whether stored is the fingerprint fp of a request, under any key.
-func (s *Store) same(digest [sha256.Size]byte, fp, stored idempotency.Fingerprint) bool {
-	return slices.ContainsFunc(s.keys, func(k *sealer) bool { return k.fingerprint(digest, fp) == stored })
+// isFingerprintOf reports whether stored is the keyed digest of the request fingerprint fp, under any key.
+func (s *Store) isFingerprintOf(digest [sha256.Size]byte, fp, stored idempotency.Fingerprint) bool {
+	return slices.ContainsFunc(s.keys, func(k *sealer) bool { return k.digestFingerprint(digest, fp) == stored })
 }
 
-// reveal returns the record that holds a key as a request with fingerprint fp is to see it.
-func (s *Store) reveal(
+// openRecord returns a record of the inner store with its answer decrypted, and with fingerprint fp if the record belongs to a
+// request with fingerprint fp.
+func (s *Store) openRecord(
 	ctx context.Context, digest [sha256.Size]byte, fp idempotency.Fingerprint, record idempotency.Record,
 ) (idempotency.Record, error) {
 	resp := record.Response
 	switch {
 	case resp == nil:
 	case isSealed(resp):
-		if err := s.open(ctx, digest, &record); err != nil {
+		if err := s.openAnswer(ctx, digest, &record); err != nil {
 			return record, err
 		}
-	case s.clear:
+	case s.acceptsPlain:
 	case resp.Omitted:
-		record.Response = &idempotency.Response{Omitted: true} // the rest may be forged
+		record.Response = &idempotency.Response{Omitted: true} // status and fields may be forged
 	default:
 		return record, fmt.Errorf("%w: the answer is not sealed", idempotency.ErrRecordInvalid)
 	}
-	if s.same(digest, fp, record.Fingerprint) {
+	if s.isFingerprintOf(digest, fp, record.Fingerprint) {
 		record.Fingerprint = fp
 	}
 	return record, nil
 }
 
-// isSealed reports whether a response is a sealed one, by whatever key.
+// isSealed reports whether a response is encrypted, by any key.
 func isSealed(resp *idempotency.Response) bool {
-	return !resp.Omitted && strings.HasPrefix(string(resp.Header), magic)
+	return !resp.Omitted && strings.HasPrefix(string(resp.Header), markPrefix)
 }
 
-// open replaces the sealed response of a record by what is in it, and the fingerprint by that of the request that was
-// answered, if that is known.
-func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
+// openAnswer decrypts the response of a record, and replaces the fingerprint of the record by the fingerprint of the answered
+// request. An answer of an operator has no request fingerprint, so the record keeps its own.
+func (s *Store) openAnswer(ctx context.Context, digest [sha256.Size]byte, record *idempotency.Record) error {
 	sealed := record.Response
-	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.mark == sealed.Header })
+	i := slices.IndexFunc(s.keys, func(k *sealer) bool { return k != nil && k.headerMark == sealed.Header })
 	if i < 0 || sealed.Trailer != "" || sealed.Note != "" {
-		return fmt.Errorf("%w: sealed answer, key unknown, or a part in the clear", idempotency.ErrRecordInvalid)
+		return fmt.Errorf("%w: sealed answer, key unknown, or a part in plain text", idempotency.ErrRecordInvalid)
 	}
-	plain, err := s.keys[i].open(ctx, sealed.Body, s.keys[i].bind(&binding{
+	plain, err := s.keys[i].decrypt(ctx, sealed.Body, s.keys[i].bindAnswer(&binding{
 		digest: digest, attempt: record.Attempt, fingerprint: record.Fingerprint, status: sealed.Status,
 	}), "answer")
 	if err != nil {
@@ -197,7 +200,7 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 		return fmt.Errorf("sealed answer of %d bytes: %w", len(plain), err)
 	}
 	record.Response = &resp
-	if fp != (idempotency.Fingerprint{}) { // else an operator has answered, who did not know it
+	if fp != (idempotency.Fingerprint{}) { // zero: an operator has answered
 		record.Fingerprint = fp
 	}
 	return nil
@@ -207,22 +210,22 @@ func (s *Store) open(ctx context.Context, digest [sha256.Size]byte, record *idem
 type sealedClaim struct {
 	idempotency.Claim
 	store   *Store
-	key     *sealer // nil: nothing is sealed
-	request idempotency.Fingerprint
-	to      binding // but for the status
+	sealKey *sealer // nil: plain text
+	boundTo binding // without the status
+
+	requestFingerprint idempotency.Fingerprint
 }
 
 // Complete implements [idempotency.Claim].
 func (c *sealedClaim) Complete(ctx context.Context, resp idempotency.Response, ttl time.Duration) error {
-	sealed, err := c.key.sealAnswer(ctx, c.request, resp, c.to)
+	sealed, err := c.sealKey.sealAnswer(ctx, c.requestFingerprint, resp, c.boundTo)
 	if err != nil {
 		return err
 	}
 	return c.Claim.Complete(ctx, sealed, ttl)
 }
 
-// sealAnswer returns what the inner store gets of an answer to the request with fingerprint fp. A nil key leaves it in the
-// clear.
+// sealAnswer encrypts an answer to the request with fingerprint fp for the inner store. A nil key returns the plain answer.
 func (k *sealer) sealAnswer(
 	ctx context.Context, fp idempotency.Fingerprint, resp idempotency.Response, to binding,
 ) (idempotency.Response, error) {
@@ -230,20 +233,20 @@ func (k *sealer) sealAnswer(
 		return resp, nil
 	}
 	to.status = resp.Status
-	body, err := k.seal(ctx, secret(fp, resp), k.bind(&to))
-	return idempotency.Response{Status: resp.Status, Header: k.mark, Body: body}, err
+	body, err := k.encrypt(ctx, encodeSecret(fp, resp), k.bindAnswer(&to))
+	return idempotency.Response{Status: resp.Status, Header: k.headerMark, Body: body}, err
 }
 
-// secret returns what is sealed: the fingerprint of the request, and behind it the stored form of the response. It has
-// room to be sealed in place.
-func secret(fp idempotency.Fingerprint, r idempotency.Response) []byte {
+// encodeSecret returns the plain text of a sealed answer: the fingerprint of the request, followed by the stored form of the
+// response. The slice has capacity for an encryption in place.
+func encodeSecret(fp idempotency.Fingerprint, r idempotency.Response) []byte {
 	const firstLine = 128
-	size := len(fp) + firstLine + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body) + overhead
+	size := len(fp) + firstLine + len(r.Note) + len(r.Header) + len(r.Trailer) + len(r.Body) + gcmOverhead
 	b, _ := r.AppendBinary(append(make([]byte, 0, size), fp[:]...)) // never fails
 	return b
 }
 
-// parseSecret returns what secret was given. The body is a part of b.
+// parseSecret decodes what encodeSecret has encoded. The body of the response shares the memory of b.
 func parseSecret(b []byte) (fp idempotency.Fingerprint, r idempotency.Response, err error) {
 	err = r.UnmarshalBinary(b[copy(fp[:], b):])
 	return fp, r, err
