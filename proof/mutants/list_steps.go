@@ -10,7 +10,7 @@ var ofSteps = []mutant{{
 	name: "step-stores-an-error", broken: "A step that fails leaves an empty result, so that it never runs again.",
 	file: "step/run.go",
 	from: "	case err != nil:\n		return err\n	case x.steps.Keeper == nil:\n",
-	to:   "	case x.steps.Keeper == nil:\n",
+	to:   "	case x.steps.Keeper == nil && err == nil:\n",
 	test: "TestFailedStepStoresNothing",
 }, {
 	name: "step-has-its-own-result", broken: "A step returns its own result, although another one is stored.",
