@@ -12,12 +12,14 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// tries is how often a step is begun while connections break.
-const tries = 4
+// maxTries bounds how often a step is begun while connections break. Each broken connection leads to a new one, so more
+// failures mean that the server is down.
+const maxTries = 4
 
-// retry repeats a step that may be repeated: while others are in the way until ctx ends, and a few times if its
-// connection breaks. Its error wraps [idempotency.ErrStoreBusy] if it was others who have kept it until ctx ended.
-func (t *Table) retry(ctx context.Context, step func() error) error {
+// retryStep runs step until step succeeds or fails for good. After a conflict with another transaction, retryStep repeats the step
+// until ctx ends. After a broken connection, retryStep repeats the step up to maxTries times. The error wraps
+// [idempotency.ErrStoreBusy] if ctx has ended because of conflicts or a crowded pool.
+func (t *Table) retryStep(ctx context.Context, step func() error) error {
 	crowded := t.isCrowded()
 	var conflict error
 	for n, broken := 0, 0; ; n++ {
@@ -27,7 +29,7 @@ func (t *Table) retry(ctx context.Context, step func() error) error {
 			return nil
 		case isConflict(err):
 			conflict = err
-		case isBroken(err) && broken < tries-1:
+		case isBroken(err) && broken < maxTries-1:
 			broken++
 		case ctx.Err() == nil:
 			return err
@@ -48,13 +50,13 @@ func (t *Table) isCrowded() bool {
 	return stats.MaxOpenConnections > 0 && stats.InUse >= stats.MaxOpenConnections
 }
 
-// dropReadOnly closes the idle connections to a server that takes no writes, for the pool to make new ones: after a
-// failover they lead to another server. One caller at a time does so, because it takes many connections.
+// dropReadOnly closes the idle connections to a read-only server, so that the pool opens new connections. After a failover, new
+// connections lead to the new primary. One caller at a time drops connections, because a caller holds many of them meanwhile.
 func (t *Table) dropReadOnly(ctx context.Context) {
-	if !t.dropping.TryLock() {
+	if !t.dropMutex.TryLock() {
 		return
 	}
-	defer t.dropping.Unlock()
+	defer t.dropMutex.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for range max(1, t.db.Stats().Idle) {
@@ -62,7 +64,7 @@ func (t *Table) dropReadOnly(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		defer conn.Close() // and not before the others were looked at; it does nothing if the connection was dropped
+		defer conn.Close() // at the end, so that the pool does not lend the same connection twice
 		var readOnly bool
 		err = conn.QueryRowContext(ctx, "SELECT @@GLOBAL.read_only LIMIT 1").Scan(&readOnly)
 		if err == nil && readOnly {
@@ -71,23 +73,23 @@ func (t *Table) dropReadOnly(ctx context.Context) {
 	}
 }
 
-// transaction is one that the store begins by itself, on a connection of the pool. A [sql.Tx] would not do: its COMMIT
-// and ROLLBACK begin the next transaction, or close the connection, if completion_type is CHAIN or RELEASE.
+// transaction is a transaction of the store on a connection of the pool. The store does not use [sql.Tx], because with the
+// completion_type CHAIN or RELEASE, the COMMIT of a sql.Tx begins the next transaction or closes the connection.
 type transaction struct {
 	*sql.Conn
 	table *Table
 }
 
-// transact calls do in a transaction that begins with those statements. It commits if do returns true and no error, and
-// rolls back otherwise. CommitFailed says that err is that of the commit, which may have taken effect.
-func (t *Table) transact(
+// inTransaction calls do in a transaction that begins with the statements of begin. inTransaction commits if do returns true
+// without an error, and rolls back otherwise. If commitFailed is true, err is the error of the commit, which may have taken effect.
+func (t *Table) inTransaction(
 	ctx context.Context, begin []string, do func(tx transaction) (commit bool, err error),
 ) (commitFailed bool, err error) {
 	conn, err := t.db.Conn(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Close() // does nothing behind a failure of end
+	defer conn.Close() // endTransaction has closed a broken connection before
 	tx := transaction{conn, t}
 	for _, text := range begin {
 		if _, err := conn.ExecContext(ctx, text); err != nil {
@@ -96,15 +98,15 @@ func (t *Table) transact(
 	}
 	commit, err := do(tx)
 	if err != nil || !commit {
-		_ = tx.end(ctx, "ROLLBACK") // the server does it if the connection is closed
+		_ = tx.endTransaction(ctx, "ROLLBACK") // without a reply, the server rolls back when the connection closes
 		return false, err
 	}
-	err = tx.end(ctx, "COMMIT")
+	err = tx.endTransaction(ctx, "COMMIT")
 	return err != nil, err
 }
 
-// end ends the transaction. If that fails, end closes the connection.
-func (tx transaction) end(ctx context.Context, verb string) error {
+// endTransaction commits or rolls back, as verb says. After an error, endTransaction closes the connection.
+func (tx transaction) endTransaction(ctx context.Context, verb string) error {
 	_, err := tx.ExecContext(ctx, verb+" AND NO CHAIN NO RELEASE")
 	if err != nil {
 		_ = tx.Raw(func(any) error { return driver.ErrBadConn })
@@ -112,8 +114,8 @@ func (tx transaction) end(ctx context.Context, verb string) error {
 	return err
 }
 
-// exec runs the statement of a file.
-func (tx transaction) exec(ctx context.Context, file string, args ...any) (changed bool, err error) {
+// execFile runs the statement of a file, and reports whether the statement has changed a row.
+func (tx transaction) execFile(ctx context.Context, file string, args ...any) (changed bool, err error) {
 	result, err := tx.ExecContext(ctx, tx.table.opts.statement(file), args...)
 	if err != nil {
 		return false, err
@@ -122,7 +124,7 @@ func (tx transaction) exec(ctx context.Context, file string, args ...any) (chang
 	return n > 0, err
 }
 
-// query runs the statement of a file.
-func (tx transaction) query(ctx context.Context, file string, args ...any) (*sql.Rows, error) {
+// queryFile runs the query of a file.
+func (tx transaction) queryFile(ctx context.Context, file string, args ...any) (*sql.Rows, error) {
 	return tx.QueryContext(ctx, tx.table.opts.statement(file), args...)
 }

@@ -11,81 +11,80 @@ import (
 
 var _ idempotency.Resolver = (*Table)(nil)
 
-// Inspect implements [idempotency.Inspector]. The user of the database needs SELECT on the table, and no more.
+// Inspect implements [idempotency.Inspector]. The database user needs only SELECT on the table.
 func (t *Table) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
 	return t.InspectDigest(ctx, key.Digest())
 }
 
 // InspectDigest implements [idempotency.Resolver], as Inspect does.
 func (t *Table) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (idempotency.Entry, error) {
-	if t.faults != nil {
-		return idempotency.Entry{}, t.faults
+	if t.optionFaults != nil {
+		return idempotency.Entry{}, t.optionFaults
 	}
 	var seen *sqlstore.Seen
-	err := t.retry(ctx, func() (err error) {
-		seen, err = t.see(ctx, digest[:])
+	err := t.retryStep(ctx, func() (err error) {
+		seen, err = t.readSeen(ctx, digest[:])
 		return err
 	})
 	if err != nil {
-		return idempotency.Entry{Digest: digest}, failure("inspect", err)
+		return idempotency.Entry{Digest: digest}, wrapFailure("inspect", err)
 	}
 	entry, err := seen.Entry(digest)
-	return entry, failure("inspect", err)
+	return entry, wrapFailure("inspect", err)
 }
 
-// see returns what people are told of the record with a digest.
-func (t *Table) see(ctx context.Context, digest []byte) (*sqlstore.Seen, error) {
-	v := values{"{digest}", binary(digest)}
-	rows, err := t.db.QueryContext(ctx, v.in(t.opts.statement("see")))
+// readSeen returns the record with a digest as operators see it.
+func (t *Table) readSeen(ctx context.Context, digest []byte) (*sqlstore.Seen, error) {
+	v := values{"{digest}", hexLiteral(digest)}
+	rows, err := t.db.QueryContext(ctx, v.fillIn(t.opts.statement("see")))
 	if err != nil {
 		return nil, err
 	}
 	var checkpoints, resolved []byte
-	row, largest, err := scanCommitted(rows, &checkpoints, &resolved)
+	row, largest, err := scanCommittedRow(rows, &checkpoints, &resolved)
 	if err != nil {
 		return nil, err
 	}
-	t.largest.Store(largest)
+	t.maxPacket.Store(largest)
 	return &sqlstore.Seen{Row: *row, Steps: checkpoints, Resolved: resolved}, nil
 }
 
-// Forget implements [idempotency.Inspector]. The user of the database needs SELECT and DELETE on the table. While the
+// Forget implements [idempotency.Inspector]. The database user needs SELECT and DELETE on the table. While the
 // transaction of a step has the record locked, Forget tries again until the transaction or ctx has ended.
 func (t *Table) Forget(ctx context.Context, entry idempotency.Entry) error {
-	if t.faults != nil {
-		return t.faults
+	if t.optionFaults != nil {
+		return t.optionFaults
 	}
 	return sqlstore.Forget(ctx, leases{t}, entry)
 }
 
-// Resolve implements [idempotency.Resolver]. The user of the database needs SELECT and UPDATE on the table. Resolve
-// waits for a transaction as Forget does.
+// Resolve implements [idempotency.Resolver]. The database user needs SELECT and UPDATE on the table. Resolve waits for
+// a transaction as Forget does.
 func (t *Table) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
-	if t.faults != nil {
-		return t.faults
+	if t.optionFaults != nil {
+		return t.optionFaults
 	}
 	return sqlstore.Resolve(ctx, leases{t}, entry, resolution)
 }
 
-// List implements [idempotency.Inspector]. The user of the database needs SELECT on the table, and no more.
+// List implements [idempotency.Inspector]. The database user needs only SELECT on the table.
 //
-// List reads the whole table twice: 2 to 4 seconds of one core of the server for a million records in memory. It locks
-// nothing, and waits for nobody. Answers that are stored outside of their rows, as those above 8 KB are, are not read,
-// except for those of the page.
+// List reads the whole table twice, without locks. For a million records in memory, the server needs 2 to 4 seconds of one core.
+// Large answers (above 8 KB), which InnoDB stores outside of their rows, are read for the returned page only.
 func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idempotency.Listing, error) {
-	if t.faults != nil {
-		return idempotency.Listing{}, t.faults
+	if t.optionFaults != nil {
+		return idempotency.Listing{}, t.optionFaults
 	}
 	lister := sqlstore.Lister{
 		Table: t.opts.name(), Whole: "USE INDEX ()", AnswerSize: "answer_size",
 		Name: func(column string) string { return "CAST(" + column + " AS BINARY)" },
-		Text: func(s string) string { return binary([]byte(s)) },
+		Text: func(s string) string { return hexLiteral([]byte(s)) },
 		Query: func(ctx context.Context, text string) (*sql.Rows, error) {
 			return t.db.QueryContext(ctx, forAnySession(text))
 		},
 	}
 	var listing idempotency.Listing
-	err := t.retry(ctx, func() error {
+	err := t.retryStep(ctx, func() error {
 		var now int64
 		err := t.db.QueryRowContext(ctx, "SELECT "+sqlstore.Statement(files, "now")+" LIMIT 1").Scan(&now)
 		if err == nil {
@@ -93,5 +92,5 @@ func (t *Table) List(ctx context.Context, request idempotency.ListRequest) (idem
 		}
 		return err
 	})
-	return listing, failure("list", err)
+	return listing, wrapFailure("list", err)
 }

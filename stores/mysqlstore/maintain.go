@@ -11,86 +11,88 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// deleteBatch is how many records one statement deletes: few enough for claims not to notice.
+// deleteBatch is the number of records that one transaction deletes. With 200, claims wait no longer than for one commit.
 const deleteBatch = 200
 
-// expired is a record that has expired.
+// expired is an expired record.
 type expired struct {
-	digest []byte
-	at     int64
+	digest    []byte
+	expiredAt int64
 }
 
-// Maintain deletes the records that have expired, in short transactions. [Table.Janitor] calls it again and again.
+// Maintain deletes expired records in short transactions. [Table.Janitor] calls Maintain at intervals.
 //
-// Call it every few minutes. Records that have expired do not count, but take space until then. Maintain may run at any
-// time, on many instances, and be interrupted. Claims go on meanwhile, and wait for the disk no longer than for one
-// transaction. Records that another transaction has locked are left for the next time.
+// Call Maintain every few minutes, because expired records take space until then. Maintain may run at any time, on many
+// instances, and be interrupted. Claims go on meanwhile, and wait no longer than for one transaction. Maintain leaves records that
+// another transaction has locked to the next call.
 func (t *Table) Maintain(ctx context.Context) error {
-	if t.faults != nil {
-		return t.faults
+	if t.optionFaults != nil {
+		return t.optionFaults
 	}
-	if err := t.admit(ctx); err != nil {
-		return failure("maintain", err)
+	if err := t.admitServer(ctx); err != nil {
+		return wrapFailure("maintain", err)
 	}
-	for last := (expired{digest: []byte{}, at: math.MinInt64}); ; {
+	for last := (expired{digest: []byte{}, expiredAt: math.MinInt64}); ; {
 		found, err := t.findExpired(ctx, last)
 		if err == nil && len(found) > 0 {
-			err = t.retry(ctx, func() error { return t.delete(ctx, found) })
+			err = t.retryStep(ctx, func() error { return t.deleteExpired(ctx, found) })
 		}
 		if err != nil || len(found) < deleteBatch {
-			return failure("maintain", err)
+			return wrapFailure("maintain", err)
 		}
 		last = found[len(found)-1]
 	}
 }
 
-// findExpired returns some records behind another one: what was left there is not met again.
+// findExpired returns up to deleteBatch expired records in the order of expiry, behind the record last. So a record that was left
+// locked is not found twice.
 func (t *Table) findExpired(ctx context.Context, last expired) (found []expired, err error) {
-	err = t.retry(ctx, func() error {
-		stmt, err := t.statements.get(ctx, "find_expired")
+	err = t.retryStep(ctx, func() error {
+		stmt, err := t.statements.prepare(ctx, "find_expired")
 		if err != nil {
 			return err
 		}
-		found, err = collect(stmt.QueryContext(ctx, last.at, last.at, digits(last.digest), deleteBatch))
+		found, err = scanExpired(stmt.QueryContext(ctx, last.expiredAt, last.expiredAt, hexDigits(last.digest), deleteBatch))
 		return err
 	})
 	return found, err
 }
 
-// delete deletes records, but for those that are gone by now, belong to a new operation, or are locked. Its transaction
-// locks no gaps between records, in which others insert.
-func (t *Table) delete(ctx context.Context, found []expired) error {
+// deleteExpired deletes the found records that are still expired and not locked. The transaction runs at READ COMMITTED, so that no
+// gap between records is locked, and claims can insert.
+func (t *Table) deleteExpired(ctx context.Context, found []expired) error {
 	begin := []string{"SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION"}
-	_, err := t.transact(ctx, begin, func(tx transaction) (commit bool, err error) {
-		locked, err := collect(tx.query(ctx, lockExpired(*t.says.Load()), batch(found)...))
+	_, err := t.inTransaction(ctx, begin, func(tx transaction) (commit bool, err error) {
+		locked, err := scanExpired(tx.queryFile(ctx, lockExpired(*t.serverVersion.Load()), digestArgs(found)...))
 		if err != nil || len(locked) == 0 {
 			return false, err
 		}
-		_, err = tx.exec(ctx, "delete_expired", batch(locked)...)
+		_, err = tx.execFile(ctx, "delete_expired", digestArgs(locked)...)
 		return true, err
 	})
 	return err
 }
 
-// batch returns the parameters of a statement for some digests in their order. It repeats one for those that are
-// missing.
-func batch(records []expired) []any {
+// digestArgs returns the digests of records in ascending order, as the parameters of a statement for deleteBatch digests. The last
+// digest fills the remaining parameters.
+func digestArgs(records []expired) []any {
 	records = slices.SortedFunc(slices.Values(records), func(a, b expired) int { return bytes.Compare(a.digest, b.digest) })
 	args := make([]any, deleteBatch)
 	for i := range args {
-		args[i] = digits(records[min(i, len(records)-1)].digest)
+		args[i] = hexDigits(records[min(i, len(records)-1)].digest)
 	}
 	return args
 }
 
-func collect(rows *sql.Rows, err error) (records []expired, _ error) {
+// scanExpired reads the rows of a query for expired records.
+func scanExpired(rows *sql.Rows, err error) (records []expired, _ error) {
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close() // Err tells what matters
 	for rows.Next() {
 		var r expired
-		if err := rows.Scan(&r.digest, &r.at); err != nil {
+		if err := rows.Scan(&r.digest, &r.expiredAt); err != nil {
 			return nil, err
 		}
 		records = append(records, r)
@@ -98,11 +100,11 @@ func collect(rows *sql.Rows, err error) (records []expired, _ error) {
 	return records, rows.Err()
 }
 
-// Janitor calls [Table.Maintain] at once and then every interval, until ctx ends. Each interval is up to a tenth longer
-// or shorter, so that instances come at different times. An interval of zero means five minutes.
+// Janitor calls [Table.Maintain] immediately and then every interval, until ctx ends. Each interval is up to a tenth longer or
+// shorter, so that instances run at different times. An interval of zero means five minutes.
 //
-// It may run on every instance. A turn is given up after the interval, or after a minute if that is longer. Each
-// failure is given to failed, or logged by [log/slog.Default] if that is nil. Janitor then goes on.
+// Janitor may run on every instance. A call of Maintain is cancelled after the interval, or after a minute if a minute is longer.
+// Janitor passes each error to failed, and goes on. A nil failed logs errors to [log/slog.Default].
 func (t *Table) Janitor(ctx context.Context, interval time.Duration, failed func(error)) {
 	sqlstore.Janitor(ctx, interval, t.Maintain, failed)
 }

@@ -10,32 +10,32 @@ import (
 
 // Options are the settings of a store. The zero value of each field is its default.
 type Options struct {
-	// Table is the name of the table, in the database that the connections use. It has 1 to 64 ASCII letters, digits,
-	// and characters of "_$-". Empty means "idempotency_records".
+	// Table is the name of the table, in the database of the connections. A name has 1 to 64 ASCII letters, digits, and characters
+	// of "_$-". Empty means "idempotency_records".
 	Table string
 
-	// IdleTimeout is how long the function of [DoTx] may send nothing before the server rolls its transaction back. For that
-	// long, a process that stands still, or is cut off, keeps what its transaction has locked. Zero means one minute. The longest is
-	// 24 days. Set no less than five seconds, because a busy process may be late. The server counts in seconds, and a part of
-	// a second counts as a whole one.
+	// IdleTimeout bounds how long the function of [DoTx] may send no statement before the server rolls the transaction back. A
+	// process that stands still, or is cut off, keeps its locks for that long. Zero means one minute. The longest timeout is 24
+	// days. Set at least five seconds, because a busy process may be late. The store rounds up to seconds, the unit of the server.
 	IdleTimeout time.Duration
 }
 
+// idleSeconds returns IdleTimeout in seconds, rounded up.
 func (o Options) idleSeconds() int64 {
 	return int64((cmp.Or(o.IdleTimeout, time.Minute) + time.Second - 1) / time.Second)
 }
 
-// longestIdle is what the server knows on every system.
+// longestIdle is the largest wait_timeout on every system: 2147483 s on Windows.
 const longestIdle = 24 * 24 * time.Hour
 
 func (o Options) table() string { return cmp.Or(o.Table, "idempotency_records") }
 
-// name returns the quoted name of the table.
+// name returns the table name in backquotes.
 func (o Options) name() string { return "`" + o.table() + "`" }
 
 var isName = regexp.MustCompile(`^[A-Za-z0-9_$-]{1,64}$`)
 
-// validate reports all faults together.
+// validate returns all faults joined.
 func (o Options) validate() error {
 	var faults []error
 	if !isName.MatchString(o.table()) {

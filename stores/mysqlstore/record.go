@@ -8,9 +8,9 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// scan returns the record that the statement "read" finds, and the largest packet that the server takes. More is where
-// to scan the columns in front of these to.
-func scan(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err error) {
+// scanRow returns the record of the statement "read", and max_allowed_packet of the server. The columns before those are scanned to
+// more.
+func scanRow(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err error) {
 	defer func() {
 		if closed := rows.Close(); err == nil {
 			err = closed
@@ -27,7 +27,7 @@ func scan(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err erro
 	first := append(more, &r.Now, &largest, &r.Found)
 	others := make([]any, len(columns))
 	for i := range others {
-		others[i] = ignored{} // null, if there is no record
+		others[i] = ignored{} // null without a record
 	}
 	if err := rows.Scan(append(first, others...)...); err != nil || !r.Found {
 		return r, largest, err
@@ -41,18 +41,18 @@ func scan(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err erro
 	return r, largest, nil
 }
 
-// scanCommitted is scan for a statement whose first column is @@autocommit. If autocommit is off in the session, the
-// error wraps ErrEngine, because nothing that the store writes would be committed.
-func scanCommitted(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err error) {
+// scanCommittedRow is scanRow for a statement whose first column is @@autocommit. If autocommit is off in the session, the error
+// wraps ErrEngine, because the writes of the store would never be committed.
+func scanCommittedRow(rows *sql.Rows, more ...any) (r *sqlstore.Row, largest int64, err error) {
 	var autocommit bool
-	r, largest, err = scan(rows, append([]any{&autocommit}, more...)...)
+	r, largest, err = scanRow(rows, append([]any{&autocommit}, more...)...)
 	if err == nil && !autocommit {
 		err = fmt.Errorf("%w: autocommit is off in the session, so nothing would be committed", ErrEngine)
 	}
 	return r, largest, err
 }
 
-// ignored is a column that is of no interest.
+// ignored scans a column and drops the value.
 type ignored struct{}
 
 // Scan implements [sql.Scanner].

@@ -12,11 +12,11 @@ import (
 	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
 )
 
-// DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and its result become permanent together.
+// DoTx is [step.DoTx] in a transaction of the store's pool: the rows that fn writes and the result of fn are committed together.
 // GORM, sqlx, ent, bun and the code that sqlc generates take tx. The transaction has the isolation level of the session.
 //
-// Tables must be of an engine with transactions, such as InnoDB. The connection goes back to the pool. So fn has to undo what it
-// changes about the session, by a SET, a temporary table or a lock of its own.
+// Tables must have an engine with transactions, such as InnoDB. The connection goes back to the pool afterwards, so fn must undo its
+// changes to the session: settings, temporary tables and locks.
 func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error)) (T, error) {
 	return step.DoTx(ctx, name, fn)
 }
@@ -25,23 +25,22 @@ func DoTx[T any](ctx context.Context, name string, fn func(tx *sql.Tx) (T, error
 // ent, or the Statement.ConnPool of a transaction of GORM. Of bun it is the Tx within a bun.Tx.
 type Querier = sqlstore.Querier
 
-// DoInTx is [step.DoInTx] in a transaction that the caller has begun, and that the caller commits. The transaction is in the
-// database of the store. Its database user needs SELECT and UPDATE on the table of the store.
+// DoInTx is [step.DoInTx] in a transaction that the caller begins and commits. The transaction is in the database of the store, and its
+// database user needs SELECT and UPDATE on the table of the store.
 func DoInTx[T any](ctx context.Context, tx Querier, name string, fn func() (T, error)) (T, error) {
 	return step.DoInTx(ctx, tx, name, fn)
 }
 
 var _ sqlstore.TxLeases = leases{}
 
-// stepSavepoint marks the transaction of a step. The savepoint ends with its transaction. So if it is missing, the step has ended
-// the transaction, even if another transaction has begun since.
+// stepSavepoint marks the transaction of a step. A savepoint ends with its transaction, so a missing savepoint shows that the step
+// has ended the transaction, even if another transaction has begun since.
 const stepSavepoint = "idempotency_step"
 
 // send sends a statement in the transaction of a step.
 type send func(ctx context.Context, statement string) (driver.Result, error)
 
-// stepStatements implements [sqlstore.StepStatements]. Its values are literals: a statement with parameters takes one more round
-// trip, unless the driver interpolates them.
+// stepStatements implements [sqlstore.StepStatements], with literals instead of parameters, see values.
 type stepStatements struct {
 	table *Table
 	send  send
@@ -50,12 +49,12 @@ type stepStatements struct {
 
 // Enter implements [sqlstore.StepStatements].
 func (s stepStatements) Enter(ctx context.Context, digest, token []byte, lease time.Duration) (lapses int64, err error) {
-	if err := s.table.refusalOfSteps(); err != nil {
+	if err := s.table.checkStepFeatures(); err != nil {
 		return 0, err
 	}
-	v := values{"{digest}", binary(digest), "{token}", binary(token), "{lease}", integer(sqlstore.Micros(lease))}
-	result, err := s.send(ctx, v.in(s.table.opts.statement("step_enter")))
-	if held, err := changed(result, err); !held {
+	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease))}
+	result, err := s.send(ctx, v.fillIn(s.table.opts.statement("step_enter")))
+	if held, err := hasChanged(result, err); !held {
 		return 0, err
 	}
 	if lapses, err = result.LastInsertId(); err != nil {
@@ -78,28 +77,28 @@ func (s stepStatements) Leave(ctx context.Context, cause error) error {
 func (s stepStatements) Keep(
 	ctx context.Context, digest, token, entries []byte, before int, lease time.Duration,
 ) (kept bool, err error) {
-	if !s.HasRoom(len(entries)) { // the server would make null of more than a packet
+	if !s.HasRoom(len(entries)) { // above the packet size, the server would store null
 		return false, idempotency.ErrStoreFull
 	}
-	v := values{"{digest}", binary(digest), "{token}", binary(token), "{lease}", integer(sqlstore.Micros(lease)),
-		"{checkpoint}", binary(entries[before:]), "{before}", integer(int64(before))}
-	return changed(s.send(ctx, v.in(s.table.opts.statement("step_keep"))))
+	v := values{"{digest}", hexLiteral(digest), "{token}", hexLiteral(token), "{lease}", intLiteral(sqlstore.Micros(lease)),
+		"{checkpoint}", hexLiteral(entries[before:]), "{before}", intLiteral(int64(before))}
+	return hasChanged(s.send(ctx, v.fillIn(s.table.opts.statement("step_keep"))))
 }
 
 // Checkpoints implements [sqlstore.StepStatements].
 func (s stepStatements) Checkpoints(ctx context.Context, digest []byte) (entries []byte, err error) {
-	return s.read(ctx, values{"{digest}", binary(digest)}.in(s.table.opts.statement("step_checkpoints")))
+	return s.read(ctx, values{"{digest}", hexLiteral(digest)}.fillIn(s.table.opts.statement("step_checkpoints")))
 }
 
 // HasRoom implements [sqlstore.StepStatements].
-func (s stepStatements) HasRoom(n int) bool { return fits(n, s.table.largest.Load()) }
+func (s stepStatements) HasRoom(n int) bool { return fitsPacket(n, s.table.maxPacket.Load()) }
 
 // BeginStep implements [sqlstore.TxLeases].
 func (l leases) BeginStep(
 	ctx context.Context, enter func(ctx context.Context, tx sqlstore.StepTx) error,
 ) (sqlstore.StepTx, error) {
 	var tx *stepTx
-	err := l.retry(ctx, func() (err error) {
+	err := l.retryStep(ctx, func() (err error) {
 		tx, err = l.beginStep(ctx, enter)
 		if refusesWrites(err) {
 			l.dropReadOnly(ctx)
@@ -131,8 +130,8 @@ func (leases) KeepsRows() {}
 
 // ReadSettled implements [sqlstore.TxLeases].
 func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstore.Settled, err error) {
-	query := values{"{digest}", binary(digest)}.in(l.opts.statement("step_settled"))
-	err = l.retry(ctx, func() error {
+	query := values{"{digest}", hexLiteral(digest)}.fillIn(l.opts.statement("step_settled"))
+	err = l.retryStep(ctx, func() error {
 		err := l.db.QueryRowContext(ctx, query).Scan(&settled.Token, &settled.Lease, &settled.Entries)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -142,8 +141,8 @@ func (l leases) ReadSettled(ctx context.Context, digest []byte) (settled sqlstor
 	return settled, err
 }
 
-// changed reports whether a statement has changed a record.
-func changed(result sql.Result, err error) (bool, error) {
+// hasChanged reports whether a statement has changed a record.
+func hasChanged(result sql.Result, err error) (bool, error) {
 	if err != nil {
 		return false, err
 	}

@@ -14,54 +14,53 @@ import (
 // Store keeps records in MySQL or MariaDB. One statement decides each step, by the clock of the server. [DoTx] writes rows in the
 // same database exactly once. A Store is safe for concurrent use.
 //
-// Attempt of [idempotency.Operation] counts the claims that are in the record. If the server loses the record, it begins
-// again with 1.
+// Attempt of [idempotency.Operation] counts the claims in the record. If the server loses the record, Attempt begins again with 1.
 type Store struct {
 	*Table
 }
 
 var _ idempotency.Store = (*Store)(nil)
 
-// New returns a store on db. The caller closes db. [Migrate] makes the table. The store prepares its statements when it
-// first needs them, and keeps them until db is closed. Faults of opts are errors of [idempotency.New], Begin,
-// Check and Maintain, which report all of them together.
+// New returns a store on db. The caller closes db. [Migrate] makes the table. The store prepares each statement at its first use,
+// and keeps the prepared statement until db is closed. Faults of opts are errors of [idempotency.New], Begin, Check and
+// Maintain, which report all faults together.
 func New(db *sql.DB, opts Options) *Store { return &Store{NewTable(db, opts)} }
 
-// Begin implements [idempotency.Store]. If a connection breaks, it asks again. If the first question has claimed the
-// key, the second one recognises its own token. If no answer comes, the claim is in doubt.
+// Begin implements [idempotency.Store]. If a connection breaks, Begin sends the claim again. A claim that the server has granted
+// before is recognised by its token. Without a reply, the claim is in doubt, see [idempotency.ClaimInDoubtError].
 func (s *Store) Begin(
 	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
 ) (idempotency.Record, idempotency.Claim, error) {
-	if s.faults != nil {
-		return idempotency.Record{}, nil, s.faults
+	if s.optionFaults != nil {
+		return idempotency.Record{}, nil, s.optionFaults
 	}
-	if err := s.admit(ctx); err != nil {
-		return idempotency.Record{}, nil, failure("claim", err)
+	if err := s.admitServer(ctx); err != nil {
+		return idempotency.Record{}, nil, wrapFailure("claim", err)
 	}
 	return sqlstore.Claim(ctx, leases{s.Table}, key, &request)
 }
 
-// Table is the table that a store keeps its records in, with the methods that look after it. A store has these methods,
-// too; [NewTable] is for a job that does nothing else. It is safe for concurrent use, also by many processes.
+// Table is the table of records, with the methods for operators and maintenance. A store has these methods, too; [NewTable] is for
+// a job without a store. A Table is safe for concurrent use, also by many processes.
 type Table struct {
-	db         *sql.DB
-	opts       Options
-	says       atomic.Pointer[string] // what VERSION() of a server that was admitted returned; nil: not asked
-	faults     error                  // of opts
-	statements prepared
-	largest    atomic.Int64 // packet that the server takes, in bytes
-	dropping   sync.Mutex   // held while connections to a read-only server are closed
+	db            *sql.DB
+	opts          Options
+	optionFaults  error
+	serverVersion atomic.Pointer[string] // VERSION() of the admitted server; nil: not asked yet
+	statements    preparedStatements
+	maxPacket     atomic.Int64 // max_allowed_packet of the server, in bytes
+	dropMutex     sync.Mutex   // held while connections to a read-only server are closed
 }
 
 // Validate implements [idempotency.Validator].
 func (t *Table) Validate(idempotency.RunnerOptions) error {
 	if t.db == nil {
-		return errors.Join(t.faults, errors.New("mysqlstore: the *sql.DB is nil"))
+		return errors.Join(t.optionFaults, errors.New("mysqlstore: the *sql.DB is nil"))
 	}
-	return t.faults
+	return t.optionFaults
 }
 
-// NewTable returns the table that stores with the same options use. Faults of opts are errors of its methods.
+// NewTable returns the table of stores with the same options. Faults of opts are errors of the methods.
 func NewTable(db *sql.DB, opts Options) *Table {
-	return &Table{db: db, opts: opts, faults: opts.validate(), statements: prepared{db: db, opts: opts}}
+	return &Table{db: db, opts: opts, optionFaults: opts.validate(), statements: preparedStatements{db: db, opts: opts}}
 }

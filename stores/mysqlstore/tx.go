@@ -13,18 +13,19 @@ import (
 type stepTx struct {
 	stepStatements
 	*sqlstore.StepConn
-	conn      *sql.Conn
-	isSpoiled bool // the step has ended the transaction by itself, so the state of the session is unknown
+	conn            *sql.Conn
+	hasUnknownState bool // the step has ended the transaction itself, so the state of the session is unknown
 }
 
 // Leave implements [sqlstore.StepStatements].
 func (t *stepTx) Leave(ctx context.Context, cause error) error {
 	err := t.stepStatements.Leave(ctx, cause)
-	t.isSpoiled = err != nil
+	t.hasUnknownState = err != nil
 	return err
 }
 
-// beginStep takes half of the time at most, so that a server that falls silent leaves time for another connection.
+// beginStep begins a transaction on a connection of the pool. beginStep uses at most half of the remaining time, so that time is left
+// for another connection if the server does not reply.
 func (l leases) beginStep(ctx context.Context, enter func(ctx context.Context, tx sqlstore.StepTx) error) (*stepTx, error) {
 	conn, err := l.db.Conn(ctx)
 	if err != nil {
@@ -37,7 +38,7 @@ func (l leases) beginStep(ctx context.Context, enter func(ctx context.Context, t
 	ctx, cancel := context.WithTimeout(ctx, sqlstore.TimeLeft(ctx)/2)
 	defer cancel()
 	tx := &stepTx{stepStatements: stepStatements{l.Table, below.Send, below.ReadBytes}, StepConn: below, conn: conn}
-	begin := values{"{idle}", integer(l.opts.idleSeconds())}.in(l.opts.statement("step_begin"))
+	begin := values{"{idle}", intLiteral(l.opts.idleSeconds())}.fillIn(l.opts.statement("step_begin"))
 	if _, err = tx.Send(ctx, begin); err == nil {
 		err = enter(ctx, tx)
 	}
@@ -57,14 +58,14 @@ func (t *stepTx) Commit(ctx context.Context) (isRefused bool, err error) {
 	case isAnswer(err):
 		return true, err
 	}
-	t.drop()
+	t.dropConnection()
 	return false, err
 }
 
 // Rollback implements [sqlstore.StepTx].
 func (t *stepTx) Rollback(ctx context.Context) {
-	if t.IsStuck() || t.isSpoiled { // a LOCK TABLES of the step, for example, would outlast a rollback
-		t.drop()
+	if t.IsStuck() || t.hasUnknownState { // for example, LOCK TABLES of the step would outlast a rollback
+		t.dropConnection()
 		return
 	}
 	_, err := t.Send(ctx, "ROLLBACK AND NO CHAIN NO RELEASE")
@@ -72,14 +73,14 @@ func (t *stepTx) Rollback(ctx context.Context) {
 		_, err = t.Send(ctx, t.table.opts.statement("step_commit")) // there is nothing to commit
 	}
 	if err != nil {
-		t.drop()
+		t.dropConnection()
 		return
 	}
 	_ = t.conn.Close()
 }
 
-// drop closes the connection. The server rolls back.
-func (t *stepTx) drop() {
+// dropConnection closes the connection, so the server rolls back.
+func (t *stepTx) dropConnection() {
 	_ = t.conn.Raw(func(any) error { return driver.ErrBadConn })
 	_ = t.conn.Close()
 }
