@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// request is a request for an operation, over HTTP or as a call of [Runner.Do]: what admission and settlement know of it.
+// request is a request for an operation, over HTTP or by a call of [Runner.Do].
 type request struct {
 	runner      *Runner
 	key         Key
 	fingerprint Fingerprint
-	ctx         context.Context // of the caller, which may leave
-	detachedCtx context.Context // ctx without its end; nil: not needed yet
-	event       Event           // for the Observer
+	ctx         context.Context // the caller's context, which ends if the caller leaves
+	detachedCtx context.Context // ctx without its end; nil before the first use
+	event       Event           // the report for the Observer
 }
 
-// detachedContext returns the context of work that goes on even if the context of the request has ended.
+// detachedContext returns the context of work that goes on after the caller has left. The context is made at the first
+// call, because many requests need none.
 func (r *request) detachedContext() context.Context {
 	if r.detachedCtx == nil {
 		r.detachedCtx = context.WithoutCancel(r.ctx)
@@ -27,35 +28,35 @@ func (r *request) detachedContext() context.Context {
 	return r.detachedCtx
 }
 
-// storeContext returns the context of a call of the store that begins now and takes no longer than limit. The call outlives a
-// client that hangs up, because a lost call would leave a claim behind. An [Immediate] store gets the context of the request, because
-// a deadline would cost more than the call.
+// storeContext returns a context for one call of the store, with limit as the longest duration. The call outlives a
+// client that hangs up, because an interrupted call could leave a claim behind. For an [Immediate] store, storeContext
+// returns the context of the request, because a deadline would cost more than the call.
 func (r *request) storeContext(limit time.Duration) (context.Context, context.CancelFunc) {
-	if r.runner.immediate {
+	if r.runner.isImmediate {
 		return r.ctx, func() {}
 	}
 	return context.WithTimeout(r.detachedContext(), min(limit, r.runner.opts.StoreTimeout))
 }
 
-// grant is the reply of the store to a request for a claim.
-type grant struct {
-	record      Record    // of the attempt that was granted, or else the record that holds the key
-	claim       Claim     // nil: the key is held, or the handler runs without a claim, as FailOpen allows
-	requestedAt time.Time // the lease did not begin before
+// claimReply is the store's reply to a request for a claim.
+type claimReply struct {
+	record      Record    // the record of the new attempt or, without a claim, the record that holds the key
+	claim       Claim     // nil: the key is held, or FailOpen lets the handler run without a claim
+	requestedAt time.Time // when the store was asked; the lease began later
 }
 
-// admission takes a request to a claim, to the stored response, or to a refusal.
+// admission leads a request to a claim, to a stored response, or to a refusal.
 type admission struct {
 	request
-	grant
+	claimReply
 }
 
-// admit asks the store for a claim. The request may be executed if there is neither a replay nor a refusal. Then the claim is nil
-// if FailOpen lets the handler run without one. Whoever sends the replay calls report.
-func (a *admission) admit() (replay *Response, refusal error) {
-	a.event.Began = a.runner.events.now()
+// admitRequest asks the store for a claim. The result is a replay, a refusal, or neither: the caller then runs the
+// handler, without a claim if FailOpen allows an unprotected run. A caller that sends the replay calls reportEvent.
+func (a *admission) admitRequest() (replay *Response, refusal error) {
+	a.event.Began = a.runner.eventReporter.currentTime()
 	err := a.acquireClaim()
-	isReconciled := a.runner.resolver != nil && a.isHeld(err, ErrOutcomeUnknown)
+	isReconciled := a.runner.resolver != nil && a.isHeldBecause(err, ErrOutcomeUnknown)
 	if isReconciled {
 		if refusal := a.reconcileAbandoned(); refusal != nil {
 			return nil, refusal
@@ -64,60 +65,61 @@ func (a *admission) admit() (replay *Response, refusal error) {
 	}
 	switch {
 	case err != nil && a.runner.failsOpen(err) && a.event.Waited == 0 && !isReconciled:
-		a.grant = grant{} // a claim whose reply was lost is left to lapse
+		a.claimReply = claimReply{} // if the store granted a claim and only the reply was lost, the lease lapses
 		a.event.Outcome, a.event.Err = OutcomeUnprotected, err
 		return nil, nil
 	case err != nil:
-		refusal = a.refuse(outcomeOf(err), err)
+		refusal = a.refuseRequest(outcomeOf(err), err)
 		if inDoubt, ok := errors.AsType[*ClaimInDoubtError](err); ok {
 			s := settlement{admission: *a}
 			s.claim = inDoubt.Claim
 			s.releaseInBackground()
 		}
 		return nil, refusal
-	case a.claim != nil && a.runner.leases.hasLapsed(a.requestedAt):
+	case a.claim != nil && a.runner.leaseSettings.mayHaveLapsed(a.requestedAt):
 		return nil, a.releaseLateClaim()
 	case a.claim != nil:
 		return nil, nil
 	}
 	if err := judgeRecord(&a.record, a.fingerprint); err != nil {
-		return nil, a.refuseHeld(err)
+		return nil, a.refuseByRecord(err)
 	}
-	return a.foundReplay(), nil
+	return a.prepareReplay(), nil
 }
 
-// releaseLateClaim releases a claim whose reply took so long that the lease may have lapsed. The handler has not run, so
-// Options.Abandoned makes no difference.
+// releaseLateClaim releases a claim whose lease may have lapsed, because the store's reply took too long. The claim is
+// released even with [Refuse], because the handler has never run.
 func (a *admission) releaseLateClaim() (refusal error) {
 	s := settlement{admission: *a}
-	err := s.free()
+	err := s.freeKey()
 	a.event = s.event
-	return a.refuse(OutcomeClaimLost, cmp.Or(err, ErrClaimLost))
+	return a.refuseRequest(OutcomeClaimLost, cmp.Or(err, ErrClaimLost))
 }
 
-// foundReplay returns the stored response, and sets the event to its replay.
-func (a *admission) foundReplay() *Response {
+// prepareReplay returns the stored response and makes the event a replay.
+func (a *admission) prepareReplay() *Response {
 	replay := a.record.Response
 	a.event.Outcome, a.event.Status, a.event.Note = OutcomeReplayed, replay.Status, replay.Note
 	a.event.FromCache = a.record.FromCache
-	a.event.keeps(replay)
+	a.event.setStored(replay)
 	return replay
 }
 
-// report completes the event and tells the Observer.
-func (a *admission) report(ctx context.Context) {
+// reportEvent completes the event and reports the event to Observer and Logger.
+func (a *admission) reportEvent(ctx context.Context) {
 	e := &a.event
-	e.Key, e.Attempt, e.Total = a.key, a.record.Attempt, a.runner.events.since(e.Began)
-	a.runner.events.report(ctx, e)
+	e.Key, e.Attempt, e.Total = a.key, a.record.Attempt, a.runner.eventReporter.elapsedSince(e.Began)
+	a.runner.eventReporter.deliverEvent(ctx, e)
 }
 
-// refuse reports that the request is refused because of err, and returns the refusal.
-func (a *admission) refuse(o Outcome, err error) (refusal error) {
-	a.event.Outcome, a.event.Err = o, err
-	a.report(a.ctx)
+// refuseRequest reports outcome because of err, and returns the refusal for err.
+func (a *admission) refuseRequest(outcome Outcome, err error) (refusal error) {
+	a.event.Outcome, a.event.Err = outcome, err
+	a.reportEvent(a.ctx)
 	return refusalFor(err)
 }
 
+// refusalOutcomes has the outcome for each error of judgeRecord.
 var refusalOutcomes = map[error]Outcome{
 	ErrKeyReused:      OutcomeKeyReused,
 	ErrNotReplayable:  OutcomeNotReplayable,
@@ -125,30 +127,32 @@ var refusalOutcomes = map[error]Outcome{
 	ErrOutcomeUnknown: OutcomeUnknown,
 }
 
-// refuseHeld refuses the request because of the record that holds the key. The error is one of judgeRecord.
-func (a *admission) refuseHeld(err error) (refusal error) {
-	refused := refusalFor(err)
+// refuseByRecord refuses the request because of the record that holds the key. The parameter err is an error of
+// judgeRecord.
+func (a *admission) refuseByRecord(err error) (refusal error) {
+	shown := refusalFor(err)
 	a.event.Outcome, a.event.Err = refusalOutcomes[err], err
 	switch {
 	case err == ErrKeyReused:
 		a.event.Fingerprints = &[2]Fingerprint{a.record.Fingerprint, a.fingerprint}
 	case err == ErrNotReplayable:
-		a.event.Status, refused.OriginalStatus = a.record.Response.Status, a.record.Response.Status
-		a.event.keeps(a.record.Response)
+		a.event.Status, shown.OriginalStatus = a.record.Response.Status, a.record.Response.Status
+		a.event.setStored(a.record.Response)
 	case (err == ErrInProgress || err == ErrOutcomeUnknown) && a.event.Waited > 0 && a.ctx.Err() != nil:
 		a.event.Outcome, a.event.Err = OutcomeClientLeft, context.Cause(a.ctx)
 	case err == ErrInProgress:
 		a.event.LeaseLeft = a.record.LeaseLeft
 		if a.record.LeaseLeft < a.runner.opts.Lease/2 {
-			refused.RetryAfter = a.record.LeaseLeft // the owner has missed a renewal, and may be dead
+			shown.RetryAfter = a.record.LeaseLeft // the owner missed a renewal, and may have crashed
 		}
 	}
-	a.report(a.ctx)
-	return refused
+	a.reportEvent(a.ctx)
+	return shown
 }
 
-// judgeRecord says what a record that holds the key means for a request with fingerprint fp. Nil means that the response of the
-// record is the answer. Reuse of the key outranks everything else.
+// judgeRecord compares the record that holds a key with a request of fingerprint fp. If judgeRecord returns nil, the
+// response of the record is the answer to the request. A reused key outranks all other errors, because the state of the
+// record does not concern another request.
 func judgeRecord(record *Record, fp Fingerprint) error {
 	switch {
 	case record.Fingerprint != fp:
@@ -164,16 +168,20 @@ func judgeRecord(record *Record, fp Fingerprint) error {
 	}
 }
 
-// failsOpen reports whether the handler runs without a claim although the store has failed with err. The handler does not run if the
-// store works but has no room or no free connection, because anybody may be able to bring that about, if the record cannot be read,
-// or if the store can never work ([errors.ErrUnsupported]).
+// failsOpen reports whether FailOpen lets the handler run without a claim after the store failed with err. FailOpen
+// covers a store that is down. Requests are refused
+//
+//   - if the store has no room, or no free connection: a client could cause either one on purpose, to disable the
+//     protection;
+//   - if the record is unreadable, because the operation may be completed;
+//   - if the store cannot work on its server at all ([errors.ErrUnsupported]).
 func (r *Runner) failsOpen(err error) bool {
 	isDown := !errors.Is(err, ErrRecordInvalid) && !errors.Is(err, ErrUserQuota) && !errors.Is(err, ErrStoreFull) &&
 		!errors.Is(err, ErrStoreBusy) && !errors.Is(err, errors.ErrUnsupported)
 	return r.opts.FailOpen && isDown
 }
 
-// outcomeOf returns the outcome of a request that gets neither a claim nor a replay because of err.
+// outcomeOf returns the outcome of a request that ends with err, without a claim and without a replay.
 func outcomeOf(err error) Outcome {
 	switch {
 	case errors.Is(err, ErrUserQuota):
@@ -187,53 +195,54 @@ func outcomeOf(err error) Outcome {
 	}
 }
 
-// acquireClaim asks the store for a claim. If another attempt is running, acquireClaim waits for the end of that attempt.
+// acquireClaim asks the store for a claim. While another attempt is running, acquireClaim waits as long as
+// Options.Wait allows.
 func (a *admission) acquireClaim() error {
 	err := a.requestClaim()
-	a.event.Claim = cmp.Or(a.event.Claim, a.runner.events.since(a.event.Began))
-	if a.isHeld(err, ErrInProgress) {
+	a.event.Claim = cmp.Or(a.event.Claim, a.runner.eventReporter.elapsedSince(a.event.Began))
+	if a.isHeldBecause(err, ErrInProgress) {
 		err = a.awaitTurn(err)
 	}
 	return err
 }
 
-// requestClaim asks the store once.
+// requestClaim calls Begin once and keeps the reply.
 func (a *admission) requestClaim() (err error) {
 	r := a.runner
 	a.claim = nil
 	ctx, cancel := a.storeContext(r.opts.StoreTimeout)
 	defer cancel()
-	asked := ClaimRequest{
+	claimRequest := ClaimRequest{
 		Fingerprint: a.fingerprint, Lease: r.opts.Lease, TTL: r.opts.TTL, TakeOver: r.opts.Abandoned == ReExecute,
 	}
 	a.requestedAt = time.Now()
-	a.record, a.claim, err = r.store.Begin(ctx, a.key, asked)
+	a.record, a.claim, err = r.store.Begin(ctx, a.key, claimRequest)
 	return err
 }
 
-// isHeld reports whether the store has replied without an error, and the record that holds the key means reason.
-func (a *admission) isHeld(err, reason error) bool {
+// isHeldBecause reports whether the store has replied that the key is held, and judgeRecord gives reason as the error.
+func (a *admission) isHeldBecause(err, reason error) bool {
 	return err == nil && a.claim == nil && judgeRecord(&a.record, a.fingerprint) == reason
 }
 
-// awaitTurn waits, as long as the request may, for the end of the attempt that is running, and asks for a claim then. One waiter of
-// each key asks the store for all.
+// awaitTurn waits for the end of the running attempt, as long as the request may wait, and asks for a claim afterwards.
+// Only one of the waiting requests with the same key polls the store.
 func (a *admission) awaitTurn(err error) error {
 	a.waitWithin(func(ctx context.Context) {
-		for a.isHeld(err, ErrInProgress) && ctx.Err() == nil {
-			found, polled := a.runner.waiters.polls.Await(ctx, a.key, func() (found *Record, changed bool) {
+		for a.isHeldBecause(err, ErrInProgress) && ctx.Err() == nil {
+			found, polled := a.runner.waitingRequests.pollGroup.Await(ctx, a.key, func() (found *Record, changed bool) {
 				err = a.requestClaim()
-				if err == nil && a.claim == nil { // only this request can use a claim
+				if err == nil && a.claim == nil { // a claim is for this request alone, but a record serves all waiters
 					record := a.record
 					found = &record
 				}
-				return found, !a.isHeld(err, ErrInProgress)
+				return found, !a.isHeldBecause(err, ErrInProgress)
 			})
 			switch {
 			case polled || found == nil:
 			case found.Fingerprint == a.fingerprint:
 				a.record = *found
-			default: // the polling waiter has another request, and the record tells this one nothing
+			default: // the fingerprint was compared for the polling request; this request needs its own reply
 				err = a.requestClaim()
 			}
 		}
@@ -241,50 +250,50 @@ func (a *admission) awaitTurn(err error) error {
 	return err
 }
 
-// waitWithin calls wait with a context that ends with the request, or when the request has waited for Options.Wait. It returns
-// false, and does not call wait, if the request may not wait.
+// waitWithin calls wait and returns true. The context of wait ends with the request, or after Options.Wait. If the
+// request may not wait, or the user has too many waiting requests, waitWithin returns false at once.
 func (a *admission) waitWithin(wait func(context.Context)) bool {
-	left := a.runner.opts.Wait - a.event.Waited
-	shares := &a.runner.waiters.shares
-	if left <= 0 || !shares.Take(a.key.User, 1) {
+	remaining := a.runner.opts.Wait - a.event.Waited
+	shares := &a.runner.waitingRequests.userShares
+	if remaining <= 0 || !shares.Take(a.key.User, 1) {
 		return false
 	}
 	defer shares.GiveBack(a.key.User, 1)
 	began := time.Now()
 	defer func() { a.event.Waited += time.Since(began) }()
-	ctx, cancel := context.WithTimeout(a.ctx, left)
+	ctx, cancel := context.WithTimeout(a.ctx, remaining)
 	defer cancel()
 	wait(ctx)
 	return true
 }
 
-// wakeWaiters lets a request of this process that waits for key ask the store at once.
+// wakeWaiters makes a request of this process that waits for key ask the store at once.
 func (r *Runner) wakeWaiters(key Key) {
 	if r.opts.Wait > 0 {
-		r.waiters.polls.Wake(key)
+		r.waitingRequests.pollGroup.Wake(key)
 	}
 }
 
-// reconcileAbandoned asks Options.Reconcile what became of the abandoned operation in the record, and has the store end the
-// operation accordingly, as an operator does. The request holds no claim meanwhile. Without a refusal, the request asks for a claim
-// again, because the operation was ended or its record has changed.
+// reconcileAbandoned asks Options.Reconcile about the abandoned operation in the record, and resolves the operation in
+// the store by the answer, as an operator does. The request holds no claim meanwhile. If reconcileAbandoned returns
+// nil, the caller asks for a claim again: the operation is resolved, or the record has changed in the meantime.
 func (a *admission) reconcileAbandoned() (refusal error) {
-	questions := &a.runner.questions
-	answered, isFirst := questions.begin(a.key)
+	reconciliations := &a.runner.reconciliations
+	ended, isFirst := reconciliations.beginReconciliation(a.key)
 	if !isFirst {
-		return a.awaitReconciliation(answered)
+		return a.awaitReconciliation(ended)
 	}
-	defer questions.end(a.key)
+	defer reconciliations.endReconciliation(a.key)
 	entry, err := a.inspectEntry()
 	switch {
 	case errors.Is(err, ErrNoRecord):
 		return nil
 	case err != nil:
-		return a.refuse(outcomeOf(err), err)
+		return a.refuseRequest(outcomeOf(err), err)
 	case entry.State != StateAbandoned || entry.Attempt != a.record.Attempt || !entry.Created.Equal(a.record.Created):
 		return nil
 	}
-	resolution, err := a.askReconcile(entry)
+	resolution, err := a.callReconcile(entry)
 	if err != nil {
 		return a.refuseUnknown(err)
 	}
@@ -292,36 +301,37 @@ func (a *admission) reconcileAbandoned() (refusal error) {
 	case errors.Is(err, ErrEntryChanged), errors.Is(err, ErrInProgress), errors.Is(err, ErrNoRecord):
 		return nil
 	case err != nil:
-		return a.refuse(outcomeOf(err), err)
+		return a.refuseRequest(outcomeOf(err), err)
 	}
 	a.reportResolution(entry, resolution)
 	return nil
 }
 
-// awaitReconciliation waits, as long as the request may, until another request of this process has heard what became of the
-// operation. A request that may not wait is refused.
-func (a *admission) awaitReconciliation(answered <-chan struct{}) (refusal error) {
+// awaitReconciliation waits until a concurrent reconciliation of the same operation has ended, as long as the request
+// may wait. A request that may not wait is refused.
+func (a *admission) awaitReconciliation(ended <-chan struct{}) (refusal error) {
 	hasWaited := a.waitWithin(func(ctx context.Context) {
 		select {
-		case <-answered:
+		case <-ended:
 		case <-ctx.Done():
 		}
 	})
 	if !hasWaited {
-		return a.refuseHeld(ErrOutcomeUnknown)
+		return a.refuseByRecord(ErrOutcomeUnknown)
 	}
 	return nil
 }
 
-// inspectEntry returns the entry of the operation.
+// inspectEntry reads the operator's view of the operation from the store.
 func (a *admission) inspectEntry() (Entry, error) {
 	ctx, cancel := a.storeContext(a.runner.opts.StoreTimeout)
 	defer cancel()
 	return a.runner.resolver.Inspect(ctx, a.key)
 }
 
-// askReconcile calls Options.Reconcile, for half a lease at most, and returns the resolution that its answer means.
-func (a *admission) askReconcile(entry Entry) (Resolution, error) {
+// callReconcile calls Options.Reconcile and makes a resolution of the answer. After half a lease, the answer comes too
+// late and counts as an error.
+func (a *admission) callReconcile(entry Entry) (Resolution, error) {
 	opts := &a.runner.opts
 	ctx, cancel := context.WithTimeout(a.detachedContext(), opts.Lease/2)
 	defer cancel()
@@ -335,59 +345,60 @@ func (a *admission) askReconcile(entry Entry) (Resolution, error) {
 	return resolution, err
 }
 
-// resolveEntry has the store end the operation of entry.
+// resolveEntry stores the resolution, unless entry is no longer current.
 func (a *admission) resolveEntry(entry Entry, resolution Resolution) error {
 	ctx, cancel := a.storeContext(a.runner.opts.StoreTimeout)
 	defer cancel()
 	return a.runner.resolver.Resolve(ctx, entry, resolution)
 }
 
-// refuseUnknown refuses the request because Reconcile has not found out what became of the operation. The client learns no more
-// than that, whatever err is.
+// refuseUnknown refuses the request because Reconcile returned err instead of an answer. The Observer gets err, and the
+// client learns only that the outcome is unknown.
 func (a *admission) refuseUnknown(err error) *Error {
 	refusal := refusalFor(ErrOutcomeUnknown)
 	refusal.Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	a.event.Outcome, a.event.Err = OutcomeUnknown, refusal.Err
-	a.report(a.ctx)
+	a.reportEvent(a.ctx)
 	return refusal
 }
 
-// reportResolution reports that Reconcile has ended the operation. What becomes of the request is another event.
+// reportResolution reports that Reconcile has resolved the operation. The outcome of the request itself is a second
+// event.
 func (a *admission) reportResolution(entry Entry, resolution Resolution) {
-	of, resolved := *a, resolution.Resolved(entry)
-	of.event.Outcome, of.event.Resolved = OutcomeNotHappened, &resolved
+	reported, resolved := *a, resolution.Resolved(entry)
+	reported.event.Outcome, reported.event.Resolved = OutcomeNotHappened, &resolved
 	if response := resolution.Response; response != nil {
-		of.event.Outcome, of.event.Status, of.event.Note = OutcomeHappened, response.Status, response.Note
-		of.event.keeps(response)
+		reported.event.Outcome, reported.event.Status, reported.event.Note = OutcomeHappened, response.Status, response.Note
+		reported.event.setStored(response)
 	}
-	of.report(a.ctx)
+	reported.reportEvent(a.ctx)
 }
 
-// questions are those that Reconcile is asked at the moment: one for each operation at a time.
-type questions struct {
-	mu   sync.Mutex
-	open map[Key]chan struct{} // closed at the end of the question
+// reconciliations are the running calls of Reconcile. At most one of them runs for each operation.
+type reconciliations struct {
+	mu         sync.Mutex
+	endedByKey map[Key]chan struct{} // each channel is closed when the reconciliation has ended
 }
 
-// begin begins the question about an operation, unless the question is open already. Then isFirst is false, and answered is closed
-// when the open question ends.
-func (q *questions) begin(key Key) (answered <-chan struct{}, isFirst bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if open, ok := q.open[key]; ok {
-		return open, false
+// beginReconciliation registers a reconciliation of key and returns isFirst = true. If a reconciliation of key is
+// running, isFirst is false, and the channel ended is closed at the end of the running reconciliation.
+func (r *reconciliations) beginReconciliation(key Key) (ended <-chan struct{}, isFirst bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ended, ok := r.endedByKey[key]; ok {
+		return ended, false
 	}
-	if q.open == nil {
-		q.open = make(map[Key]chan struct{})
+	if r.endedByKey == nil {
+		r.endedByKey = make(map[Key]chan struct{})
 	}
-	q.open[key] = make(chan struct{})
+	r.endedByKey[key] = make(chan struct{})
 	return nil, true
 }
 
-// end ends a question.
-func (q *questions) end(key Key) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	close(q.open[key])
-	delete(q.open, key)
+// endReconciliation removes the reconciliation of key and wakes the requests that wait for its end.
+func (r *reconciliations) endReconciliation(key Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.endedByKey[key])
+	delete(r.endedByKey, key)
 }

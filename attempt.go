@@ -12,26 +12,28 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// attempt is what a handler may use for as long as it likes: the operation, the lease and the steps. Goroutines that the handler
-// has left behind use the attempt after its end, and so does the last renewal.
+// attempt is one run of a handler, with its operation, lease and steps. Goroutines that the handler left behind may use
+// the attempt after the end of the request, and so may the last renewal. For that reason an attempt never goes back to
+// a pool.
 type attempt struct {
 	operation operationContext
 	lease     lease
-	steps     atomic.Pointer[checkpoint.Steps] // nil: no step has begun
+	steps     atomic.Pointer[checkpoint.Steps] // nil before the first step
 }
 
-// errInterrupted is the cause of the end of an attempt whose handler did not return.
+// errInterrupted is the reason to abandon an attempt whose handler panicked or called [runtime.Goexit].
 var errInterrupted = errors.New("idempotency: handler panicked or exited")
 
-// crashed is the outcome with which each attempt begins, because a crash would give it that one.
-var crashed = attemptOutcome{ending: interrupted, fate: fateUnknown, cause: errInterrupted}
+// crashOutcome is the outcome of an attempt until the handler has returned, so a panic is settled like a crash of the
+// process.
+var crashOutcome = attemptOutcome{ending: endingInterrupted, recordAction: actionAbandon, notStoredCause: errInterrupted}
 
-// executeAttempt runs work as an attempt at the operation, and settles the outcome that work sets. A panic or
-// runtime.Goexit of work is settled, too, and goes on afterwards. Without a claim, as FailOpen allows, executeAttempt only runs work. The
-// error is a refusal, to be answered instead of the response.
+// executeAttempt runs work as an attempt at the operation, and settles the claim by the outcome that work has set. If
+// work panics or calls [runtime.Goexit], executeAttempt settles the claim by crashOutcome and lets the panic or Goexit
+// go on. Without a claim, as FailOpen allows, executeAttempt only runs work. A refusal replaces the response of work.
 func (s *settlement) executeAttempt(ctx context.Context, work func(context.Context)) (refusal error) {
-	ctx = s.attempt.enter(ctx, &s.admission)
-	s.outcome = crashed
+	ctx = s.attempt.attachToContext(ctx, &s.admission)
+	s.outcome = crashOutcome
 	if s.claim == nil {
 		defer s.reportUnprotected(ctx)
 		s.runWork(ctx, work)
@@ -39,66 +41,68 @@ func (s *settlement) executeAttempt(ctx context.Context, work func(context.Conte
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer func() { refusal = s.settle(ctx) }()
-	s.lease.ctx, s.lease.cancel = s.detachedContext(), cancel
-	s.lease.start(s.requestedAt)
+	defer func() { refusal = s.settleClaim(ctx) }()
+	s.lease.storeCtx, s.lease.cancelAttempt = s.detachedContext(), cancel
+	s.lease.startRenewals(s.requestedAt)
 	s.runWork(ctx, work)
 	return nil
 }
 
-// enter fills the attempt from admitted, and returns ctx with it. Without a claim, the number of the attempt is 0.
-func (a *attempt) enter(ctx context.Context, admitted *admission) context.Context {
+// attachToContext fills the attempt from the admission, and returns ctx with the attempt as a value. The attempt number
+// is 0 without a claim.
+func (a *attempt) attachToContext(ctx context.Context, admitted *admission) context.Context {
 	runner := admitted.runner
-	a.operation.key, a.operation.attempt, a.operation.store = admitted.key, admitted.record.Attempt, runner.store
+	a.operation.key, a.operation.attemptNumber, a.operation.store = admitted.key, admitted.record.Attempt, runner.store
 	a.operation.fingerprint = admitted.fingerprint
-	a.lease.leases, a.lease.claim = &runner.leases, admitted.claim
+	a.lease.leaseSettings, a.lease.claim = &runner.leaseSettings, admitted.claim
 	return context.WithValue(ctx, checkpoint.Key{}, a)
 }
 
-// runWork runs work, and notes how long it ran and the note of the operation. Work cannot change the note any more, nor begin a
-// step.
+// runWork runs work, and notes in the event how long the run took and what the handler has annotated. After the return
+// of work, no step can begin.
 func (s *settlement) runWork(ctx context.Context, work func(context.Context)) {
-	began := s.runner.events.now()
+	began := s.runner.eventReporter.currentTime()
 	defer func() {
-		s.event.Work = s.runner.events.since(began)
-		s.event.Note = s.attempt.operation.noted()
+		s.event.Work = s.runner.eventReporter.elapsedSince(began)
+		s.event.Note = s.attempt.operation.loadNote()
 		s.endSteps()
 	}()
 	work(ctx)
 }
 
-// Steps returns the steps of the attempt. Package step finds it in the context.
+// Steps returns the steps of the attempt. Package step finds the method by the value in the context.
 func (a *attempt) Steps() *checkpoint.Steps {
 	if steps := a.steps.Load(); steps != nil {
 		return steps
 	}
 	steps := &checkpoint.Steps{Claimed: a.lease.claim != nil}
 	if _, ok := a.lease.claim.(Checkpointer); ok {
-		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.timeout, a.operation.attempt > 1
+		steps.Keeper, steps.Timeout, steps.Again = a, a.lease.renewTimeout, a.operation.attemptNumber > 1
 	}
 	a.steps.CompareAndSwap(nil, steps)
 	return a.steps.Load()
 }
 
 // CheckLease returns [ErrClaimLost] if the lease may have lapsed.
-func (a *attempt) CheckLease() error { return a.lease.check() }
+func (a *attempt) CheckLease() error { return a.lease.checkLease() }
 
-// Checkpoint asks the claim. It notes [ErrRestored], and does not return it.
+// Checkpoint stores a checkpoint by the claim. [ErrRestored] counts as success, and is noted for the outcome of the
+// attempt.
 func (a *attempt) Checkpoint(ctx context.Context, name string, data []byte) ([]byte, error) {
 	stored, err := a.lease.claim.(Checkpointer).Checkpoint(ctx, name, data)
 	if errors.Is(err, ErrRestored) {
-		a.lease.restored.Store(true)
+		a.lease.wasRestored.Store(true)
 		return stored, nil
 	}
 	return stored, err
 }
 
-// Checkpoints asks the claim.
+// Checkpoints returns the stored checkpoints of the operation.
 func (a *attempt) Checkpoints(ctx context.Context) (map[string][]byte, error) {
 	return a.lease.claim.(Checkpointer).Checkpoints(ctx)
 }
 
-// CheckpointTx asks the claim. Package step calls it by its name.
+// CheckpointTx runs a step in a transaction of the claim. Package step finds the method by its name.
 func (a *attempt) CheckpointTx(ctx context.Context, step *TxStep) ([]byte, error) {
 	claim, ok := a.lease.claim.(TxCheckpointer)
 	if !ok {
@@ -107,153 +111,161 @@ func (a *attempt) CheckpointTx(ctx context.Context, step *TxStep) ([]byte, error
 	return claim.CheckpointTx(ctx, step)
 }
 
-// endSteps lets no step begin any more.
+// endSteps keeps further steps from beginning.
 func (a *attempt) endSteps() {
 	if !a.steps.CompareAndSwap(nil, checkpoint.Ended) {
 		a.steps.Load().End()
 	}
 }
 
-// leases is what the leases of all claims of a Runner have in common.
-type leases struct {
-	lasts    time.Duration
-	interval time.Duration // between two renewals
-	timeout  time.Duration // of a renewal
-	slots    chan struct{} // taken by the renewals under way: after a stall, all leases are due at once
+// leaseSettings are shared by the leases of all claims of a Runner.
+type leaseSettings struct {
+	leaseDuration time.Duration
+	renewInterval time.Duration // from one renewal to the next
+	renewTimeout  time.Duration // the longest duration of one call of Extend
+	renewSlots    chan struct{} // one for each running renewal, because all leases are due at once after a stall
 }
 
-// mostRenewals bounds how many renewals a Runner asks the store for at a time.
-const mostRenewals = 64
+// maxConcurrentRenewals bounds how many renewals of a Runner call the store at a time.
+const maxConcurrentRenewals = 64
 
-func newLeases(opts RunnerOptions) leases {
-	return leases{
-		lasts: opts.Lease, interval: opts.Lease / 3, timeout: min(opts.StoreTimeout, opts.Lease/3),
-		slots: make(chan struct{}, mostRenewals),
+func newLeaseSettings(opts RunnerOptions) leaseSettings {
+	return leaseSettings{
+		leaseDuration: opts.Lease, renewInterval: opts.Lease / 3, renewTimeout: min(opts.StoreTimeout, opts.Lease/3),
+		renewSlots: make(chan struct{}, maxConcurrentRenewals),
 	}
 }
 
-// span is how long an owner relies on a lease. The margin is for what it takes the owner to hear that it must stop.
-func (l *leases) span() time.Duration { return l.lasts - l.lasts/16 }
+// safeDuration is how long the owner acts on a lease without a renewal: the lease less a sixteenth. The margin gives
+// the handler time to stop before another attempt can take over.
+func (l *leaseSettings) safeDuration() time.Duration { return l.leaseDuration - l.leaseDuration/16 }
 
-// hasLapsed reports whether the owner of a lease, which did not begin before since, must have stopped to rely on it.
-func (l *leases) hasLapsed(since time.Time) bool { return time.Since(since) >= l.span() }
-
-// lease renews the lease of a claim until the claim is settled. An owner that may have lost its lease must stop acting
-// as one: the attempt is lost when the store says so, or when no renewal has succeeded until shortly before the lease
-// must have lapsed, by the process's own clock.
-type lease struct {
-	*leases
-	claim    Claim
-	ctx      context.Context         // for the store
-	cancel   context.CancelCauseFunc // of the attempt
-	restored atomic.Bool             // the store had forgotten the claim
-
-	mu      sync.Mutex
-	since   time.Time          // the lease did not begin before
-	timer   *time.Timer        // of the next renewal; nil: the claim is settled
-	abandon context.CancelFunc // of the renewal under way
+// mayHaveLapsed reports whether the owner must stop acting on a lease. The store was asked for the lease at
+// requestedAt, so the lease began later.
+func (l *leaseSettings) mayHaveLapsed(requestedAt time.Time) bool {
+	return time.Since(requestedAt) >= l.safeDuration()
 }
 
-// start begins to renew the lease, which did not begin before since.
-func (l *lease) start(since time.Time) {
+// lease renews the lease of a claim until the claim is settled. An owner that acts on a lapsed lease would run beside
+// the next attempt. To prevent that, lease cancels the attempt
+//
+//   - when the store says that the claim is lost;
+//   - when renewals have failed until shortly before the lease lapses, by the clock of the process.
+type lease struct {
+	*leaseSettings
+	claim         Claim
+	storeCtx      context.Context         // the parent of the contexts of renewals
+	cancelAttempt context.CancelCauseFunc // ends the context of the handler
+	wasRestored   atomic.Bool             // the store had lost the record and has restored the record
+
+	mu            sync.Mutex
+	requestedAt   time.Time          // when the store was asked for the current lease
+	renewTimer    *time.Timer        // starts the next renewal; nil when the claim is settled
+	cancelRenewal context.CancelFunc // ends the running or last renewal; nil before the first
+}
+
+// startRenewals begins to renew a lease that the store was asked for at requestedAt.
+func (l *lease) startRenewals(requestedAt time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since = since
-	l.timer = time.AfterFunc(time.Until(since.Add(l.interval)), l.renew)
+	l.requestedAt = requestedAt
+	l.renewTimer = time.AfterFunc(time.Until(requestedAt.Add(l.renewInterval)), l.renewLease)
 }
 
-// renew renews the lease. If the store does not answer, it tries again until the lease lapses. The owner is told of that
-// by a timer, since a driver may take no notice of its context.
-func (l *lease) renew() {
-	ctx, lapses, ok := l.begin()
-	if !ok {
+// renewLease renews the lease, and repeats a failed renewal until the lease lapses. A separate timer then cancels the
+// attempt, because a database driver may ignore the deadline of its context.
+func (l *lease) renewLease() {
+	ctx, lapsesAt, isClaimOpen := l.beginRenewal()
+	if !isClaimOpen {
 		return
 	}
-	defer l.abandon()
-	alarm := time.AfterFunc(time.Until(lapses), l.lose)
+	defer l.cancelRenewal()
+	alarm := time.AfterFunc(time.Until(lapsesAt), l.loseClaim)
 	defer alarm.Stop()
 	for ctx.Err() == nil {
-		since := time.Now()
-		switch err := l.extend(ctx); {
+		requestedAt := time.Now()
+		switch err := l.extendLease(ctx); {
 		case err == nil, errors.Is(err, ErrRestored):
 			if err != nil {
-				l.restored.Store(true)
+				l.wasRestored.Store(true)
 			}
-			l.again(since)
+			l.scheduleRenewal(requestedAt)
 			return
 		case errors.Is(err, ErrClaimLost):
-			l.lose()
+			l.loseClaim()
 			return
 		}
-		polling.Sleep(ctx, l.lasts/20, nil)
+		polling.Sleep(ctx, l.leaseDuration/20, nil)
 	}
-	l.lose() // the alarm may be late; and after a standstill the lease has lapsed before the first try
+	l.loseClaim() // the alarm may be late, or the process stood still until the lease had lapsed
 }
 
-// begin returns the context of a renewal, and when the lease lapses without it. The claim may be settled already.
-func (l *lease) begin() (ctx context.Context, lapses time.Time, ok bool) {
+// beginRenewal returns the context of a renewal, and when the lease lapses unless the renewal succeeds. If the claim is
+// settled, isClaimOpen is false.
+func (l *lease) beginRenewal() (ctx context.Context, lapsesAt time.Time, isClaimOpen bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer == nil {
-		return nil, lapses, false
+	if l.renewTimer == nil {
+		return nil, lapsesAt, false
 	}
-	lapses = l.since.Add(l.span())
-	ctx, l.abandon = context.WithDeadline(l.ctx, lapses)
-	return ctx, lapses, true
+	lapsesAt = l.requestedAt.Add(l.safeDuration())
+	ctx, l.cancelRenewal = context.WithDeadline(l.storeCtx, lapsesAt)
+	return ctx, lapsesAt, true
 }
 
-func (l *lease) extend(ctx context.Context) error {
+// extendLease calls Extend once, after waiting for a free slot.
+func (l *lease) extendLease(ctx context.Context) error {
 	select {
-	case l.slots <- struct{}{}:
-		defer func() { <-l.slots }()
+	case l.renewSlots <- struct{}{}:
+		defer func() { <-l.renewSlots }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	ctx, cancel := context.WithTimeout(ctx, l.timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.renewTimeout)
 	defer cancel()
-	return l.claim.Extend(ctx, l.lasts)
+	return l.claim.Extend(ctx, l.leaseDuration)
 }
 
-// again waits for the next renewal of a lease that did not begin before since.
-func (l *lease) again(since time.Time) {
+// scheduleRenewal starts the timer of the next renewal, after the store granted the lease requested at requestedAt.
+func (l *lease) scheduleRenewal(requestedAt time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.since = since
-	if l.timer != nil {
-		l.timer.Reset(time.Until(since.Add(l.interval)))
+	l.requestedAt = requestedAt
+	if l.renewTimer != nil {
+		l.renewTimer.Reset(time.Until(requestedAt.Add(l.renewInterval)))
 	}
 }
 
-// lose tells the owner that its claim is lost, unless it has settled it.
-func (l *lease) lose() {
+// loseClaim cancels the attempt with the cause [ErrClaimLost], unless the claim is settled.
+func (l *lease) loseClaim() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != nil {
-		l.cancel(ErrClaimLost)
+	if l.renewTimer != nil {
+		l.cancelAttempt(ErrClaimLost)
 	}
 }
 
-// check returns [ErrClaimLost] if the lease may have lapsed. It looks at the clock, because the timers that end the context
-// of the owner are late after the process has stood still.
-func (l *lease) check() error {
+// checkLease returns [ErrClaimLost] if the lease may have lapsed. checkLease reads the clock, because the timers that
+// cancel the attempt are late after the process has stood still.
+func (l *lease) checkLease() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer != nil && l.hasLapsed(l.since) {
+	if l.renewTimer != nil && l.mayHaveLapsed(l.requestedAt) {
 		return ErrClaimLost
 	}
 	return nil
 }
 
-// stop ends the renewals. It does not wait for one that is under way.
-func (l *lease) stop() {
+// stopRenewals ends the renewals without waiting for a running one.
+func (l *lease) stopRenewals() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer == nil {
+	if l.renewTimer == nil {
 		return
 	}
-	l.timer.Stop()
-	l.timer = nil
-	if l.abandon != nil {
-		l.abandon()
+	l.renewTimer.Stop()
+	l.renewTimer = nil
+	if l.cancelRenewal != nil {
+		l.cancelRenewal()
 	}
 }

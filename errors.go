@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// These are the reasons for which a request is refused, but for ErrRestored, which only a store returns. Match them with
-// [errors.Is], in the error of [Runner.Do] and in the [Error] that Options.ErrorHandler gets. The comment behind each one
-// names the problem type that a client sees.
+// The reasons to refuse a request. Match the errors by [errors.Is], in the error of [Runner.Do] and in the [Error] that
+// Options.ErrorHandler gets. The comment after each error names the problem type that a client sees. Only ErrRestored
+// is no refusal: a store returns ErrRestored to its caller.
 var (
 	ErrKeyMissing     = errors.New("idempotency: key missing")                        // key-missing
 	ErrKeyInvalid     = errors.New("idempotency: key invalid")                        // key-invalid
@@ -33,61 +33,60 @@ var (
 	ErrStoreFull      = errors.New("idempotency: store full")                         // store-unavailable
 	ErrStoreBusy      = errors.New("idempotency: no connection to the store is free") // store-unavailable
 	ErrUserQuota      = errors.New("idempotency: user's share of the store used up")  // quota-exceeded
-	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // never shown: the answer stands
+	ErrRestored       = errors.New("idempotency: record lost by the store, restored") // no problem: the answer is valid
 )
 
-// problemBase is the default of Options.ProblemBase. Types are stable: changing one breaks clients.
+// problemBase is the default of Options.ProblemBase. Clients compare types, so a changed base breaks clients.
 const problemBase = "https://github.com/idempotency-go/idempotency#"
 
-// Retry tells a client what to do about a refusal.
+// Retry tells a client how to react to a refusal.
 type Retry string
 
 const (
-	RetrySameKey Retry = "same-key" // send the request again with its key, after RetryAfter
-	RetryNewKey  Retry = "new-key"  // send it with a key that was not used before
-	RetryNever   Retry = "never"    // do not send it again as it is
+	RetrySameKey Retry = "same-key" // send the request again with the same key, after RetryAfter
+	RetryNewKey  Retry = "new-key"  // send the request with a key that was never used
+	RetryNever   Retry = "never"    // never send the request again in this form
 )
 
-// Error has the reason for a refusal, and the answer to the client. [WriteProblem] writes it as problem details (RFC
+// Error is a refusal: the reason, and the answer to the client. [WriteProblem] writes an Error as problem details (RFC
 // 9457). The zero value of each field is valid.
 type Error struct {
 	// Status is the HTTP status code. A value outside of 400 to 599 means 500.
 	Status int
 
-	// Code names the kind of problem, such as "in-progress". Without a Type and a Code, the type of the problem is
-	// about:blank: the client learns only the status.
+	// Code names the kind of problem, such as "in-progress". Without Type and Code, the type of the problem is
+	// about:blank, and the client learns only the status.
 	Code string
 
-	// Type is the type of the problem, a URI. Empty means Options.ProblemBase followed by Code, if there is a Code. A
-	// [Middleware] sets Type before it calls Options.ErrorHandler.
+	// Type is the type of the problem, a URI. Empty means Options.ProblemBase followed by Code, if Code is set. A
+	// [Middleware] sets Type before calling Options.ErrorHandler.
 	Type string
 
-	// Title is the same for every problem with this code. An empty Title means the text of the status.
+	// Title is the same for all problems with one Code. Empty means the text of the status.
 	Title string
 
 	// Detail explains the refusal to a person.
 	Detail string
 
-	// Retry tells the client what to do. If it is empty, the answer does not have the member "retry".
+	// Retry tells the client how to react. If Retry is empty, the answer has no member "retry".
 	Retry Retry
 
-	// RetryAfter is how long the client should wait before it retries. It is sent in whole seconds, rounded up. If it is
-	// zero, the answer has no field Retry-After.
+	// RetryAfter is how long the client should wait before a retry. RetryAfter is sent in whole seconds, rounded up. If
+	// RetryAfter is zero, the answer has no field Retry-After.
 	RetryAfter time.Duration
 
-	// OriginalStatus is the status code of the answer that was not kept. It is zero unless the reason is
-	// [ErrNotReplayable].
+	// OriginalStatus is the status code of an answer that was not kept, or zero unless the reason is [ErrNotReplayable].
 	OriginalStatus int
 
-	// Header has further fields of the answer, such as WWW-Authenticate. They replace fields of the same name that outer
-	// middleware has set.
+	// Header has further fields of the answer, such as WWW-Authenticate. Header replaces fields of outer middleware
+	// with the same name.
 	Header http.Header
 
-	// Err wraps the sentinel and its cause. The client does not see it.
+	// Err wraps the sentinel and the cause. The client never sees Err.
 	Err error
 }
 
-// Error returns the text of Err. If Err is nil, it returns the title.
+// Error returns the text of Err or, if Err is nil, the title.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return "idempotency: " + e.withDefaults().Title
@@ -95,10 +94,10 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap makes the sentinel and the cause visible to [errors.Is] and [errors.As].
+// Unwrap returns Err, so that [errors.Is] and [errors.As] find the sentinel and the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// withDefaults returns a copy of e with the defaults of Status and Title in place.
+// withDefaults returns a copy of e with the defaults of Status and Title.
 func (e *Error) withDefaults() *Error {
 	shown := *e
 	if shown.Status < 400 || shown.Status > 599 {
@@ -109,11 +108,11 @@ func (e *Error) withDefaults() *Error {
 	return &shown
 }
 
-// problems says how each refusal is shown to the client: by the first sentinel that its error wraps. A detail says no more
-// than is known. Where an earlier attempt may have been executed, it speaks of this attempt only.
+// problems has the answer for each sentinel. The first sentinel that an error wraps counts. A detail states only known
+// facts: where an earlier attempt may have run, the detail speaks of this attempt only.
 var problems = []struct {
-	is    error
-	shown Error
+	sentinel error
+	template Error
 }{
 	{ErrKeyMissing, Error{Status: http.StatusBadRequest, Code: "key-missing", Retry: RetryNewKey,
 		Title:  "Idempotency key is missing",
@@ -165,17 +164,17 @@ var problems = []struct {
 		Detail: "This attempt was not executed; an earlier one may have been. Retry later with the same key, not with a new one."}},
 }
 
-// refusalFor returns the Error for err: err itself if it is one, else that of the sentinel that it wraps. What wraps none
-// is a failure of the store.
+// refusalFor returns the refusal for err: err itself if err is an *Error, or else the answer for the first sentinel
+// that err wraps. An error without a sentinel is a failure of the store.
 func refusalFor(err error) *Error {
 	if e, ok := err.(*Error); ok {
 		return e
 	}
-	for _, p := range problems {
-		if errors.Is(err, p.is) {
-			shown := p.shown
+	for _, problem := range problems {
+		if errors.Is(err, problem.sentinel) {
+			shown := problem.template
 			shown.Err = err
-			if p.is == ErrRecordInvalid && !errors.Is(err, ErrUnavailable) {
+			if problem.sentinel == ErrRecordInvalid && !errors.Is(err, ErrUnavailable) {
 				shown.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
 			if key, ok := errors.AsType[*keyError](err); ok {
@@ -187,8 +186,8 @@ func refusalFor(err error) *Error {
 	return refusalFor(fmt.Errorf("%w: %w", ErrUnavailable, err))
 }
 
-// refuseAs returns the Error for err, by which a function of the service refuses a request: what err says itself, if it is
-// or wraps an Error, else that of the sentinel.
+// refuseAs returns the refusal for err, the error of a function of the service. If err is or wraps an *Error, the
+// client gets that Error, and otherwise the answer for sentinel.
 func refuseAs(sentinel, err error) *Error {
 	shown := refusalFor(sentinel)
 	if own, ok := errors.AsType[*Error](err); ok {
@@ -198,9 +197,9 @@ func refuseAs(sentinel, err error) *Error {
 	return shown
 }
 
-// WriteProblem writes e as application/problem+json (RFC 9457). It is the default of Options.ErrorHandler. An error
-// handler of your own can call it for refusals that it does not write itself. A 401 gets the field "WWW-Authenticate:
-// Bearer" if neither e nor outer middleware has set that field.
+// WriteProblem writes e as application/problem+json (RFC 9457). WriteProblem is the default of Options.ErrorHandler. A
+// custom error handler can call WriteProblem for the refusals that the handler does not write itself. A 401 gets the
+// field "WWW-Authenticate: Bearer" unless e or outer middleware has set the field.
 func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
 	e = e.withDefaults()
 	h := w.Header()
@@ -217,25 +216,25 @@ func WriteProblem(w http.ResponseWriter, _ *http.Request, e *Error) {
 		h.Set("Retry-After", strconv.FormatInt(retryAfterSeconds(e.RetryAfter), 10))
 	}
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(e.problem()) // a client that has left is told when it retries
+	_, _ = w.Write(e.problemBody()) // a client that has left gets an answer by a retry
 }
 
-// problem returns the body of the answer.
-func (e *Error) problem() []byte {
-	kind := cmp.Or(e.Type, typeOf(problemBase, e.Code), "about:blank")
-	body, _ := json.Marshal(struct { // strings and integers always marshal
+// problemBody returns e as a JSON object.
+func (e *Error) problemBody() []byte {
+	uri := cmp.Or(e.Type, problemType(problemBase, e.Code), "about:blank")
+	body, _ := json.Marshal(struct { // marshalling strings and integers cannot fail
 		Type           string `json:"type"`
 		Title          string `json:"title"`
 		Status         int    `json:"status"`
 		Detail         string `json:"detail,omitempty"`
 		Retry          Retry  `json:"retry,omitempty"`
 		OriginalStatus int    `json:"originalStatus,omitempty"`
-	}{kind, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
+	}{uri, e.Title, e.Status, e.Detail, e.Retry, e.OriginalStatus})
 	return body
 }
 
-// typeOf returns the type of a problem with code, or nothing if code is empty.
-func typeOf(base, code string) string {
+// problemType returns the type of a problem with code, or the empty string without a code.
+func problemType(base, code string) string {
 	if code == "" {
 		return ""
 	}

@@ -49,13 +49,15 @@ func (s *MemoryStore) Held() MemoryUsage {
 }
 
 // UsersCounted returns how many users hold a part of what a middleware shares out, once for each of the parts.
-func (m *Middleware) UsersCounted() int { return m.bodies.Users() + m.runner.waiters.shares.Users() }
+func (m *Middleware) UsersCounted() int {
+	return m.bodyBudget.Users() + m.runner.waitingRequests.userShares.Users()
+}
 
 // RenewLate begins to renew a lease of that age, as a process does that has stood still. The context is that of the owner.
 func (r *Runner) RenewLate(ctx context.Context, claim Claim, age time.Duration) context.Context {
 	owner, cancel := context.WithCancelCause(ctx)
-	l := &lease{leases: &r.leases, claim: claim, ctx: ctx, cancel: cancel}
-	l.start(time.Now().Add(-age))
+	l := &lease{leaseSettings: &r.leaseSettings, claim: claim, storeCtx: ctx, cancelAttempt: cancel}
+	l.startRenewals(time.Now().Add(-age))
 	return owner
 }
 
@@ -65,7 +67,7 @@ func StopTimers(ctx context.Context) {
 	l := &ctx.Value(checkpoint.Key{}).(*attempt).lease
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timer.Stop()
+	l.renewTimer.Stop()
 }
 
 // WithSelectors returns the fingerprint of a request with header h.
@@ -77,4 +79,4 @@ func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
 func FindKey(h http.Header, names ...string) (string, error) { return findKey(h, names) }
 
 // RunnerOptionsOf returns the options of the Runner within a Middleware that has o.
-func RunnerOptionsOf(o Options) RunnerOptions { return o.runner() }
+func RunnerOptionsOf(o Options) RunnerOptions { return o.runnerOptions() }

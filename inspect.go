@@ -221,7 +221,7 @@ func (r Resolution) Validate() error {
 	if resp := r.Response; resp != nil {
 		note = resp.Note
 		faults = append(faults, resp.checkAnswer()) // nil is left out by Join
-		faults.check(len(resp.Header)+len(resp.Trailer) <= mostFields, "the header has more than %d bytes", mostFields)
+		faults.check(len(resp.Header)+len(resp.Trailer) <= maxFieldBytes, "the header has more than %d bytes", maxFieldBytes)
 	}
 	faults.check(recordline.IsNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
 	faults.check(isVisible(r.Operator, MaxOperator), "operator %.256q of %d bytes: at most %d of visible text", r.Operator, len(r.Operator), MaxOperator)

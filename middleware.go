@@ -14,34 +14,34 @@ import (
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
-// UserFunc returns the ID of the authenticated caller of a request. Different users never share a key. An error or an
-// empty ID refuses the request with user-unknown.
+// UserFunc returns the ID of the authenticated caller of a request. Different users never share a key. If the ID is
+// empty or UserFunc fails, the request is refused with user-unknown.
 //
-// If the error is or wraps an [*Error], that is the answer: for example 503 if authentication is down, or 401 with a
-// WWW-Authenticate field of another scheme than Bearer. The error that ErrorHandler and [Observer] get wraps both the
-// returned error and [ErrUserUnknown], whatever the status.
+// If the error is or wraps an [*Error], the client gets that Error: for example 503 because authentication is down, or
+// 401 with a WWW-Authenticate field of a scheme different from Bearer. The error passed to ErrorHandler and [Observer]
+// wraps both the returned error and [ErrUserUnknown], whatever the status.
 type UserFunc func(*http.Request) (string, error)
 
-// SingleUser is the UserFunc of a service that has one caller only, or that cannot tell its callers apart. If there are
-// several callers, they share their keys, and one may get the answer to another. Set Options.MaxUserBodies to MaxBodies,
-// because there is no other user to leave room for.
+// SingleUser is the UserFunc of a service with a single caller, or of a service without a way to tell its callers
+// apart. Several callers would share their keys, so one caller could get the answer to a request of a different caller.
+// Set Options.MaxUserBodies to MaxBodies, because no room has to be left for further users.
 func SingleUser(*http.Request) (string, error) { return "single", nil }
 
-// Middleware makes handlers safe to retry. It is safe for concurrent use.
+// Middleware makes handlers safe to retry. A Middleware is safe for concurrent use.
 type Middleware struct {
-	runner   *Runner
-	user     UserFunc
-	opts     Options
-	events   *reporter
-	unstored unstoredFields
-	bodies   bounds.Shares // bytes of request bodies
+	runner         *Runner
+	userFunc       UserFunc
+	opts           Options
+	eventReporter  *eventReporter
+	unstoredFields unstoredFields
+	bodyBudget     bounds.Shares // bytes of request bodies
 }
 
-// New returns a Middleware that keeps its records in store and calls user for the caller of each guarded request.
-// The error reports every fault at once, also those of the store's own options.
+// New returns a Middleware that keeps its records in store and calls user to get the caller of each guarded request.
+// The error lists all faults of the options, including the options of the store.
 func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	opts = opts.withDefaults()
-	runner, err := NewRunner(store, opts.runner())
+	runner, err := NewRunner(store, opts.runnerOptions())
 	err = errors.Join(err, opts.validate())
 	if user == nil {
 		err = errors.Join(err, errors.New("idempotency: UserFunc is nil: use SingleUser if there is one caller only"))
@@ -49,35 +49,37 @@ func New(store Store, user UserFunc, opts Options) (*Middleware, error) {
 	if err != nil {
 		return nil, err
 	}
-	runner.waiters.shares = bounds.Shares{Total: math.MaxInt64, Each: mostWaiting}
+	runner.waitingRequests.userShares = bounds.Shares{Total: math.MaxInt64, Each: maxWaitingPerUser}
 	return &Middleware{
-		runner: runner, user: user, opts: opts, events: &runner.events, unstored: newUnstoredFields(opts.OmitHeaders),
-		bodies: bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
+		runner: runner, userFunc: user, opts: opts,
+		eventReporter: &runner.eventReporter, unstoredFields: newUnstoredFields(opts.OmitHeaders),
+		bodyBudget: bounds.Shares{Total: cmp.Or(opts.MaxBodies, math.MaxInt64), Each: opts.MaxUserBodies},
 	}, nil
 }
 
-// mostWaiting bounds the HTTP requests of one user that wait at a time: each of them holds a connection and a header, which
-// may be large.
-const mostWaiting = 128
+// maxWaitingPerUser bounds how many HTTP requests of one user wait at a time. Each waiting request holds a connection
+// and a header, and the header may be large.
+const maxWaitingPerUser = 128
 
-// Shutdown waits for the answers that the store did not take in time, and for the claims that are still to be released,
-// as [Runner.Shutdown] does. Call it after [http.Server.Shutdown], and before you close the client of the store.
+// Shutdown waits until the answers that the store did not take in time are stored, and until the remaining claims are
+// released, as [Runner.Shutdown] does. Call Shutdown after [http.Server.Shutdown], and before closing the client of the
+// store.
 func (m *Middleware) Shutdown(ctx context.Context) error { return m.runner.Shutdown(ctx) }
 
 // Handler guards next. Routers such as chi and gorilla/mux take the method value m.Handler as a middleware.
 //
-// Mount it inside authentication, which tells the users apart. Mount it inside the router, because the router's own
-// answers (redirects, 404) are not the handler's. Nothing outside of it may read the request body. Requests of other
-// methods reach next untouched. So do requests without a key, unless Required is set. A handler that is guarded twice,
-// with the same store and key, runs once.
+// Mount the guarded handler inside authentication, because the Middleware has to know the user. Mount it inside the
+// router, because redirects and 404s of the router are no answers of next. Middleware outside must leave the request
+// body unread. Requests with an unguarded method reach next untouched, and so do requests without a key unless Required
+// is set. A handler guarded twice, with the same store and key, runs once.
 //
-// The context of next outlives the client, see Options.CancelWithClient. If that context has ended and next returns
-// without writing, nothing is stored. Nothing is written either, so that outer middleware can answer. If the claim was
-// lost, however, the request is refused with in-progress.
+// The context of next outlives the client, see Options.CancelWithClient. If the context has ended and next returns
+// without writing, the Middleware stores and writes nothing, and outer middleware can answer. But if the context ended
+// because the claim was lost, the request is refused with in-progress.
 //
-// The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside one of them,
-// nothing is stored or written, so that the framework can answer, and the Logger is told. Use the adapters
-// echoidempotency, echo4idempotency and ginidempotency: with them, every way to answer is recorded.
+// The frameworks echo and gin answer after their handlers have returned. If next writes nothing inside echo or gin, the
+// Middleware stores and writes nothing, so that the framework can answer, and warns the Logger. Use the adapters
+// echoidempotency, echo4idempotency and ginidempotency instead, because the adapters record every kind of answer.
 func (m *Middleware) Handler(next http.Handler) http.Handler {
 	methods, headers := m.opts.Methods, m.opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -89,57 +91,59 @@ func (m *Middleware) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if err := m.serve(next, w, r); err != nil {
+		if err := m.serveGuarded(next, w, r); err != nil {
 			m.writeRefusal(w, r, err)
 		}
 	})
 }
 
-// serve answers a guarded request, unless it returns an error to be answered. What can be known from the header is
-// checked before the body is read, and the body before the store is asked.
-func (m *Middleware) serve(next http.Handler, w http.ResponseWriter, r *http.Request) error {
-	key, err := m.key(r)
+// serveGuarded answers a guarded request, or returns an error for the caller to answer. serveGuarded does the cheapest
+// checks first: the header, next the body, and at last the record in the store.
+func (m *Middleware) serveGuarded(next http.Handler, w http.ResponseWriter, r *http.Request) error {
+	key, err := m.readKey(r)
 	if err != nil {
-		return m.reject(r, key, err)
+		return m.rejectRequest(r, key, err)
 	}
-	if carriesOut(r.Context(), m.runner.store, key) {
+	if isWithinOperation(r.Context(), m.runner.store, key) {
 		next.ServeHTTP(w, r)
 		return nil
 	}
-	e := exchanges.Get().(*exchange)
-	e.m, e.next, e.w, e.r = m, next, w, r
+	e := exchangePool.Get().(*exchange)
+	e.middleware, e.next, e.w, e.r = m, next, w, r
 	e.runner, e.key, e.ctx = m.runner, key, r.Context()
 	defer e.close()
 	if err := e.readFingerprint(); err != nil {
-		return m.reject(r, key, err)
+		return m.rejectRequest(r, key, err)
 	}
-	replay, err := e.admit()
+	replay, err := e.admitRequest()
 	switch {
 	case err != nil:
 		return err
 	case replay != nil:
 		return e.sendReplay(replay)
 	default:
-		return e.execute()
+		return e.executeHandler()
 	}
 }
 
-// reject reports and returns why a request is refused before the store is asked.
-func (m *Middleware) reject(r *http.Request, key Key, err error) error {
-	m.events.report(r.Context(), &Event{Outcome: OutcomeRejected, Key: key, Err: err})
+// rejectRequest reports a request that is refused before the store is asked, and returns the refusal.
+func (m *Middleware) rejectRequest(r *http.Request, key Key, err error) error {
+	m.eventReporter.deliverEvent(r.Context(), &Event{Outcome: OutcomeRejected, Key: key, Err: err})
 	return refusalFor(err)
 }
 
+// writeRefusal completes a copy of the refusal by the options and passes the copy to the ErrorHandler.
 func (m *Middleware) writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
-	refusal := *refusalFor(err) // which may be an Error of the service's, that other requests get, too
-	refusal.Type = cmp.Or(refusal.Type, typeOf(m.opts.ProblemBase, refusal.Code))
+	refusal := *refusalFor(err) // a copy, because the service may share one Error among requests
+	refusal.Type = cmp.Or(refusal.Type, problemType(m.opts.ProblemBase, refusal.Code))
 	if errors.Is(err, ErrKeyReused) {
 		refusal.Status = m.opts.ReuseStatus
 	}
 	m.opts.ErrorHandler(w, r, &refusal)
 }
 
-func (m *Middleware) key(r *http.Request) (Key, error) {
+// readKey returns the key of the request, or the reason to refuse the request.
+func (m *Middleware) readKey(r *http.Request) (Key, error) {
 	id, err := findKey(r.Header, m.opts.Headers)
 	if err != nil {
 		return Key{}, err
@@ -149,7 +153,7 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 			return Key{}, &keyError{err}
 		}
 	}
-	user, err := m.user(r)
+	user, err := m.userFunc(r)
 	if err != nil {
 		return Key{}, refuseAs(ErrUserUnknown, err)
 	}
@@ -159,329 +163,345 @@ func (m *Middleware) key(r *http.Request) (Key, error) {
 	return newKey(r, user, id, m.opts.Endpoint), nil
 }
 
-// exchange is a guarded request and its answer: first its admission, then an attempt and the settlement of its outcome, at last the
-// answer. The exchange serves the next request after its end, and so do its buffers.
+// exchange carries a guarded request through admission, attempt, settlement and answer. The pool hands the exchange and
+// its buffers to the next request afterwards.
 type exchange struct {
-	m    *Middleware
-	next http.Handler
-	w    http.ResponseWriter
-	r    *http.Request
-	body *bounds.Buffer // of the request
+	middleware  *Middleware
+	next        http.Handler
+	w           http.ResponseWriter
+	r           *http.Request
+	requestBody *bounds.Buffer
 
 	settlement
-	*handed  // nil: no handler runs
-	recorder recorder
-	overflow overflow
+	*handlerState   // nil if the request runs no handler
+	answerRecorder  answerRecorder
+	overflowSettler overflowSettler
 }
 
-// handed is what a handler or the server gets, and may keep for as long as it likes.
-type handed struct {
-	attempt attempt
-	writer  writer
-	reader  bodyReader
-	values  [8]string // of the header
+// handlerState holds everything that a handler or the server may use after the request has ended. For that reason a
+// handlerState never goes back to a pool.
+type handlerState struct {
+	attempt      attempt
+	answerWriter answerWriter
+	bodyReader   bodyReader
+	headerValues [8]string // memory for the first values of the header; the server keeps the values
 }
 
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+var exchangePool = sync.Pool{New: func() any { return new(exchange) }}
 
-// close takes everything away from the handler, which may have left goroutines behind.
+// close ends the handler's access to the request body and to the answer, because the handler may have left goroutines
+// behind. After that the buffers are free for the next request.
 func (e *exchange) close() {
-	e.dropBody()
-	if e.handed != nil {
-		e.writer.close()
-		e.recorder.body.buffer.Free()
+	e.releaseBody()
+	if e.handlerState != nil {
+		e.answerWriter.close()
+		e.answerRecorder.bodyState.buffer.Free()
 	}
 	*e = exchange{}
-	exchanges.Put(e)
+	exchangePool.Put(e)
 }
 
-// dropBody takes the body of the request away from the handler, and gives its buffer back. That is done before the answer goes
-// out, because a client that reads slowly must not use up the budget of bodies.
-func (e *exchange) dropBody() {
-	if e.handed != nil {
-		e.reader.Close()
+// releaseBody ends the handler's access to the request body and gives the buffer back. The exchange releases the body
+// before sending the answer, because a client that reads slowly must leave the budget for bodies to other requests.
+func (e *exchange) releaseBody() {
+	if e.handlerState != nil {
+		e.bodyReader.Close()
 	}
-	if e.body != nil {
-		e.m.bodies.GiveBack(e.key.User, int64(cap(e.body.B)))
-		e.body.Free()
+	if e.requestBody != nil {
+		e.middleware.bodyBudget.GiveBack(e.key.User, int64(cap(e.requestBody.B)))
+		e.requestBody.Free()
 	}
-	e.body = nil
+	e.requestBody = nil
 }
 
-// readFingerprint reads the body of the request and computes the fingerprint, which tells the request from others with its key.
+// readFingerprint reads the request body and computes the fingerprint. A body within the budget stays in memory for the
+// handler.
 func (e *exchange) readFingerprint() error {
 	var err error
-	e.body, err = readBody(e.r, e.m.opts.MaxBody, &e.m.bodies, e.key.User)
+	e.requestBody, err = readBody(e.r, e.middleware.opts.MaxBody, &e.middleware.bodyBudget, e.key.User)
 	switch {
 	case err != nil:
 		return err
-	case consumed(e.r, len(e.body.B)):
+	case consumed(e.r, len(e.requestBody.B)):
 		return ErrBodyConsumed
 	}
-	fp, err := e.m.opts.Fingerprint(e.r, e.body.B)
+	fp, err := e.middleware.opts.Fingerprint(e.r, e.requestBody.B)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBodyInvalid, err)
 	}
-	e.fingerprint = fp.withSelectors(e.r.Header, e.m.opts.FingerprintHeaders)
+	e.fingerprint = fp.withSelectors(e.r.Header, e.middleware.opts.FingerprintHeaders)
 	return nil
 }
 
-// sendReplay sends the stored response, unless the request may not get it.
+// sendReplay sends the stored response, unless the request may not get the response.
 func (e *exchange) sendReplay(replay *Response) (refusal error) {
 	if err := e.checkReplay(replay); err != nil {
-		return e.refuse(outcomeOf(err), err)
+		return e.refuseRequest(outcomeOf(err), err)
 	}
-	e.report(e.ctx)
-	e.dropBody()
-	e.m.unstored.filter(replay).replay(e.w)
+	e.reportEvent(e.ctx)
+	e.releaseBody()
+	e.middleware.unstoredFields.filter(replay).sendAsReplay(e.w)
 	return nil
 }
 
-// checkReplay returns the refusal of a request that may not be answered with a response from the store.
+// checkReplay returns a refusal if the stored response is damaged, or if Options.Replay denies the request the
+// response.
 func (e *exchange) checkReplay(replay *Response) error {
 	if err := replay.check(e.r.Method); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
-	if e.m.opts.Replay == nil {
+	if e.middleware.opts.Replay == nil {
 		return nil
 	}
-	reader := new(bodyReader) // not the handler's
+	reader := new(bodyReader) // separate from the handler's reader, because no handler runs
 	defer reader.Close()
-	r := e.withBody(e.ctx, reader)
-	defer e.takeForm(r)
-	if err := e.m.opts.Replay(r, e.m.unstored.filter(replay)); err != nil {
+	r := e.requestWithBody(e.ctx, reader)
+	defer e.adoptForm(r)
+	if err := e.middleware.opts.Replay(r, e.middleware.unstoredFields.filter(replay)); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil
 }
 
-// withBody returns the request with ctx, and with a body that is read from its start by way of reader.
-func (e *exchange) withBody(ctx context.Context, reader *bodyReader) *http.Request {
+// requestWithBody returns a copy of the request with ctx. Reading the body of the copy by reader starts at the first
+// byte.
+func (e *exchange) requestWithBody(ctx context.Context, reader *bodyReader) *http.Request {
 	r := e.r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
-		reader.unread = e.body.B
+		reader.unreadBody = e.requestBody.B
 		r.Body = reader
 	}
 	return r
 }
 
-// takeForm takes over the form that was parsed in a copy of the request, so that the server removes its files.
-func (e *exchange) takeForm(r *http.Request) { e.r.MultipartForm = r.MultipartForm }
+// adoptForm copies the multipart form from r, a copy of the request, to the original. The server removes the temporary
+// files of the original's form only.
+func (e *exchange) adoptForm(r *http.Request) { e.r.MultipartForm = r.MultipartForm }
 
-// execute answers the request by running the handler. What the client gets follows from what became of the claim, and
-// from how the handler ended:
+// executeHandler runs the handler and answers the request. The answer follows from the claim and from the ending of the
+// handler:
 //
-//	claim was lost                        the refusal that says so, unless an answer has begun to go out
-//	silent, because the claim was lost    in-progress
-//	silent, because of an outer deadline  nothing: outer middleware answers, as it would without a key
-//	leftOpen                              what the framework answers
-//	brokenOff, answered                   the answer
-func (e *exchange) execute() error {
+//	claim lost                            the refusal, unless a part of the answer was sent before
+//	gave up, because the claim was lost   in-progress
+//	gave up, at an outer deadline         nothing: outer middleware answers, as for a request without a key
+//	left to the framework                 the framework's answer
+//	truncated, answered                   the handler's answer
+func (e *exchange) executeHandler() error {
 	e.prepareRecorder()
 	ctx, cancel := e.handlerContext()
 	defer cancel()
-	refusal := cmp.Or(e.executeAttempt(ctx, e.serveHandler), e.recorder.refused)
+	refusal := cmp.Or(e.executeAttempt(ctx, e.serveHandler), e.answerRecorder.overflowRefusal)
 	switch {
-	case refusal != nil && e.recorder.isSending: // there is nothing to add
+	case refusal != nil && e.answerRecorder.isSending: // too late for a refusal
 		return nil
 	case refusal != nil:
 		return refusal
-	case e.outcome.ending == silent && e.outcome.endCause == ErrClaimLost:
+	case e.outcome.ending == endingGaveUp && e.outcome.giveUpCause == ErrClaimLost:
 		return ErrClaimLost
-	case e.outcome.ending == silent:
-		<-e.r.Context().Done() // by its own timer, which may be a moment behind
-		e.handOver()
-	case e.outcome.ending == leftOpen:
-		e.handOver()
+	case e.outcome.ending == endingGaveUp:
+		<-e.r.Context().Done() // the deadline of the request has a timer of its own, a moment later perhaps
+		e.answerByFramework()
+	case e.outcome.ending == endingLeftToFramework:
+		e.answerByFramework()
 	default:
-		e.recorder.send()
+		e.answerRecorder.sendRemaining()
 	}
 	return nil
 }
 
-// handOver lets a framework that answersLater answer, with the header as the handler has left it.
-func (e *exchange) handOver() {
-	if answersLater(e.w) {
-		e.recorder.setHeader()
-		e.writer.handOver()
+// answerByFramework lets a framework like echo or gin answer. The framework finds the header as the handler has left
+// it.
+func (e *exchange) answerByFramework() {
+	if answersAfterHandler(e.w) {
+		e.answerRecorder.setHeader()
+		e.answerWriter.passThrough()
 	}
 }
 
-// handlerContext returns the context of the handler. Without CancelWithClient or Stream, the context outlives the client, but not a
-// deadline of outer middleware.
+// handlerContext returns the context of the handler. With CancelWithClient or Stream, the context ends with the
+// request. Otherwise the context outlives the client, and ends at a deadline of outer middleware.
 func (e *exchange) handlerContext() (context.Context, context.CancelFunc) {
-	if e.m.opts.CancelWithClient || e.m.opts.Stream {
+	if e.middleware.opts.CancelWithClient || e.middleware.opts.Stream {
 		return e.ctx, func() {}
 	}
-	free := e.detachedContext()
+	detached := e.detachedContext()
 	if deadline, ok := e.ctx.Deadline(); ok {
-		return context.WithDeadline(free, deadline)
+		return context.WithDeadline(detached, deadline)
 	}
-	return free, func() {}
+	return detached, func() {}
 }
 
-// prepareRecorder sets up what the handler writes to.
+// prepareRecorder connects the writer of the handler with the recorder, and the recorder with the settlement.
 func (e *exchange) prepareRecorder() {
-	e.handed = new(handed)
-	e.settlement.attempt = &e.handed.attempt
-	e.overflow = overflow{&e.settlement, answerJudge{&e.m.opts, e.m.unstored, e.w, e.r.Method}}
-	rec := &e.recorder
-	rec.w, rec.r, rec.overflow = e.w, e.r, &e.overflow
-	rec.rules = recorderRules{unstored: e.m.unstored, limit: e.m.opts.MaxResponse, isStreamed: e.m.opts.Stream}
-	rec.body.buffer, rec.head.values = bounds.NewBuffer(streamChunk), e.values[:0]
-	e.writer.outer, e.writer.rec = e.w, rec
+	e.handlerState = new(handlerState)
+	e.settlement.attempt = &e.handlerState.attempt
+	e.overflowSettler = overflowSettler{
+		&e.settlement, answerJudge{&e.middleware.opts, e.middleware.unstoredFields, e.w, e.r.Method},
+	}
+	rec := &e.answerRecorder
+	rec.w, rec.r, rec.overflowSettler = e.w, e.r, &e.overflowSettler
+	opts := &e.middleware.opts
+	rec.rules = recorderRules{unstoredFields: e.middleware.unstoredFields, bodyLimit: opts.MaxResponse, isStreamed: opts.Stream}
+	rec.bodyState.buffer, rec.headState.valueBuffer = bounds.NewBuffer(sendThreshold), e.headerValues[:0]
+	e.answerWriter.outerWriter, e.answerWriter.answerRecorder = e.w, rec
 }
 
-// serveHandler runs the handler, and judges the answer. It is called at most once: for the owner of the operation, or with FailOpen
-// for a request without a claim.
+// serveHandler runs the handler and judges the answer. Only the owner of the operation calls serveHandler, once for
+// each attempt, and a request without a claim if FailOpen is set.
 func (e *exchange) serveHandler(ctx context.Context) {
-	defer e.writer.close()
-	r := e.withBody(ctx, &e.reader)
-	defer e.takeForm(r)
-	e.next.ServeHTTP(&e.writer, r)
-	e.dropBody()
+	defer e.answerWriter.close()
+	r := e.requestWithBody(ctx, &e.bodyReader)
+	defer e.adoptForm(r)
+	e.next.ServeHTTP(&e.answerWriter, r)
+	e.releaseBody()
 
-	answer, wrote, isWhole := e.writer.finish()
-	if e.outcome.fate == fateKept { // by the overflow
+	answer, wrote, isWhole := e.answerWriter.finishRecording()
+	if e.outcome.recordAction == actionComplete { // overflowSettler has completed the record before
 		return
 	}
-	decided := e.operation.decided()
-	o := &e.outcome
-	o.answer = answer
-	if !wrote && !decided.ends() {
-		o.endCause = context.Cause(ctx)
+	verdict := e.operation.loadVerdict()
+	outcome := &e.outcome
+	outcome.answer = answer
+	if !wrote && !verdict.completesOperation() {
+		outcome.giveUpCause = context.Cause(ctx)
 	}
 	switch {
-	case o.endCause != nil:
-		o.ending = silent
-	case !wrote && answersLater(e.w):
-		o.ending = leftOpen
+	case outcome.giveUpCause != nil:
+		outcome.ending = endingGaveUp
+	case !wrote && answersAfterHandler(e.w):
+		outcome.ending = endingLeftToFramework
 	case !isWhole:
-		o.ending = brokenOff
+		outcome.ending = endingTruncated
 	default:
-		o.ending = answered
+		outcome.ending = endingAnswered
 	}
-	e.overflow.judge.judgeAnswer(o, decided)
+	e.overflowSettler.answerJudge.judgeAnswer(outcome, verdict)
 }
 
-// ending says how a handler ended.
+// ending is the way in which a handler ended.
 type ending int8
 
 const (
-	interrupted ending = iota // it panicked, or called runtime.Goexit
-	silent                    // it returned without an answer, after its context had ended
-	leftOpen                  // it returned without an answer, and a framework around it answersLater
-	brokenOff                 // its answer is shorter than its Content-Length
-	answered
+	endingInterrupted     ending = iota // the handler panicked or called runtime.Goexit
+	endingGaveUp                        // the handler returned without an answer, after the context had ended
+	endingLeftToFramework               // the handler returned without an answer, inside a framework like echo or gin
+	endingTruncated                     // the answer is shorter than its Content-Length
+	endingAnswered
 )
 
-// Why an answer does not end the operation.
+// These errors say why an answer does not complete the operation.
 var (
 	errGaveUp      = errors.New("idempotency: handler returned without an answer after its context had ended")
-	errBroken      = errors.New("idempotency: answer shorter than its Content-Length")
+	errTruncated   = errors.New("idempotency: answer shorter than its Content-Length")
 	errNotStorable = errors.New("idempotency: answer not storable")
 	errNotKept     = errors.New("idempotency: the handler decided not to keep its answer")
 )
 
-// answerJudge decides what the answer of a handler means for the record.
+// answerJudge decides from the handler's answer how the attempt leaves the record.
 type answerJudge struct {
-	opts     *Options
-	unstored unstoredFields
-	w        http.ResponseWriter
-	method   string // of the request
+	opts           *Options
+	unstoredFields unstoredFields
+	w              http.ResponseWriter
+	requestMethod  string
 }
 
-// judgeAnswer sets the fate of the record, and what is stored of the answer, from the ending of the handler and from its verdict:
+// judgeAnswer chooses the action on the record, and the response to store, by the ending of the handler and the
+// verdict:
 //
-//	ending \ verdict             none            Keep, Tombstone   Free       Unknown
-//	interrupted                  unknown         unknown           unknown    unknown
-//	silent                       unknown         (answered)        freed      unknown
-//	leftOpen                     unknown         kept as status    freed      unknown
-//	brokenOff                    failed          kept as status    freed      unknown
-//	answered, Storable           kept            kept              freed      unknown
-//	answered, not, refused       freed           kept              freed      unknown
-//	answered, not                failed          kept              freed      unknown
+//	ending \ verdict                  none       Keep, Tombstone   Free    Unknown
+//	interrupted                       abandon    abandon           abandon abandon
+//	gave up                           abandon    (see answered)    free    abandon
+//	left to the framework             abandon    store the status  free    abandon
+//	truncated                         release    store the status  free    abandon
+//	answered, Storable                complete   complete          free    abandon
+//	answered, a refusal by status     free       complete          free    abandon
+//	answered, anything else           release    complete          free    abandon
 //
-// A handler that has decided to keep its silence has answered, with status 200 and no body. If Storable panics, the answer is kept,
-// because the handler has returned.
-func (j *answerJudge) judgeAnswer(o *attemptOutcome, decided Verdict) {
-	o.kept = j.storedForm(o, decided)
-	o.status, o.fate, o.cause = o.answer.Status, fateKept, nil
-	o.fate, o.cause = j.fateOf(o, decided)
-	if o.ending == leftOpen && o.fate != fateKept {
-		o.status, o.isUntouched = 0, decided != undecided && turnsAway(j.w)
+// A handler that returns without an answer after the verdict Keep or Tombstone has answered with status 200 and no
+// body. If Storable panics, the action stays complete, because the handler has returned by then.
+func (j *answerJudge) judgeAnswer(outcome *attemptOutcome, verdict Verdict) {
+	outcome.storedResponse = j.makeStoredResponse(outcome, verdict)
+	outcome.status, outcome.recordAction, outcome.notStoredCause = outcome.answer.Status, actionComplete, nil
+	outcome.recordAction, outcome.notStoredCause = j.chooseAction(outcome, verdict)
+	if outcome.ending == endingLeftToFramework && outcome.recordAction != actionComplete {
+		outcome.status, outcome.hadNoEffect = 0, verdict != undecided && hasRefusalStatus(j.w)
 	}
 }
 
-// fateOf returns the fate of the record and, where the answer is not kept, the reason.
-func (j *answerJudge) fateOf(o *attemptOutcome, decided Verdict) (fate, error) {
+// chooseAction returns the action on the record and, unless the answer is stored, the reason.
+func (j *answerJudge) chooseAction(outcome *attemptOutcome, verdict Verdict) (recordAction, error) {
 	switch {
-	case decided.ends():
-		return fateKept, nil
-	case decided == Free:
-		return fateFreed, errNotKept
-	case decided == Unknown:
-		return fateUnknown, errNotKept
-	case o.ending == silent:
-		return fateUnknown, errGaveUp
-	case o.ending == leftOpen:
-		return fateUnknown, errAnsweredLater
-	case o.ending == brokenOff:
-		return fateFailed, errBroken
-	case j.opts.Storable(&o.answer):
-		return fateKept, nil
-	case refused(o.answer.Status):
-		return fateFreed, errNotStorable
+	case verdict.completesOperation():
+		return actionComplete, nil
+	case verdict == Free:
+		return actionFree, errNotKept
+	case verdict == Unknown:
+		return actionAbandon, errNotKept
+	case outcome.ending == endingGaveUp:
+		return actionAbandon, errGaveUp
+	case outcome.ending == endingLeftToFramework:
+		return actionAbandon, errLeftToFramework
+	case outcome.ending == endingTruncated:
+		return actionRelease, errTruncated
+	case j.opts.Storable(&outcome.answer):
+		return actionComplete, nil
+	case isRefusalStatus(outcome.answer.Status):
+		return actionFree, errNotStorable
 	default:
-		return fateFailed, errNotStorable
+		return actionRelease, errNotStorable
 	}
 }
 
-// storedForm returns what is stored of the answer if it is kept. Of the answer itself it leaves what Storable may see.
-func (j *answerJudge) storedForm(o *attemptOutcome, decided Verdict) Response {
-	answer := &o.answer
-	answer.Trailer = j.unstored.strip(answer.Trailer)
-	if o.ending != answered || !j.canKeep(answer) {
+// makeStoredResponse returns the response to store if the answer is kept. As a side effect, the answer loses the parts
+// hidden from Storable: unstored trailer fields, and a body too large to store.
+func (j *answerJudge) makeStoredResponse(outcome *attemptOutcome, verdict Verdict) Response {
+	answer := &outcome.answer
+	answer.Trailer = j.unstoredFields.strip(answer.Trailer)
+	if outcome.ending != endingAnswered || !j.canStoreWhole(answer) {
 		answer.Body, answer.Omitted = nil, true
 	}
-	if answer.Omitted || decided == Tombstone {
+	if answer.Omitted || verdict == Tombstone {
 		return answer.tombstone()
 	}
 	return *answer
 }
 
-// mostFields bounds the header and the trailer that are stored of an answer, together. Servers and clients seldom accept
-// more.
-const mostFields = 64 << 10
+// maxFieldBytes bounds the stored header and trailer together. Servers and clients seldom accept more.
+const maxFieldBytes = 64 << 10
 
-// canKeep reports whether an answer can be stored whole and sent again. An answer that would be refused as a record cannot: a
-// 101, after which the connection goes on in another protocol, or two lengths that differ. Nothing else of an answer can be wrong.
-func (j *answerJudge) canKeep(answer *Response) bool {
-	hasLength := strings.Contains(string(answer.Header), "Content-Length") || strings.Contains(string(answer.Trailer), "Content-Length")
-	return int64(len(answer.Body)) <= j.opts.MaxResponse && len(answer.Header)+len(answer.Trailer) <= mostFields &&
-		answer.Status >= 200 && (!hasLength || answer.check(j.method) == nil)
+// canStoreWhole reports whether the answer can be stored whole and sent again. Two kinds of answers could be stored but
+// would be refused as a replay: a 101, because the connection goes on in a different protocol, and an answer with an
+// invalid Content-Length. Only the latter needs the full check, so the check runs only if the header or the trailer
+// mentions a Content-Length.
+func (j *answerJudge) canStoreWhole(answer *Response) bool {
+	hasLength := strings.Contains(string(answer.Header), "Content-Length") ||
+		strings.Contains(string(answer.Trailer), "Content-Length")
+	return int64(len(answer.Body)) <= j.opts.MaxResponse && len(answer.Header)+len(answer.Trailer) <= maxFieldBytes &&
+		answer.Status >= 200 && (!hasLength || answer.check(j.requestMethod) == nil)
 }
 
-// overflow settles the outcome of an answer that is too large to be kept whole, before its first byte is sent.
-type overflow struct {
-	settlement *settlement
-	judge      answerJudge
+// overflowSettler settles the claim of an answer that is too large to store, before the first byte of the answer is
+// sent. A crash after that byte must leave a completed record, because the client may have seen a part of the answer.
+type overflowSettler struct {
+	settlement  *settlement
+	answerJudge answerJudge
 }
 
-// settle stores the status of an answer that is kept. Otherwise, or with Stream, the outcome is open until the handler ends. The error is
-// the refusal of an attempt that has lost its claim: nothing may be sent.
-func (v *overflow) settle(answer Response) (refusal error) {
+// settleOverflow completes the record with the status of the answer if the answer is kept. Otherwise, or with Stream,
+// the outcome stays open until the handler ends. A refusal means that the attempt has lost the claim, and nothing may
+// be sent.
+func (v *overflowSettler) settleOverflow(answer Response) (refusal error) {
 	s := v.settlement
-	if s.claim == nil || v.judge.opts.Stream {
+	if s.claim == nil || v.answerJudge.opts.Stream {
 		return nil
 	}
-	s.outcome.answer, s.outcome.ending = answer, answered
-	v.judge.judgeAnswer(&s.outcome, s.operation.decided())
-	if s.outcome.fate != fateKept {
-		s.outcome = crashed
+	s.outcome.answer, s.outcome.ending = answer, endingAnswered
+	v.answerJudge.judgeAnswer(&s.outcome, s.operation.loadVerdict())
+	if s.outcome.recordAction != actionComplete {
+		s.outcome = crashOutcome
 		return nil
 	}
-	defer s.endSteps() // although the handler goes on
+	defer s.endSteps() // the handler goes on writing, but the operation is completed
 	s.event.Status = s.outcome.status
 	return s.completeRecord()
 }

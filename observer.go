@@ -11,117 +11,121 @@ import (
 	"github.com/google/uuid"
 )
 
-// Outcome says what became of a request.
+// Outcome is the result of a request.
 type Outcome string
 
-// The outcomes. Each request that carries a key, or should carry one, has exactly one outcome, with three exceptions:
+// The outcomes. Each request with a key, or with a required key missing, has exactly one outcome, with three
+// exceptions:
 //
-//   - Happened and not-happened come in addition, before the outcome of the request, if Reconcile has ended the operation.
-//     If an operator has ended it, by package resolve, there is no request.
-//   - Unrecorded may be followed by one of recorded, restored and claim-lost.
-//   - A request has no outcome if a function of the service panics and the handler has not run. Such functions are a
-//     [UserFunc], for instance, Options.Replay, and a Cipher of package seal. The panic goes on unchanged.
+//   - Happened and not-happened precede the outcome of the request if Reconcile has ended the operation. If an
+//     operator has ended the operation by package resolve, no request is involved.
+//   - Unrecorded may be followed by recorded, restored or claim-lost.
+//   - A request has no outcome if a function of the service panics before the handler runs, for example a [UserFunc],
+//     Options.Replay, or a Cipher of package seal. The panic goes on unchanged.
+//
+// In the comments below, "ran" means that the handler ran.
 const (
-	OutcomeExecuted      Outcome = "executed"          // ran, and its answer is stored
+	OutcomeExecuted      Outcome = "executed"          // ran, and the answer is stored
 	OutcomeReplayed      Outcome = "replayed"          // answered from the store
 	OutcomeReleased      Outcome = "released"          // ran, and may be tried again: not storable, an error, a panic
-	OutcomeAbandoned     Outcome = "abandoned"         // panicked, gave up or is Unknown; Refuse keeps it from being tried again
+	OutcomeAbandoned     Outcome = "abandoned"         // ran to an unknown end, and Refuse forbids another attempt
 	OutcomeInProgress    Outcome = "in-progress"       // refused: another attempt is running
-	OutcomeKeyReused     Outcome = "key-reused"        // refused: the key came with another request before
-	OutcomeNotReplayable Outcome = "not-replayable"    // refused: ran before, but its answer was not kept
-	OutcomeReplayRefused Outcome = "replay-refused"    // refused: ran before, and Options.Replay does not let its answer pass
-	OutcomeClientLeft    Outcome = "client-left"       // not answered: its client left while it waited for another attempt
-	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: its user has used up a share of the store
+	OutcomeKeyReused     Outcome = "key-reused"        // refused: the key was used with another request
+	OutcomeNotReplayable Outcome = "not-replayable"    // refused: completed, but the answer was not kept
+	OutcomeReplayRefused Outcome = "replay-refused"    // refused: completed, but Options.Replay denied the answer
+	OutcomeClientLeft    Outcome = "client-left"       // unanswered: the client left while waiting
+	OutcomeQuotaExceeded Outcome = "quota-exceeded"    // refused: the user has used up a share of the store
 	OutcomeUnknown       Outcome = "outcome-unknown"   // refused: an earlier attempt ended without a known result
-	OutcomeRejected      Outcome = "rejected"          // refused for its key, user or body
+	OutcomeRejected      Outcome = "rejected"          // refused because of the key, user or body
 	OutcomeUnavailable   Outcome = "store-unavailable" // refused: the store could not grant a claim
 	OutcomeUnprotected   Outcome = "unprotected"       // ran without a claim, as FailOpen allows
-	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the store has not taken the answer yet
+	OutcomeUnrecorded    Outcome = "unrecorded"        // ran and was answered, but the answer is not stored yet
 	OutcomeRecorded      Outcome = "recorded"          // follows unrecorded: the answer, or only its status, is stored now
-	OutcomeRestored      Outcome = "restored"          // ran, and its answer is stored; the store had lost the claim
-	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over: its answer counts
-	OutcomeHappened      Outcome = "happened"          // an abandoned operation was ended: it has happened, and its answer is stored
-	OutcomeNotHappened   Outcome = "not-happened"      // an abandoned operation was ended: it has not happened, and may be tried again
+	OutcomeRestored      Outcome = "restored"          // ran, and the answer is stored; the store had lost the record
+	OutcomeClaimLost     Outcome = "claim-lost"        // another attempt has taken over, and has the valid answer
+	OutcomeHappened      Outcome = "happened"          // resolved: the abandoned operation has happened
+	OutcomeNotHappened   Outcome = "not-happened"      // resolved: the abandoned operation has not happened
 )
 
-// Event is what an [Observer] is told about a request.
+// Event is the report on a request for an [Observer].
 type Event struct {
 	Outcome Outcome
 
-	// Key prints and logs as Operation. Its long parts are shortened, see [Key]. It is zero if the request was rejected
-	// before its key was known.
+	// Key prints and logs as Operation. Long parts are shortened, see [Key]. Key is zero if the request was rejected
+	// before the key was known.
 	Key Key
 
-	// Operation is [Key.OperationID]. It is zero if Key is.
+	// Operation is [Key.OperationID], or zero if Key is zero.
 	Operation uuid.UUID
 
-	// Attempt is zero if the request was rejected, or the store did not answer.
+	// Attempt is the number of the attempt. Attempt is zero if the request was rejected, or if the store has failed.
 	Attempt int
 
-	// Status is that of the handler's answer. It is zero if there is no answer, as after a panic.
+	// Status is the status of the handler's answer. Status is zero without an answer, as after a panic.
 	Status int
 
-	// Began is when the store was first asked. It is zero if the request was rejected.
+	// Began is when the store was first asked. Began is zero if the request was rejected.
 	Began time.Time
 
-	// Total is the time from Began to the event. It includes the four times below. Each of them is zero if it did not take
-	// place:
+	// Total is the time from Began to the event, and includes the four times below. A time is zero if the phase did not
+	// take place:
 	//
-	//   - Claim: the store answered the first question.
-	//   - Waited: the request waited for another attempt.
-	//   - Work: the handler ran.
-	//   - Completion: the store settled the claim, with repetitions.
+	//   - Claim: until the store answered the first request for a claim.
+	//   - Waited: waiting for another attempt.
+	//   - Work: running the handler.
+	//   - Completion: settling the claim in the store, with repetitions.
 	Total, Claim, Waited, Work, Completion time.Duration
 
-	// Stored is how many bytes the stored or replayed answer has: header, trailer and body together. Omitted says that the
-	// answer was stored without them, so that it cannot be replayed.
+	// Stored is the size in bytes of the stored or replayed answer: header, trailer and body together. Omitted says
+	// that the answer was stored without header, trailer and body, and cannot be replayed.
 	Stored  int
 	Omitted bool
 
-	// FromCache says that the answer came from a cache in front of the store, see [Record].
+	// FromCache says that a cache in front of the store had the answer, see [Record].
 	FromCache bool
 
-	untouched bool // the handler ran and has done nothing
+	hadNoEffect bool // the handler ran, and had no effect
 
-	// LeaseLeft is set with OutcomeInProgress. It is how long the lease of the attempt that holds the key still lasts.
+	// LeaseLeft is set with OutcomeInProgress: the remaining lease of the attempt that holds the key.
 	LeaseLeft time.Duration
 
-	// Fingerprints is set with OutcomeKeyReused: they are that of the request which came with the key before, and that of
-	// this one. A [FingerprintFunc] may be able to tell from them what differs: see Parts in package fingerprint.
+	// Fingerprints is set with OutcomeKeyReused: the fingerprint of the first request with the key, and the fingerprint
+	// of this request. A [FingerprintFunc] may be able to tell the difference, see Parts in package fingerprint.
 	Fingerprints *[2]Fingerprint
 
-	// Note is what the handler has attached to the operation with [Annotate]. A replay has the note of the attempt whose
-	// answer is replayed.
+	// Note is the note that the handler has attached to the operation with [Annotate]. A replay has the note of the
+	// attempt that gave the answer.
 	Note string
 
-	// Resolved is set with OutcomeHappened and OutcomeNotHappened. It is what the record keeps of the resolution.
+	// Resolved is set with OutcomeHappened and OutcomeNotHappened: the resolution as the record keeps it.
 	Resolved *Resolved
 
-	// Err is the reason of a refusal, or of what went wrong. Otherwise it is nil.
+	// Err is the reason of a refusal, or of a failure. Otherwise Err is nil.
 	Err error
 }
 
-// Observer is told of each [Outcome] as soon as it is known, mostly before the answer is sent. The context is that of
-// the request or, if the handler has run, that of the handler. For [OutcomeRecorded] and the others that follow
+// Observer gets an Event for each [Outcome] as soon as the outcome is known, mostly before the answer is sent. The
+// context is the context of the request or, if the handler has run, of the handler. For outcomes that follow
 // [OutcomeUnrecorded], the request has ended, but the context is not cancelled. Many goroutines call the Observer at
 // once, and each request waits for its call.
 //
-// It should not panic. A panic goes on to the server, or to the caller of [Runner.Do], after the claim has been settled:
-// the client gets no answer, although one may be stored. After the request has ended, a panic is logged instead.
+// An Observer should not panic. A panic goes on to the server, or to the caller of [Runner.Do], after the claim has
+// been settled: the client gets no answer, although the answer may be stored. After the end of the request, a panic is
+// logged instead.
 type Observer func(context.Context, Event)
 
-// keeps says what is kept of the answer.
-func (e *Event) keeps(resp *Response) {
+// setStored sets Stored and Omitted for the response in the store.
+func (e *Event) setStored(resp *Response) {
 	e.Stored, e.Omitted = len(resp.Header)+len(resp.Trailer)+len(resp.Body), resp.Omitted
 }
 
-// logged says whether an event is logged, and at which level. Those that are part of normal operation are not.
-func (e *Event) logged() (slog.Level, bool) {
+// logLevel reports whether the event is logged, and at which level. Events of normal operation are not logged.
+func (e *Event) logLevel() (slog.Level, bool) {
 	switch e.Outcome {
 	case OutcomeRejected:
-		return slog.LevelError, errors.Is(e.Err, ErrBodyConsumed) // a fault of the server, not of the client
+		return slog.LevelError, errors.Is(e.Err, ErrBodyConsumed) // a fault of the server, unlike all other rejections
 	case OutcomeReleased, OutcomeAbandoned:
-		return slog.LevelWarn, !e.untouched
+		return slog.LevelWarn, !e.hadNoEffect
 	case OutcomeUnavailable, OutcomeUnprotected, OutcomeUnrecorded:
 		return slog.LevelError, true
 	case OutcomeRestored, OutcomeClaimLost:
@@ -133,77 +137,80 @@ func (e *Event) logged() (slog.Level, bool) {
 	}
 }
 
-// reporter tells observer and logger of outcomes.
-type reporter struct {
+// eventReporter passes events to observer and logger.
+type eventReporter struct {
 	observer Observer
 	logger   *slog.Logger
 }
 
-// now returns the time if anybody will be told of it.
-func (p *reporter) now() time.Time {
-	if p.observer == nil {
+// currentTime returns the time, or zero without an observer, because only observers get times.
+func (r *eventReporter) currentTime() time.Time {
+	if r.observer == nil {
 		return time.Time{}
 	}
 	return time.Now()
 }
 
-func (p *reporter) since(t time.Time) time.Duration {
+// elapsedSince returns the time since a result of currentTime.
+func (r *eventReporter) elapsedSince(t time.Time) time.Duration {
 	if t.IsZero() {
 		return 0
 	}
 	return time.Since(t)
 }
 
-func (p *reporter) report(ctx context.Context, e *Event) {
-	level, logged := e.logged()
-	if p.observer == nil && !logged {
+// deliverEvent completes the event and passes the event to observer and logger.
+func (r *eventReporter) deliverEvent(ctx context.Context, e *Event) {
+	level, isLogged := e.logLevel()
+	if r.observer == nil && !isLogged {
 		return
 	}
 	if e.Key != (Key{}) {
 		e.Operation = e.Key.OperationID()
 	}
-	if p.observer != nil {
-		p.observer(ctx, *e)
+	if r.observer != nil {
+		r.observer(ctx, *e)
 	}
-	if !logged {
+	if !isLogged {
 		return
 	}
-	p.log().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), e.attributes()...)
+	r.loggerOrDefault().LogAttrs(ctx, level, "idempotency: "+string(e.Outcome), e.logAttributes()...)
 }
 
-// attributes returns what a line of the log says of the event, as far as it is known.
-func (e *Event) attributes() []slog.Attr {
-	all := make([]slog.Attr, 0, 7)
+// logAttributes returns the attributes of the event's log line. Unknown attributes are left out.
+func (e *Event) logAttributes() []slog.Attr {
+	attrs := make([]slog.Attr, 0, 7)
 	if e.Operation != uuid.Nil {
-		all = append(all, slog.String("operation", e.Operation.String()))
+		attrs = append(attrs, slog.String("operation", e.Operation.String()))
 	}
 	if e.Key.Endpoint != "" {
-		all = append(all, slog.String("endpoint", e.Key.Endpoint))
+		attrs = append(attrs, slog.String("endpoint", e.Key.Endpoint))
 	}
 	if e.Attempt != 0 {
-		all = append(all, slog.Int("attempt", e.Attempt))
+		attrs = append(attrs, slog.Int("attempt", e.Attempt))
 	}
 	if e.Status != 0 {
-		all = append(all, slog.Int("status", e.Status))
+		attrs = append(attrs, slog.Int("status", e.Status))
 	}
-	if r := e.Resolved; r != nil && r.Operator != "" {
-		all = append(all, slog.String("operator", r.Operator), slog.String("reason", r.Reason))
+	if resolved := e.Resolved; resolved != nil && resolved.Operator != "" {
+		attrs = append(attrs, slog.String("operator", resolved.Operator), slog.String("reason", resolved.Reason))
 	}
 	if e.Err != nil {
-		all = append(all, slog.Any("error", e.Err))
+		attrs = append(attrs, slog.Any("error", e.Err))
 	}
-	return all
+	return attrs
 }
 
-// panicked logs that the observer has panicked.
-func (p *reporter) panicked(ctx context.Context, value any) {
-	p.log().LogAttrs(ctx, slog.LevelError, "idempotency: observer panicked",
+// logPanic logs a panic of the observer.
+func (r *eventReporter) logPanic(ctx context.Context, value any) {
+	r.loggerOrDefault().LogAttrs(ctx, slog.LevelError, "idempotency: observer panicked",
 		slog.String("panic", fmt.Sprint(value)), slog.String("stack", string(debug.Stack())))
 }
 
-func (p *reporter) log() *slog.Logger {
-	if p.logger == nil {
+// loggerOrDefault returns the logger of the options, or the default logger at the time of the event.
+func (r *eventReporter) loggerOrDefault() *slog.Logger {
+	if r.logger == nil {
 		return slog.Default()
 	}
-	return p.logger
+	return r.logger
 }

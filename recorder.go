@@ -15,191 +15,196 @@ import (
 	"github.com/idempotency-go/idempotency/internal/bounds"
 )
 
-// writer is the http.ResponseWriter that a guarded handler writes to. A handler may leave goroutines behind that use it
-// for ever: it lets go of the recorder when the handler returns.
+// answerWriter is the http.ResponseWriter of a guarded handler. A handler may leave goroutines behind, and any of them
+// may keep the answerWriter forever. To keep such goroutines away from later requests, the answerWriter drops the
+// recorder when the handler returns.
 //
-// Inside of a framework that answersLater, it leads to the writer of the framework once the handler has failed to answer:
-// the framework may answer by way of it.
+// Inside a framework like echo or gin, a handler may return without an answer. The answerWriter then passes everything
+// through to the writer of the framework, because the framework may write the answer to the answerWriter.
 //
-// It has neither Unwrap nor ReadFrom, because both would let bytes pass by the record, and no Hijack.
-type writer struct {
-	outer http.ResponseWriter
+// answerWriter deliberately lacks Unwrap, ReadFrom and Hijack, because all three would let bytes bypass the record.
+type answerWriter struct {
+	outerWriter http.ResponseWriter
 
-	mu     sync.Mutex
-	header http.Header // of the handler's own, as in http.TimeoutHandler; nil: it has not asked for it
-	before http.Header // what outer middleware had set when the handler asked for it
-	rec    *recorder   // nil: the handler has returned
-	open   bool        // to outer, because the handler has returned and the framework is to answer
+	mu             sync.Mutex
+	handlerHeader  http.Header     // a separate header, as in http.TimeoutHandler; nil before the handler calls Header
+	outerHeader    http.Header     // the header of outer middleware, when the handler first called Header
+	answerRecorder *answerRecorder // nil after the handler has returned
+	isPassThrough  bool            // the handler has returned, and the framework answers through the answerWriter
 }
 
-// Header returns the header of the response, which begins with what outer middleware has set.
-func (w *writer) Header() http.Header {
+// Header returns the header of the answer. At the first call the header is a copy of the header of outer middleware.
+func (w *answerWriter) Header() http.Header {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.open {
-		return w.outer.Header()
+	if w.isPassThrough {
+		return w.outerWriter.Header()
 	}
-	if w.header == nil && w.rec != nil {
-		outer := w.outer.Header()
-		w.header = outer.Clone()
+	if w.handlerHeader == nil && w.answerRecorder != nil {
+		outer := w.outerWriter.Header()
+		w.handlerHeader = outer.Clone()
 		if len(outer) > 0 {
-			w.before = maps.Clone(outer)
+			w.outerHeader = maps.Clone(outer)
 		}
 	}
-	if w.header == nil {
-		w.header = make(http.Header)
+	if w.handlerHeader == nil {
+		w.handlerHeader = make(http.Header)
 	}
-	return w.header
+	return w.handlerHeader
 }
 
-// WriteHeader records status and header as they are now.
-func (w *writer) WriteHeader(status int) {
+// WriteHeader records status and the current header.
+func (w *answerWriter) WriteHeader(status int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.open:
-		w.outer.WriteHeader(status)
-	case w.rec != nil:
-		w.rec.writeHeader(status, w.header, w.before)
+	case w.isPassThrough:
+		w.outerWriter.WriteHeader(status)
+	case w.answerRecorder != nil:
+		w.answerRecorder.writeHeader(status, w.handlerHeader, w.outerHeader)
 	}
 }
 
 // Write records p.
-func (w *writer) Write(p []byte) (int, error) { return write(w, p) }
+func (w *answerWriter) Write(p []byte) (int, error) { return writeAnswer(w, p) }
 
-// WriteString records s without a copy in between.
-func (w *writer) WriteString(s string) (int, error) { return write(w, s) }
+// WriteString records s without copying s to a byte slice first.
+func (w *answerWriter) WriteString(s string) (int, error) { return writeAnswer(w, s) }
 
-func write[T []byte | string](w *writer, p T) (int, error) {
+// writeAnswer records p, and before p the status 200 unless a status is recorded.
+func writeAnswer[T []byte | string](w *answerWriter, p T) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.open:
-		return w.outer.Write([]byte(p))
-	case w.rec == nil:
+	case w.isPassThrough:
+		return w.outerWriter.Write([]byte(p))
+	case w.answerRecorder == nil:
 		return 0, http.ErrHandlerTimeout
 	}
-	w.rec.writeHeader(http.StatusOK, w.header, w.before) // unless there is one
-	return record(w.rec, p)
+	w.answerRecorder.writeHeader(http.StatusOK, w.handlerHeader, w.outerHeader)
+	return recordBody(w.answerRecorder, p)
 }
 
-// FlushError is accepted, as handlers expect. It sends nothing unless the answer is streamed.
-func (w *writer) FlushError() error {
+// FlushError accepts a flush, because handlers expect success. Only a streamed answer is sent by a flush.
+func (w *answerWriter) FlushError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
-	case w.open:
-		return http.NewResponseController(w.outer).Flush()
-	case w.rec == nil:
+	case w.isPassThrough:
+		return http.NewResponseController(w.outerWriter).Flush()
+	case w.answerRecorder == nil:
 		return http.ErrHandlerTimeout
 	}
-	w.rec.writeHeader(http.StatusOK, w.header, w.before)
-	return w.rec.flush()
+	w.answerRecorder.writeHeader(http.StatusOK, w.handlerHeader, w.outerHeader)
+	return w.answerRecorder.flushAnswer()
 }
 
-// Flush is FlushError for those who have no use for the error.
-func (w *writer) Flush() { _ = w.FlushError() }
+// Flush is FlushError without the error, as in [http.Flusher].
+func (w *answerWriter) Flush() { _ = w.FlushError() }
 
-// SetReadDeadline is for http.ResponseController.
-func (w *writer) SetReadDeadline(t time.Time) error {
-	return http.NewResponseController(w.outer).SetReadDeadline(t)
+// SetReadDeadline serves [http.ResponseController].
+func (w *answerWriter) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(w.outerWriter).SetReadDeadline(t)
 }
 
-// SetWriteDeadline is for http.ResponseController.
-func (w *writer) SetWriteDeadline(t time.Time) error {
-	return http.NewResponseController(w.outer).SetWriteDeadline(t)
+// SetWriteDeadline serves [http.ResponseController].
+func (w *answerWriter) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(w.outerWriter).SetWriteDeadline(t)
 }
 
-// EnableFullDuplex is for http.ResponseController.
-func (w *writer) EnableFullDuplex() error {
-	return http.NewResponseController(w.outer).EnableFullDuplex()
+// EnableFullDuplex serves [http.ResponseController].
+func (w *answerWriter) EnableFullDuplex() error {
+	return http.NewResponseController(w.outerWriter).EnableFullDuplex()
 }
 
-// finish ends the recording: nothing is written any more. It reports whether anything was, and whether the response is
-// complete.
-func (w *writer) finish() (resp Response, wrote, complete bool) {
+// finishRecording ends the recording after the handler has returned, and returns the recorded answer. The result wrote
+// reports whether the handler wrote anything, and isComplete whether the body is as long as the declared
+// Content-Length.
+func (w *answerWriter) finishRecording() (resp Response, wrote, isComplete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	wrote = w.rec.response.Status != 0
-	w.rec.writeHeader(http.StatusOK, w.header, w.before)
-	resp, complete = w.rec.finish(w.header)
-	w.rec = nil
-	return resp, wrote, complete
+	wrote = w.answerRecorder.response.Status != 0
+	w.answerRecorder.writeHeader(http.StatusOK, w.handlerHeader, w.outerHeader)
+	resp, isComplete = w.answerRecorder.finishResponse(w.handlerHeader)
+	w.answerRecorder = nil
+	return resp, wrote, isComplete
 }
 
-// close ends the recording of a handler that has not returned: it has panicked, or has called runtime.Goexit.
-func (w *writer) close() {
+// close ends the recording of a handler that panicked or called [runtime.Goexit]. If the handler has returned, close
+// changes nothing.
+func (w *answerWriter) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.open = w.open || w.rec != nil && answersLater(w.outer)
-	w.rec = nil
+	w.isPassThrough = w.isPassThrough || w.answerRecorder != nil && answersAfterHandler(w.outerWriter)
+	w.answerRecorder = nil
 }
 
-// handOver lets a framework answer.
-func (w *writer) handOver() {
+// passThrough connects the answerWriter with the writer of the framework.
+func (w *answerWriter) passThrough() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.open = true
+	w.isPassThrough = true
 }
 
-// bodyReader gives a handler the body that was read before, and nothing once the handler has returned: the buffer
-// belongs to another request by then, and a goroutine that the handler left behind must not see it.
+// bodyReader gives the handler the request body from memory. Once the handler has returned, reading fails: the buffer
+// then belongs to a later request, and goroutines that the handler left behind must see none of its bytes.
 type bodyReader struct {
-	mu     sync.Mutex
-	unread []byte
-	closed bool
+	mu         sync.Mutex
+	unreadBody []byte
+	isClosed   bool
 }
 
 func (r *bodyReader) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.isClosed {
 		return 0, http.ErrBodyReadAfterClose
 	}
-	if len(r.unread) == 0 {
+	if len(r.unreadBody) == 0 {
 		return 0, io.EOF
 	}
-	n := copy(p, r.unread)
-	r.unread = r.unread[n:]
+	n := copy(p, r.unreadBody)
+	r.unreadBody = r.unreadBody[n:]
 	return n, nil
 }
 
 func (r *bodyReader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.unread, r.closed = nil, true
+	r.unreadBody, r.isClosed = nil, true
 	return nil
 }
 
-// errAnsweredLater is why nothing is stored if a handler wrote nothing, and answersLater is true of its framework.
-var errAnsweredLater = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
+// errLeftToFramework is the reason to store nothing if a handler wrote nothing inside a framework like echo or gin.
+var errLeftToFramework = errors.New("idempotency: the handler wrote nothing, and the framework around the middleware " +
 	"answers after it: mount the middleware by the framework's adapter, around whatever makes answers of errors")
 
-// The methods by which the writers of echo and gin are recognised. Both answer after their handlers have returned.
+// The writers of echo and gin are recognised by their methods. Both frameworks answer after their handlers have returned.
 type (
-	// echoWriter is the writer of echo v4 and v5. echo makes an answer of the error that a handler has returned.
+	// echoWriter is the writer of echo v4 and v5. After a handler has returned an error, echo makes an answer of the
+	// error.
 	echoWriter interface {
 		Before(func())
 		After(func())
 	}
 
-	// ginWriter is the writer of gin. gin answers with the status that a handler has set.
+	// ginWriter is the writer of gin. After a handler has set a status without writing, gin answers with the status.
 	ginWriter interface {
 		WriteHeaderNow()
 		Written() bool
 	}
 )
 
-// turnsAway reports whether the writer of a framework has been told a status by which the handler turns the request away.
-func turnsAway(w http.ResponseWriter) bool {
-	told, ok := w.(interface{ Status() int })
-	return ok && refused(told.Status())
+// hasRefusalStatus reports whether the handler has told the framework's writer a status that turns the request away.
+func hasRefusalStatus(w http.ResponseWriter) bool {
+	statusWriter, ok := w.(interface{ Status() int })
+	return ok && isRefusalStatus(statusWriter.Status())
 }
 
-// answersLater reports whether w, or a writer that it wraps, is that of a framework that answers after its handlers
-// have returned. Then a handler that wrote nothing has not said that all is well: it may have returned an error to the
-// framework, or have written past the middleware.
-func answersLater(w http.ResponseWriter) bool {
+// answersAfterHandler reports whether w, or a writer that w wraps, belongs to a framework that answers after its
+// handlers have returned. An unwritten answer means nothing in such a framework: the handler may have returned an error
+// to the framework, or may have written past the middleware.
+func answersAfterHandler(w http.ResponseWriter) bool {
 	for {
 		switch outer := w.(type) {
 		case echoWriter, ginWriter:
@@ -212,92 +217,94 @@ func answersLater(w http.ResponseWriter) bool {
 	}
 }
 
-// recorder makes a Response of what a guarded handler does, by the rules of net/http's own server. It holds everything
-// back until the Response is stored. It begins to send before that in two cases only:
+// answerRecorder makes a Response of what a guarded handler writes, by the rules of net/http's own server. The recorder
+// keeps the answer in memory until the Response is stored. Only two kinds of answers are sent earlier:
 //
-//   - Options.Stream asks for it, and the handler flushes or has filled the server's own buffer;
-//   - the body outgrows the limit and can no longer be kept. The store is told before the first byte goes out.
+//   - Options.Stream is set, and the handler flushes or has filled the server's own buffer;
+//   - the body is larger than the limit and can no longer be kept. overflowSettler settles the claim before the first
+//     byte is sent.
 //
-// The handler writes to it through a writer, and sets its fields in a header of its own.
-type recorder struct {
-	w        http.ResponseWriter // of the server, or of outer middleware
-	r        *http.Request
-	rules    recorderRules
-	overflow *overflow // is told before a body that has outgrown the limit is sent
+// The handler writes through an answerWriter, and has a header of its own.
+type answerRecorder struct {
+	w               http.ResponseWriter // the writer of the server or of outer middleware
+	r               *http.Request
+	rules           recorderRules
+	overflowSettler *overflowSettler // settles the claim before a body larger than the limit is sent
 
-	response  Response // Status and Header as of WriteHeader
-	head      recordedHead
-	body      recordedBody
-	isSending bool
-	refused   error // by overflow: nothing may be sent
+	response        Response // Status and Header are set by writeHeader
+	headState       headState
+	bodyState       bodyState
+	isSending       bool
+	overflowRefusal error // the claim was lost when overflowSettler settled, and nothing may be sent
 }
 
-// recorderRules says what is recorded, and when it is sent.
+// recorderRules decide what is recorded, and when the answer is sent.
 type recorderRules struct {
-	unstored   unstoredFields
-	limit      int64 // of the body
-	isStreamed bool  // lets the recorder send at once
+	unstoredFields unstoredFields
+	bodyLimit      int64 // the largest body to store, in bytes
+	isStreamed     bool  // the answer may be sent before the answer is stored
 }
 
-// recordedHead is what the recorder knows of the header, as of WriteHeader, besides what is stored.
-type recordedHead struct {
-	values    []string    // memory for the values of the header, which the server keeps
-	once      http.Header // fields that only the first client gets
-	trailers  []string    // names of the trailers that are declared
-	isChunked bool        // over HTTP/1, net/http sends trailers that are not declared
-	mustSniff bool        // the Content-Type is to be found in the body
+// headState is what the recorder notes about the header at WriteHeader, besides the stored fields.
+type headState struct {
+	valueBuffer    []string    // memory for the values of the header; the server keeps the values
+	unstoredHeader http.Header // fields for the first client only
+	trailerNames   []string    // declared by the field Trailer
+	mayBeChunked   bool        // over HTTP/1, net/http may send trailers without a declaration
+	mustSniff      bool        // the Content-Type has to be detected from the body
 }
 
-// recordedBody is the body as the handler writes it.
-type recordedBody struct {
-	buffer   *bounds.Buffer
-	declared int64 // the Content-Length as of WriteHeader, or -1
-	written  int64 // by the handler, accepted or not
-	accepted int64 // of written, what does not exceed declared
+// bodyState is the body as the handler writes it.
+type bodyState struct {
+	buffer         *bounds.Buffer
+	declaredLength int64 // the Content-Length at WriteHeader, or -1
+	writtenBytes   int64 // all bytes that the handler has written
+	acceptedBytes  int64 // writtenBytes less the bytes beyond declaredLength
 }
 
-// streamChunk is how much the recorder holds back before it sends: as much as net/http's server, which sniffs the
-// Content-Type from it.
-const streamChunk = 2048
+// sendThreshold is how many bytes a streamed answer is held back. The buffer of net/http's server has the same size,
+// and net/http detects the Content-Type from the buffer.
+const sendThreshold = 2048
 
-// writeHeader records status and header as they are now, unless they are recorded already. The header was made from that
-// which outer middleware had set before. Informational responses are sent and not recorded.
-func (rec *recorder) writeHeader(status int, h, before http.Header) {
+// writeHeader records status and the current header, unless a status is recorded already. Only the difference between
+// header and outerHeader is stored. An informational response is sent at once and never recorded.
+func (rec *answerRecorder) writeHeader(status int, header, outerHeader http.Header) {
 	switch {
 	case rec.response.Status != 0:
 		return
 	case status < 100 || status > 999:
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http does
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		rec.inform(status, h)
+		rec.sendInformational(status, header)
 		return
 	}
-	if h == nil { // the handler has not asked for it
-		h, before = rec.w.Header(), rec.w.Header()
+	if header == nil { // the handler has never called Header
+		header, outerHeader = rec.w.Header(), rec.w.Header()
 	}
-	rec.body.declared = declaredLength(h)
-	rec.head.mustSniff = bodyAllowed(status) && !hasContentType(h)
+	rec.bodyState.declaredLength = takeContentLength(header)
+	rec.headState.mustSniff = bodyAllowed(status) && !hasContentType(header)
 	rec.response.Status = status
-	rec.response.Header, rec.head.once = rec.rules.unstored.difference(before, h)
-	rec.head.trailers, rec.head.isChunked = declaredTrailers(h)
-	if _, set := h["Content-Type"]; !set && rec.r.ProtoMajor == 1 && h.Get("Transfer-Encoding") != "" {
-		rec.setContentType() // net/http does not sniff now, and must not when this field is gone
+	rec.response.Header, rec.headState.unstoredHeader = rec.rules.unstoredFields.difference(outerHeader, header)
+	rec.headState.trailerNames, rec.headState.mayBeChunked = declaredTrailers(header)
+	if _, set := header["Content-Type"]; !set && rec.r.ProtoMajor == 1 && header.Get("Transfer-Encoding") != "" {
+		rec.setContentType() // Transfer-Encoding keeps net/http from sniffing, but the field is never stored
 	}
-	if rec.body.declared <= rec.rules.limit {
-		rec.body.buffer.Grow(int(min(rec.body.declared, mostAnnounced)))
+	if rec.bodyState.declaredLength <= rec.rules.bodyLimit {
+		rec.bodyState.buffer.Grow(int(min(rec.bodyState.declaredLength, maxPreallocated)))
 	}
 }
 
-// mostAnnounced bounds what is made room for before it is written.
-const mostAnnounced = 1 << 20
+// maxPreallocated bounds the memory reserved by a Content-Length before the handler writes.
+const maxPreallocated = 1 << 20
 
-// inform sends an informational response, with the header as the handler has it now, but without the mark of a replay.
-func (rec *recorder) inform(status int, h http.Header) {
+// sendInformational sends an informational response with the handler's current header, except the mark of a replay.
+// Afterwards the header of outer middleware is as before.
+func (rec *answerRecorder) sendInformational(status int, header http.Header) {
 	outer := rec.w.Header()
 	before := maps.Clone(outer)
-	if h != nil {
+	if header != nil {
 		clear(outer)
-		maps.Copy(outer, h)
+		maps.Copy(outer, header)
 		maps.DeleteFunc(outer, func(name string, _ []string) bool { return fieldName(name) == replayMarker })
 	}
 	rec.w.WriteHeader(status)
@@ -305,102 +312,105 @@ func (rec *recorder) inform(status int, h http.Header) {
 	maps.Copy(outer, before)
 }
 
-// setContentType records the Content-Type; without a value it keeps net/http from finding one.
-func (rec *recorder) setContentType(value ...string) {
+// setContentType records the Content-Type. A field without a value keeps net/http from detecting one.
+func (rec *answerRecorder) setContentType(value ...string) {
 	rec.response.Header = rec.response.Header.with("Content-Type", value)
 }
 
-func record[T []byte | string](rec *recorder, p T) (int, error) {
-	if err := rec.accept(len(p)); err != nil {
+// recordBody appends p to the body. A body that grows beyond the limit is sent instead of recorded from here on.
+func recordBody[T []byte | string](rec *answerRecorder, p T) (int, error) {
+	if err := rec.acceptBytes(len(p)); err != nil {
 		return 0, err
 	}
-	if len(p) > 0 && !rec.keeps(len(p)) {
-		if err := rec.outgrow([]byte(p[:min(len(p), sniffed)])); err != nil {
+	if len(p) > 0 && !rec.fitsLimit(len(p)) {
+		if err := rec.stopBuffering([]byte(p[:min(len(p), sniffLength)])); err != nil {
 			return 0, err
 		}
 		return rec.w.Write([]byte(p))
 	}
-	if len(rec.body.buffer.B)+len(p) <= bounds.MaxPooled {
-		rec.body.buffer.Grow(len(p)) // else append knows better by how much
+	if len(rec.bodyState.buffer.B)+len(p) <= bounds.MaxPooled {
+		rec.bodyState.buffer.Grow(len(p)) // for a larger buffer, append chooses a better capacity
 	}
-	rec.body.buffer.B = append(rec.body.buffer.B, p...)
+	rec.bodyState.buffer.B = append(rec.bodyState.buffer.B, p...)
 	if rec.isSending {
-		_, _ = rec.w.Write([]byte(p)) // what is recorded does not depend on whether the client is still there
-	} else if rec.rules.isStreamed && len(rec.body.buffer.B) >= streamChunk {
-		rec.beginToSend()
+		_, _ = rec.w.Write([]byte(p)) // the record must be complete even if the client has left
+	} else if rec.rules.isStreamed && len(rec.bodyState.buffer.B) >= sendThreshold {
+		rec.startSending()
 	}
 	return len(p), nil
 }
 
-// accept answers as net/http does to n more bytes.
-func (rec *recorder) accept(n int) error {
+// acceptBytes counts n more bytes, and returns the error that net/http would return.
+func (rec *answerRecorder) acceptBytes(n int) error {
 	if n == 0 {
 		return nil
 	}
 	if !bodyAllowed(rec.response.Status) {
 		return http.ErrBodyNotAllowed
 	}
-	rec.body.written += int64(n)
-	if rec.body.declared >= 0 && rec.body.written > rec.body.declared {
+	rec.bodyState.writtenBytes += int64(n)
+	if rec.bodyState.declaredLength >= 0 && rec.bodyState.writtenBytes > rec.bodyState.declaredLength {
 		return http.ErrContentLength
 	}
-	rec.body.accepted += int64(n)
+	rec.bodyState.acceptedBytes += int64(n)
 	return nil
 }
 
-// keeps reports whether n more bytes go into the buffer.
-func (rec *recorder) keeps(n int) bool {
+// fitsLimit reports whether the body is kept and has room for n more bytes.
+func (rec *answerRecorder) fitsLimit(n int) bool {
 	if rec.response.Omitted {
 		return false
 	}
-	return int64(len(rec.body.buffer.B)+n) <= rec.rules.limit
+	return int64(len(rec.bodyState.buffer.B)+n) <= rec.rules.bodyLimit
 }
 
-// outgrow gives up on keeping the body, which goes on with next.
-func (rec *recorder) outgrow(next []byte) error {
+// stopBuffering stops keeping the body at the first byte beyond the limit. After the claim is settled, the answer
+// begins to go out. The parameter next is the continuation of the body, for the detection of the Content-Type.
+func (rec *answerRecorder) stopBuffering(next []byte) error {
 	if rec.response.Omitted {
-		return rec.refused
+		return rec.overflowRefusal
 	}
-	rec.sniff(next...)
+	rec.sniffContentType(next...)
 	rec.response.Omitted = true
-	if rec.refused = rec.overflow.settle(rec.response); rec.refused == nil && !rec.isSending {
-		rec.beginToSend()
+	if rec.overflowRefusal = rec.overflowSettler.settleOverflow(rec.response); rec.overflowRefusal == nil && !rec.isSending {
+		rec.startSending()
 	}
-	rec.body.buffer.B = rec.body.buffer.B[:0]
-	return rec.refused
+	rec.bodyState.buffer.B = rec.bodyState.buffer.B[:0]
+	return rec.overflowRefusal
 }
 
-// beginToSend sends what was held back.
-func (rec *recorder) beginToSend() {
-	rec.sniff()
+// startSending sends header and buffered body.
+func (rec *answerRecorder) startSending() {
+	rec.sniffContentType()
 	rec.setHeader()
 	rec.isSending = true
 	rec.w.WriteHeader(rec.response.Status)
-	_, _ = rec.w.Write(rec.body.buffer.B)
+	_, _ = rec.w.Write(rec.bodyState.buffer.B)
 }
 
-// sniffed is how many bytes of a body its Content-Type is found from.
-const sniffed = 512
+// sniffLength is how many bytes of a body http.DetectContentType considers.
+const sniffLength = 512
 
-// sniff resolves the Content-Type once, from what is held back now and what follows it.
-func (rec *recorder) sniff(next ...byte) {
-	head := slices.Clip(rec.body.buffer.B[:min(len(rec.body.buffer.B), sniffed)]) // else next would be written into the buffer
-	if rec.head.mustSniff && len(head)+len(next) > 0 {
+// sniffContentType detects the Content-Type once, from the buffered body followed by next.
+func (rec *answerRecorder) sniffContentType(next ...byte) {
+	body := rec.bodyState.buffer.B
+	head := slices.Clip(body[:min(len(body), sniffLength)]) // clipped, so that append copies instead of writing into the buffer
+	if rec.headState.mustSniff && len(head)+len(next) > 0 {
 		rec.setContentType(http.DetectContentType(append(head, next...)))
 	}
-	rec.head.mustSniff = false
+	rec.headState.mustSniff = false
 }
 
-// flush is accepted, as handlers expect, and has no effect beyond what net/http does to header and trailers, unless the
-// recorder may send.
-func (rec *recorder) flush() error {
-	rec.head.isChunked = true
-	if rec.head.mustSniff && len(rec.body.buffer.B) == 0 {
-		rec.setContentType() // there is nothing to sniff, and net/http adds none later
+// flushAnswer does to header and trailer what a flush does in net/http. The answer is sent only if the answer is
+// streamed or sending has begun.
+func (rec *answerRecorder) flushAnswer() error {
+	rec.headState.mayBeChunked = true
+	if rec.headState.mustSniff && len(rec.bodyState.buffer.B) == 0 {
+		rec.setContentType() // after a flush without a body, net/http adds no Content-Type
 	}
-	rec.sniff()
+	rec.sniffContentType()
 	if rec.rules.isStreamed && !rec.isSending {
-		rec.beginToSend()
+		rec.startSending()
 	}
 	if !rec.isSending {
 		return nil
@@ -408,89 +418,94 @@ func (rec *recorder) flush() error {
 	return http.NewResponseController(rec.w).Flush()
 }
 
-// finish ends the recording after the handler has returned. It returns the whole response, and whether the handler wrote
-// as much body as it had declared: net/http cuts the connection if not.
-func (rec *recorder) finish(h http.Header) (resp Response, complete bool) {
-	rec.sniff()
-	rec.response.Trailer = rec.trailer(h)
+// finishResponse returns the whole response after the handler has returned, and whether the body is as long as
+// declared. For a shorter body net/http would cut the connection.
+func (rec *answerRecorder) finishResponse(header http.Header) (resp Response, isComplete bool) {
+	rec.sniffContentType()
+	rec.response.Trailer = rec.collectTrailer(header)
 	if !rec.response.Omitted {
-		rec.response.Body = rec.body.buffer.B
+		rec.response.Body = rec.bodyState.buffer.B
 	}
-	short := rec.body.declared > rec.body.accepted && bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
-	return rec.response, !short
+	isTruncated := rec.bodyState.declaredLength > rec.bodyState.acceptedBytes &&
+		bodyAllowed(rec.response.Status) && rec.r.Method != http.MethodHead
+	return rec.response, !isTruncated
 }
 
-// trailer returns the trailer fields that the handler has left behind in its header, in the two forms of net/http:
-// declared, or with http.TrailerPrefix. Of the second form net/http sends nothing over HTTP/1 if it knows the length of
-// the body. Then the header is not read here, either: a goroutine that was left behind may write to it. The mark of a
-// replay is left out.
-func (rec *recorder) trailer(h http.Header) Fields {
-	prefixed := rec.head.isChunked || rec.r.ProtoMajor > 1 || rec.body.written > streamChunk
-	if h == nil || len(rec.head.trailers) == 0 && !prefixed {
+// collectTrailer returns the trailer fields in the handler's header, in both forms of net/http: declared, or with
+// http.TrailerPrefix. The mark of a replay is left out.
+//
+// Over HTTP/1, net/http sends the second form only if the length of the body is unknown. Otherwise collectTrailer
+// leaves the header unread, because a goroutine that the handler left behind may be writing to the header.
+func (rec *answerRecorder) collectTrailer(header http.Header) Fields {
+	sendsPrefixed := rec.headState.mayBeChunked || rec.r.ProtoMajor > 1 || rec.bodyState.writtenBytes > sendThreshold
+	if header == nil || len(rec.headState.trailerNames) == 0 && !sendsPrefixed {
 		return ""
 	}
-	t := make(http.Header)
-	for _, name := range rec.head.trailers {
-		if values, set := h[name]; set && fieldName(name) != replayMarker {
-			t[name] = values
+	trailer := make(http.Header)
+	for _, name := range rec.headState.trailerNames {
+		if values, set := header[name]; set && fieldName(name) != replayMarker {
+			trailer[name] = values
 		}
 	}
-	for name, values := range h {
+	for name, values := range header {
 		if strings.HasPrefix(name, http.TrailerPrefix) && fieldName(name) != replayMarker {
-			t[name] = values
+			trailer[name] = values
 		}
 	}
-	return NewFields(t)
+	return NewFields(trailer)
 }
 
-// setHeader makes the header of the server that of the response, and adds what only the first client gets.
-func (rec *recorder) setHeader() {
+// setHeader copies the recorded header, and the fields for the first client only, to the header of the server.
+func (rec *answerRecorder) setHeader() {
 	h := rec.w.Header()
-	maps.Copy(h, rec.head.once)
-	rec.response.Header.set(h, rec.head.values)
+	maps.Copy(h, rec.headState.unstoredHeader)
+	rec.response.Header.set(h, rec.headState.valueBuffer)
 }
 
-// send sends what is still to be sent of the finished response.
-func (rec *recorder) send() {
+// sendRemaining sends the finished response, or only the trailer if header and body have been sent before.
+func (rec *answerRecorder) sendRemaining() {
 	if rec.isSending {
 		rec.response.sendTrailer(rec.w)
 		return
 	}
 	rec.setHeader()
-	rec.response.send(rec.w)
+	rec.response.sendResponse(rec.w)
 }
 
-// replay sends the response once more.
-func (resp *Response) replay(w http.ResponseWriter) {
+// sendAsReplay sends the response with the mark of a replay.
+func (resp *Response) sendAsReplay(w http.ResponseWriter) {
 	h := w.Header()
 	values := resp.Header.set(h, make([]string, 0, resp.Header.lines()+1))
 	values = append(values, "true")
 	h[replayMarker] = values[len(values)-1:]
-	resp.send(w)
+	resp.sendResponse(w)
 }
 
-// send writes the response, whose header is set, to a client. Every answer goes through here, the first as well as its
-// replays: that is what makes them equal.
-func (resp *Response) send(w http.ResponseWriter) {
-	if early := resp.Trailer.prefixed(); early != "" {
-		early.set(w.Header(), early.noValues()) // over HTTP/1, net/http must know of them before the body
+// sendResponse writes the response after its header is set. First answers and replays both go through sendResponse, so
+// both are equal.
+func (resp *Response) sendResponse(w http.ResponseWriter) {
+	if prefixed := resp.Trailer.prefixed(); prefixed != "" {
+		prefixed.set(w.Header(), prefixed.noValues()) // over HTTP/1, net/http must know prefixed trailers before the body
 	}
 	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
-		_, _ = w.Write(resp.Body) // a client that has left gets the answer when it retries
+		_, _ = w.Write(resp.Body) // a client that has left gets the answer by a retry
 	}
 	resp.sendTrailer(w)
 }
 
+// sendTrailer sets the trailer fields in the header of the server. The server sends the trailer when the handler
+// returns.
 func (resp *Response) sendTrailer(w http.ResponseWriter) {
 	if resp.Trailer != "" {
 		resp.Trailer.set(w.Header(), resp.Trailer.noValues())
 	}
 }
 
-// declaredTrailers returns the names of the trailers that a header declares, and whether it has some that need no
-// declaration. A length is none: net/http does not send it as a declared trailer.
-func declaredTrailers(h http.Header) (names []string, prefixed bool) {
+// declaredTrailers returns the names that a header declares as trailers, except Content-Length, because net/http never
+// sends a declared Content-Length. The result hasPrefixed reports whether the header has trailers with
+// http.TrailerPrefix.
+func declaredTrailers(h http.Header) (names []string, hasPrefixed bool) {
 	for _, line := range h["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
 			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "Content-Length" {
@@ -499,14 +514,14 @@ func declaredTrailers(h http.Header) (names []string, prefixed bool) {
 		}
 	}
 	for name := range h {
-		prefixed = prefixed || strings.HasPrefix(name, http.TrailerPrefix)
+		hasPrefixed = hasPrefixed || strings.HasPrefix(name, http.TrailerPrefix)
 	}
-	return names, prefixed
+	return names, hasPrefixed
 }
 
-// declaredLength returns the Content-Length that the handler has set, or -1. One that is no length is deleted. A field
-// without a value stays: it keeps net/http from adding one.
-func declaredLength(h http.Header) int64 {
+// takeContentLength returns the Content-Length that the handler has set, or -1. An invalid length is deleted from h. A
+// field without a value stays, because such a field keeps net/http from adding a length.
+func takeContentLength(h http.Header) int64 {
 	values := h["Content-Length"]
 	if len(values) == 0 {
 		return -1
@@ -525,7 +540,7 @@ func hasContentType(h http.Header) bool {
 	return set || h.Get("Content-Encoding") != "" || h.Get("Transfer-Encoding") != ""
 }
 
-// bodyAllowed reports whether a response with this status has a body (RFC 9110, section 6.4.1).
+// bodyAllowed reports whether a response with status may have a body (RFC 9110, section 6.4.1).
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }

@@ -10,113 +10,115 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// fate is what becomes of the record of an operation when an attempt at it ends.
+// recordAction is what an attempt does to the record at its end.
 //
-//	fate      what settle asks the store    what the next attempt finds
-//	unknown   Release, or with Refuse       the same as after failed; with Refuse, a lapsed
-//	          nothing: the lease lapses     lease: outcome-unknown
-//	failed    Release, kept for TTL         it may run, if it is the same request
-//	freed     Release, not kept             a new operation, whatever the request; the same as after
-//	                                        failed if an earlier attempt may have done something
-//	kept      Complete                      the response
-type fate int8
+//	action      call of the store           the next request with the key
+//	abandon     Release, or with Refuse     runs as after release; with Refuse, is refused with
+//	            none: the lease lapses      outcome-unknown
+//	release     Release, kept for TTL       runs if the fingerprint is the same
+//	free        Release, record forgotten   runs a new operation, whatever the fingerprint; the same as after
+//	                                        release if an earlier attempt may have had effects
+//	complete    Complete                    gets the stored response
+type recordAction int8
 
 const (
-	fateUnknown fate = iota
-	fateFailed
-	fateFreed
-	fateKept
+	actionAbandon recordAction = iota
+	actionRelease
+	actionFree
+	actionComplete
 )
 
-// attemptOutcome is what an attempt has come to. The fate of the record and the answer to the client follow from it, see
-// [answerJudge.judgeAnswer] and [exchange.execute].
+// attemptOutcome is the result of an attempt. [answerJudge.judgeAnswer] chooses the action on the record by the ending,
+// and [exchange.executeHandler] chooses the answer to the client.
 type attemptOutcome struct {
-	ending      ending   // of the handler
-	endCause    error    // why the context of a silent handler had ended
-	answer      Response // of the handler, as Storable sees it
-	fate        fate
-	kept        Response // what is stored with fateKept
-	status      int      // for the Observer; 0: there is no answer
-	cause       error    // why the answer is not stored
-	isUntouched bool     // the handler has done nothing
+	ending         ending   // how the handler ended
+	giveUpCause    error    // why the context had ended, for endingGaveUp
+	answer         Response // the handler's answer, as Storable gets the answer
+	recordAction   recordAction
+	storedResponse Response // the response to store, for actionComplete
+	status         int      // the status for the Observer; 0 without an answer
+	notStoredCause error    // why the answer is not stored
+	hadNoEffect    bool     // the handler turned the request away
 }
 
-// claimState is how far the store has come with the claim of an attempt.
+// claimState is how much the store has confirmed of the end of a claim.
 type claimState int8
 
 const (
-	claimOpen       claimState = iota // nothing was asked of the store, or the store has panicked
-	claimUnrecorded                   // the store has not taken the response yet
-	claimSettled                      // the claim has ended
+	claimOpen       claimState = iota // the store was not asked to end the claim, or panicked when asked
+	claimUnrecorded                   // the store has not confirmed the response yet
+	claimSettled                      // the claim needs no more renewals and no more calls
 )
 
-// settlement ends the claim of an admission as the outcome of the attempt asks.
+// settlement ends the claim of an admission by the outcome of the attempt.
 type settlement struct {
 	admission
-	*attempt // nil: the handler has not run
-	outcome  attemptOutcome
-	state    claimState
+	*attempt   // nil if the handler has never run
+	outcome    attemptOutcome
+	claimState claimState
 }
 
 // reportUnprotected reports an attempt without a claim.
 func (s *settlement) reportUnprotected(ctx context.Context) {
 	s.event.Status = s.outcome.status
-	s.report(ctx)
+	s.reportEvent(ctx)
 }
 
-// settle carries the outcome out, and reports what became of the claim. An overflow may have settled the claim before.
-func (s *settlement) settle(ctx context.Context) (refusal error) {
-	defer s.finish(ctx)
-	if s.state == claimSettled {
+// settleClaim carries out the action of the outcome and reports the result. If overflowSettler has settled the claim
+// before, settleClaim only reports.
+func (s *settlement) settleClaim(ctx context.Context) (refusal error) {
+	defer s.endSettlement(ctx)
+	if s.claimState == claimSettled {
 		return nil
 	}
-	s.state = claimOpen
-	s.event.Status, s.event.Err = s.outcome.status, s.outcome.cause
-	s.event.untouched = s.outcome.isUntouched
-	switch s.outcome.fate {
-	case fateKept:
+	s.claimState = claimOpen
+	s.event.Status, s.event.Err = s.outcome.status, s.outcome.notStoredCause
+	s.event.hadNoEffect = s.outcome.hadNoEffect
+	switch s.outcome.recordAction {
+	case actionComplete:
 		return s.completeRecord()
-	case fateFreed:
-		s.event.untouched = !s.hasSteps()
-		return s.free()
-	case fateFailed:
+	case actionFree:
+		s.event.hadNoEffect = !s.mayHaveStoredSteps()
+		return s.freeKey()
+	case actionRelease:
 		return s.releaseClaim(s.runner.opts.TTL)
 	default:
 		return s.abandonClaim()
 	}
 }
 
-// finish reports the end of the attempt, and goes on in the background if the store has not taken the response. If the store has
-// panicked, nobody knows the outcome.
-func (s *settlement) finish(ctx context.Context) {
-	if s.state == claimOpen {
+// endSettlement reports the end of the attempt. A response that the store has not confirmed goes to the background. If
+// the store has panicked, endSettlement abandons the claim, because the outcome is unknown.
+func (s *settlement) endSettlement(ctx context.Context) {
+	if s.claimState == claimOpen {
 		s.event.Err = cmp.Or(s.event.Err, errInterrupted)
 		_ = s.abandonClaim()
 	}
 	s.runner.wakeWaiters(s.key)
-	s.report(ctx)
-	if s.state == claimUnrecorded {
+	s.reportEvent(ctx)
+	if s.claimState == claimUnrecorded {
 		s.completeInBackground()
 	}
 }
 
-// endClaim ends the renewals of the lease. Nothing more is asked of the store but the call that ends the claim.
+// endClaim stops the renewals of the lease. Only the call that ends the claim may follow.
 func (s *settlement) endClaim() {
-	s.state = claimSettled
+	s.claimState = claimSettled
 	if s.attempt != nil {
-		s.lease.stop()
+		s.lease.stopRenewals()
 	}
 }
 
-// completeRecord stores the response. Without a refusal, the answer may be sent, also if the store failed: the effects exist, so the
-// answer is true. The claim is unrecorded then.
+// completeRecord stores the response. If completeRecord returns nil, the answer may be sent, even if the store has
+// failed: the answer is true, because the effects exist. The claim is then unrecorded. A refusal means that the claim
+// is lost.
 func (s *settlement) completeRecord() (refusal error) {
-	if !s.outcome.kept.Omitted {
-		s.outcome.kept.Note = s.event.Note
+	if !s.outcome.storedResponse.Omitted {
+		s.outcome.storedResponse.Note = s.event.Note
 	}
-	began := s.runner.events.now()
+	began := s.runner.eventReporter.currentTime()
 	err := s.persistResponse(s.runner.opts.StoreTimeout)
-	s.event.Completion += s.runner.events.since(began)
+	s.event.Completion += s.runner.eventReporter.elapsedSince(began)
 	s.noteCompletion(err)
 	if s.event.Outcome == OutcomeClaimLost {
 		return refusalFor(err)
@@ -124,29 +126,29 @@ func (s *settlement) completeRecord() (refusal error) {
 	return nil
 }
 
-// isFinal reports whether Complete has said what became of the record.
+// isFinal reports whether err, the result of Complete, tells the final state of the record.
 func isFinal(err error) bool {
 	return err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost) || errors.Is(err, ErrRecordInvalid)
 }
 
-// noteCompletion sets state and event to what Complete has said.
+// noteCompletion sets claimState and event by err, the result of Complete.
 func (s *settlement) noteCompletion(err error) {
 	if isFinal(err) {
 		s.endClaim()
 	} else {
-		s.state = claimUnrecorded
+		s.claimState = claimUnrecorded
 	}
-	if err == nil && s.lease.restored.Load() {
+	if err == nil && s.lease.wasRestored.Load() {
 		err = ErrRestored
 	}
 	s.event.Err = err
 	switch {
 	case err == nil:
 		s.event.Outcome = OutcomeExecuted
-		s.event.keeps(&s.outcome.kept)
+		s.event.setStored(&s.outcome.storedResponse)
 	case errors.Is(err, ErrRestored):
 		s.event.Outcome = OutcomeRestored
-		s.event.keeps(&s.outcome.kept)
+		s.event.setStored(&s.outcome.storedResponse)
 	case errors.Is(err, ErrClaimLost):
 		s.event.Outcome = OutcomeClaimLost
 	default:
@@ -154,18 +156,18 @@ func (s *settlement) noteCompletion(err error) {
 	}
 }
 
-// The pauses between two calls of a store that does not work.
+// The pause between two calls of a failing store begins with firstRetryPause, and doubles up to longestRetryPause.
 const (
-	firstRetry = 20 * time.Millisecond
-	lastRetry  = time.Second
+	firstRetryPause   = 20 * time.Millisecond
+	longestRetryPause = time.Second
 )
 
-// persistResponse calls Complete, which may be repeated, until the result is final or the time is up.
-func (s *settlement) persistResponse(within time.Duration) error {
-	until := time.Now().Add(within)
-	for pause := firstRetry; ; pause = min(2*pause, lastRetry) {
-		err := s.sendCompletion(time.Until(until))
-		if isFinal(err) || time.Until(until) < pause || !polling.Sleep(s.detachedContext(), pause, nil) {
+// persistResponse repeats Complete until the result is final or limit has passed.
+func (s *settlement) persistResponse(limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	for pause := firstRetryPause; ; pause = min(2*pause, longestRetryPause) {
+		err := s.sendCompletion(time.Until(deadline))
+		if isFinal(err) || time.Until(deadline) < pause || !polling.Sleep(s.detachedContext(), pause, nil) {
 			return err
 		}
 	}
@@ -175,98 +177,102 @@ func (s *settlement) persistResponse(within time.Duration) error {
 func (s *settlement) sendCompletion(limit time.Duration) error {
 	ctx, cancel := s.storeContext(limit)
 	defer cancel()
-	return s.claim.Complete(ctx, s.outcome.kept, s.runner.opts.TTL)
+	return s.claim.Complete(ctx, s.outcome.storedResponse, s.runner.opts.TTL)
 }
 
-// completeInBackground goes on to store the response, and to renew the lease meanwhile. It gives up when the response would have
-// expired, or at the end of a Shutdown.
+// completeInBackground goes on storing the response, and renews the lease meanwhile. The attempts to store end when the
+// response would have expired, or at the end of a Shutdown. Without room in the backlog, the response is never stored.
 func (s *settlement) completeInBackground() {
-	later, told := s.inBackground(), s.detachedContext()
-	kept := s.outcome.kept.Clone() // because the buffer of the body serves the next request
-	later.outcome.kept = kept
-	size := len(kept.Header) + len(kept.Trailer) + len(kept.Body)
-	ok := s.runner.backlog.Run(backlog.MostAnswers, size, func() {
-		defer later.lease.stop()
-		began := later.runner.events.now()
-		later.noteCompletion(later.persistResponse(later.runner.opts.TTL))
-		later.event.Completion += later.runner.events.since(began)
-		switch later.event.Outcome {
-		case OutcomeUnrecorded: // was reported before
+	background, reportCtx := s.newBackgroundSettlement(), s.detachedContext()
+	response := s.outcome.storedResponse.Clone() // the buffer of the body goes to the next request
+	background.outcome.storedResponse = response
+	size := len(response.Header) + len(response.Trailer) + len(response.Body)
+	hasRoom := s.runner.settlementBacklog.Run(backlog.MostAnswers, size, func() {
+		defer background.lease.stopRenewals()
+		began := background.runner.eventReporter.currentTime()
+		background.noteCompletion(background.persistResponse(background.runner.opts.TTL))
+		background.event.Completion += background.runner.eventReporter.elapsedSince(began)
+		switch background.event.Outcome {
+		case OutcomeUnrecorded: // reported before
 			return
 		case OutcomeExecuted:
-			later.event.Outcome = OutcomeRecorded
+			background.event.Outcome = OutcomeRecorded
 		}
-		later.runner.wakeWaiters(later.key)
-		later.reportAlone(told)
+		background.runner.wakeWaiters(background.key)
+		background.reportOutsideRequest(reportCtx)
 	})
-	if !ok {
+	if !hasRoom {
 		s.endClaim()
 	}
 }
 
-// releaseInBackground releases a claim that the store may have granted although its reply was lost. Otherwise the claim would
-// block the key for a lease, or with Refuse leave an unknown outcome.
+// releaseInBackground releases a claim whose reply was lost. The store may have granted the claim, and a granted claim
+// would block the key for a lease or, with Refuse, end with an unknown outcome.
 func (s *settlement) releaseInBackground() {
-	later, began, limit := s.inBackground(), time.Now(), s.runner.opts.Lease
+	background, began, limit := s.newBackgroundSettlement(), time.Now(), s.runner.opts.Lease
 	if s.runner.opts.Abandoned == Refuse {
 		limit = s.runner.opts.TTL
 	}
-	s.runner.backlog.Run(backlog.MostReleases, 0, func() {
-		var deniedAt time.Time // when the store first said that it does not know the claim
-		for pause := firstRetry; time.Since(began) < limit; pause = min(2*pause, lastRetry) {
-			err := later.sendRelease(later.releaseTTL())
+	s.runner.settlementBacklog.Run(backlog.MostReleases, 0, func() {
+		var deniedAt time.Time // when the store first denied the claim
+		for pause := firstRetryPause; time.Since(began) < limit; pause = min(2*pause, longestRetryPause) {
+			err := background.sendRelease(background.releaseTTL())
 			isDenied := errors.Is(err, ErrClaimLost)
 			if isDenied && deniedAt.IsZero() {
 				deniedAt = time.Now()
 			}
-			// The request for the claim may still be on its way, behind the request for its release.
-			wasNeverGranted := isDenied && time.Since(deniedAt) > later.runner.opts.StoreTimeout
-			if err == nil || wasNeverGranted || !polling.Sleep(later.ctx, pause, nil) {
+			// The release may have overtaken the request for the claim, so a first denial proves nothing.
+			wasNeverGranted := isDenied && time.Since(deniedAt) > background.runner.opts.StoreTimeout
+			if err == nil || wasNeverGranted || !polling.Sleep(background.ctx, pause, nil) {
 				break
 			}
 		}
-		later.runner.wakeWaiters(later.key)
+		background.runner.wakeWaiters(background.key)
 	})
 }
 
-// inBackground returns a settlement that goes on with the claim after the request, until the end of a Shutdown.
-func (s *settlement) inBackground() *settlement {
-	later := &settlement{admission: s.admission, attempt: s.attempt}
-	later.ctx = s.runner.backlog.Context
-	later.detachedCtx = later.ctx
-	return later
+// newBackgroundSettlement returns a settlement of the same claim that outlives the request. The context ends at the end
+// of a Shutdown.
+func (s *settlement) newBackgroundSettlement() *settlement {
+	background := &settlement{admission: s.admission, attempt: s.attempt}
+	background.ctx = s.runner.settlementBacklog.Context
+	background.detachedCtx = background.ctx
+	return background
 }
 
-// hasSteps reports whether this attempt may have stored a step, which is an effect.
-func (s *settlement) hasSteps() bool { return s.attempt != nil && s.steps.Load().Kept() }
+// mayHaveStoredSteps reports whether this attempt may have stored a step. A stored step is an effect.
+func (s *settlement) mayHaveStoredSteps() bool { return s.attempt != nil && s.steps.Load().Kept() }
 
-// free ends the claim of an attempt that has done nothing. The key is as if it had never been used, unless an earlier attempt may
-// have done something: then the record stays, and only the same request may be tried again.
-func (s *settlement) free() (refusal error) {
-	if s.record.Attempt == 1 && !s.hasSteps() {
+// freeKey ends the claim of an attempt without effects. The key becomes unused again, unless an earlier attempt may
+// have had effects. In that case the record stays, and only the same request may run again.
+func (s *settlement) freeKey() (refusal error) {
+	if s.record.Attempt == 1 && !s.mayHaveStoredSteps() {
 		return s.releaseClaim(0)
 	}
 	return s.releaseClaim(s.releaseTTL())
 }
 
-// releaseTTL returns how long to keep the record of an attempt that has done nothing, except steps perhaps: for TTL if there may be
-// steps, or if Remaining is not known, as after a lost reply (Attempt 0). Otherwise the record is kept for Remaining, because earlier
-// attempts may have had effects, but for two leases at least.
+// releaseTTL returns how long to keep the record of an attempt without effects except steps perhaps:
+//
+//   - TTL if this attempt may have stored steps;
+//   - TTL if Remaining is unknown, as after a lost reply (Attempt 0);
+//   - Remaining otherwise, because earlier attempts may have had effects, but at least two leases.
 func (s *settlement) releaseTTL() time.Duration {
 	opts := &s.runner.opts
-	if s.hasSteps() || s.record.Remaining == 0 {
+	if s.mayHaveStoredSteps() || s.record.Remaining == 0 {
 		return opts.TTL
 	}
 	return max(s.record.Remaining, min(2*opts.Lease, opts.TTL))
 }
 
-// releaseClaim ends the claim without a response, so that the operation may be tried again, and keeps the record for ttl. A ttl of
-// zero frees the key. The result is a refusal if another attempt has taken over. If the store fails, the lease lapses by itself.
+// releaseClaim ends the claim without a response and keeps the record for ttl, so that the operation may run again. A
+// ttl of zero frees the key. A refusal means that another attempt has taken over. If the store fails, the lease
+// lapses by itself.
 func (s *settlement) releaseClaim(ttl time.Duration) (refusal error) {
 	s.endClaim()
-	began := s.runner.events.now()
+	began := s.runner.eventReporter.currentTime()
 	err := s.sendRelease(ttl)
-	s.event.Completion += s.runner.events.since(began)
+	s.event.Completion += s.runner.eventReporter.elapsedSince(began)
 	s.event.Outcome = OutcomeReleased
 	if err != nil {
 		s.event.Err = errors.Join(err, s.event.Err)
@@ -285,7 +291,7 @@ func (s *settlement) sendRelease(ttl time.Duration) error {
 	return s.claim.Release(ctx, ttl)
 }
 
-// abandonClaim ends the claim of an attempt of which nobody can say how far it came. With Refuse, the lease is left to lapse, as
+// abandonClaim ends the claim of an attempt with an unknown outcome. With [Refuse], the lease is left to lapse, as
 // after a crash.
 func (s *settlement) abandonClaim() (refusal error) {
 	if s.runner.opts.Abandoned == ReExecute {
@@ -296,12 +302,12 @@ func (s *settlement) abandonClaim() (refusal error) {
 	return nil
 }
 
-// reportAlone is report outside of a request, where no server recovers from a panic of the Observer.
-func (s *settlement) reportAlone(ctx context.Context) {
+// reportOutsideRequest reports the event from the background, where no server recovers from a panic of the Observer.
+func (s *settlement) reportOutsideRequest(ctx context.Context) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.runner.events.panicked(ctx, p)
+			s.runner.eventReporter.logPanic(ctx, p)
 		}
 	}()
-	s.report(ctx)
+	s.reportEvent(ctx)
 }

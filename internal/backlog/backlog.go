@@ -10,14 +10,14 @@ import (
 // Backlog settles answers that the store did not store, and claims that it may have granted without the owner knowing. It
 // is bounded, because a store may be down for long. It is safe for concurrent use.
 type Backlog struct {
-	Context context.Context // ends when the tasks must
-	stop    context.CancelFunc
+	Context     context.Context // ends when the tasks must
+	cancelTasks context.CancelFunc
 
-	mu     sync.Mutex
-	tasks  int
-	bytes  int64
-	closed bool
-	group  sync.WaitGroup
+	mu        sync.Mutex
+	taskCount int
+	heldBytes int64
+	isClosed  bool
+	taskGroup sync.WaitGroup
 }
 
 // What a Backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to lapse.
@@ -25,48 +25,48 @@ type Backlog struct {
 const (
 	MostAnswers  = 2048 // tasks
 	MostReleases = MostAnswers / 2
-	mostBytes    = 32 << 20 // of answers
+	maxBytes     = 32 << 20 // of answers
 )
 
 // New returns an empty backlog.
 func New() *Backlog {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Backlog{Context: ctx, stop: stop}
+	return &Backlog{Context: ctx, cancelTasks: stop}
 }
 
 // Run runs a task that holds so many bytes, unless there are most tasks already. It reports whether there was room.
 func (b *Backlog) Run(most, size int, task func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.tasks >= most || b.bytes+int64(size) > mostBytes {
+	if b.isClosed || b.taskCount >= most || b.heldBytes+int64(size) > maxBytes {
 		return false
 	}
-	b.tasks++
-	b.bytes += int64(size)
-	b.group.Go(func() {
-		defer b.done(size)
+	b.taskCount++
+	b.heldBytes += int64(size)
+	b.taskGroup.Go(func() {
+		defer b.releaseRoom(size)
 		task()
 	})
 	return true
 }
 
-func (b *Backlog) done(size int) {
+func (b *Backlog) releaseRoom(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tasks--
-	b.bytes -= int64(size)
+	b.taskCount--
+	b.heldBytes -= int64(size)
 }
 
 // Shutdown waits for the tasks. When ctx ends it ends them too.
 func (b *Backlog) Shutdown(ctx context.Context) error {
 	b.mu.Lock()
-	b.closed = true
+	b.isClosed = true
 	b.mu.Unlock()
-	defer b.stop()
+	defer b.cancelTasks()
 	idle := make(chan struct{})
 	go func() {
 		defer close(idle)
-		b.group.Wait()
+		b.taskGroup.Wait()
 	}()
 	select {
 	case <-idle:
@@ -74,9 +74,9 @@ func (b *Backlog) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if b.tasks == 0 {
+		if b.taskCount == 0 {
 			return nil
 		}
-		return fmt.Errorf("idempotency: %d operations are not settled: %w", b.tasks, context.Cause(ctx))
+		return fmt.Errorf("idempotency: %d operations are not settled: %w", b.taskCount, context.Cause(ctx))
 	}
 }

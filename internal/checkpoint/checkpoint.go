@@ -38,30 +38,30 @@ type Steps struct {
 	Again   bool          // there may be checkpoints of earlier attempts
 	Timeout time.Duration // of a question to the Keeper
 
-	reading sync.Mutex // held while the Keeper is asked for all checkpoints
+	loadMutex sync.Mutex // held while the Keeper is asked for all checkpoints
 
 	mu sync.Mutex
 	progress
-	record
+	storedSteps
 }
 
 // progress is what the steps of this attempt have done.
 type progress struct {
-	ended   bool
-	kept    bool            // the attempt may have stored a checkpoint
-	running int             // steps that run now, or alone
-	begun   map[string]Kind // steps that run, or have ended without an error
+	hasEnded      bool
+	mayHaveStored bool            // the attempt may have stored a checkpoint
+	runningCount  int             // steps that run now, or alone
+	kindByName    map[string]Kind // steps that run, or have ended without an error
 }
 
 // record is what is stored of this attempt and of earlier ones.
-type record struct {
-	lost  bool // checkpoints of earlier attempts may be missing
-	known map[string][]byte
-	size  int // of the checkpoints that are known or about to be stored: bytes of names and data
+type storedSteps struct {
+	mayBeIncomplete bool // checkpoints of earlier attempts may be missing
+	dataByName      map[string][]byte
+	totalSize       int // of the checkpoints that are known or about to be stored: bytes of names and data
 }
 
 // alone stands for the one step that runs, in a transaction.
-const alone = -1
+const runningAlone = -1
 
 // Kind says how a step runs.
 type Kind uint8
@@ -74,7 +74,7 @@ const (
 )
 
 // Ended is for an attempt that has had no step.
-var Ended = &Steps{progress: progress{ended: true}}
+var Ended = &Steps{progress: progress{hasEnded: true}}
 
 // Mark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
 const Mark = "?"
@@ -100,63 +100,63 @@ var (
 func (s *Steps) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended = true
+	s.hasEnded = true
 }
 
 // Kept reports whether this attempt may have stored a checkpoint.
 func (s *Steps) Kept() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.kept
+	return s.mayHaveStored
 }
 
 // Begin begins a step of a kind, and returns its checkpoint if there is one. Without an error, the caller calls Leave when
 // the step has ended.
 func (s *Steps) Begin(ctx context.Context, name string, kind Kind) (data []byte, found bool, err error) {
-	if err := s.enter(name, kind); err != nil {
+	if err := s.registerStep(name, kind); err != nil {
 		return nil, false, err
 	}
-	if err := s.read(ctx); err != nil {
+	if err := s.loadCheckpoints(ctx); err != nil {
 		s.Leave(name, Undone)
 		return nil, false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	data, found = s.known[name]
-	if few := 2*(len(s.known)+len(s.begun)) <= MaxCount; !found && !few && s.count() > MaxCount {
-		s.leave(name, Undone)
+	data, found = s.dataByName[name]
+	if few := 2*(len(s.dataByName)+len(s.kindByName)) <= MaxCount; !found && !few && s.countCheckpoints() > MaxCount {
+		s.unregisterStep(name, Undone)
 		return nil, false, ErrMany
 	}
 	return data, found, nil
 }
 
-func (s *Steps) enter(name string, kind Kind) error {
+func (s *Steps) registerStep(name string, kind Kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, twice := s.begun[name]
+	_, twice := s.kindByName[name]
 	switch {
-	case s.ended:
+	case s.hasEnded:
 		return ErrEnded
 	case twice:
 		return ErrTwice
-	case s.running == alone, kind == Alone && s.running > 0:
+	case s.runningCount == runningAlone, kind == Alone && s.runningCount > 0:
 		return ErrAlone
-	case s.begun == nil:
-		s.begun, s.known = make(map[string]Kind), make(map[string][]byte)
+	case s.kindByName == nil:
+		s.kindByName, s.dataByName = make(map[string]Kind), make(map[string][]byte)
 	}
-	s.begun[name] = kind
-	s.running++
+	s.kindByName[name] = kind
+	s.runningCount++
 	if kind == Alone {
-		s.running = alone
+		s.runningCount = runningAlone
 	}
 	return nil
 }
 
 // read asks the Keeper for the checkpoints of earlier attempts, unless it has answered before.
-func (s *Steps) read(ctx context.Context) error {
+func (s *Steps) loadCheckpoints(ctx context.Context) error {
 	until := time.Now().Add(s.Timeout) // which includes what others ask before
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	s.loadMutex.Lock()
+	defer s.loadMutex.Unlock()
 	if s.Keeper == nil || !s.Again {
 		return nil
 	}
@@ -171,31 +171,31 @@ func (s *Steps) read(ctx context.Context) error {
 	defer s.mu.Unlock()
 	for name, data := range found {
 		if name == Lost {
-			s.lost = true
+			s.mayBeIncomplete = true
 			continue
 		}
-		if _, counted := s.known[name]; !counted {
-			s.size += len(name) + len(data)
+		if _, counted := s.dataByName[name]; !counted {
+			s.totalSize += len(name) + len(data)
 		}
-		s.known[name] = data
+		s.dataByName[name] = data
 	}
 	return nil
 }
 
 // ReadAgain makes the next step ask the Keeper for all checkpoints, because there may be one that this attempt does not know.
 func (s *Steps) ReadAgain() {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	s.loadMutex.Lock()
+	defer s.loadMutex.Unlock()
 	s.Again = true
 }
 
 // count returns how many checkpoints there will be when all steps have ended, and all that have a mark.
-func (s *Steps) count() int {
+func (s *Steps) countCheckpoints() int {
 	all := make(map[string]bool, MaxCount)
-	for name := range s.known {
+	for name := range s.dataByName {
 		all[name], all[strings.TrimSuffix(name, Mark)] = true, true
 	}
-	for name, kind := range s.begun {
+	for name, kind := range s.kindByName {
 		all[name] = true
 		if kind == Marked {
 			all[name+Mark] = true
@@ -217,13 +217,13 @@ const (
 func (s *Steps) Leave(name string, how Ending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leave(name, how)
+	s.unregisterStep(name, how)
 }
 
-func (s *Steps) leave(name string, how Ending) {
-	s.running = max(s.running-1, 0)
+func (s *Steps) unregisterStep(name string, how Ending) {
+	s.runningCount = max(s.runningCount-1, 0)
 	if how == Undone {
-		delete(s.begun, name)
+		delete(s.kindByName, name)
 	}
 }
 
@@ -231,14 +231,14 @@ func (s *Steps) leave(name string, how Ending) {
 func (s *Steps) HasEnded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ended
+	return s.hasEnded
 }
 
 // Has reports whether there is a checkpoint of that name.
 func (s *Steps) Has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.known[name]
+	_, ok := s.dataByName[name]
 	return ok
 }
 
@@ -246,17 +246,17 @@ func (s *Steps) Has(name string) bool {
 func (s *Steps) MayBeMissing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lost
+	return s.mayBeIncomplete
 }
 
 // Take counts so many more bytes, and reports whether they are within the bounds.
 func (s *Steps) Take(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.size+n > MaxTotal {
+	if s.totalSize+n > MaxTotal {
 		return false
 	}
-	s.size += n
+	s.totalSize += n
 	return true
 }
 
@@ -264,7 +264,7 @@ func (s *Steps) Take(n int) bool {
 func (s *Steps) GiveBack(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.size -= n
+	s.totalSize -= n
 }
 
 // Store asks the Keeper once to store a checkpoint, and returns the one that is stored: the first one counts.
@@ -281,12 +281,12 @@ func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []b
 func (s *Steps) Keeping() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.kept = true
+	s.mayHaveStored = true
 }
 
 // Know notes a checkpoint that is stored.
 func (s *Steps) Know(name string, stored []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known[name] = stored
+	s.dataByName[name] = stored
 }

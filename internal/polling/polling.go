@@ -16,32 +16,32 @@ const (
 
 // Group lets one caller look for all that wait for the same key. The zero value is ready. It is safe for concurrent use.
 type Group[K comparable, V any] struct {
-	mu    sync.Mutex
-	polls map[K]*poll[V]
+	mu        sync.Mutex
+	pollByKey map[K]*poll[V]
 }
 
 // poll is one caller looking at a key until its state changes, or the caller's own time is up.
 type poll[V any] struct {
-	woken chan struct{} // holds one
-	done  chan struct{} // closed at the end of the poll
-	found *V            // set before done is closed; nil: nobody knows yet, poll again
+	wakeSignal chan struct{} // holds one
+	endSignal  chan struct{} // closed at the end of the poll
+	foundValue *V            // set before done is closed; nil: nobody knows yet, poll again
 }
 
 // Await waits until the state of the key changes. If nobody else looks at the key, it calls look again and again until
 // look reports a change, and returns polled. Otherwise it returns what the other one has found: nil if that one, or ctx,
 // ended before. What look finds is shared: nobody modifies it. Nil is of no use to others.
 func (w *Group[K, V]) Await(ctx context.Context, key K, look func() (*V, bool)) (found *V, polled bool) {
-	p, polled := w.join(key)
+	p, polled := w.joinPoll(key)
 	if !polled {
-		return p.follow(ctx), false
+		return p.awaitEnd(ctx), false
 	}
-	defer func() { w.leave(key, p, found) }()
-	return p.lead(ctx, look), true
+	defer func() { w.endPoll(key, p, found) }()
+	return p.pollUntilChanged(ctx, look), true
 }
 
 // lead looks until the state of the key changes, or ctx ends.
-func (p *poll[V]) lead(ctx context.Context, look func() (*V, bool)) *V {
-	for pause := firstPause; Sleep(ctx, pause+rand.N(pause/4), p.woken); pause = min(2*pause, lastPause) {
+func (p *poll[V]) pollUntilChanged(ctx context.Context, look func() (*V, bool)) *V {
+	for pause := firstPause; Sleep(ctx, pause+rand.N(pause/4), p.wakeSignal); pause = min(2*pause, lastPause) {
 		if found, changed := look(); changed {
 			return found
 		}
@@ -50,46 +50,46 @@ func (p *poll[V]) lead(ctx context.Context, look func() (*V, bool)) *V {
 }
 
 // follow waits for what the leader finds.
-func (p *poll[V]) follow(ctx context.Context) *V {
+func (p *poll[V]) awaitEnd(ctx context.Context) *V {
 	select {
-	case <-p.done:
-		return p.found
+	case <-p.endSignal:
+		return p.foundValue
 	case <-ctx.Done():
 		return nil
 	}
 }
 
 // join returns the poll for key, and whether the caller is the one to lead it.
-func (w *Group[K, V]) join(key K) (p *poll[V], leads bool) {
+func (w *Group[K, V]) joinPoll(key K) (p *poll[V], leads bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.polls[key]; p != nil {
+	if p := w.pollByKey[key]; p != nil {
 		return p, false
 	}
-	if w.polls == nil {
-		w.polls = make(map[K]*poll[V])
+	if w.pollByKey == nil {
+		w.pollByKey = make(map[K]*poll[V])
 	}
-	p = &poll[V]{woken: make(chan struct{}, 1), done: make(chan struct{})}
-	w.polls[key] = p
+	p = &poll[V]{wakeSignal: make(chan struct{}, 1), endSignal: make(chan struct{})}
+	w.pollByKey[key] = p
 	return p, true
 }
 
 // leave ends the poll that the caller leads.
-func (w *Group[K, V]) leave(key K, p *poll[V], found *V) {
+func (w *Group[K, V]) endPoll(key K, p *poll[V], found *V) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.polls, key)
-	p.found = found
-	close(p.done)
+	delete(w.pollByKey, key)
+	p.foundValue = found
+	close(p.endSignal)
 }
 
 // Wake lets the poll for key look at once.
 func (w *Group[K, V]) Wake(key K) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.polls[key]; p != nil {
+	if p := w.pollByKey[key]; p != nil {
 		select {
-		case p.woken <- struct{}{}:
+		case p.wakeSignal <- struct{}{}:
 		default: // it will look anyway
 		}
 	}

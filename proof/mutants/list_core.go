@@ -21,14 +21,14 @@ var ofRunner = []mutant{{
 }, {
 	name: "panic-recorded-as-success", broken: "A handler that panics leaves an empty answer, which is replayed.",
 	file: "attempt.go",
-	from: "fate: fateUnknown, cause: errInterrupted}",
-	to:   "fate: fateKept, kept: Response{Status: 200}}",
+	from: "recordAction: actionAbandon, notStoredCause: errInterrupted}",
+	to:   "recordAction: actionComplete, storedResponse: Response{Status: 200}}",
 	test: "TestPanicReleasesTheClaimAndGoesOnUnchanged",
 }, {
 	name: "freed-after-a-failure", broken: "An attempt that has done nothing frees the key although an earlier one may have done something.",
 	file: "settlement.go",
-	from: "	if s.record.Attempt == 1 && !s.hasSteps() {\n",
-	to:   "	if !s.hasSteps() {\n",
+	from: "	if s.record.Attempt == 1 && !s.mayHaveStoredSteps() {\n",
+	to:   "	if !s.mayHaveStoredSteps() {\n",
 	test: "TestFreedKey",
 }, {
 	name: "late-answer-forgotten", broken: "An answer that the store did not take in time is never stored.",
@@ -51,21 +51,21 @@ var ofRunner = []mutant{{
 }, {
 	name: "operation-id-random", broken: "Each attempt has an ID of its own: a provider that gets DownstreamKey charges for each.",
 	file: "operation.go",
-	from: "ID: op.key.OperationID(), Attempt: op.attempt, Fingerprint",
-	to:   "ID: uuid.New(), Attempt: op.attempt, Fingerprint",
+	from: "ID: op.key.OperationID(), Attempt: op.attemptNumber, Fingerprint",
+	to:   "ID: uuid.New(), Attempt: op.attemptNumber, Fingerprint",
 	test: "TestMemoryStoreConforms/store/identity",
 }}
 
 var ofLeases = []mutant{{
 	name: "lease-never-renewed", broken: "Nobody renews the lease of a handler that takes long.",
 	file: "attempt.go",
-	from: "	s.lease.start(s.requestedAt)\n",
+	from: "	s.lease.startRenewals(s.requestedAt)\n",
 	to:   "",
 	test: "TestLeaseIsRenewedWhileTheHandlerRuns",
 }, {
 	name: "lost-lease-not-told", broken: "A handler goes on although the store says that its claim is lost.",
 	file: "attempt.go",
-	from: "		case errors.Is(err, ErrClaimLost):\n			l.lose()\n",
+	from: "		case errors.Is(err, ErrClaimLost):\n			l.loseClaim()\n",
 	to:   "		case errors.Is(err, ErrClaimLost):\n",
 	test: "TestHandlerIsCancelledWhenItsLeaseIsLost",
 }, {
@@ -77,14 +77,14 @@ var ofLeases = []mutant{{
 }, {
 	name: "renewal-after-the-completion", broken: "If a renewal ends after the completion, another one follows.",
 	file: "attempt.go",
-	from: "	l.timer.Stop()\n	l.timer = nil\n",
-	to:   "	l.timer.Stop()\n",
+	from: "	l.renewTimer.Stop()\n	l.renewTimer = nil\n",
+	to:   "	l.renewTimer.Stop()\n",
 	test: "TestRenewalThatEndsAfterTheCompletionIsTheLast",
 }, {
 	name: "renewal-after-a-slow-claim", broken: "A claim that the store granted slowly is renewed late.",
 	file: "attempt.go",
-	from: "time.AfterFunc(time.Until(since.Add(l.interval)), l.renew)",
-	to:   "time.AfterFunc(l.interval, l.renew)",
+	from: "time.AfterFunc(time.Until(requestedAt.Add(l.renewInterval)), l.renewLease)",
+	to:   "time.AfterFunc(l.renewInterval, l.renewLease)",
 	test: "TestLateLeaseIsRenewedInTime",
 }}
 
@@ -94,20 +94,20 @@ const explorer = "./proof/guarantees/explore"
 var ofMiddleware = []mutant{{
 	name: "header-not-copied", broken: "The handler's header goes to the connection at once, and is sent even if the answer is not.",
 	file: "recorder.go",
-	from: "		w.header = outer.Clone()\n",
-	to:   "		w.header = outer\n",
+	from: "		w.handlerHeader = outer.Clone()\n",
+	to:   "		w.handlerHeader = outer\n",
 	test: "TestHeaderOfAPanickedHandlerIsTakenBack",
 }, {
 	name: "sent-before-stored", broken: "The answer goes out before the store has it.",
 	file: "middleware.go",
-	from: "	e.overflow.judge.judgeAnswer(o, decided)\n",
-	to:   "	e.recorder.beginToSend()\n	_ = http.NewResponseController(e.w).Flush()\n	e.overflow.judge.judgeAnswer(o, decided)\n",
+	from: "	e.overflowSettler.answerJudge.judgeAnswer(outcome, verdict)\n",
+	to:   "	e.answerRecorder.startSending()\n	_ = http.NewResponseController(e.w).Flush()\n	e.overflowSettler.answerJudge.judgeAnswer(outcome, verdict)\n",
 	test: "TestNothingIsSentBeforeItIsStored",
 }, {
 	name: "replay-filter-off", broken: "A replay sends fields that an older record has, and that must not be stored any more.",
 	file: "middleware.go",
-	from: "	e.m.unstored.filter(replay).replay(e.w)\n",
-	to:   "	replay.replay(e.w)\n",
+	from: "	e.middleware.unstoredFields.filter(replay).sendAsReplay(e.w)\n",
+	to:   "	replay.sendAsReplay(e.w)\n",
 	test: "TestOmittedFieldOfAnOlderRecord",
 }, {
 	name: "5xx-stored", broken: "A 5xx completes the operation, and is replayed.",
@@ -118,20 +118,20 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "goroutine-left-behind-reads", broken: "A goroutine that a handler left behind reads the body of another request.",
 	file: "recorder.go",
-	from: "	r.unread, r.closed = nil, true\n",
+	from: "	r.unreadBody, r.isClosed = nil, true\n",
 	to:   "",
 	test: "TestGoroutineLeftBehindTouchesNoOtherRequest",
 }, {
 	name: "outgrown-and-not-renewed", broken: "An answer outgrows MaxResponse while the store is down, and the lease is not renewed any more.",
 	file: "middleware.go", in: explorer,
 	from: "	return s.completeRecord()\n}",
-	to:   "	defer s.lease.stop()\n	return s.completeRecord()\n}",
+	to:   "	defer s.lease.stopRenewals()\n	return s.completeRecord()\n}",
 	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/re-execute",
 }, {
 	name: "outgrown-and-forgotten", broken: "An answer outgrows MaxResponse while the store is down, and the operation is never completed.",
 	file: "middleware.go", in: explorer,
 	from: "	return s.completeRecord()\n}",
-	to:   "	defer func() { s.state = claimSettled }()\n	return s.completeRecord()\n}",
+	to:   "	defer func() { s.claimState = claimSettled }()\n	return s.completeRecord()\n}",
 	test: "TestEveryExecutionKeepsThePromises/one answer over the limit/refuse",
 }, {
 	name: "parts-told-twice", broken: "A part that has a name also counts as the rest of the body, so that both are told.",

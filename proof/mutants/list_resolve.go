@@ -81,7 +81,7 @@ var ofResolutions = []mutant{{
 }, {
 	name: "reconcile-not-asked", broken: "An operation that was abandoned runs again, and nobody asks what has happened.",
 	file: "admission.go",
-	from: "	resolution, err := a.askReconcile(entry)\n",
+	from: "	resolution, err := a.callReconcile(entry)\n",
 	to:   "	resolution, err := Resolution{TTL: a.runner.opts.TTL}, error(nil)\n",
 	test: "TestReconcileSaysWhatHasHappened",
 }, {
@@ -111,7 +111,7 @@ var ofResolutions = []mutant{{
 }, {
 	name: "reconcile-asked-by-all", broken: "Every request asks about an operation, although another one is asking.",
 	file: "admission.go",
-	from: "	if open, ok := q.open[key]; ok {\n		return open, false\n	}\n",
-	to:   "	if _, ok := q.open[key]; ok {\n		q.open[key] = make(chan struct{})\n	}\n",
+	from: "	if ended, ok := r.endedByKey[key]; ok {\n		return ended, false\n	}\n",
+	to:   "	if _, ok := r.endedByKey[key]; ok {\n		r.endedByKey[key] = make(chan struct{})\n	}\n",
 	test: "TestReconcileIsAskedOnce/may not wait",
 }}

@@ -33,7 +33,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",
 	file: "attempt.go",
-	from: "	if l.timer != nil && l.hasLapsed(l.since) {\n",
+	from: "	if l.renewTimer != nil && l.mayHaveLapsed(l.requestedAt) {\n",
 	to:   "	if false {\n",
 	test: "TestStepDoesNotBeginAfterAStandstill",
 }, {
@@ -45,7 +45,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "steps-are-no-effect", broken: "An attempt that had steps, and then says that nothing has happened, is forgotten with them.",
 	file: "settlement.go", in: "./step",
-	from: "	if s.record.Attempt == 1 && !s.hasSteps() {\n",
+	from: "	if s.record.Attempt == 1 && !s.mayHaveStoredSteps() {\n",
 	to:   "	if s.record.Attempt == 1 {\n",
 	test: "TestStepsAreEffects",
 }, {
