@@ -1,4 +1,4 @@
-// Package backlog runs in the background what a store did not take in time.
+// Package backlog finishes work in the background if a store fails while a request is served.
 package backlog
 
 import (
@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Backlog settles answers that the store did not store, and claims that it may have granted without the owner knowing. It
-// is bounded, because a store may be down for long. It is safe for concurrent use.
+// Backlog stores answers that the store has failed to confirm, and releases claims whose reply was lost. A Backlog is
+// bounded, because a store may be down for long. A Backlog is safe for concurrent use.
 type Backlog struct {
-	Context     context.Context // ends when the tasks must
+	Context     context.Context // the context of the tasks; Shutdown ends the context
 	cancelTasks context.CancelFunc
 
 	mu        sync.Mutex
@@ -20,21 +20,23 @@ type Backlog struct {
 	taskGroup sync.WaitGroup
 }
 
-// What a Backlog holds at most. Beyond it, an answer counts as unrecorded for good, and a claim is left to lapse.
-// Anybody can cause releases, by requests that are refused: half of the room is for answers alone.
+// The bounds of a Backlog. An answer beyond the bounds stays unrecorded, and a claim beyond the bounds is left to
+// lapse. Clients can cause any number of releases by requests that are refused, so half of the tasks are reserved for
+// answers.
 const (
-	MostAnswers  = 2048 // tasks
-	MostReleases = MostAnswers / 2
-	maxBytes     = 32 << 20 // of answers
+	MostAnswers  = 2048            // tasks, while an answer may be added
+	MostReleases = MostAnswers / 2 // tasks, while a release may be added
+	maxBytes     = 32 << 20        // bytes of answers
 )
 
-// New returns an empty backlog.
+// New returns an empty Backlog.
 func New() *Backlog {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Backlog{Context: ctx, cancelTasks: stop}
 }
 
-// Run runs a task that holds so many bytes, unless there are most tasks already. It reports whether there was room.
+// Run starts task in the background and returns true. The task holds size bytes. If the Backlog has most tasks already,
+// lacks room for size bytes, or was shut down, Run returns false.
 func (b *Backlog) Run(most, size int, task func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,6 +52,7 @@ func (b *Backlog) Run(most, size int, task func()) bool {
 	return true
 }
 
+// releaseRoom gives back the room of a task that has ended.
 func (b *Backlog) releaseRoom(size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,7 +60,8 @@ func (b *Backlog) releaseRoom(size int) {
 	b.heldBytes -= int64(size)
 }
 
-// Shutdown waits for the tasks. When ctx ends it ends them too.
+// Shutdown waits for the running tasks and refuses new tasks. When ctx ends first, Shutdown cancels the context of the
+// tasks and returns an error with the number of unsettled operations.
 func (b *Backlog) Shutdown(ctx context.Context) error {
 	b.mu.Lock()
 	b.isClosed = true

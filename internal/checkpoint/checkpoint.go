@@ -1,5 +1,5 @@
-// Package checkpoint is what an attempt at an operation knows of its steps. Package step runs them. It finds the attempt
-// in the context of the handler, where the root has put it.
+// Package checkpoint has the state of the steps of an attempt. The root package puts the attempt into the context of
+// the handler, and package step finds the attempt there and runs the steps.
 package checkpoint
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Key is that of the attempt in a context. The attempt has a method "Steps() *Steps".
+// Key is the context key of the attempt. The attempt has a method "Steps() *Steps".
 type Key struct{}
 
 // From returns the steps of the attempt that ctx belongs to, or nil.
@@ -31,36 +31,36 @@ type Keeper interface {
 	Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 
-// Steps are those of one attempt. They are safe for concurrent use.
+// Steps is the state of the steps of one attempt. Steps is safe for concurrent use.
 type Steps struct {
-	Keeper  Keeper        // nil: the claim keeps no checkpoints, or there is no claim
-	Claimed bool          // there is a claim
-	Again   bool          // there may be checkpoints of earlier attempts
-	Timeout time.Duration // of a question to the Keeper
+	Keeper  Keeper        // nil without a claim, or if the claim keeps no checkpoints
+	Claimed bool          // the attempt has a claim
+	Again   bool          // the Keeper may have checkpoints of earlier attempts
+	Timeout time.Duration // the longest duration of one call of the Keeper
 
-	loadMutex sync.Mutex // held while the Keeper is asked for all checkpoints
+	loadMutex sync.Mutex // held while the Keeper loads all checkpoints
 
 	mu sync.Mutex
 	progress
 	storedSteps
 }
 
-// progress is what the steps of this attempt have done.
+// progress is the state of the steps that this attempt runs or has run.
 type progress struct {
 	hasEnded      bool
 	mayHaveStored bool            // the attempt may have stored a checkpoint
-	runningCount  int             // steps that run now, or alone
-	kindByName    map[string]Kind // steps that run, or have ended without an error
+	runningCount  int             // number of running steps, or runningAlone
+	kindByName    map[string]Kind // kinds of the steps that are running or done
 }
 
-// record is what is stored of this attempt and of earlier ones.
+// storedSteps are the known checkpoints of this attempt and of earlier attempts.
 type storedSteps struct {
-	mayBeIncomplete bool // checkpoints of earlier attempts may be missing
+	mayBeIncomplete bool // the store may have lost checkpoints of earlier attempts
 	dataByName      map[string][]byte
-	totalSize       int // of the checkpoints that are known or about to be stored: bytes of names and data
+	totalSize       int // bytes of names and data, known or about to be stored
 }
 
-// alone stands for the one step that runs, in a transaction.
+// runningAlone is the value of runningCount while a step of kind Alone runs.
 const runningAlone = -1
 
 // Kind says how a step runs.
@@ -68,18 +68,18 @@ type Kind uint8
 
 // The kinds of steps.
 const (
-	Plain  Kind = iota // stores its result when it has run
-	Marked             // stores a mark before it runs, and its result afterwards
-	Alone              // runs in a transaction, and no other step runs at the same time
+	Plain  Kind = iota // stores the result after the run
+	Marked             // stores a mark before the run, and the result after the run
+	Alone              // runs in a transaction, and never beside another step
 )
 
-// Ended is for an attempt that has had no step.
+// Ended are the steps of an attempt that has ended without a step.
 var Ended = &Steps{progress: progress{hasEnded: true}}
 
-// Mark ends the name of the checkpoint that says that a step has begun. No name of a step has it.
+// Mark ends the name of a checkpoint that says that a step has begun. Names of steps never contain Mark.
 const Mark = "?"
 
-// Lost is the name of the checkpoint that a store adds to a record that it has lost and made again.
+// Lost is the name of the checkpoint that a store adds when restoring a lost record.
 const Lost = "?lost?"
 
 // The bounds of the checkpoints of one operation.
@@ -88,7 +88,7 @@ const (
 	MaxTotal = 256 << 10 // bytes of names and data
 )
 
-// Errors of [Steps.Begin]. Any other error is that of the Keeper.
+// Errors of [Steps.Begin]. Begin also returns the errors of the Keeper.
 var (
 	ErrEnded = errors.New("the attempt has ended")
 	ErrTwice = errors.New("the attempt has begun a step of this name before")
@@ -96,7 +96,7 @@ var (
 	ErrAlone = errors.New("a step in a transaction is the only step that runs at its time")
 )
 
-// End ends all steps: none begins any more.
+// End keeps further steps from beginning.
 func (s *Steps) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +110,8 @@ func (s *Steps) Kept() bool {
 	return s.mayHaveStored
 }
 
-// Begin begins a step of a kind, and returns its checkpoint if there is one. Without an error, the caller calls Leave when
-// the step has ended.
+// Begin begins a step, and returns the checkpoint of the step if a checkpoint is stored. After a success, the caller
+// calls Leave at the end of the step.
 func (s *Steps) Begin(ctx context.Context, name string, kind Kind) (data []byte, found bool, err error) {
 	if err := s.registerStep(name, kind); err != nil {
 		return nil, false, err
@@ -123,21 +123,24 @@ func (s *Steps) Begin(ctx context.Context, name string, kind Kind) (data []byte,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	data, found = s.dataByName[name]
-	if few := 2*(len(s.dataByName)+len(s.kindByName)) <= MaxCount; !found && !few && s.countCheckpoints() > MaxCount {
+	// A name leads to two checkpoints at most, so the exact count is needed only near the limit.
+	isFarBelow := 2*(len(s.dataByName)+len(s.kindByName)) <= MaxCount
+	if !found && !isFarBelow && s.countCheckpoints() > MaxCount {
 		s.unregisterStep(name, Undone)
 		return nil, false, ErrMany
 	}
 	return data, found, nil
 }
 
+// registerStep adds a running step, unless the step may not run now.
 func (s *Steps) registerStep(name string, kind Kind) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, twice := s.kindByName[name]
+	_, hasBegun := s.kindByName[name]
 	switch {
 	case s.hasEnded:
 		return ErrEnded
-	case twice:
+	case hasBegun:
 		return ErrTwice
 	case s.runningCount == runningAlone, kind == Alone && s.runningCount > 0:
 		return ErrAlone
@@ -152,15 +155,15 @@ func (s *Steps) registerStep(name string, kind Kind) error {
 	return nil
 }
 
-// read asks the Keeper for the checkpoints of earlier attempts, unless it has answered before.
+// loadCheckpoints loads the checkpoints of earlier attempts from the Keeper, unless they are loaded already.
 func (s *Steps) loadCheckpoints(ctx context.Context) error {
-	until := time.Now().Add(s.Timeout) // which includes what others ask before
+	deadline := time.Now().Add(s.Timeout) // includes the wait for loadMutex
 	s.loadMutex.Lock()
 	defer s.loadMutex.Unlock()
 	if s.Keeper == nil || !s.Again {
 		return nil
 	}
-	ctx, cancel := context.WithDeadline(ctx, until)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	found, err := s.Keeper.Checkpoints(ctx)
 	if err != nil {
@@ -174,7 +177,7 @@ func (s *Steps) loadCheckpoints(ctx context.Context) error {
 			s.mayBeIncomplete = true
 			continue
 		}
-		if _, counted := s.dataByName[name]; !counted {
+		if _, isCounted := s.dataByName[name]; !isCounted {
 			s.totalSize += len(name) + len(data)
 		}
 		s.dataByName[name] = data
@@ -182,29 +185,31 @@ func (s *Steps) loadCheckpoints(ctx context.Context) error {
 	return nil
 }
 
-// ReadAgain makes the next step ask the Keeper for all checkpoints, because there may be one that this attempt does not know.
+// ReadAgain makes the next step load all checkpoints again, because the store may have a checkpoint that is unknown
+// here.
 func (s *Steps) ReadAgain() {
 	s.loadMutex.Lock()
 	defer s.loadMutex.Unlock()
 	s.Again = true
 }
 
-// count returns how many checkpoints there will be when all steps have ended, and all that have a mark.
+// countCheckpoints returns the largest number of checkpoints that the known and begun steps can lead to. A step with a
+// mark counts twice: the mark and the result.
 func (s *Steps) countCheckpoints() int {
-	all := make(map[string]bool, MaxCount)
+	names := make(map[string]bool, MaxCount)
 	for name := range s.dataByName {
-		all[name], all[strings.TrimSuffix(name, Mark)] = true, true
+		names[name], names[strings.TrimSuffix(name, Mark)] = true, true
 	}
 	for name, kind := range s.kindByName {
-		all[name] = true
+		names[name] = true
 		if kind == Marked {
-			all[name+Mark] = true
+			names[name+Mark] = true
 		}
 	}
-	return len(all)
+	return len(names)
 }
 
-// Ending says whether the attempt may begin a step of the same name again.
+// Ending says whether a step is done, so that the attempt may not begin a step of the same name again.
 type Ending bool
 
 // The endings of a step.
@@ -220,6 +225,7 @@ func (s *Steps) Leave(name string, how Ending) {
 	s.unregisterStep(name, how)
 }
 
+// unregisterStep is Leave for a caller that holds mu.
 func (s *Steps) unregisterStep(name string, how Ending) {
 	s.runningCount = max(s.runningCount-1, 0)
 	if how == Undone {
@@ -234,7 +240,7 @@ func (s *Steps) HasEnded() bool {
 	return s.hasEnded
 }
 
-// Has reports whether there is a checkpoint of that name.
+// Has reports whether a checkpoint with the name is known.
 func (s *Steps) Has(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,14 +248,14 @@ func (s *Steps) Has(name string) bool {
 	return ok
 }
 
-// MayBeMissing reports whether checkpoints of earlier attempts may be missing.
+// MayBeMissing reports whether the store may have lost checkpoints of earlier attempts.
 func (s *Steps) MayBeMissing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mayBeIncomplete
 }
 
-// Take counts so many more bytes, and reports whether they are within the bounds.
+// Take reserves n bytes for a checkpoint. If the total would exceed MaxTotal, Take returns false.
 func (s *Steps) Take(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,14 +266,15 @@ func (s *Steps) Take(n int) bool {
 	return true
 }
 
-// GiveBack ends what Take has counted, because nothing was stored.
+// GiveBack returns n bytes reserved by Take, because nothing was stored.
 func (s *Steps) GiveBack(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.totalSize -= n
 }
 
-// Store asks the Keeper once to store a checkpoint, and returns the one that is stored: the first one counts.
+// Store calls the Keeper once to store a checkpoint. The result stored is the checkpoint in the store, which is an
+// earlier one if the name was stored before.
 func (s *Steps) Store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	s.Keeping()
 	stored, err = s.Keeper.Checkpoint(ctx, name, data)
