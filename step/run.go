@@ -15,207 +15,217 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// within is the key under which the context of a step has the Steps that it is one of.
-type within struct{}
+// outerStepsKey is the context key under which a running step finds the Steps of its attempt. A step that begins with such a
+// context is nested in the running step.
+type outerStepsKey struct{}
 
 var (
 	errInterrupted = errors.New("idempotency: step panicked or exited")
-	errNotKept     = errors.New("it could not be kept")
+	errNotKept     = errors.New("the result could not be kept")
 )
 
-// execution is one step of an attempt.
+// execution is the run of a step in an attempt.
 type execution struct {
-	steps *checkpoint.Steps
-	name  string
-	kind  checkpoint.Kind     // Marked: AtMostOnce
-	tx    *idempotency.TxStep // nil: the step is in no transaction
-	work  work
-	ask   work // nil: nobody can be asked
-	found bool // an earlier attempt has run the step
-	ended bool // it has run, and must not run again
+	steps     *checkpoint.Steps // of the attempt; nil outside of an operation
+	name      string
+	kind      checkpoint.Kind     // Marked for AtMostOnce, Alone for a step in a transaction
+	txStep    *idempotency.TxStep // nil for a step without a transaction
+	work      workFunc            // calls fn
+	askResult workFunc            // calls ask of AtMostOnce; nil if ask is nil
+	wasFound  bool                // the store has the result of an earlier run
+	hasRun    bool                // the work has run to its end, so it must not run again
 
-	decode func(data []byte) error // takes the result
+	decodeResult func(data []byte) error // decodes data into the variable that the caller gets
 }
 
-// run runs the step, or finds its result.
-func (x *execution) run(ctx context.Context) (err error) {
+// runStep runs the step, or decodes the result of an earlier run. Before the tracer hears of the step, runStep refuses a step
+// that must not begin.
+func (x *execution) runStep(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	x.steps = checkpoint.From(ctx)
-	if err := x.check(ctx); err != nil {
+	if err := x.checkMayBegin(ctx); err != nil {
 		return err
 	}
-	ctx, end := traced(ctx, x.name)
-	err = errInterrupted
-	defer func() { end(x.found, err) }()
-	err = x.begin(ctx)
+	ctx, endTrace := startTrace(ctx, x.name)
+	err = errInterrupted // for the tracer, if the work panics or exits its goroutine
+	defer func() { endTrace(x.wasFound, err) }()
+	err = x.beginStep(ctx)
 	return err
 }
 
-// begin begins the step, unless it is begun already.
-func (x *execution) begin(ctx context.Context) error {
+// beginStep registers the step with the attempt, and runs the step unless an earlier attempt has stored a result.
+func (x *execution) beginStep(ctx context.Context) error {
 	data, found, err := x.steps.Begin(ctx, x.name, x.kind)
 	if err != nil {
-		return x.refused(err)
+		return x.wrapBeginError(err)
 	}
-	x.found = found
-	defer func() { x.steps.Leave(x.name, x.ending()) }()
+	x.wasFound = found
+	defer func() { x.steps.Leave(x.name, x.chooseEnding()) }()
 	switch {
 	case found:
-		return x.take(data, errNotKept)
-	case x.tx != nil:
+		return x.takeResult(data, errNotKept)
+	case x.txStep != nil:
 		return x.executeTx(ctx)
 	}
-	return x.execute(ctx)
+	return x.executeWork(ctx)
 }
 
-// ending lets a step begin again that has failed, or whose transaction the caller may repeat.
-func (x *execution) ending() checkpoint.Ending {
-	mayRepeat := x.tx != nil && x.tx.Var == nil && !x.tx.Escaped
-	return checkpoint.Ending(x.ended && !mayRepeat)
+// chooseEnding decides whether the attempt may begin the step again: after a failure, and always with DoInTx, because the
+// caller may repeat the transaction.
+func (x *execution) chooseEnding() checkpoint.Ending {
+	isCallersTx := x.txStep != nil && x.txStep.Var == nil
+	mayRepeat := isCallersTx && !x.txStep.Escaped
+	return checkpoint.Ending(x.hasRun && !mayRepeat)
 }
 
-// check refuses a step that must not begin.
-func (x *execution) check(ctx context.Context) error {
+// checkMayBegin returns the error of a step that must not begin, or nil.
+func (x *execution) checkMayBegin(ctx context.Context) error {
 	switch {
-	case !isName(x.name):
-		return x.misuse("its name is invalid")
-	case x.steps == nil && x.tx == nil:
-		return x.misuse("the context belongs to no operation")
+	case !isValidName(x.name):
+		return x.misuseError("its name is invalid")
+	case x.steps == nil && x.txStep == nil:
+		return x.misuseError("the context belongs to no operation")
 	case x.steps == nil:
-		return x.failed(ErrNoClaim)
-	case ctx.Value(within{}) == x.steps:
-		return x.misuse("it is within another step")
+		return x.wrapError(ErrNoClaim)
+	case ctx.Value(outerStepsKey{}) == x.steps:
+		return x.misuseError("it is within another step")
 	case x.steps.HasEnded():
-		return x.misuse(checkpoint.ErrEnded.Error())
+		return x.misuseError(checkpoint.ErrEnded.Error())
 	case !x.steps.Claimed && x.kind != checkpoint.Plain:
-		return x.failed(ErrNoClaim)
+		return x.wrapError(ErrNoClaim)
 	case x.steps.Keeper == nil && x.steps.Claimed:
-		return x.failed(fmt.Errorf("the store keeps no results of steps: %w", errors.ErrUnsupported))
+		return x.wrapError(fmt.Errorf("the store keeps no results of steps: %w", errors.ErrUnsupported))
 	}
 	return nil
 }
 
-func isName(name string) bool {
+func isValidName(name string) bool {
 	return name != "" && len(name) <= MaxName && !strings.Contains(name, checkpoint.Mark) &&
 		!strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' })
 }
 
-func (x *execution) misuse(why string) error {
-	return fmt.Errorf("%w: %.*q: %s", ErrMisuse, MaxName, x.name, why)
+func (x *execution) misuseError(reason string) error {
+	return fmt.Errorf("%w: %.*q: %s", ErrMisuse, MaxName, x.name, reason)
 }
 
-// refused returns the error of a step that could not begin because of err.
-func (x *execution) refused(err error) error {
+// wrapBeginError makes an ErrMisuse of the errors of Steps.Begin that a program can avoid. All other errors are those of the
+// store.
+func (x *execution) wrapBeginError(err error) error {
 	switch err {
 	case checkpoint.ErrEnded, checkpoint.ErrTwice, checkpoint.ErrMany, checkpoint.ErrAlone:
-		return x.misuse(err.Error())
+		return x.misuseError(err.Error())
 	}
-	return x.failed(err)
+	return x.wrapError(err)
 }
 
-func (x *execution) failed(err error) error {
+func (x *execution) wrapError(err error) error {
 	return fmt.Errorf("idempotency: step %q: %w", x.name, err)
 }
 
-// execute does the work of a step that has no result yet.
-func (x *execution) execute(ctx context.Context) error {
-	if err := x.mayAct(ctx); err != nil {
+// executeWork runs a step that has no result yet, outside of a transaction.
+func (x *execution) executeWork(ctx context.Context) error {
+	if err := x.checkMayAct(ctx); err != nil {
 		return err
 	}
 	work := x.work
 	if x.kind == checkpoint.Marked {
 		var err error
-		if work, err = x.workOnce(ctx); err != nil {
+		if work, err = x.chooseWork(ctx); err != nil {
 			return err
 		}
 	}
-	data, unfit, err := work(context.WithValue(ctx, within{}, x.steps))
+	data, unfit, err := work(context.WithValue(ctx, outerStepsKey{}, x.steps))
 	switch {
 	case err != nil:
 		return err
 	case x.steps.Keeper == nil:
-		return x.take(data, cmp.Or(unfit, errNotKept))
+		return x.takeResult(data, cmp.Or(unfit, errNotKept))
 	}
-	return x.keep(ctx, data, unfit)
+	return x.storeResult(ctx, data, unfit)
 }
 
-// workOnce returns the work of a step that runs at most once: the question, if an earlier attempt has begun it.
-func (x *execution) workOnce(ctx context.Context) (work, error) {
-	begun, err := x.isBegun(ctx)
+// chooseWork chooses what a step of AtMostOnce runs: fn the first time, and ask after that. Without an ask, a step that may
+// have begun ends with ErrUnknown.
+func (x *execution) chooseWork(ctx context.Context) (workFunc, error) {
+	mayHaveBegun, err := x.markBegun(ctx)
 	switch {
 	case err != nil:
-		return nil, x.failed(err)
-	case begun && x.ask == nil:
+		return nil, x.wrapError(err)
+	case mayHaveBegun && x.askResult == nil:
 		return nil, fmt.Errorf("%w: %q", ErrUnknown, x.name)
 	}
-	if err := x.mayAct(ctx); err != nil {
+	if err := x.checkMayAct(ctx); err != nil {
 		return nil, err
 	}
-	if begun {
-		return x.ask, nil
+	if mayHaveBegun {
+		return x.askResult, nil
 	}
 	return x.work, nil
 }
 
-// keep stores the result of the step, unless it is unfit, and takes what is stored then.
-func (x *execution) keep(ctx context.Context, data []byte, unfit error) error {
+// storeResult stores data as the result of the step, and takes the stored result. The stored result differs from data if an
+// earlier run was first. If the result is unfit, storeResult stores an empty result, because the step has run all the same.
+func (x *execution) storeResult(ctx context.Context, data []byte, unfit error) error {
 	size := len(x.name) + len(data)
 	if unfit == nil && !x.steps.Take(size) {
 		data, unfit = nil, fmt.Errorf("all results together have more than %d bytes", MaxTotal)
 	}
-	stored, err := x.store(ctx, x.name, data)
+	stored, err := x.storeCheckpoint(ctx, x.name, data)
 	switch {
 	case err != nil:
 		if unfit == nil {
 			x.steps.GiveBack(size)
 		}
-		return x.failed(err)
+		return x.wrapError(err)
 	case errors.Is(context.Cause(ctx), idempotency.ErrClaimLost):
-		return x.failed(idempotency.ErrClaimLost)
+		return x.wrapError(idempotency.ErrClaimLost)
 	}
-	return x.take(stored, cmp.Or(unfit, errNotKept))
+	return x.takeResult(stored, cmp.Or(unfit, errNotKept))
 }
 
-// mayAct returns why the step must not have its effect any more, or nil. It is called after every question to the store,
-// because the attempt may have lost its claim, or have ended, while the store was asked.
-func (x *execution) mayAct(ctx context.Context) error {
+// checkMayAct returns an error if the step must not have its effect any more. Each call to the store takes time, during which
+// the attempt can end or lose its claim. So checkMayAct is called after each of them.
+func (x *execution) checkMayAct(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case x.steps.HasEnded():
-		return x.misuse(checkpoint.ErrEnded.Error())
+		return x.misuseError(checkpoint.ErrEnded.Error())
 	case x.steps.Keeper == nil:
 		return nil
 	}
 	if err := x.steps.Keeper.CheckLease(); err != nil {
-		return x.failed(err)
+		return x.wrapError(err)
 	}
 	return nil
 }
 
-// isBegun reports whether the step may have begun before, and stores that it has begun. It does so also if the store has lost
-// what it knew of the step: the record is there again then, and tells later attempts.
-func (x *execution) isBegun(ctx context.Context) (before bool, err error) {
+// markBegun stores a mark that the step has begun, and reports whether the step may have begun before. The mark has a random
+// value. If the store returns a different value, an earlier attempt has stored the mark. If the store has lost checkpoints of
+// earlier attempts, the step may have begun as well: the new mark then tells later attempts.
+func (x *execution) markBegun(ctx context.Context) (mayHaveBegun bool, err error) {
 	mark := x.name + checkpoint.Mark
 	if x.steps.Has(mark) {
 		return true, nil
 	}
-	own := make([]byte, 8)
-	rand.Read(own) // never fails
-	stored, err := x.store(ctx, mark, own)
-	return !bytes.Equal(stored, own) || x.steps.MayBeMissing(), err
+	ownValue := make([]byte, 8)
+	rand.Read(ownValue) // crypto/rand.Read always succeeds
+	stored, err := x.storeCheckpoint(ctx, mark, ownValue)
+	return !bytes.Equal(stored, ownValue) || x.steps.MayBeMissing(), err
 }
 
-// The pauses between two questions to a store that does not work.
+// The first and the longest pause between two calls to a store that fails.
 const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
 )
 
-// store stores a checkpoint, although the context may end, and returns the one that is stored.
-func (x *execution) store(ctx context.Context, name string, data []byte) (stored []byte, err error) {
+// storeCheckpoint stores data under name, and returns the stored data. The first data counts, so the stored data can be that of
+// an earlier call. If the store fails, storeCheckpoint tries again until the timeout of the attempt. The end of ctx does not
+// stop storeCheckpoint, because the effect has happened by then.
+func (x *execution) storeCheckpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.steps.Timeout)
 	defer cancel()
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -226,21 +236,22 @@ func (x *execution) store(ctx context.Context, name string, data []byte) (stored
 	}
 }
 
-// isFinal reports whether it is of no use to ask the store again.
+// isFinal reports whether the store would return err again.
 func isFinal(err error) bool {
 	return errors.Is(err, idempotency.ErrClaimLost) || errors.Is(err, idempotency.ErrUserQuota) ||
 		errors.Is(err, idempotency.ErrRecordInvalid) || errors.Is(err, idempotency.ErrKeyReused) ||
 		errors.Is(err, errors.ErrUnsupported)
 }
 
-// take takes what is stored of a step as its result. If nothing is, the result could not be kept, and why says why.
-func (x *execution) take(stored []byte, why error) error {
+// takeResult decodes a stored result. An empty one is the result of a step that has run and whose result could not be stored;
+// reason says why.
+func (x *execution) takeResult(stored []byte, reason error) error {
 	if len(stored) > 0 {
-		why = x.decode(stored)
+		reason = x.decodeResult(stored)
 	}
-	x.ended = true
-	if why != nil {
-		return fmt.Errorf("%w: step %q: %w", ErrResult, x.name, why)
+	x.hasRun = true
+	if reason != nil {
+		return fmt.Errorf("%w: step %q: %w", ErrResult, x.name, reason)
 	}
 	return nil
 }

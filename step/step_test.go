@@ -264,7 +264,7 @@ func TestResultThatCannotBeHad(t *testing.T) {
 		why   string
 	}{
 		"no JSON":   {math.NaN(), "unsupported value"},
-		"too large": {big + "x", "it has 65537 bytes, and may have 65536"},
+		"too large": {big + "x", "the result has 65537 bytes, and may have 65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, newMemory())

@@ -15,20 +15,20 @@ var ofSteps = []mutant{{
 }, {
 	name: "step-has-its-own-result", broken: "A step returns its own result, although another one is stored.",
 	file: "step/run.go",
-	from: "	return x.take(stored, cmp.Or(unfit, errNotKept))\n",
-	to:   "	_ = stored\n	return x.take(data, cmp.Or(unfit, errNotKept))\n",
+	from: "	return x.takeResult(stored, cmp.Or(unfit, errNotKept))\n",
+	to:   "	_ = stored\n	return x.takeResult(data, cmp.Or(unfit, errNotKept))\n",
 	test: "TestFirstResultCounts",
 }, {
 	name: "step-without-its-mark", broken: "AtMostOnce does not write that the step has begun.",
 	file: "step/run.go",
-	from: "	stored, err := x.store(ctx, mark, own)\n",
-	to:   "	stored, err := own, error(nil)\n",
+	from: "	stored, err := x.storeCheckpoint(ctx, mark, ownValue)\n",
+	to:   "	stored, err := ownValue, error(nil)\n",
 	test: "TestAtMostOnce",
 }, {
 	name: "step-acts-for-a-lost-claim", broken: "AtMostOnce calls fn although its claim was lost while its mark was stored.",
 	file: "step/run.go",
-	from: "	if err := x.mayAct(ctx); err != nil {\n		return nil, err\n",
-	to:   "	if err := x.mayAct(ctx); false {\n		return nil, err\n",
+	from: "	if err := x.checkMayAct(ctx); err != nil {\n		return nil, err\n",
+	to:   "	if err := x.checkMayAct(ctx); false {\n		return nil, err\n",
 	test: "TestClaimLostBeforeTheEffect",
 }, {
 	name: "step-acts-after-a-standstill", broken: "A step begins although its lease may have lapsed, because the timers are late.",

@@ -9,8 +9,8 @@ var ofTxSteps = []mutant{{
 }, {
 	name: "tx-step-escapes", broken: "A step that has committed its rows by itself runs again.",
 	file: "step/tx.go",
-	from: "	if !r.tx.Escaped {\n",
-	to:   "	if !r.tx.Escaped || true {\n",
+	from: "	if !r.txStep.Escaped {\n",
+	to:   "	if !r.txStep.Escaped || true {\n",
 	test: "TestTxStepThatEndsItsTransaction",
 }, {
 	name: "tx-step-in-doubt-runs-again", broken: "A step whose commit is in doubt runs again without a question.",
