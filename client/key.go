@@ -10,88 +10,90 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrKeyInvalid is the error of a request whose key by [WithKey] no server would accept. The request was not sent.
+// ErrKeyInvalid is returned for a request whose key of [WithKey] is invalid, so that every server would refuse the key. The
+// request was not sent.
 var ErrKeyInvalid = errors.New("idempotency: key invalid: it must have 1 to 255 visible ASCII characters, without spaces")
 
-// WithKey returns a context in which a [Transport] sends key with POST and PATCH requests that have none. Any host
-// gets the key, but only requests to Transport.Hosts are retried. The key is for one operation. Store it with the
-// operation before the first request; then the request can be sent again after a crash.
+// WithKey returns a context in which a [Transport] sends key with POST and PATCH requests, unless the caller has set the
+// header. The Transport sends key to any host, but retries only requests to Transport.Hosts. Use a key for one operation.
+// Store the key with the operation before the first request, so that a restarted client can send the request again.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, contextKey{}, key)
 }
 
 type contextKey struct{}
 
-// takesKey reports whether a request whose caller has not set the header can have a key.
-func takesKey(req *http.Request) bool {
+// methodTakesKey reports whether requests of the method of req have a key even if the caller has not set the header.
+func methodTakesKey(req *http.Request) bool {
 	return req.Method == http.MethodPost || req.Method == http.MethodPatch
 }
 
-// key returns the value of the header, or nothing if the request is not to have a key.
-func (t *Transport) key(req *http.Request) (string, error) {
-	if key, given, err := t.givenKey(req); given {
-		return key, err
+// chooseHeaderValue returns the value of the header for req. An empty value means that req is sent without a key.
+func (t *Transport) chooseHeaderValue(req *http.Request) (string, error) {
+	if value, isGiven, err := t.callerHeaderValue(req); isGiven {
+		return value, err
 	}
-	if !takesKey(req) || !t.named(req) {
+	if !methodTakesKey(req) || !t.isListedHost(req) {
 		return "", nil
 	}
-	name := t.header()
-	if answer := req.Response; answer != nil && answer.Request != nil && answer.Request.Header.Get(name) != "" {
-		return answer.Request.Header.Get(name), nil
+	name := t.headerName()
+	if redirect := req.Response; redirect != nil && redirect.Request != nil && redirect.Request.Header.Get(name) != "" {
+		return redirect.Request.Header.Get(name), nil
 	}
 	return formatKey(uuid.NewString(), t.Quoted)
 }
 
-// givenKey returns the value of the header if the caller has given it: the header itself, or a key by the context.
-func (t *Transport) givenKey(req *http.Request) (key string, given bool, err error) {
-	name := t.header()
-	if _, set := req.Header[name]; set {
+// callerHeaderValue returns the value of the header that the caller has given, in the header itself or with WithKey.
+func (t *Transport) callerHeaderValue(req *http.Request) (value string, isGiven bool, err error) {
+	name := t.headerName()
+	if _, isSet := req.Header[name]; isSet {
 		return req.Header.Get(name), true, nil
 	}
-	id, given := req.Context().Value(contextKey{}).(string)
-	if !given || !takesKey(req) {
+	key, isGiven := req.Context().Value(contextKey{}).(string)
+	if !isGiven || !methodTakesKey(req) {
 		return "", false, nil
 	}
-	key, err = formatKey(id, t.Quoted)
-	return key, true, err
+	value, err = formatKey(key, t.Quoted)
+	return value, true, err
 }
 
-// withKey returns a copy of the request. Its header has the key; without a key, it has no such field.
-func (t *Transport) withKey(req *http.Request, key string) *http.Request {
-	keyed := req.Clone(req.Context())
-	keyed.Trailer = req.Trailer // its values may be set while the body is read
-	if keyed.Header == nil {
-		keyed.Header = make(http.Header)
+// cloneWithHeader returns a copy of req with headerValue in the header. If headerValue is empty, the copy has no such
+// header field.
+func (t *Transport) cloneWithHeader(req *http.Request, headerValue string) *http.Request {
+	clone := req.Clone(req.Context())
+	clone.Trailer = req.Trailer // shared, because the caller may set values while net/http reads the body
+	if clone.Header == nil {
+		clone.Header = make(http.Header)
 	}
-	switch name := t.header(); {
-	case key == "":
-		delete(keyed.Header, name)
-	case keyed.Header[name] == nil:
-		keyed.Header[name] = []string{key}
+	switch name := t.headerName(); {
+	case headerValue == "":
+		delete(clone.Header, name)
+	case clone.Header[name] == nil:
+		clone.Header[name] = []string{headerValue}
 	}
-	return keyed
+	return clone
 }
 
-// formatKey returns a key as a value of the header: bare, or as a string of RFC 9651 if it is to be quoted or would not
-// read as itself.
-func formatKey(key string, quoted bool) (string, error) {
-	invisible := func(c rune) bool { return c < 0x21 || c > 0x7E }
-	if key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible) {
+// formatKey returns key as a value of the header. The value is the bare key, or a string of RFC 9651 if isQuoted is set
+// or if key has characters with a meaning in header fields.
+func formatKey(key string, isQuoted bool) (string, error) {
+	isInvisible := func(c rune) bool { return c < 0x21 || c > 0x7E }
+	if key == "" || len(key) > 255 || strings.ContainsFunc(key, isInvisible) {
 		return "", ErrKeyInvalid
 	}
-	if quoted || strings.ContainsAny(key, `",;\`) {
-		return strconv.Quote(key), nil // which escapes visible characters as RFC 9651 does
+	if isQuoted || strings.ContainsAny(key, `",;\`) {
+		return strconv.Quote(key), nil // for visible ASCII, Quote escapes as RFC 9651 does
 	}
 	return key, nil
 }
 
-// parseKey returns the key that is written as value, or nothing. Each of the two forms of a key is written in one way only.
-func parseKey(value string) string {
-	key, quoted := value, strings.HasPrefix(value, `"`)
-	if quoted {
-		key, _ = strconv.Unquote(value)
+// parseKey is the inverse of formatKey. For a value that formatKey cannot have written, parseKey returns the empty string.
+func parseKey(headerValue string) string {
+	key, isQuoted := headerValue, strings.HasPrefix(headerValue, `"`)
+	if isQuoted {
+		key, _ = strconv.Unquote(headerValue)
 	}
-	if written, _ := formatKey(key, quoted); written != value {
+	if formatted, _ := formatKey(key, isQuoted); formatted != headerValue {
 		return ""
 	}
 	return key

@@ -7,48 +7,51 @@ import (
 	"strings"
 )
 
-// ErrRedirected is the cause of a [*Error] if a redirect leads away (see [Transport]) and would take the key
-// and the body along. Nothing was sent to the new address.
+// ErrRedirected is wrapped by the [*Error] of a request whose redirect leads away (see [Transport]) and would take the
+// key and the body along. The request was not sent to the new address.
 var ErrRedirected = errors.New("idempotency: redirected to where key and body must not go")
 
-// leave sends a request that was led away without its key. A body that was sent with a key is for the host that honours
-// it, so such a request is not sent.
-func (t *Transport) leave(req *http.Request) (*http.Response, error) {
-	key, keyed := t.formerKey(req)
-	if !keyed || !hasBody(req) {
-		return t.base().RoundTrip(t.withKey(req, ""))
+// sendWithoutKey sends a request that was led away. A body that was sent with a key is meant for the host that honours
+// the key, so sendWithoutKey fails for a request with such a body.
+func (t *Transport) sendWithoutKey(req *http.Request) (*http.Response, error) {
+	headerValue, mayHaveKey := t.findFormerKey(req)
+	if !mayHaveKey || !hasBody(req) {
+		return t.baseTransport().RoundTrip(t.cloneWithHeader(req, ""))
 	}
 	closeBody(req)
-	return nil, &Error{Key: parseKey(key), Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host)}
+	return nil, &Error{
+		Key: parseKey(headerValue), Err: fmt.Errorf("%w: %s://%s", ErrRedirected, req.URL.Scheme, req.URL.Host),
+	}
 }
 
-// trace returns the request that redirects have begun with, and reports whether one of them has led away. Whoever
-// answers there chooses what comes next, so no later one leads back.
-func (t *Transport) trace(req *http.Request) (first *http.Request, away bool) {
+// traceRedirects follows the redirects of req back to the first request, and reports whether a redirect has led away.
+// After such a redirect, the foreign host chooses all further addresses, so isAway stays true even if a later redirect
+// leads to one of Hosts.
+func (t *Transport) traceRedirects(req *http.Request) (first *http.Request, isAway bool) {
 	if req.Response == nil {
 		return req, false
 	}
-	secure, from := req.URL.Scheme == "https", req.Response.Request
-	if from == nil { // nobody knows where it came from
-		return req, !secure || !t.named(req)
+	isSecure, from := req.URL.Scheme == "https", req.Response.Request
+	if from == nil { // Base did not set Response.Request, so the former address is unknown
+		return req, !isSecure || !t.isListedHost(req)
 	}
-	first, away = t.trace(from)
-	elsewhere := !strings.EqualFold(first.URL.Host, req.URL.Host) && !t.named(req)
-	return first, away || elsewhere || from.URL.Scheme == "https" && !secure
+	first, isAway = t.traceRedirects(from)
+	isForeign := !strings.EqualFold(first.URL.Host, req.URL.Host) && !t.isListedHost(req)
+	return first, isAway || isForeign || from.URL.Scheme == "https" && !isSecure
 }
 
-// formerKey returns the key that a request had before it was led away. It reports whether there was one, or may have
-// been.
-func (t *Transport) formerKey(req *http.Request) (key string, keyed bool) {
-	if key, _, _ := t.givenKey(req); key != "" { // http.Client copies what the caller has set
-		return key, true
+// findFormerKey returns the header value that req had before req was led away. If the former request is unknown, mayHaveKey
+// reports that it may have had a random key.
+func (t *Transport) findFormerKey(req *http.Request) (headerValue string, mayHaveKey bool) {
+	if value, _, _ := t.callerHeaderValue(req); value != "" { // http.Client copies headers of the caller to each redirect
+		return value, true
 	}
 	for r := req; r.Response != nil; {
 		if r = r.Response.Request; r == nil {
-			return "", len(t.Hosts) > 0 && takesKey(req) // it was a random one if the host was one of Hosts
+			return "", len(t.Hosts) > 0 && methodTakesKey(req) // the unknown host may have been one of Hosts
 		}
-		if key := r.Header.Get(t.header()); key != "" {
-			return key, true
+		if value := r.Header.Get(t.headerName()); value != "" {
+			return value, true
 		}
 	}
 	return "", false

@@ -17,23 +17,25 @@ import (
 	"time"
 )
 
-// maxBuffered is the size of the largest body that is kept in memory to be sent again.
-const maxBuffered = 1 << 20
+// maxBufferedBody is the size of the largest body that Transport keeps in memory for retries.
+const maxBufferedBody = 1 << 20
 
-// send sends a request until it gets a final answer. It returns how many attempts there were.
-func (t *Transport) send(req *http.Request, key string) (*http.Response, int, error) {
-	allowed := t.named(req) && t.MaxAttempts != 1
-	if allowed && !replayable(req) {
+// sendWithRetries sends req with headerValue until Base returns a final answer, and returns the number of attempts.
+func (t *Transport) sendWithRetries(req *http.Request, headerValue string) (*http.Response, int, error) {
+	mayRetry := t.isListedHost(req) && t.MaxAttempts != 1
+	if mayRetry && !canReplayBody(req) {
 		buffered, err := bufferBody(req)
 		if err != nil {
 			return nil, 0, err
 		}
 		req = buffered
 	}
-	until, _ := req.Context().Deadline()
-	retry := retry{transport: t, allowed: allowed && replayable(req), until: until, usual: t.MinDelay}
+	deadline, _ := req.Context().Deadline()
+	policy := retryPolicy{
+		transport: t, mayRetry: mayRetry && canReplayBody(req), deadline: deadline, nextDelay: t.MinDelay,
+	}
 	for n := 1; ; n++ {
-		attempt := t.withKey(req, key)
+		attempt := t.cloneWithHeader(req, headerValue)
 		if n > 1 && req.GetBody != nil {
 			body, err := req.GetBody()
 			if err != nil {
@@ -41,32 +43,33 @@ func (t *Transport) send(req *http.Request, key string) (*http.Response, int, er
 			}
 			attempt.Body = body
 		}
-		resp, err := t.base().RoundTrip(attempt)
-		pause := retry.pause(attempt, resp, err)
+		resp, err := t.baseTransport().RoundTrip(attempt)
+		pause := policy.choosePause(attempt, resp, err)
 		if pause == 0 {
 			return resp, n, err
 		}
-		if err := rest(req.Context(), pause, resp, err); err != nil {
+		if err := waitForRetry(req.Context(), pause, resp, err); err != nil {
 			return nil, n, err
 		}
 	}
 }
 
-// replayable reports whether the body of the request can be sent once more.
-func replayable(req *http.Request) bool {
+// canReplayBody reports whether the body of req can be sent again.
+func canReplayBody(req *http.Request) bool {
 	return !hasBody(req) || req.GetBody != nil
 }
 
 func hasBody(req *http.Request) bool { return req.Body != nil && req.Body != http.NoBody }
 
-// bufferBody returns the request with a body that can be replayed, if it is small. Otherwise the body remains a stream.
-// The request itself is not changed, but its body is used up.
+// bufferBody reads the body of req into memory, and returns a copy of req with GetBody set. A body of unknown length or
+// of more than maxBufferedBody bytes remains a stream, without GetBody. If ctx ends during the read, bufferBody closes
+// the body and returns the cause.
 func bufferBody(req *http.Request) (*http.Request, error) {
-	if req.ContentLength < 0 || req.ContentLength > maxBuffered {
+	if req.ContentLength < 0 || req.ContentLength > maxBufferedBody {
 		return req, nil
 	}
-	stop := context.AfterFunc(req.Context(), func() { closeBody(req) }) // which ends a read that stalls
-	start, err := io.ReadAll(io.LimitReader(req.Body, maxBuffered+1))
+	stop := context.AfterFunc(req.Context(), func() { closeBody(req) }) // ends a read that stalls
+	start, err := io.ReadAll(io.LimitReader(req.Body, maxBufferedBody+1))
 	if !stop() {
 		err = context.Cause(req.Context())
 	}
@@ -74,16 +77,16 @@ func bufferBody(req *http.Request) (*http.Request, error) {
 		closeBody(req)
 		return nil, err
 	}
-	buffered := req.WithContext(req.Context())
-	buffered.Body = unread(start, req.Body)
-	if len(start) <= maxBuffered {
+	buffered := req.WithContext(req.Context()) // a RoundTripper must not modify the request of the caller
+	buffered.Body = prependToBody(start, req.Body)
+	if len(start) <= maxBufferedBody {
 		buffered.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
 	}
 	return buffered, nil
 }
 
-// unread returns a body whose start was read, so that it can be read as a whole.
-func unread(start []byte, body io.ReadCloser) io.ReadCloser {
+// prependToBody returns a body that reads start, and then the rest from body.
+func prependToBody(start []byte, body io.ReadCloser) io.ReadCloser {
 	return struct {
 		io.Reader
 		io.Closer
@@ -92,54 +95,57 @@ func unread(start []byte, body io.ReadCloser) io.ReadCloser {
 
 func closeBody(req *http.Request) {
 	if req.Body != nil {
-		_ = req.Body.Close() // its reader is gone; there is nobody to tell
+		_ = req.Body.Close() // RoundTrip reports a different error, or has the whole body
 	}
 }
 
-// retry decides whether and when one request is sent again.
-type retry struct {
-	transport *Transport
-	allowed   bool          // to send it more than once
-	attempts  int           // without those that found the operation in progress
-	until     time.Time     // the last attempt begins before; zero if there is no limit
-	usual     time.Duration // the next pause, before it is limited and varied
+// retryPolicy decides whether and when a request is sent again.
+type retryPolicy struct {
+	transport       *Transport
+	mayRetry        bool
+	countedAttempts int           // attempts that count for MaxAttempts: all but those that found the operation in progress
+	deadline        time.Time     // the last attempt begins before deadline; zero means no limit
+	nextDelay       time.Duration // before the bounds and the random variation are applied
 }
 
-// pause returns how long to wait before the next attempt. Zero: the one that ended with resp or err was the last.
-func (r *retry) pause(attempt *http.Request, resp *http.Response, err error) time.Duration {
-	if !r.allowed || attempt.Context().Err() != nil || !transient(attempt, resp, err) {
+// choosePause returns the pause before the next attempt, after an attempt that ended with resp or err. Zero means that
+// the attempt was the last one.
+func (r *retryPolicy) choosePause(attempt *http.Request, resp *http.Response, err error) time.Duration {
+	if !r.mayRetry || attempt.Context().Err() != nil || !isTransient(attempt, resp, err) {
 		return 0
 	}
-	if !inProgress(resp) {
-		r.attempts++
-	} else if r.until.IsZero() {
-		r.until = time.Now().Add(cmp.Or(r.transport.MaxWait, 5*time.Minute))
+	if !isInProgress(resp) {
+		r.countedAttempts++
+	} else if r.deadline.IsZero() {
+		r.deadline = time.Now().Add(cmp.Or(r.transport.MaxWait, 5*time.Minute))
 	}
-	pause := r.delay(resp)
-	if r.attempts >= cmp.Or(r.transport.MaxAttempts, 4) || !r.until.IsZero() && time.Until(r.until) <= pause {
+	pause := r.chooseDelay(resp)
+	if r.countedAttempts >= cmp.Or(r.transport.MaxAttempts, 4) ||
+		!r.deadline.IsZero() && time.Until(r.deadline) <= pause {
 		return 0
 	}
-	began := time.Now()
-	if resp != nil && refused(resp) {
+	startedAt := time.Now() // forbidsRetry may wait for the body
+	if resp != nil && forbidsRetry(resp) {
 		return 0
 	}
-	return max(1, pause-time.Since(began))
+	return max(1, pause-time.Since(startedAt))
 }
 
-// delay returns the usual pause, or that of Retry-After if it is longer. For an operation in progress, Retry-After
-// replaces the usual pause: it does not grow.
-func (r *retry) delay(resp *http.Response) time.Duration {
-	asked := min(retryAfter(resp), cmp.Or(r.transport.MaxRetryAfter, time.Minute))
-	if inProgress(resp) && asked > 0 {
-		return asked
+// chooseDelay returns the exponential delay, or the delay that Retry-After asks for, whichever is longer. While the
+// operation is in progress, Retry-After alone counts, and the exponential delay stays as it is.
+func (r *retryPolicy) chooseDelay(resp *http.Response) time.Duration {
+	requested := min(parseRetryAfter(resp), cmp.Or(r.transport.MaxRetryAfter, time.Minute))
+	if isInProgress(resp) && requested > 0 {
+		return requested
 	}
-	usual := max(1, min(cmp.Or(r.usual, 500*time.Millisecond), cmp.Or(r.transport.MaxDelay, 8*time.Second)))
-	r.usual = 2 * usual
-	return max(asked, 1+usual/2+rand.N(usual))
+	delay := max(1, min(cmp.Or(r.nextDelay, 500*time.Millisecond), cmp.Or(r.transport.MaxDelay, 8*time.Second)))
+	r.nextDelay = 2 * delay
+	return max(requested, 1+delay/2+rand.N(delay))
 }
 
-// retryAfter returns what Retry-After (RFC 9110, section 10.2.3) asks for.
-func retryAfter(resp *http.Response) time.Duration {
+// parseRetryAfter returns the delay in the header field Retry-After (RFC 9110, section 10.2.3) of resp. Without a valid
+// delay, it returns zero or less.
+func parseRetryAfter(resp *http.Response) time.Duration {
 	if resp == nil {
 		return 0
 	}
@@ -147,72 +153,75 @@ func retryAfter(resp *http.Response) time.Duration {
 	if date, err := http.ParseTime(value); err == nil {
 		return time.Until(date)
 	}
-	seconds, _ := strconv.ParseUint(value, 10, 32) // 0 if it is no number, 136 years if it is too large
+	seconds, _ := strconv.ParseUint(value, 10, 32) // 0 for an invalid number, 136 years for one out of range
 	return time.Duration(seconds) * time.Second
 }
 
-// transient reports whether another attempt may end better than one with this status or error.
-func transient(attempt *http.Request, resp *http.Response, err error) bool {
+// isTransient reports whether a further attempt may succeed after an attempt that ended with resp or err.
+func isTransient(attempt *http.Request, resp *http.Response, err error) bool {
 	if err != nil {
-		_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
-		return !untrusted && sendable(attempt)
+		_, isUntrusted := errors.AsType[*tls.CertificateVerificationError](err)
+		return !isUntrusted && isSendable(attempt)
 	}
 	switch resp.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
 		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
-	return inProgress(resp)
+	return isInProgress(resp)
 }
 
 const (
-	maxProblem      = 64 << 10    // the size of the largest problem that is read
-	problemPatience = time.Second // how long a problem may take to arrive
+	maxProblemBody = 64 << 10    // bytes of a problem that forbidsRetry reads
+	problemTimeout = time.Second // for the arrival of the whole problem
 )
 
-// refused reports whether an answer is a problem (RFC 9457) whose member "retry" says that the same request must not be
-// sent again with its key. The answer can be read as before, unless it has stalled: then it is closed, and refuses nothing.
-func refused(resp *http.Response) bool {
-	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if media != "application/problem+json" {
+// forbidsRetry reports whether resp is a problem (RFC 9457) whose member "retry" forbids to send the same request with
+// the same key again. The caller can read the body of resp from its start afterwards. If the body has not arrived after
+// problemTimeout, forbidsRetry closes the body and returns false, so that the request is retried.
+func forbidsRetry(resp *http.Response) bool {
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if mediaType != "application/problem+json" {
 		return false
 	}
 	body := resp.Body
-	impatient := time.AfterFunc(problemPatience, func() { _ = body.Close() })
-	start, _ := io.ReadAll(io.LimitReader(body, maxProblem)) // a body that breaks off does so again for the caller
-	if !impatient.Stop() {
+	timeout := time.AfterFunc(problemTimeout, func() { _ = body.Close() })
+	start, _ := io.ReadAll(io.LimitReader(body, maxProblemBody)) // the caller gets the error from the same body
+	if !timeout.Stop() {
 		return false
 	}
-	resp.Body = unread(start, body)
+	resp.Body = prependToBody(start, body)
 	var problem struct{ Retry string }
 	return json.Unmarshal(start, &problem) == nil && (problem.Retry == "never" || problem.Retry == "new-key")
 }
 
-// sendable reports whether net/http can send such a request. It asks a transport that checks the request and then gets
-// no connection.
-func sendable(req *http.Request) bool {
+// isSendable reports whether net/http can send a request like req at all. isSendable passes req to a transport that
+// checks the request before it dials, and whose dial always fails: any error other than that of the dial is a fault of
+// req.
+func isSendable(req *http.Request) bool {
 	errUnconnected := errors.New("no connection")
 	dial := func(context.Context, string, string) (net.Conn, error) { return nil, errUnconnected }
-	probe := req.WithContext(context.Background()) // whose trace is not told
+	probe := req.WithContext(context.Background()) // without the httptrace of the caller
 	probe.Body = nil
 	_, err := (&http.Transport{DialContext: dial}).RoundTrip(probe)
 	return errors.Is(err, errUnconnected)
 }
 
-// inProgress reports whether an answer says that an earlier attempt is still being carried out.
-func inProgress(resp *http.Response) bool {
+// isInProgress reports whether resp says that the server still executes an earlier attempt.
+func isInProgress(resp *http.Response) bool {
 	return resp != nil && resp.StatusCode == http.StatusConflict &&
 		(resp.Header.Get("Retry-After") != "" || resp.Header.Get("Stripe-Should-Retry") == "true")
 }
 
-// rest discards the answer of an attempt and pauses before the next one. It returns an error if ctx ends before.
-func rest(ctx context.Context, pause time.Duration, resp *http.Response, err error) error {
-	began := time.Now()
+// waitForRetry discards the answer of an attempt, and returns when pause has passed since the call. If ctx ends first,
+// waitForRetry returns an error that wraps the cause of ctx and the error of the attempt.
+func waitForRetry(ctx context.Context, pause time.Duration, resp *http.Response, err error) error {
+	startedAt := time.Now()
 	if resp != nil {
-		discard(resp.Body, min(pause, time.Second))
+		drainBody(resp.Body, min(pause, time.Second))
 		err = fmt.Errorf("answered with status %d", resp.StatusCode)
 	}
-	timer := time.NewTimer(pause - time.Since(began))
+	timer := time.NewTimer(pause - time.Since(startedAt))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -222,10 +231,11 @@ func rest(ctx context.Context, pause time.Duration, resp *http.Response, err err
 	}
 }
 
-// discard reads some of an answer that nobody wants, so that its connection can be used again. It does not wait long.
-func discard(body io.ReadCloser, patience time.Duration) {
-	impatient := time.AfterFunc(patience, func() { _ = body.Close() })
-	defer impatient.Stop()
+// drainBody reads up to 16 KiB of body for at most timeout, and closes body. A connection whose body was read to the end
+// can be used again.
+func drainBody(body io.ReadCloser, timeout time.Duration) {
+	timer := time.AfterFunc(timeout, func() { _ = body.Close() })
+	defer timer.Stop()
 	_, _ = io.CopyN(io.Discard, body, 16<<10)
 	_ = body.Close()
 }

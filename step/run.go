@@ -15,8 +15,8 @@ import (
 	"github.com/idempotency-go/idempotency/internal/polling"
 )
 
-// outerStepsKey is the context key under which a running step finds the Steps of its attempt. A step that begins with such a
-// context is nested in the running step.
+// outerStepsKey is the context key under which a running step finds the Steps of its attempt. A step that begins with
+// such a context is nested in the running step.
 type outerStepsKey struct{}
 
 var (
@@ -38,8 +38,8 @@ type execution struct {
 	decodeResult func(data []byte) error // decodes data into the variable that the caller gets
 }
 
-// runStep runs the step, or decodes the result of an earlier run. Before the tracer hears of the step, runStep refuses a step
-// that must not begin.
+// runStep runs the step, or decodes the result of an earlier run. Before the tracer hears of the step, runStep refuses a
+// step that must not begin.
 func (x *execution) runStep(ctx context.Context) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -110,8 +110,8 @@ func (x *execution) misuseError(reason string) error {
 	return fmt.Errorf("%w: %.*q: %s", ErrMisuse, MaxName, x.name, reason)
 }
 
-// wrapBeginError makes an ErrMisuse of the errors of Steps.Begin that a program can avoid. All other errors are those of the
-// store.
+// wrapBeginError makes an ErrMisuse of the errors of Steps.Begin that a program can avoid. All other errors are those of
+// the store.
 func (x *execution) wrapBeginError(err error) error {
 	switch err {
 	case checkpoint.ErrEnded, checkpoint.ErrTwice, checkpoint.ErrMany, checkpoint.ErrAlone:
@@ -185,8 +185,8 @@ func (x *execution) storeResult(ctx context.Context, data []byte, unfit error) e
 	return x.takeResult(stored, cmp.Or(unfit, errNotKept))
 }
 
-// checkMayAct returns an error if the step must not have its effect any more. Each call to the store takes time, during which
-// the attempt can end or lose its claim. So checkMayAct is called after each of them.
+// checkMayAct returns an error if the step must not have its effect any more. Each call to the store takes time, during
+// which the attempt can end or lose its claim. So checkMayAct is called after each of them.
 func (x *execution) checkMayAct(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
@@ -202,9 +202,9 @@ func (x *execution) checkMayAct(ctx context.Context) error {
 	return nil
 }
 
-// markBegun stores a mark that the step has begun, and reports whether the step may have begun before. The mark has a random
-// value. If the store returns a different value, an earlier attempt has stored the mark. If the store has lost checkpoints of
-// earlier attempts, the step may have begun as well: the new mark then tells later attempts.
+// markBegun stores a mark that the step has begun, and reports whether the step may have begun before. The mark has a
+// random value. If the store returns a different value, an earlier attempt has stored the mark. If the store has lost
+// checkpoints of earlier attempts, the step may have begun as well: the new mark then tells later attempts.
 func (x *execution) markBegun(ctx context.Context) (mayHaveBegun bool, err error) {
 	mark := x.name + checkpoint.Mark
 	if x.steps.Has(mark) {
@@ -222,9 +222,9 @@ const (
 	lastPause  = time.Second
 )
 
-// storeCheckpoint stores data under name, and returns the stored data. The first data counts, so the stored data can be that of
-// an earlier call. If the store fails, storeCheckpoint tries again until the timeout of the attempt. The end of ctx does not
-// stop storeCheckpoint, because the effect has happened by then.
+// storeCheckpoint stores data under name, and returns the stored data. The first data counts, so the stored data can be
+// that of an earlier call. If the store fails, storeCheckpoint tries again until the timeout of the attempt. The end of
+// ctx does not stop storeCheckpoint, because the effect has happened by then.
 func (x *execution) storeCheckpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.steps.Timeout)
 	defer cancel()
@@ -243,8 +243,8 @@ func isFinal(err error) bool {
 		errors.Is(err, errors.ErrUnsupported)
 }
 
-// takeResult decodes a stored result. An empty one is the result of a step that has run and whose result could not be stored;
-// reason says why.
+// takeResult decodes a stored result. An empty one is the result of a step that has run and whose result could not be
+// stored; reason says why.
 func (x *execution) takeResult(stored []byte, reason error) error {
 	if len(stored) > 0 {
 		reason = x.decodeResult(stored)

@@ -5,11 +5,11 @@
 //		return provider.Charge(ctx, card, op.DownstreamKey("charge"))
 //	})
 //
-// A step is a named part of an operation with a result. [Do] runs the step and stores the result at once, beside the record of
-// the operation. A later attempt at the operation gets the stored result, and skips the step.
+// A step is a named part of an operation with a result. [Do] runs the step and stores the result at once, beside the
+// record of the operation. A later attempt at the operation gets the stored result, and skips the step.
 //
-// A process can die after the effect of a step and before the result is stored. The next attempt then cannot tell whether the
-// step has run. What happens next depends on the function:
+// A process can die after the effect of a step and before the result is stored. The next attempt then cannot tell whether
+// the step has run. What happens next depends on the function:
 //
 //	the process dies             the next attempt, with Do   with AtMostOnce
 //	before the step              runs it                     runs it
@@ -17,16 +17,18 @@
 //	its result is stored
 //	after that                   gets the result             gets the result
 //
-// A step of Do has its effect at least once. The effect happens exactly once if the called system recognizes a repeated call by a
-// key of the operation (see [idempotency.Operation.DownstreamKey]). [AtMostOnce] is for systems without such a key: AtMostOnce
-// stores a mark before it runs the step. [DoTx] is for rows in the database of the store: DoTx commits the rows together with the
-// result, so the step takes effect exactly once.
+// A step of Do has its effect at least once. The effect happens exactly once if the called system recognizes a repeated
+// call by a key of the operation (see [idempotency.Operation.DownstreamKey]). [AtMostOnce] is for systems without such a
+// key: AtMostOnce stores a mark before it runs the step. [DoTx] is for rows in the database of the store: DoTx commits
+// the rows together with the result, so the step takes effect exactly once.
 //
-// A handler with steps must make its answer from the results of the steps alone, because a later attempt has only these results.
+// A handler with steps must make its answer from the results of the steps alone, because a later attempt has only these
+// results.
 //
-// The store keeps the results as long as the record: until the operation is completed or has expired. A store can keep results if
-// its claims implement [idempotency.Checkpointer], as the claims of all stores in this repository do. [DoTx] and [DoInTx] need
-// claims that implement [idempotency.TxCheckpointer], as the claims of pgxstore, mysqlstore and sqlitestore do.
+// The store keeps the results as long as the record: until the operation is completed or has expired. A store can keep
+// results if its claims implement [idempotency.Checkpointer], as the claims of all stores in this repository do. [DoTx]
+// and [DoInTx] need claims that implement [idempotency.TxCheckpointer], as the claims of pgxstore, mysqlstore and
+// sqlitestore do.
 //
 // The bounds are:
 //
@@ -55,8 +57,8 @@ const (
 
 // Errors of steps.
 var (
-	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step and stored no result, or if the store has
-	// lost checkpoints of earlier attempts. The step may or may not have had its effect.
+	// ErrUnknown is returned by AtMostOnce if an earlier attempt has begun the step and stored no result, or if the store
+	// has lost checkpoints of earlier attempts. The step may or may not have had its effect.
 	ErrUnknown = errors.New("idempotency: the step may have begun, and its result is unknown")
 
 	// ErrResult is returned if the step has run, but the result cannot be encoded as JSON, exceeds the bounds, or cannot be
@@ -82,9 +84,9 @@ var (
 	ErrNoClaim = fmt.Errorf("idempotency: no claim keeps the result of the step: %w", errors.ErrUnsupported)
 )
 
-// Do returns the result of the step name of the operation that ctx belongs to. If the operation has no result for name yet, Do
-// calls fn and stores the result as JSON. Do always returns the value decoded from the JSON, also after the first run, so that
-// the first attempt and a retry see the same value.
+// Do returns the result of the step name of the operation that ctx belongs to. If the operation has no result for name
+// yet, Do calls fn and stores the result as JSON. Do always returns the value decoded from the JSON, also after the first
+// run, so that the first attempt and a retry see the same value.
 //
 // If fn returns an error or panics, Do stores no result, and the step may run again, in this attempt or in a later one. Do
 // returns the error of fn unchanged. Other errors of Do are:
@@ -96,27 +98,28 @@ var (
 //   - The cause of ctx, if ctx has ended. The step has not run.
 //   - An error of the store. If fn has run, its result is not stored, so a later attempt runs the step again.
 //
-// Do checks ctx and the lease right before the call of fn, after the last call to the store. The context of fn is derived from
-// ctx. In a request that runs without a claim, because of [idempotency.Options].FailOpen, Do runs the step and stores nothing.
+// Do checks ctx and the lease right before the call of fn, after the last call to the store. The context of fn is derived
+// from ctx. In a request that runs without a claim, because of [idempotency.Options].FailOpen, Do runs the step and
+// stores nothing.
 //
 // Do is safe for concurrent use by steps of different names.
 func Do[T any](ctx context.Context, name string, fn func(context.Context) (T, error)) (T, error) {
 	return runForResult[T](ctx, &execution{name: name, work: encodeResult(fn)})
 }
 
-// AtMostOnce is [Do] for an effect that must not happen twice. Before the call of fn, AtMostOnce stores a mark that the step has
-// begun. If a later attempt finds the mark and no result, AtMostOnce calls ask instead of fn. The function ask finds out whether
-// the effect has happened, and returns the result of the step. If ask is nil, AtMostOnce returns an error that wraps
-// [ErrUnknown].
+// AtMostOnce is [Do] for an effect that must not happen twice. Before the call of fn, AtMostOnce stores a mark that the
+// step has begun. If a later attempt finds the mark and no result, AtMostOnce calls ask instead of fn. The function ask
+// finds out whether the effect has happened, and returns the result of the step. If ask is nil, AtMostOnce returns an
+// error that wraps [ErrUnknown].
 //
-// AtMostOnce also calls ask, or returns ErrUnknown, if the store loses the record of the operation during an attempt, because the
-// mark of an earlier attempt may be lost with the record. If the store loses the record between two attempts, the second attempt
-// looks like the first attempt at a new operation, and runs the step again.
+// AtMostOnce also calls ask, or returns ErrUnknown, if the store loses the record of the operation during an attempt,
+// because the mark of an earlier attempt may be lost with the record. If the store loses the record between two attempts,
+// the second attempt looks like the first attempt at a new operation, and runs the step again.
 //
 // If fn returns an error, the mark remains, because the error of a call seldom tells whether the call has had an effect.
 //
-// AtMostOnce needs a claim. In a request that runs without a claim, because of [idempotency.Options].FailOpen, AtMostOnce returns
-// [ErrNoClaim].
+// AtMostOnce needs a claim. In a request that runs without a claim, because of [idempotency.Options].FailOpen, AtMostOnce
+// returns [ErrNoClaim].
 func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Context) (T, error)) (T, error) {
 	x := &execution{name: name, kind: checkpoint.Marked, work: encodeResult(fn)}
 	if ask != nil {
@@ -125,8 +128,8 @@ func AtMostOnce[T any](ctx context.Context, name string, fn, ask func(context.Co
 	return runForResult[T](ctx, x)
 }
 
-// workFunc runs the work of a step, and returns the result as JSON. If the result cannot be stored, data is empty and unfit is the
-// reason. The error of the work itself is err.
+// workFunc runs the work of a step, and returns the result as JSON. If the result cannot be stored, data is empty and
+// unfit is the reason. The error of the work itself is err.
 type workFunc func(context.Context) (data []byte, unfit, err error)
 
 // encodeResult wraps fn as a workFunc that encodes the value of fn.

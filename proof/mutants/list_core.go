@@ -178,13 +178,13 @@ var ofSeal = []mutant{{
 var ofClient = []mutant{{
 	name: "new-key-for-each-attempt", broken: "The client sends each attempt with a key of its own.",
 	file: "client/retry.go",
-	from: "		attempt := t.withKey(req, key)\n",
-	to:   "		attempt := t.withKey(req, key+strconv.Itoa(n))\n",
+	from: "		attempt := t.cloneWithHeader(req, headerValue)\n",
+	to:   "		attempt := t.cloneWithHeader(req, headerValue+strconv.Itoa(n))\n",
 	test: "TestLostAnswersTakeEffectOnce",
 }, {
 	name: "retry-never-ignored", broken: "The client sends again what a problem says never to send again.",
 	file: "client/retry.go",
-	from: "	if resp != nil && refused(resp) {\n",
+	from: "	if resp != nil && forbidsRetry(resp) {\n",
 	to:   "	if false {\n",
 	test: "TestTransportObeysTheProblem",
 }}
