@@ -49,11 +49,11 @@ import (
 //
 // Transport retries a request with a key to one of Hosts after:
 //
-//   - an error of Base, unless the context of the request has ended, the certificate of the server is not accepted, or net/http can
-//     never send such a request (because of its scheme, host, method or header);
+//   - an error of Base, unless the context of the request has ended, the certificate of the server is not accepted, or
+//     net/http can never send such a request (because of its scheme, host, method or header);
 //   - 408, 425, 429, 500, 502, 503 and 504;
-//   - 409 with Retry-After or with Stripe-Should-Retry: true, because the operation is in progress and Transport waits for its end.
-//     Other conflicts are final, for example a reused key.
+//   - 409 with Retry-After or with Stripe-Should-Retry: true, because the operation is in progress and Transport waits
+//     for its end. Other conflicts are final, for example a reused key.
 //
 // A problem (application/problem+json, RFC 9457) whose member "retry" is "never" or "new-key" is final, whatever its
 // status, provided that it has at most 64 KiB and arrives within a second. Transport ignores all other values of the

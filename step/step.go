@@ -79,8 +79,8 @@ var (
 	// request has no claim in two cases:
 	//
 	//   - The request has no idempotency key. DoTx and DoInTx then return ErrNoClaim; Do and AtMostOnce return ErrMisuse.
-	//   - The store failed, and [idempotency.Options].FailOpen let the request run without a claim. AtMostOnce, DoTx and DoInTx
-	//     then return ErrNoClaim; Do runs the step.
+	//   - The store failed, and [idempotency.Options].FailOpen let the request run without a claim. AtMostOnce, DoTx and
+	//     DoInTx then return ErrNoClaim; Do runs the step.
 	ErrNoClaim = fmt.Errorf("idempotency: no claim keeps the result of the step: %w", errors.ErrUnsupported)
 )
 
@@ -91,8 +91,8 @@ var (
 // If fn returns an error or panics, Do stores no result, and the step may run again, in this attempt or in a later one. Do
 // returns the error of fn unchanged. Other errors of Do are:
 //
-//   - [idempotency.ErrClaimLost]: another attempt has taken over the operation, or the lease may have lapsed. If fn has run, its
-//     result is not stored.
+//   - [idempotency.ErrClaimLost]: another attempt has taken over the operation, or the lease may have lapsed. If fn has
+//     run, its result is not stored.
 //   - [ErrResult] and [ErrMisuse], as documented there.
 //   - [errors.ErrUnsupported]: the store keeps no results of steps. The step has not run.
 //   - The cause of ctx, if ctx has ended. The step has not run.

@@ -32,8 +32,8 @@ import (
 //
 //   - If fn commits or rolls back, DoTx returns an error.
 //   - If fn ignores an error after which the database cannot commit (in PostgreSQL, any error), DoTx returns an error.
-//   - If fn commits rows behind the back of DoTx, for example with the statement COMMIT, DoTx returns [ErrResult]. The step does
-//     not run again, because the committed rows cannot be rolled back.
+//   - If fn commits rows behind the back of DoTx, for example with the statement COMMIT, DoTx returns [ErrResult]. The
+//     step does not run again, because the committed rows cannot be rolled back.
 //
 // If the result cannot be encoded as JSON or is too large, DoTx rolls the rows back and returns [ErrMisuse].
 //
