@@ -3,7 +3,6 @@ package ginidempotency_test
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/idempotency-go/idempotency"
 	"github.com/idempotency-go/idempotency/adapters/ginidempotency"
+	"github.com/idempotency-go/idempotency/adapters/internal/adaptertest"
 )
 
 func TestMain(m *testing.M) {
@@ -27,10 +27,7 @@ func TestMain(m *testing.M) {
 
 func guard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) gin.HandlerFunc {
 	t.Helper()
-	opts.Logger = slog.New(slog.DiscardHandler)
-	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, opts)
-	require.NoError(t, err)
-	return ginidempotency.Middleware(idem)
+	return ginidempotency.Middleware(adaptertest.NewGuard(t, user, opts))
 }
 
 // A client that sends no JSON is no reason for a warning. A handler that attaches an error and leaves the status at 200 is,
@@ -62,45 +59,6 @@ func single(t *testing.T) gin.HandlerFunc {
 	return guard(t, idempotency.SingleUser, idempotency.Options{})
 }
 
-type answer struct {
-	status   int
-	header   http.Header
-	trailer  http.Header
-	body     string
-	replayed bool
-}
-
-// server starts a service, and returns a function that sends requests to it, with key unless it is empty.
-func server(t *testing.T, handler http.Handler) func(path, key, body string) answer {
-	t.Helper()
-	s := httptest.NewServer(handler)
-	t.Cleanup(s.Close)
-	return func(path, key, body string) answer {
-		r, err := http.NewRequest(http.MethodPost, s.URL+path, strings.NewReader(body))
-		require.NoError(t, err)
-		if key != "" {
-			r.Header.Set("Idempotency-Key", key)
-		}
-		resp, err := s.Client().Do(r)
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		replayed := resp.Header.Get("Idempotent-Replayed") == "true"
-		resp.Header.Del("Date")
-		resp.Header.Del("Idempotent-Replayed")
-		return answer{resp.StatusCode, resp.Header, resp.Trailer, string(b), replayed}
-	}
-}
-
-// requireReplay checks that an answer is a replay of first.
-func requireReplay(t *testing.T, first, a answer) {
-	t.Helper()
-	require.True(t, a.replayed, a)
-	a.replayed = false
-	require.Equal(t, first, a)
-}
-
 func TestContextOfTheRequest(t *testing.T) {
 	t.Parallel()
 	r := gin.New()
@@ -118,14 +76,14 @@ func TestContextOfTheRequest(t *testing.T) {
 		assert.True(t, guarded)
 		c.String(http.StatusCreated, c.Param("id")+c.GetString("user"))
 	})
-	send := server(t, r)
+	send := adaptertest.Serve(t, r)
 	first := send("/1", "k", "a")
-	require.Equal(t, "1k", first.body)
-	requireReplay(t, first, send("/1", "k", "a"))
+	require.Equal(t, "1k", first.Body)
+	adaptertest.RequireReplay(t, first, send("/1", "k", "a"))
 	refused := send("/1", "nobody", "a")
-	require.Equal(t, http.StatusUnauthorized, refused.status)
-	require.Equal(t, `{"error":"user-unknown"}`, refused.body)
-	require.Equal(t, `{"error":"key-reused"}`, send("/1", "k", "b").body)
+	require.Equal(t, http.StatusUnauthorized, refused.Status)
+	require.Equal(t, `{"error":"user-unknown"}`, refused.Body)
+	require.Equal(t, `{"error":"key-reused"}`, send("/1", "k", "b").Body)
 	require.Nil(t, ginidempotency.Context(httptest.NewRequest(http.MethodPost, "/", nil)))
 }
 
@@ -173,14 +131,14 @@ func TestOuterMiddlewareSeesTheAnswer(t *testing.T) {
 			})
 			after := 0
 			r.POST("/", single(t), row.handler, func(*gin.Context) { after++ })
-			send := server(t, r)
+			send := adaptertest.Serve(t, r)
 			first := send("/", "k", "")
-			requireReplay(t, first, send("/", "k", ""))
+			adaptertest.RequireReplay(t, first, send("/", "k", ""))
 			require.Equal(t, row.first, <-log)
 			require.Equal(t, row.retry, <-log)
 
 			reused := send("/", "k", "another body")
-			require.Equal(t, seen{status: 409, size: len(reused.body), written: true, aborted: true}, <-log)
+			require.Equal(t, seen{status: 409, size: len(reused.Body), written: true, aborted: true}, <-log)
 			require.LessOrEqual(t, after, 1)
 		})
 	}
@@ -195,9 +153,9 @@ func TestReplayIsTheAnswer(t *testing.T) {
 		c.Status(http.StatusTeapot)
 	})
 	r.POST("/", single(t), func(c *gin.Context) { c.Status(http.StatusNoContent) })
-	send := server(t, r)
-	require.Equal(t, http.StatusNoContent, send("/", "k", "").status)
-	require.Equal(t, http.StatusNoContent, send("/", "k", "").status)
+	send := adaptertest.Serve(t, r)
+	require.Equal(t, http.StatusNoContent, send("/", "k", "").Status)
+	require.Equal(t, http.StatusNoContent, send("/", "k", "").Status)
 }
 
 func TestWriter(t *testing.T) {
@@ -269,14 +227,14 @@ func TestWriter(t *testing.T) {
 			t.Parallel()
 			r := gin.New()
 			r.POST("/", single(t), handler)
-			send := server(t, r)
+			send := adaptertest.Serve(t, r)
 			first := send("/", "k", "")
-			require.Equal(t, http.StatusCreated, first.status)
-			require.Equal(t, "charged", first.body)
-			require.NotContains(t, first.header, "X-Late")
-			require.NotEqual(t, "2", first.header.Get("X-Early"))
-			require.Equal(t, name == "a trailer", first.trailer.Get("X-Sum") == "1")
-			requireReplay(t, first, send("/", "k", ""))
+			require.Equal(t, http.StatusCreated, first.Status)
+			require.Equal(t, "charged", first.Body)
+			require.NotContains(t, first.Header, "X-Late")
+			require.NotEqual(t, "2", first.Header.Get("X-Early"))
+			require.Equal(t, name == "a trailer", first.Trailer.Get("X-Sum") == "1")
+			adaptertest.RequireReplay(t, first, send("/", "k", ""))
 		})
 	}
 }
@@ -292,11 +250,11 @@ func TestErrorIsLeftToOuterMiddleware(t *testing.T) {
 	}
 	r.POST("/bare", h)
 	r.POST("/guarded", single(t), h)
-	send := server(t, r)
+	send := adaptertest.Serve(t, r)
 	want := send("/bare", "k", "")
-	require.Equal(t, http.StatusPaymentRequired, want.status)
-	require.Equal(t, "1", want.header.Get("X-Early"))
-	require.NotContains(t, want.header, "X-Late")
+	require.Equal(t, http.StatusPaymentRequired, want.Status)
+	require.Equal(t, "1", want.Header.Get("X-Early"))
+	require.NotContains(t, want.Header, "X-Late")
 	require.Equal(t, want, send("/guarded", "k", ""))
 	require.Equal(t, want, send("/guarded", "k", ""))
 }
@@ -311,12 +269,12 @@ func TestHandleContext(t *testing.T) {
 		r.HandleContext(c)
 	})
 	r.POST("/new", func(c *gin.Context) { runs++; c.String(http.StatusCreated, "charged") })
-	send := server(t, r)
+	send := adaptertest.Serve(t, r)
 	for range 2 {
 		got := send("/old", "k", "")
-		require.Equal(t, http.StatusCreated, got.status)
-		require.Equal(t, "charged", got.body)
-		require.False(t, got.replayed)
+		require.Equal(t, http.StatusCreated, got.Status)
+		require.Equal(t, "charged", got.Body)
+		require.False(t, got.Replayed)
 	}
 	require.Equal(t, 2, runs)
 }
@@ -340,12 +298,12 @@ func TestNoRoute(t *testing.T) {
 				r.POST("/", func(*gin.Context) {})
 				r.NoRoute(noRoute)
 			}
-			sendBare, send := server(t, bare), server(t, guarded)
+			sendBare, send := adaptertest.Serve(t, bare), adaptertest.Serve(t, guarded)
 			for path, key := range map[string]string{"/none": "k", "/get": "l"} {
 				want := sendBare(path, key, "")
 				require.Equal(t, want, send(path, key, ""))
 				retry := send(path, key, "")
-				retry.replayed = false
+				retry.Replayed = false
 				require.Equal(t, want, retry)
 			}
 		})
@@ -355,24 +313,13 @@ func TestNoRoute(t *testing.T) {
 // The server removes the files of a form that it finds in its own request.
 func TestFormIsLeftToTheServer(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"", "k"} {
-		e := gin.New()
-		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
-			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nfile\r\n--b--\r\n"))
-		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
-		if key != "" {
-			r.Header.Set("Idempotency-Key", key)
-		}
-		e.POST("/", single(t), func(c *gin.Context) {
-			file, err := c.FormFile("f")
-			assert.NoError(t, err)
-			c.String(http.StatusCreated, file.Filename)
-		})
-		w := httptest.NewRecorder()
-		e.ServeHTTP(w, r)
-		require.Equal(t, http.StatusCreated, w.Code)
-		require.NotNil(t, r.MultipartForm)
-	}
+	r := gin.New()
+	r.POST("/", single(t), func(c *gin.Context) {
+		file, err := c.FormFile("f")
+		assert.NoError(t, err)
+		c.String(http.StatusCreated, file.Filename)
+	})
+	adaptertest.FormIsLeft(t, r)
 }
 
 func TestMounting(t *testing.T) {
@@ -385,14 +332,11 @@ func TestMounting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			runs := 0
-			r := gin.New()
-			mount(r, single(t), func(c *gin.Context) { runs++; c.String(http.StatusCreated, "charged") })
-			send := server(t, r)
-			first := send("/v1/p", "k", "")
-			require.Equal(t, "charged", first.body)
-			requireReplay(t, first, send("/v1/p", "k", ""))
-			require.Equal(t, 1, runs)
+			adaptertest.Mounted(t, func(guard adaptertest.Guard, run func()) http.Handler {
+				r := gin.New()
+				mount(r, ginidempotency.Middleware(guard), func(c *gin.Context) { run(); c.String(http.StatusCreated, "charged") })
+				return r
+			})
 		})
 	}
 }
@@ -408,49 +352,26 @@ func TestWithoutAKeyNothingChanges(t *testing.T) {
 		assert.Same(t, writer, c.Writer)
 		c.Status(http.StatusAccepted)
 	})
-	require.Equal(t, http.StatusAccepted, server(t, r)("/", "", "").status)
+	require.Equal(t, http.StatusAccepted, adaptertest.Serve(t, r)("/", "", "").Status)
 }
 
 // A claim that is lost is refused, and the refusal is the only answer: middleware that answers errors adds nothing.
 func TestClaimLost(t *testing.T) {
 	t.Parallel()
-	store := lossyStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
-	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
-		Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+	adaptertest.ClaimLost(t, func(guard adaptertest.Guard) http.Handler {
+		r := gin.New()
+		r.Use(func(c *gin.Context) {
+			c.Next()
+			assert.Equal(t, http.StatusConflict, c.Writer.Status())
+			c.JSON(http.StatusTeapot, gin.H{"error": c.Errors.String()})
+			_, _ = c.Writer.WriteString("more")
+		})
+		r.POST("/", ginidempotency.Middleware(guard), func(c *gin.Context) {
+			ctx := c.Request.Context()
+			<-ctx.Done()
+			assert.ErrorIs(t, context.Cause(ctx), idempotency.ErrClaimLost)
+			_ = c.Error(ctx.Err())
+		})
+		return r
 	})
-	require.NoError(t, err)
-	r := gin.New()
-	r.Use(func(c *gin.Context) {
-		c.Next()
-		assert.Equal(t, http.StatusConflict, c.Writer.Status())
-		c.JSON(http.StatusTeapot, gin.H{"error": c.Errors.String()})
-		_, _ = c.Writer.WriteString("more")
-	})
-	r.POST("/", ginidempotency.Middleware(idem), func(c *gin.Context) {
-		ctx := c.Request.Context()
-		<-ctx.Done()
-		assert.ErrorIs(t, context.Cause(ctx), idempotency.ErrClaimLost)
-		_ = c.Error(ctx.Err())
-	})
-	got := server(t, r)("/", "k", "")
-	require.Equal(t, http.StatusConflict, got.status, got.body)
-	require.Equal(t, "application/problem+json", got.header.Get("Content-Type"))
-	require.True(t, strings.HasSuffix(got.body, "}") && strings.Count(got.body, "{") == 1, got.body)
 }
-
-// lossyStore is a store whose claims are lost when they are renewed.
-type lossyStore struct{ idempotency.Store }
-
-func (s lossyStore) Begin(
-	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
-) (idempotency.Record, idempotency.Claim, error) {
-	record, claim, err := s.Store.Begin(ctx, key, request)
-	if claim != nil {
-		claim = lossyClaim{claim}
-	}
-	return record, claim, err
-}
-
-type lossyClaim struct{ idempotency.Claim }
-
-func (lossyClaim) Extend(context.Context, time.Duration) error { return idempotency.ErrClaimLost }

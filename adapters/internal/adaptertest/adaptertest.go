@@ -1,0 +1,202 @@
+// Package adaptertest has the tests that adapters of web frameworks share. Each adapter mounts its own framework in them.
+package adaptertest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/upload"
+)
+
+// Guard is what adapters take: a middleware of package idempotency or upload.
+type Guard interface {
+	Handler(next http.Handler) http.Handler
+}
+
+// NewGuard returns a guard with a store of its own, in memory.
+func NewGuard(t *testing.T, user idempotency.UserFunc, opts idempotency.Options) Guard {
+	t.Helper()
+	opts.Logger = slog.New(slog.DiscardHandler)
+	idem, err := idempotency.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), user, opts)
+	require.NoError(t, err)
+	return idem
+}
+
+// Answer is what a client receives. Its header is without the date and the mark of replays.
+type Answer struct {
+	Status   int
+	Header   http.Header
+	Trailer  http.Header
+	Body     string
+	Replayed bool
+}
+
+// Serve starts a service, and returns a function that sends requests to it, with key unless it is empty.
+func Serve(t *testing.T, service http.Handler) func(path, key, body string) Answer {
+	t.Helper()
+	s := httptest.NewServer(service)
+	t.Cleanup(s.Close)
+	return func(path, key, body string) Answer {
+		return send(t, s, path, key, body, nil)
+	}
+}
+
+func send(t *testing.T, s *httptest.Server, path, key, body string, header http.Header) Answer {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodPost, s.URL+path, strings.NewReader(body))
+	require.NoError(t, err)
+	if header != nil {
+		r.Header = header
+	}
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := s.Client().Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+	resp.Header.Del("Date")
+	resp.Header.Del("Idempotent-Replayed")
+	return Answer{resp.StatusCode, resp.Header, resp.Trailer, string(b), replayed}
+}
+
+// RequireReplay checks that an answer is a replay of first.
+func RequireReplay(t *testing.T, first, a Answer) {
+	t.Helper()
+	require.True(t, a.Replayed, a)
+	a.Replayed = false
+	require.Equal(t, first, a)
+}
+
+// Mounted checks that a service answers a retry of POST /v1/p by a replay, and runs its handler once. Run must be called
+// in the handler, which answers with 201 and the text "charged".
+func Mounted(t *testing.T, service func(guard Guard, run func()) http.Handler) {
+	t.Helper()
+	runs := 0
+	send := Serve(t, service(NewGuard(t, idempotency.SingleUser, idempotency.Options{}), func() { runs++ }))
+	first := send("/v1/p", "k", "")
+	require.Equal(t, "charged", first.Body)
+	RequireReplay(t, first, send("/v1/p", "k", ""))
+	require.Equal(t, 1, runs)
+}
+
+// FormIsLeft checks that the server finds the files of a form in its own request, because it removes them. The service
+// answers with 201 and the name of the file of the field f.
+func FormIsLeft(t *testing.T, service http.Handler) {
+	t.Helper()
+	for _, key := range []string{"", "k"} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(
+			"--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"g\"\r\n\r\nfile\r\n--b--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=b")
+		if key != "" {
+			r.Header.Set("Idempotency-Key", key)
+		}
+		w := httptest.NewRecorder()
+		service.ServeHTTP(w, r)
+		require.Equal(t, http.StatusCreated, w.Code)
+		require.Equal(t, "g", w.Body.String())
+		require.NotNil(t, r.MultipartForm)
+	}
+}
+
+// ClaimLost checks that a claim that is lost is refused, and that the refusal is the only answer. The handler of the
+// service waits for the end of its context.
+func ClaimLost(t *testing.T, service func(guard Guard) http.Handler) {
+	t.Helper()
+	store := lossyStore{idempotency.NewMemoryStore(idempotency.MemoryOptions{})}
+	idem, err := idempotency.New(store, idempotency.SingleUser, idempotency.Options{
+		Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+	})
+	require.NoError(t, err)
+	got := Serve(t, service(idem))("/", "k", "")
+	require.Equal(t, http.StatusConflict, got.Status, got.Body)
+	require.Equal(t, "application/problem+json", got.Header.Get("Content-Type"))
+	require.True(t, strings.HasSuffix(got.Body, "}") && strings.Count(got.Body, "{") == 1, got.Body)
+}
+
+// lossyStore is a store whose claims are lost when they are renewed.
+type lossyStore struct{ idempotency.Store }
+
+func (s lossyStore) Begin(
+	ctx context.Context, key idempotency.Key, request idempotency.ClaimRequest,
+) (idempotency.Record, idempotency.Claim, error) {
+	record, claim, err := s.Store.Begin(ctx, key, request)
+	if claim != nil {
+		claim = lossyClaim{claim}
+	}
+	return record, claim, err
+}
+
+type lossyClaim struct{ idempotency.Claim }
+
+func (lossyClaim) Extend(context.Context, time.Duration) error { return idempotency.ErrClaimLost }
+
+// serveUploads starts a service that takes scans, and returns a function that sends one to it, with key unless it is
+// empty.
+func serveUploads(t *testing.T, service func(guard Guard) http.Handler) func(key, digestOf, body string) Answer {
+	t.Helper()
+	idem, err := upload.New(idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser,
+		idempotency.Options{MaxBody: 1024, Abandoned: idempotency.Refuse, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	s := httptest.NewServer(service(idem))
+	t.Cleanup(s.Close)
+	return func(key, digestOf, body string) Answer {
+		sum := sha256.Sum256([]byte(digestOf))
+		a := send(t, s, "/scans", key, body,
+			http.Header{"Content-Digest": {"sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"}})
+		a.Header = nil
+		return a
+	}
+}
+
+// Upload checks that an adapter verifies bodies if it has the middleware of package upload: no answer to a wrong body is
+// sent or stored. Service mounts each of the handlers as POST /scans. They read the body with what they get of io.Copy,
+// and what they do about its error differs. Run must be called before the handler.
+func Upload[H any](t *testing.T, handlers map[string]H, service func(guard Guard, handler H, run func()) http.Handler) {
+	t.Helper()
+	large := strings.Repeat("a page of the scan\n", 1<<12) // more than MaxBody
+	for name, handler := range handlers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var runs atomic.Int64
+			send := serveUploads(t, func(guard Guard) http.Handler {
+				return service(guard, handler, func() { runs.Add(1) })
+			})
+			for range 2 {
+				got := send("1", large, large[1:])
+				require.Equal(t, http.StatusBadRequest, got.Status, got)
+				require.False(t, got.Replayed)
+				require.Regexp(t, `^\{[^{]*#body-invalid[^{]*\}\s*$`, got.Body, "one answer, which is the refusal")
+			}
+			first := send("1", large, large)
+			require.Less(t, first.Status, 300, first)
+			require.False(t, first.Replayed)
+			require.EqualValues(t, 3, runs.Load())
+			RequireReplay(t, first, send("1", large, "")) // no byte of the body need be sent again
+			require.EqualValues(t, 3, runs.Load())
+		})
+	}
+}
+
+// UploadWithoutKey checks that a request without a key passes as it was sent, whatever its digest says, and that outer
+// middleware still answers for the handler. The handler answers with the error `read "BODY" of LENGTH`, of which outer
+// middleware makes a 418.
+func UploadWithoutKey(t *testing.T, service func(guard Guard) http.Handler) {
+	t.Helper()
+	require.Equal(t, Answer{Status: http.StatusTeapot, Body: `read "a scan" of 6`},
+		serveUploads(t, service)("", "another scan", "a scan"))
+}
