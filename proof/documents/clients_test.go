@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,8 +21,9 @@ const clientsPage = "docs/clients.md"
 // clientProblem is a row of the table of problems.
 type clientProblem struct{ code, status, waits, retry string }
 
-// The table has every problem of errors.go, with its status, its Retry-After and its advice.
-func TestClientsPageListsEveryProblem(t *testing.T) {
+// The tables of both pages have every problem of errors.go, with its status, its Retry-After and its advice. The type of a
+// problem is a URL that leads to its row in the README.
+func TestPagesListEveryProblem(t *testing.T) {
 	t.Parallel()
 	made := regexp.MustCompile(`Status: http\.Status(\w+), Code: "(.*?)",( RetryAfter: .*?,)? Retry: Retry(\w+),`)
 	var want []clientProblem
@@ -40,7 +40,7 @@ func TestClientsPageListsEveryProblem(t *testing.T) {
 			want = append(want, problem)
 		}
 	}
-	require.Len(t, want, strings.Count(read(t, "README.md"), "<a name=\""))
+	require.NotEmpty(t, want)
 
 	var got []clientProblem
 	rows := regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (\\d{3}) \\| (yes|no) \\| `([a-z-]+)` \\|")
@@ -48,6 +48,13 @@ func TestClientsPageListsEveryProblem(t *testing.T) {
 		got = append(got, clientProblem{code: m[1], status: m[2], waits: m[3], retry: m[4]})
 	}
 	require.ElementsMatch(t, want, got)
+
+	readme := read(t, "README.md")
+	require.Equal(t, len(want), strings.Count(readme, "<a name=\""))
+	for _, problem := range want {
+		require.Regexp(t, fmt.Sprintf("(?m)^\\| <a name=\"%[1]s\"></a>.* \\| %[2]s `%[1]s`.* \\| `%[3]s` \\| .* \\|$",
+			problem.code, problem.status, problem.retry), readme)
+	}
 }
 
 // statusNamed returns the code of a status that net/http names so.
@@ -60,96 +67,6 @@ func statusNamed(t *testing.T, name string) string {
 	}
 	require.FailNow(t, "no status is named "+name)
 	return ""
-}
-
-// The README has each problem with the same status and advice.
-func TestClientsPageAgreesWithTheReadme(t *testing.T) {
-	t.Parallel()
-	page := read(t, clientsPage)
-	rows := regexp.MustCompile("(?m)^\\| <a name=.* \\| (\\d{3}) `([a-z-]+)`.* \\| `([a-z-]+)` \\| .* \\|$")
-	found := rows.FindAllStringSubmatch(read(t, "README.md"), -1)
-	require.Len(t, found, strings.Count(read(t, "README.md"), "<a name=\""))
-	for _, row := range found {
-		require.Regexp(t, "(?m)^\\| `"+row[2]+"` \\| "+row[1]+" \\| \\w+ \\| `"+row[3]+"` \\|", page)
-	}
-}
-
-// The page names the statuses that DefaultStorable does not store.
-func TestClientsPageNamesWhatIsNotFinal(t *testing.T) {
-	t.Parallel()
-	var passing []string
-	for code := 200; code < 500; code++ {
-		if !idempotency.DefaultStorable(&idempotency.Response{Status: code}) {
-			passing = append(passing, strconv.Itoa(code))
-		}
-	}
-	require.Contains(t, read(t, clientsPage), "\n- the statuses "+strings.Join(passing, ", ")+", and 500 or more;\n")
-	for code := 500; code < 600; code++ {
-		require.False(t, idempotency.DefaultStorable(&idempotency.Response{Status: code}))
-	}
-	waiting := idempotency.NewFields(http.Header{"Retry-After": {"1"}})
-	require.False(t, idempotency.DefaultStorable(&idempotency.Response{Status: http.StatusConflict, Header: waiting}))
-	require.Contains(t, read(t, clientsPage), "\n- 409 with `Retry-After`: the operation is still going on.\n")
-	for _, final := range []int{400, 402, 404, 422} {
-		require.True(t, idempotency.DefaultStorable(&idempotency.Response{Status: final}))
-	}
-	require.Contains(t, read(t, clientsPage), "\nAnswers such as 400, 402, 404 and 422 are final, too.")
-}
-
-func TestClientsPageStatesTheFormat(t *testing.T) {
-	t.Parallel()
-	require.Contains(t, read(t, clientsPage), "A key has 1 to 255 visible ASCII characters, without spaces.")
-	for value, valid := range map[string]bool{
-		"": false, "a": true, strings.Repeat("a", 255): true, strings.Repeat("a", 256): false, "a b": false,
-		"!~": true, "\x7f": false, "é": false,
-		"a,b": false, "a;b": false, `a\b`: false, `a"b`: false, `"a,b"`: true, `"a;b"`: true, `"a\\b"`: true, `"a\"b"`: true,
-	} {
-		_, err := idempotency.ParseKey([]string{value})
-		require.Equal(t, valid, err == nil, value)
-	}
-	bare, err := idempotency.ParseKey([]string{"abc"})
-	require.NoError(t, err)
-	quoted, err := idempotency.ParseKey([]string{`"abc"`})
-	require.NoError(t, err)
-	require.Equal(t, bare, quoted)
-}
-
-// With default options an answer is replayed for 24 hours after its handler has returned.
-func TestClientsPageStatesTheDefaults(t *testing.T) {
-	t.Parallel()
-	page := read(t, clientsPage)
-	require.Contains(t, page, "An answer is kept for [24 hours] after the operation has ended.")
-	require.Contains(t, page, "`Idempotent-Replayed: true`")
-	require.Contains(t, page, "by default `POST` and `PATCH`")
-	synctest.Test(t, func(t *testing.T) {
-		const work = time.Hour
-		runs := 0
-		idem, err := idempotency.New(
-			idempotency.NewMemoryStore(idempotency.MemoryOptions{}), idempotency.SingleUser, idempotency.Options{})
-		require.NoError(t, err)
-		service := idem.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-			time.Sleep(work)
-			runs++
-		}))
-		send := func(method string) string {
-			r := httptest.NewRequest(method, "/payments", nil)
-			r.Header.Set("Idempotency-Key", "key")
-			w := httptest.NewRecorder()
-			service.ServeHTTP(w, r)
-			return fmt.Sprintf("%q after %d runs", w.Header().Get("Idempotent-Replayed"), runs)
-		}
-		require.Equal(t, `"" after 1 runs`, send(http.MethodPost))
-		time.Sleep(24*time.Hour - time.Minute)
-		require.Equal(t, `"true" after 1 runs`, send(http.MethodPost))
-		time.Sleep(2 * time.Minute)
-		require.Equal(t, `"" after 2 runs`, send(http.MethodPost))
-		require.Equal(t, `"" after 3 runs`, send(http.MethodPatch))
-		require.Equal(t, `"true" after 3 runs`, send(http.MethodPatch))
-		for n, method := range []string{http.MethodPut, http.MethodPut, http.MethodDelete, http.MethodDelete, http.MethodGet} {
-			require.Equal(t, fmt.Sprintf(`"" after %d runs`, 4+n), send(method))
-		}
-		require.NoError(t, idem.Shutdown(t.Context()))
-	})
 }
 
 // The problem that the page shows is what the library writes.
@@ -166,12 +83,6 @@ func TestClientsPageShowsAProblem(t *testing.T) {
 	})
 	require.JSONEq(t, shown[1], w.Body.String())
 	require.Equal(t, "1", w.Header().Get("Retry-After"))
-}
-
-// Each block of Go stands in the file that is named above it.
-func TestClientsPageShowsTheExamples(t *testing.T) {
-	t.Parallel()
-	requireShown(t, clientsPage, "go")
 }
 
 // What the page says of an option is said of one that there is.

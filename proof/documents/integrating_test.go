@@ -12,17 +12,6 @@ import (
 	"github.com/idempotency-go/idempotency"
 )
 
-// Each block of code in the page stands in the file that is linked above it. Those are examples that run.
-func TestIntegratingShowsTheCode(t *testing.T) {
-	t.Parallel()
-	requireShown(t, "docs/integrating.md", "go")
-}
-
-func TestStepsShowsTheCode(t *testing.T) {
-	t.Parallel()
-	requireShown(t, "docs/steps.md", "go")
-}
-
 // The client of a stream leaves in the middle. What the handler has written by then is its answer, unless it decides or panics.
 func TestHalfAStream(t *testing.T) {
 	t.Parallel()

@@ -69,14 +69,3 @@ func TestOperatingGivesRedisSafeSettings(t *testing.T) {
 	client := redisClient(t, &redis.Options{Addr: server.Addr(), Password: servertest.RedisPassword()})
 	require.NoError(t, idempotency.NewRedisStore(client, idempotency.RedisOptions{}).Check(t.Context()))
 }
-
-// Figures of room stand in the page that the benchmark has written.
-func TestOperatingFiguresAreMeasured(t *testing.T) {
-	t.Parallel()
-	rows := regexp.MustCompile(`(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`).FindAllStringSubmatch(read(t, "docs/operating.md"), -1)
-	require.Len(t, rows, 6)
-	for _, row := range rows {
-		store := strings.Replace(row[1], "MySQL", "MariaDB", 1)
-		require.Regexp(t, `\n\| `+store+` \| [\d,]+ \| `+row[2]+` \|`, read(t, "proof/benchmark/results/README.md"))
-	}
-}

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 // after a page has changed only if they open the page by its whole path.
 var root string
 
-// What the pages on security and guarantees promise is shown by tests that exist.
+// The tests that pages name exist.
 func TestPagesNameTests(t *testing.T) {
 	t.Parallel()
 	var tests strings.Builder
@@ -39,9 +39,11 @@ func TestPagesNameTests(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	for _, page := range []string{"docs/security.md", "docs/guarantees.md"} {
+	for page, named := range map[string]bool{
+		"docs/security.md": true, "docs/guarantees.md": true, "docs/migrating.md": true, "docs/design.md": false,
+	} {
 		names := regexp.MustCompile("`((?:Test|Fuzz|Example)[A-Z].*?)`").FindAllStringSubmatch(read(t, page), -1)
-		require.NotEmpty(t, names)
+		require.True(t, len(names) > 0 || !named, page)
 		for _, name := range names {
 			require.True(t, strings.Contains(tests.String(), "\nfunc "+name[1]+"("), "no %s", name[1])
 		}
@@ -110,30 +112,75 @@ func anchors(page string) (names []string) {
 	return names
 }
 
-// shownBlock is a block of code in a page, and the file that is linked above it.
-type shownBlock struct{ file, code string }
-
-// shownCode returns the blocks of a page in some languages ("go|sql"). It fails if one of them has no link above it.
-func shownCode(t *testing.T, page, languages string) (blocks []shownBlock) {
-	t.Helper()
-	text := read(t, page)
-	shown := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:"+languages+")\n(.*?)```\n").
-		FindAllStringSubmatch(text, -1)
-	require.NotEmpty(t, shown)
-	require.Len(t, regexp.MustCompile("(?m)^```(?:"+languages+")$").FindAllString(text, -1), len(shown), "a block names no file")
-	for _, block := range shown {
-		require.Equal(t, block[1], block[2])
-		blocks = append(blocks, shownBlock{block[1], block[3]})
+// Each block of code in a page stands in the file that is linked above it, but for its indentation.
+func TestPagesShowTheCode(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		page, languages string
+		onlyCode        bool // the page has no blocks but those of code
+	}{
+		{"docs/clients.md", "go", false},
+		{"docs/integrating.md", "go", false},
+		{"docs/migrating.md", "go|sql", true},
+		{"docs/steps.md", "go", false},
+		{"docs/store.md", "go|sql", true},
+	} {
+		page := read(t, test.page)
+		blocks := regexp.MustCompile("(?s)\\[([^]\n]*)\\]\\(\\.\\./([^)\n]*)\\):\n\n```(?:"+test.languages+")\n(.*?)```\n").
+			FindAllStringSubmatch(page, -1)
+		require.NotEmpty(t, blocks, test.page)
+		opening := "(?m)^```(?:" + test.languages + ")$"
+		if test.onlyCode {
+			opening = "(?m)^```.+$"
+		}
+		require.Len(t, regexp.MustCompile(opening).FindAllString(page, -1), len(blocks), "a block of %s names no file", test.page)
+		for _, block := range blocks {
+			require.Equal(t, block[1], block[2])
+			file, code := "\n"+unindented(read(t, block[2])), "\n"+unindented(block[3])
+			closed := strings.TrimSuffix(code, "\n") + "`" // the end of SQL in a file of Go
+			require.True(t, strings.Contains(file, code) || strings.Contains(file, closed), "%s shows what %s lacks:%s",
+				test.page, block[2], code)
+		}
 	}
-	return blocks
 }
 
-// requireShown fails unless each block of a page in some languages stands in the file that is linked above it, but for its
-// indentation.
-func requireShown(t *testing.T, page, languages string) {
-	t.Helper()
-	for _, block := range shownCode(t, page, languages) {
-		require.Contains(t, "\n"+unindented(read(t, block.file)), "\n"+unindented(block.code), block.file)
+// The files that the decisions name as their code are there.
+func TestDesignNamesFiles(t *testing.T) {
+	t.Parallel()
+	decisions := strings.Split(read(t, "docs/design.md"), "**Code.**")[1:]
+	require.NotEmpty(t, decisions)
+	for _, decision := range decisions {
+		code, _, _ := strings.Cut(decision, "\n## ")
+		files := regexp.MustCompile("`([a-z_A-Z0-9/-]+\\.(?:go|md|lua|sql))`").FindAllStringSubmatch(code, -1)
+		require.NotEmpty(t, files, code)
+		for _, file := range files {
+			read(t, file[1])
+		}
+	}
+}
+
+// Figures of a run stand in the page that the benchmark has written.
+func TestFiguresAreMeasured(t *testing.T) {
+	t.Parallel()
+	results := read(t, "proof/benchmark/results/README.md")
+	_, costs, found := strings.Cut(read(t, "README.md"), "\n## What it costs\n")
+	require.True(t, found)
+	costs, _, _ = strings.Cut(costs, "\n## ")
+	for _, test := range []struct {
+		text, figure, measured string
+		count                  int
+	}{
+		{costs, `(\d+\.\d+)`, `\*\*$1\*\*`, 6},
+		{read(t, "docs/migrating.md"), `(\d+\.\d+) ms`, `$1 ms`, 2},
+		{read(t, "docs/operating.md"), `(?m)^\| (\w+)[^|]* \| ([\d,]+) B \|`, `\n\| $1 \| [\d,]+ \| $2 \|`, 6},
+	} {
+		figure := regexp.MustCompile(test.figure)
+		places := figure.FindAllStringSubmatchIndex(test.text, -1)
+		require.Len(t, places, test.count, test.figure)
+		for _, place := range places {
+			measured := string(figure.ExpandString(nil, test.measured, test.text, place))
+			require.Regexp(t, strings.NewReplacer("MySQL", "MariaDB", ".", `\.`).Replace(measured), results)
+		}
 	}
 }
 

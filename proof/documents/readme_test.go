@@ -173,16 +173,6 @@ func requireProgram(t *testing.T, program string) {
 	require.NoError(t, err, string(out))
 }
 
-// The type of a problem is a URL that leads to its row in the README.
-func TestReadmeHasAnAnchorForEveryProblem(t *testing.T) {
-	t.Parallel()
-	codes := regexp.MustCompile(`Code: "(.*?)"`).FindAllStringSubmatch(read(t, "errors.go"), -1)
-	require.NotEmpty(t, codes)
-	for _, code := range codes {
-		require.Regexp(t, `<a name="`+code[1]+`"></a>.*\d{3} .`+code[1], read(t, "README.md"))
-	}
-}
-
 // The README leaves the options to their comments: each field has one, in Options or in RunnerOptions.
 func TestEveryOptionIsDescribed(t *testing.T) {
 	t.Parallel()
@@ -207,28 +197,4 @@ func TestReadmeCommandsAreThere(t *testing.T) {
 	for _, script := range regexp.MustCompile("`(\\.ci/\\w+)").FindAllStringSubmatch(readme, -1) {
 		require.FileExists(t, script[1])
 	}
-}
-
-// Each figure of a run stands in the page that the benchmark has written.
-func TestReadmeFiguresAreMeasured(t *testing.T) {
-	t.Parallel()
-	_, costs, found := strings.Cut(read(t, "README.md"), "\n## What it costs\n")
-	require.True(t, found)
-	costs, _, found = strings.Cut(costs, "\n## ")
-	require.True(t, found)
-	figures := regexp.MustCompile(`\d+\.\d+`).FindAllString(costs, -1)
-	require.Len(t, figures, 6)
-	for _, figure := range figures {
-		require.Contains(t, read(t, "proof/benchmark/results/README.md"), "**"+figure+"**")
-	}
-}
-
-func TestReadmeBadges(t *testing.T) {
-	t.Parallel()
-	badges := regexp.MustCompile(`!\[(.*?)\]\(https:`).FindAllStringSubmatch(read(t, "README.md"), -1)
-	require.Len(t, badges, 2)
-	version := regexp.MustCompile(`\ngo (\d+\.\d+)`).FindStringSubmatch(read(t, "go.mod"))
-	require.Equal(t, "Go "+version[1]+" or newer", badges[0][1])
-	require.Equal(t, "Licence: MIT", badges[1][1])
-	require.True(t, strings.HasPrefix(read(t, "LICENSE"), "MIT License"))
 }

@@ -12,16 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each block of code in the tutorial stands in the file that is named above it.
-func TestStoreTutorialShowsTheCode(t *testing.T) {
-	t.Parallel()
-	blocks := shownCode(t, "docs/store.md", "go|sql")
-	require.Len(t, blocks, strings.Count(read(t, "docs/store.md"), "\n```")/2, "a block in another language")
-	for _, block := range blocks {
-		require.Contains(t, "\n"+read(t, block.file)+"\n", "\n"+block.code, block.file)
-	}
-}
-
 // What is in italics in the tutorial are cases of the conformance suite.
 func TestStoreTutorialNamesCases(t *testing.T) {
 	t.Parallel()
