@@ -3,6 +3,7 @@
 package servertest_test
 
 import (
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,23 +16,15 @@ import (
 
 func TestRedisRefusesWhoHasNoPassword(t *testing.T) {
 	t.Parallel()
-	s := servertest.Redis(t)
-	masters := servertest.RedisCluster(t)
-	for _, addr := range []string{s.Addr(), masters[0].Addr()} {
+	for _, addr := range []string{
+		servertest.Redis(t).Addr(), servertest.RedisCluster(t)[0].Addr(), servertest.RedisSentinel(t, 1).Addrs()[0],
+	} {
 		conn := dial(t, addr)
 		send(t, conn, "PING\r\n")
 		expect(t, conn, "-NOAUTH Authentication required.\r\n")
 		send(t, conn, "AUTH guess\r\n")
 		expect(t, conn, "-WRONGPASS invalid username-password pair or user is disabled.\r\n")
 	}
-}
-
-func TestReplicaKnowsThePasswordOfItsMaster(t *testing.T) {
-	t.Parallel()
-	master := servertest.Redis(t)
-	redis(t, master, "SET k v")
-	replica := servertest.Redis(t, "--replicaof", strings.ReplaceAll(master.Addr(), ":", " "))
-	eventually(t, "the replication", func() bool { return redis(t, replica, "GET k") == "v" })
 }
 
 func TestPostgresRefusesWhoHasNoPassword(t *testing.T) {
@@ -83,17 +76,29 @@ func TestMariaDBRefusesWhoHasNoPassword(t *testing.T) {
 	}
 }
 
+// Everybody can read the arguments of a process.
 func TestFilesArePrivate(t *testing.T) {
 	t.Parallel()
-	s := servertest.Redis(t)
-	db := servertest.Postgres(t)
-	m := servertest.MariaDB(t)
-	for _, dir := range []string{s.Dir(), db.Dir(), m.Dir()} {
-		expectMode(t, dir, 0o700)
+	db, m := servertest.Postgres(t), servertest.MariaDB(t)
+	servers := []*servertest.Server{servertest.Redis(t), db.Server, m.Server, servertest.PgBouncer(t, db, "pool_mode=session").Server}
+	servers = append(servers, servertest.RedisSentinel(t, 1).Sentinels()...)
+	cluster := servertest.Patroni(t, false)
+	servers = append(servers, cluster.Servers()...)
+	for _, server := range servers {
+		expectNoPassword(t, strings.Join(server.Args(), " "))
+		expectMode(t, server.Dir(), 0o700)
 	}
-	expectMode(t, filepath.Dir(s.Dir()), 0o711)
+	expectMode(t, filepath.Dir(db.Dir()), 0o711)
 	expectMode(t, servertest.SecretFile(), 0o600)
 	expectMode(t, servertest.MariaFile(), 0o600)
+	for _, url := range cluster.URLs() {
+		resp, err := http.Post(url, "application/json", strings.NewReader("{}"))
+		check(t, err)
+		check(t, resp.Body.Close())
+		if resp.StatusCode < 400 {
+			t.Errorf("got %s from %s without a password", resp.Status, url)
+		}
+	}
 }
 
 func expectMode(t *testing.T, name string, want os.FileMode) {

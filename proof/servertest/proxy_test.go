@@ -187,80 +187,6 @@ func TestPatternDoesNotSpanFlights(t *testing.T) {
 	}
 }
 
-func TestFlightsAreRoundTrips(t *testing.T) {
-	t.Parallel()
-	s := servertest.Redis(t)
-	p := servertest.NewProxy(t, s.Addr())
-	conn := dialRedis(t, p.Addr())
-	before := p.Flights()
-	send(t, conn, "SET a 1\r\nSET b 2\r\nGET a\r\n")
-	expect(t, conn, "+OK\r\n+OK\r\n$1\r\n1\r\n")
-	send(t, conn, "GET ")
-	send(t, conn, "b\r\n")
-	expect(t, conn, "$1\r\n2\r\n")
-	if got := p.Flights() - before; got != 2 {
-		t.Errorf("got %d flights to Redis, want 2", got)
-	}
-}
-
-func TestFlightsToPostgres(t *testing.T) {
-	t.Parallel()
-	db := servertest.Postgres(t)
-	p := servertest.NewProxy(t, db.Addr())
-	out, err := psql(p.Addr(), "-c", "SELECT 1", "-c", "SELECT 2").CombinedOutput()
-	if err != nil || string(out) != "1\n2\n" {
-		t.Fatalf("got %q (%v)", out, err)
-	}
-	// To connect, to authenticate in two steps, two queries, and to say goodbye.
-	eventually(t, "the last flight", func() bool { return p.Flights() == 6 })
-}
-
-func TestFaultsOnRedis(t *testing.T) {
-	t.Parallel()
-	s := servertest.Redis(t)
-	for _, tt := range []struct {
-		fault         servertest.Fault
-		before, after string
-	}{
-		{servertest.LoseRequest, "", ""},
-		{servertest.LoseReply, "v", "v"},
-		{servertest.HoldReply, "v", "v"},
-		{servertest.HoldRequest, "", "v"},
-	} {
-		t.Run(string(tt.fault), func(t *testing.T) {
-			t.Parallel()
-			p := servertest.NewProxy(t, s.Addr())
-			p.Inject(servertest.Rule{Fault: tt.fault, Pattern: "SET " + string(tt.fault)})
-			conn := dialRedis(t, p.Addr())
-			send(t, conn, "SET "+string(tt.fault)+" v\r\n")
-			expectFault(t, conn, tt.fault, time.Now())
-			if got := redis(t, s, "GET "+string(tt.fault)); got != tt.before {
-				t.Errorf("got %q when the client gave up, want %q", got, tt.before)
-			}
-			p.Release()
-			if got := redis(t, s, "GET "+string(tt.fault)); got != tt.after {
-				t.Errorf("got %q in the end, want %q", got, tt.after)
-			}
-		})
-	}
-}
-
-func TestProxyOutlivesItsServer(t *testing.T) {
-	t.Parallel()
-	s := servertest.Redis(t)
-	p := servertest.NewProxy(t, s.Addr())
-	conn := dialRedis(t, p.Addr())
-	send(t, conn, "PING\r\n")
-	expect(t, conn, "+PONG\r\n")
-	s.Crash()
-	expectEnd(t, conn)
-	expectEnd(t, dial(t, p.Addr()))
-	check(t, s.Restart())
-	conn = dialRedis(t, p.Addr())
-	send(t, conn, "PING\r\n")
-	expect(t, conn, "+PONG\r\n")
-}
-
 func TestClosedProxyLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	s := startEcho(t)
@@ -345,15 +271,6 @@ func dial(t *testing.T, addr string) net.Conn {
 	conn, err := net.Dial("tcp", addr)
 	check(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return conn
-}
-
-// dialRedis returns a connection that has given the password.
-func dialRedis(t *testing.T, addr string) net.Conn {
-	t.Helper()
-	conn := dial(t, addr)
-	send(t, conn, "AUTH "+servertest.RedisPassword()+"\r\n")
-	expect(t, conn, "+OK\r\n")
 	return conn
 }
 
