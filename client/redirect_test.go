@@ -90,6 +90,15 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 			want: []string{"k-1", ""}, sent: 1, stays: 1},
 		{name: "the caller's, to GET", hosts: []string{a}, key: "k-1", header: true, status: 303, route: []string{a, b},
 			want: []string{"k-1", ""}, sent: 1},
+		{name: "the caller's, to GET, both named", hosts: []string{a, b}, key: "k-1", header: true, status: 303,
+			route: []string{a, b}, want: []string{"k-1", "k-1"}, sent: 4},
+		{name: "of the context, to GET, both named", hosts: []string{a, b}, key: "k-1", status: 303, route: []string{a, b},
+			want: []string{"k-1", ""}, sent: 1},
+		{name: "random, both named, 308", hosts: []string{a, b}, status: 308, route: []string{a, b},
+			want: []string{random, random}, sent: 4},
+		{name: "random, 308", hosts: []string{a}, status: 308, route: []string{a, b}, want: []string{random, ""}, sent: 1, stays: 1},
+		{name: "random, 301", hosts: []string{a}, status: 301, route: []string{a, b}, want: []string{random, ""}, sent: 1},
+		{name: "random, 302", hosts: []string{a}, status: 302, route: []string{a, b}, want: []string{random, ""}, sent: 1},
 		{name: "random, both named", hosts: []string{a, b}, route: []string{a, b}, want: []string{random, random}, sent: 4},
 		{name: "of the context, both named", hosts: []string{a, b}, key: "k-1", route: []string{a, b},
 			want: []string{"k-1", "k-1"}, sent: 4},
@@ -192,12 +201,21 @@ func TestRedirectsToOtherHosts(t *testing.T) {
 					require.ErrorIs(t, answered.Err, client.ErrRedirected)
 					require.ErrorContains(t, answered.Err, tt.route[tt.stays])
 					require.Len(t, all, tt.stays)
+					var failed *client.Error
+					require.ErrorAs(t, answered.Err, &failed)
+					require.Equal(t, strings.Join(all[tt.stays-1].keys, ""), failed.Key)
+					require.Zero(t, failed.Attempts)
 				} else {
 					require.Equal(t, 503, answered.Status)
 					require.Len(t, all, len(tt.route)-1+tt.sent)
 				}
 				generated := ""
 				for i, arrived := range all {
+					if i == 0 || tt.status == 0 || tt.status >= 307 {
+						require.Equal(t, arrival{"POST", arrived.path, body, arrived.keys}, arrived)
+					} else {
+						require.Equal(t, arrival{"GET", arrived.path, "", arrived.keys}, arrived)
+					}
 					key := strings.Join(arrived.keys, " and ")
 					want := tt.want[min(i, len(tt.want)-1)]
 					if want == random {
@@ -276,80 +294,6 @@ func TestRedirectOfAnUnknownRequest(t *testing.T) {
 			require.NotEqual(t, keys[0], keys[1], row.name)
 		} else {
 			require.Equal(t, row.want, keys[1], row.name)
-		}
-	}
-}
-
-// A key, and the body that was sent with it, are for the hosts that honour keys.
-func TestRedirectTakesKeyAndBodyToNamedHostsOnly(t *testing.T) {
-	t.Parallel()
-	const same, named, unnamed = "same host", "other host in Hosts", "other host"
-	const random, ofContext, callers = "random", "of the context", "the caller's"
-	for _, status := range []int{301, 302, 303, 307, 308} {
-		for _, key := range []string{random, ofContext, callers} {
-			for _, to := range []string{same, named, unnamed} {
-				t.Run(fmt.Sprint(status, ", key ", key, ", to ", to), func(t *testing.T) {
-					t.Parallel()
-					var first, second arrivals
-					unavailable := func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(503) }
-					other := testservice.Listen(t, second.record(unavailable), false)
-					target, landed := "/2", &first
-					if to != same {
-						target, landed = strings.Replace(other.URL, "127.0.0.1", "localhost", 1)+"/2", &second
-					}
-					server := testservice.Listen(t, first.record(func(w http.ResponseWriter, r *http.Request, n int) {
-						if r.URL.Path == "/2" {
-							unavailable(w, r, n)
-							return
-						}
-						http.Redirect(w, r, target, status)
-					}), false)
-					transport := impatient(server)
-					if to == named {
-						transport.Hosts = append(transport.Hosts, "localhost")
-					}
-					r := newPost(t, server.URL+"/1", "order 1")
-					switch key {
-					case ofContext:
-						r = r.WithContext(client.WithKey(t.Context(), "k-1"))
-					case callers:
-						r.Header.Set("Idempotency-Key", `"k-1"`)
-					}
-					answered := do(transport, r)
-
-					all := first.list()
-					start := all[0]
-					require.Equal(t, arrival{"POST", "/1", "order 1", start.keys}, start)
-					require.Len(t, start.keys, 1)
-					keepsBody := status >= 307
-					if keepsBody && to == unnamed {
-						require.Len(t, all, 1)
-						require.Empty(t, second.list())
-						require.ErrorIs(t, answered.Err, client.ErrRedirected)
-						var failed *client.Error
-						require.ErrorAs(t, answered.Err, &failed)
-						require.Equal(t, strings.Trim(start.keys[0], `"`), failed.Key)
-						require.Zero(t, failed.Attempts)
-						return
-					}
-					require.Equal(t, 503, answered.Status)
-					want, times := arrival{method: "GET", path: "/2"}, 1
-					if keepsBody {
-						want = arrival{method: "POST", path: "/2", body: "order 1"}
-					}
-					if to != unnamed && (keepsBody || key == callers) {
-						want.keys, times = start.keys, 4
-					}
-					all = landed.list()
-					if to == same {
-						all = all[1:]
-					}
-					require.Len(t, all, times)
-					for _, got := range all {
-						require.Equal(t, want, got)
-					}
-				})
-			}
 		}
 	}
 }
