@@ -1,0 +1,72 @@
+package casstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"time"
+
+	"github.com/idempotency-go/idempotency"
+	"github.com/idempotency-go/idempotency/stores/internal/sqlstore"
+)
+
+var _ idempotency.Resolver = (*Store)(nil)
+
+// Inspect implements [idempotency.Inspector].
+func (s *Store) Inspect(ctx context.Context, key idempotency.Key) (idempotency.Entry, error) {
+	return s.InspectDigest(ctx, key.Digest())
+}
+
+// InspectDigest implements [idempotency.Resolver], as Inspect does.
+func (s *Store) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (entry idempotency.Entry, err error) {
+	if s.faults != nil {
+		return idempotency.Entry{}, s.faults
+	}
+	entry.Digest = digest
+	l := &leases{Store: s}
+	err = l.Change(ctx, func(changes sqlstore.Changes) error {
+		seen, err := changes.See(digest[:])
+		if err == nil {
+			entry, err = seen.Entry(digest)
+		}
+		return err
+	})
+	return entry, l.Failure("inspect", err)
+}
+
+// List returns [errors.ErrUnsupported]: a [Table] cannot list.
+func (s *Store) List(context.Context, idempotency.ListRequest) (idempotency.Listing, error) {
+	return idempotency.Listing{}, (&leases{}).Failure("list", errors.ErrUnsupported)
+}
+
+// Forget implements [idempotency.Inspector].
+func (s *Store) Forget(ctx context.Context, entry idempotency.Entry) error {
+	if s.faults != nil {
+		return s.faults
+	}
+	return sqlstore.Forget(ctx, &leases{Store: s}, entry)
+}
+
+// Resolve implements [idempotency.Resolver].
+func (s *Store) Resolve(ctx context.Context, entry idempotency.Entry, resolution idempotency.Resolution) error {
+	if s.faults != nil {
+		return s.faults
+	}
+	return sqlstore.Resolve(ctx, &leases{Store: s}, entry, resolution)
+}
+
+// Forget implements [sqlstore.Changes].
+func (s *steps) Forget(digest []byte, _ *sqlstore.Seen) (bool, error) {
+	return s.change(func(ctx context.Context) error { return s.table.Delete(ctx, keyOf(digest), s.seen.version) })
+}
+
+// Resolve implements [sqlstore.Changes].
+func (s *steps) Resolve(digest []byte, _, own *sqlstore.Seen, ttl time.Duration) (bool, error) {
+	next := s.seen.Seen
+	next.Token, next.Response, next.Steps, next.Resolved = own.Token, own.Response, own.Steps, own.Resolved
+	s.end(&next, ttl)
+	return s.write(digest, s.seen.version, &next)
+}
+
+// InDoubt implements [sqlstore.Changes].
+func (s *steps) InDoubt() bool { return s.isInDoubt }
