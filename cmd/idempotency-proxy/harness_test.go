@@ -35,19 +35,15 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "idempotency-proxy")
-	buildProgram(".", binary)
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
-}
-
-func buildProgram(source, program string) {
-	build := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", program, source})...)
+	build := exec.Command("go", slices.Concat([]string{"build"}, buildFlags, []string{"-o", binary, "."})...)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		panic(err)
 	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(code)
+	}))
 }
 
 // process is a running proxy.

@@ -167,25 +167,3 @@ func TestKilledWithinTheCharge(t *testing.T) {
 }
 
 var charged = regexp.MustCompile(`^{"id":"\d+","status":"charged"}$`)
-
-// The service is killed while it charges the card: a retry is told that nobody knows what came of it. While the service
-// is down, requests do not reach it, and may be sent again.
-func TestServiceKilled(t *testing.T) {
-	t.Parallel()
-	service := open(t)
-	p := start(t, service.url(), append(asHeader, "-store", "memory:", "-lease", "1s")...)
-	lost := make(chan answer)
-	go func() { lost <- p.post("/payments", amount(4200), as("alice"), keyed("order-1")) }()
-	service.awaitCharge()
-	service.kill()
-	require.Equal(t, "Connection to the service broke", (<-lost).code())
-
-	down := p.post("/payments", amount(4200), as("alice"), keyed("order-2"))
-	require.Equal(t, "Service not reached", down.code())
-	service.start()
-	require.Equal(t, 201, p.post("/payments", amount(4200), as("alice"), keyed("order-2")).status)
-	eventually(t, "the lease lapses", func() bool {
-		return p.post("/payments", amount(4200), as("alice"), keyed("order-1")).code() == "outcome-unknown"
-	})
-	require.Equal(t, 1, service.charges("alice"))
-}
