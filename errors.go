@@ -178,7 +178,7 @@ func refusalFor(err error) *Error {
 				shown.Err = fmt.Errorf("%w: %w", ErrUnavailable, err)
 			}
 			if key, ok := errors.AsType[*keyError](err); ok {
-				shown.Detail += " Reason: " + strings.TrimSuffix(key.reason.Error(), ".") + "."
+				shown.Detail += " Reason: " + strings.TrimSuffix(key.clientReason.Error(), ".") + "."
 			}
 			return &shown
 		}

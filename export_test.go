@@ -11,8 +11,8 @@ import (
 // CollidingMemoryStore returns a store for which all keys have one of two hashes.
 func CollidingMemoryStore() *MemoryStore {
 	s := NewMemoryStore(MemoryOptions{})
-	hash := s.hash
-	s.hash = func(key Key) uint64 { return hash(key) & 1 }
+	hash := s.hashKey
+	s.hashKey = func(key Key) uint64 { return hash(key) & 1 }
 	return s
 }
 
@@ -27,7 +27,7 @@ type MemoryUsage struct {
 
 // Counted returns what the store has counted.
 func (s *MemoryStore) Counted() MemoryUsage {
-	total, users := s.usage.Counted()
+	total, users := s.byteUsage.Counted()
 	return MemoryUsage{total, users}
 }
 
@@ -37,10 +37,10 @@ func (s *MemoryStore) Held() MemoryUsage {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		for _, e := range sh.entries {
-			for ; e != nil; e = e.chain {
-				held.Total += e.size()
-				held.Users[e.key.User] += e.size()
+		for _, e := range sh.entriesByHash {
+			for ; e != nil; e = e.nextInChain {
+				held.Total += e.countBytes()
+				held.Users[e.key.User] += e.countBytes()
 			}
 		}
 		sh.mu.Unlock()
@@ -72,7 +72,7 @@ func StopTimers(ctx context.Context) {
 
 // WithSelectors returns the fingerprint of a request with header h.
 func (fp Fingerprint) WithSelectors(h http.Header, names []string) Fingerprint {
-	return fp.withSelectors(h, selectors(names))
+	return fp.withSelectors(h, mergeSelectors(names))
 }
 
 // FindKey returns the key in the fields of h with one of the names.

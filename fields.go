@@ -26,34 +26,34 @@ import (
 type Fields string
 
 // field is a field on its way into Fields.
-type field struct {
+type headerField struct {
 	name   string
 	values []string
 }
 
 // NewFields returns the fields of h. It leaves out a field without a name, which no header can have.
 func NewFields(h http.Header) Fields {
-	var space [16]field
+	var space [16]headerField
 	list := space[:0]
 	for name, values := range h {
-		list = append(list, field{name, values})
+		list = append(list, headerField{name, values})
 	}
-	return newFields(list)
+	return encodeFields(list)
 }
 
 // newFields returns the fields of list, which it sorts.
-func newFields(list []field) Fields {
-	slices.SortFunc(list, func(a, b field) int { return strings.Compare(a.name, b.name) })
+func encodeFields(list []headerField) Fields {
+	slices.SortFunc(list, func(a, b headerField) int { return strings.Compare(a.name, b.name) })
 	var space [512]byte // on the stack, and enough for most headers
 	b := space[:0]
 	for _, f := range list {
-		b = f.append(b)
+		b = f.appendLines(b)
 	}
 	return Fields(b)
 }
 
 // append appends the lines of f to b.
-func (f field) append(b []byte) []byte {
+func (f headerField) appendLines(b []byte) []byte {
 	if f.name == "" {
 		return b
 	}
@@ -83,7 +83,7 @@ func appendEscaped(b []byte, s string, also byte) []byte {
 var escapeSequence = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
 // unescape is total: what is no escape stands for itself.
-func unescape(s string) string {
+func unescapeText(s string) string {
 	return escapeSequence.ReplaceAllStringFunc(s, func(sequence string) string {
 		b, _ := hex.DecodeString(sequence[2:]) // always two digits
 		return string(b)
@@ -109,8 +109,8 @@ func (f Fields) Header() http.Header {
 	if f == "" {
 		return nil
 	}
-	h := make(http.Header, f.lines())
-	f.set(h, f.noValues())
+	h := make(http.Header, f.countLines())
+	f.setFields(h, f.makeValues())
 	return h
 }
 
@@ -118,7 +118,7 @@ func (f Fields) Header() http.Header {
 func (f Fields) Get(name string) string {
 	for rest := f; rest != ""; {
 		var field, value string
-		field, value, _, rest = rest.next()
+		field, value, _, rest = rest.cutLine()
 		if strings.EqualFold(field, name) {
 			return value
 		}
@@ -127,30 +127,30 @@ func (f Fields) Get(name string) string {
 }
 
 // lines returns the number of lines.
-func (f Fields) lines() int { return strings.Count(string(f), "\n") }
+func (f Fields) countLines() int { return strings.Count(string(f), "\n") }
 
 // noValues returns an empty slice with room for the values of all lines.
-func (f Fields) noValues() []string { return make([]string, 0, f.lines()) }
+func (f Fields) makeValues() []string { return make([]string, 0, f.countLines()) }
 
 // next returns the first line, whether it has a value, and the other lines.
-func (f Fields) next() (name, value string, ok bool, rest Fields) {
+func (f Fields) cutLine() (name, value string, ok bool, rest Fields) {
 	line, others, _ := strings.Cut(string(f), "\n")
 	name, value, ok = strings.Cut(line, ":")
 	value = strings.TrimPrefix(value, " ")
 	if strings.IndexByte(line, '\\') >= 0 {
-		name, value = unescape(name), unescape(value)
+		name, value = unescapeText(name), unescapeText(value)
 	}
 	return name, value, ok, Fields(others)
 }
 
 // set sets the fields in h. Their values are appended to values, which it returns: slices of it that cannot grow into
 // one another.
-func (f Fields) set(h http.Header, values []string) []string {
+func (f Fields) setFields(h http.Header, values []string) []string {
 	last, first := "", 0
 	for rest := f; rest != ""; {
 		var name, value string
 		var ok bool
-		name, value, ok, rest = rest.next()
+		name, value, ok, rest = rest.cutLine()
 		if !ok {
 			h[name] = nil
 			continue
@@ -165,7 +165,7 @@ func (f Fields) set(h http.Header, values []string) []string {
 }
 
 // prefixed returns the fields that have http.TrailerPrefix.
-func (f Fields) prefixed() Fields {
+func (f Fields) prefixedTrailers() Fields {
 	const prefix = `Trailer\x3a` // as it is escaped
 	start := strings.Index("\n"+string(f), "\n"+prefix)
 	if start < 0 {
@@ -179,7 +179,7 @@ func (f Fields) prefixed() Fields {
 }
 
 // with returns the fields with that one in place of what they have under its name.
-func (f Fields) with(name string, values []string) Fields {
+func (f Fields) withField(name string, values []string) Fields {
 	h := f.Header()
 	if h == nil {
 		h = make(http.Header)
@@ -202,18 +202,18 @@ func newUnstoredFields(omit []string) unstoredFields {
 
 // has reports whether the field is left out of the record. A field without a value is kept: all that it says is that
 // net/http shall not add the field by itself. Listed are the fields that the Connection field beside it names.
-func (u unstoredFields) has(name, canonical string, values []string, listed map[string]bool) bool {
-	return len(values) > 0 && (ofConnection(name, canonical) || u[canonical] || listed[canonical])
+func (u unstoredFields) isUnstored(name, canonical string, values []string, listed map[string]bool) bool {
+	return len(values) > 0 && (isConnectionField(name, canonical) || u[canonical] || listed[canonical])
 }
 
 // fieldName returns the canonical name of a field of a header or a trailer.
-func fieldName(name string) string {
+func canonicalFieldName(name string) string {
 	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(name, http.TrailerPrefix))
 }
 
 // ofConnection reports whether a field belongs to one connection or one moment. So does a length that is spelled in
 // another way than net/http's own, which would be sent beside that.
-func ofConnection(name, canonical string) bool {
+func isConnectionField(name, canonical string) bool {
 	switch canonical {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Transfer-Encoding", "Upgrade", "Date":
 		return true
@@ -224,7 +224,7 @@ func ofConnection(name, canonical string) bool {
 }
 
 // listedIn returns the canonical names in the comma-separated lists of a Connection field.
-func listedIn(connection []string) map[string]bool {
+func parseConnectionList(connection []string) map[string]bool {
 	var listed map[string]bool
 	for _, line := range connection {
 		for token := range strings.SplitSeq(line, ",") {
@@ -240,59 +240,59 @@ func listedIn(connection []string) map[string]bool {
 // difference returns what made after out of before: a field that was added or changed has its values, a field that was
 // deleted has none. Fields that only the first client gets are apart from it. The mark of a replay is nowhere: nobody but
 // this package sets it.
-func (u unstoredFields) difference(before, after http.Header) (diff Fields, unstored http.Header) {
-	var space [16]field
+func (u unstoredFields) diffHeaders(before, after http.Header) (diff Fields, unstored http.Header) {
+	var space [16]headerField
 	list := space[:0]
-	listed := listedIn(after["Connection"])
+	listed := parseConnectionList(after["Connection"])
 	for name, values := range after {
 		if old, existed := before[name]; existed && slices.Equal(old, values) {
 			continue
 		}
-		switch canonical := fieldName(name); {
+		switch canonical := canonicalFieldName(name); {
 		case canonical == replayMarker:
-		case u.has(name, canonical, values, listed):
+		case u.isUnstored(name, canonical, values, listed):
 			if unstored == nil {
 				unstored = make(http.Header)
 			}
 			unstored[name] = slices.Clone(values)
 		default:
-			list = append(list, field{name, values})
+			list = append(list, headerField{name, values})
 		}
 	}
 	for name := range before {
 		if _, kept := after[name]; !kept {
-			list = append(list, field{name, nil})
+			list = append(list, headerField{name, nil})
 		}
 	}
-	return newFields(list), unstored
+	return encodeFields(list), unstored
 }
 
 // strip returns f without the fields that only the first client gets.
-func (u unstoredFields) strip(f Fields) Fields {
+func (u unstoredFields) stripFields(f Fields) Fields {
 	if f == "" {
 		return ""
 	}
-	diff, _ := u.difference(nil, f.Header())
+	diff, _ := u.diffHeaders(nil, f.Header())
 	return diff
 }
 
 // filter returns the response as it is replayed: without the fields that are not to be stored now, whatever the options
 // were when it was.
-func (u unstoredFields) filter(resp *Response) *Response {
-	if !u.in(resp.Header) && !u.in(resp.Trailer) {
+func (u unstoredFields) filterResponse(resp *Response) *Response {
+	if !u.hasOmittedField(resp.Header) && !u.hasOmittedField(resp.Trailer) {
 		return resp
 	}
 	filtered := *resp
-	filtered.Header, filtered.Trailer = u.strip(resp.Header), u.strip(resp.Trailer)
+	filtered.Header, filtered.Trailer = u.stripFields(resp.Header), u.stripFields(resp.Trailer)
 	return &filtered
 }
 
 // in reports whether f has a field of Options.OmitHeaders.
-func (u unstoredFields) in(f Fields) bool {
+func (u unstoredFields) hasOmittedField(f Fields) bool {
 	for rest := f; rest != "" && len(u) > 0; {
 		var name string
-		name, _, _, rest = rest.next()
-		if u[fieldName(name)] {
+		name, _, _, rest = rest.cutLine()
+		if u[canonicalFieldName(name)] {
 			return true
 		}
 	}
@@ -315,8 +315,8 @@ func (resp *Response) checkStorable() error {
 
 // checkAnswer refuses a response that no handler can have given over HTTP, whatever the method of its request was. Any
 // other response can be stored and replayed.
-func (resp *Response) checkAnswer() error {
-	if err := resp.check(""); err != nil {
+func (resp *Response) checkHTTPAnswer() error {
+	if err := resp.checkSendable(""); err != nil {
 		return err
 	}
 	for _, fields := range [...]Fields{resp.Header, resp.Trailer} {
@@ -345,7 +345,7 @@ func cannotBeSent(value string) bool {
 
 // check refuses a response that this package has not stored: one that net/http cannot send, or that would be taken for
 // two responses. Method is that of the request.
-func (resp *Response) check(method string) error {
+func (resp *Response) checkSendable(method string) error {
 	if resp.Status < 200 || resp.Status > 999 {
 		return fmt.Errorf("idempotency: status %d is not one from 200 to 999", resp.Status)
 	}
@@ -353,8 +353,8 @@ func (resp *Response) check(method string) error {
 		for rest := fields; rest != ""; {
 			var name, value string
 			var ok bool
-			name, value, ok, rest = rest.next()
-			if ok && !resp.mayHave(name, value, method) {
+			name, value, ok, rest = rest.cutLine()
+			if ok && !resp.mayHaveField(name, value, method) {
 				return fmt.Errorf("idempotency: field %q is not one that a response has", name)
 			}
 		}
@@ -363,9 +363,9 @@ func (resp *Response) check(method string) error {
 }
 
 // mayHave reports whether a field can be one of the stored response.
-func (resp *Response) mayHave(name, value, method string) bool {
-	canonical := fieldName(name)
-	if ofConnection(name, canonical) || canonical == replayMarker {
+func (resp *Response) mayHaveField(name, value, method string) bool {
+	canonical := canonicalFieldName(name)
+	if isConnectionField(name, canonical) || canonical == replayMarker {
 		return false
 	}
 	if canonical != "Content-Length" || !bodyAllowed(resp.Status) || method == http.MethodHead {

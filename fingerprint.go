@@ -62,11 +62,11 @@ func mediaType(r *http.Request) string {
 
 // alwaysSelect are request fields that select what a request does, whatever the service: the coding of the body, and
 // the fields by which frameworks let a POST stand for another method. The names are in canonical form.
-var alwaysSelect = []string{"Content-Encoding", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
+var alwaysSelectors = []string{"Content-Encoding", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override"}
 
 // selectors returns names and alwaysSelect in canonical form, sorted, each once.
-func selectors(names []string) []string {
-	all := slices.Clone(alwaysSelect)
+func mergeSelectors(names []string) []string {
+	all := slices.Clone(alwaysSelectors)
 	for _, name := range names {
 		all = append(all, http.CanonicalHeaderKey(name))
 	}
@@ -117,6 +117,6 @@ func readBody(r *http.Request, limit int64, budget *bounds.Shares, user string) 
 
 // consumed reports whether somebody else has read the body of r before, of which read bytes were left: then nothing
 // tells this request from another one with its key.
-func consumed(r *http.Request, read int) bool {
+func isBodyConsumed(r *http.Request, read int) bool {
 	return read == 0 && (r.ContentLength > 0 || len(r.PostForm) > 0 || r.MultipartForm != nil)
 }

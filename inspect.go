@@ -174,7 +174,7 @@ type Resolver interface {
 
 // resolverOf returns the Resolver of a store. The error wraps [errors.ErrUnsupported] if there is none: neither the store
 // nor any behind it is one, or one stands in front of a store that has none.
-func resolverOf(store Store) (Resolver, error) {
+func findResolver(store Store) (Resolver, error) {
 	resolver, ok := As[Resolver](store)
 	for behind := resolver; ok; {
 		wrapper, wraps := behind.(interface{ Unwrap() Store })
@@ -220,7 +220,7 @@ func (r Resolution) Validate() error {
 	note := ""
 	if resp := r.Response; resp != nil {
 		note = resp.Note
-		faults = append(faults, resp.checkAnswer()) // nil is left out by Join
+		faults = append(faults, resp.checkHTTPAnswer()) // nil is left out by Join
 		faults.check(len(resp.Header)+len(resp.Trailer) <= maxFieldBytes, "the header has more than %d bytes", maxFieldBytes)
 	}
 	faults.check(recordline.IsNote(note), "note %.256q of %d bytes: at most 255 visible ASCII characters, and spaces between them", note, len(note))
@@ -354,11 +354,11 @@ type Total struct {
 }
 
 // mayChange returns why the record that e describes is left alone when somebody asks to forget or resolve an entry.
-func (e Entry) mayChange(asked Entry) error {
+func (e Entry) checkUnchanged(inspected Entry) error {
 	switch {
 	case e.State == StateRunning:
 		return ErrInProgress
-	case e.State != asked.State || !e.Created.Equal(asked.Created) || e.Attempt != asked.Attempt:
+	case e.State != inspected.State || !e.Created.Equal(inspected.Created) || e.Attempt != inspected.Attempt:
 		return ErrEntryChanged
 	}
 	return nil
@@ -371,7 +371,7 @@ func (r ListRequest) withDefaults() ListRequest {
 }
 
 // order returns the order in which entries are listed. The last words make it the same each time.
-func (r ListRequest) order() func(a, b Entry) int {
+func (r ListRequest) entryOrder() func(a, b Entry) int {
 	return func(a, b Entry) int {
 		bySize := 0
 		if r.Largest {
@@ -383,9 +383,9 @@ func (r ListRequest) order() func(a, b Entry) int {
 
 // collector makes a [Listing] of entries that come one by one.
 type collector struct {
-	request ListRequest
-	listing Listing
-	entries *firsts.List[Entry]
+	request      ListRequest
+	listing      Listing
+	firstEntries *firsts.List[Entry]
 }
 
 func newCollector(request ListRequest) (*collector, error) {
@@ -396,22 +396,22 @@ func newCollector(request ListRequest) (*collector, error) {
 		return nil, errors.Join(faults...)
 	}
 	request = request.withDefaults()
-	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.order())}, nil
+	return &collector{request, Listing{Totals: make(map[State]Total)}, firsts.New(request.Limit, request.entryOrder())}, nil
 }
 
 // add counts an entry if it is asked for, and keeps it if it is among the first ones.
-func (c *collector) add(e Entry) {
+func (c *collector) addEntry(e Entry) {
 	if states := c.request.States; len(states) > 0 && !slices.Contains(states, e.State) {
 		return
 	}
 	total := c.listing.Totals[e.State]
 	c.listing.Totals[e.State] = Total{total.Records + 1, total.Bytes + e.Size}
-	if after := c.request.After; after == nil || c.request.order()(*after, e) < 0 {
-		c.entries.Add(e)
+	if after := c.request.After; after == nil || c.request.entryOrder()(*after, e) < 0 {
+		c.firstEntries.Add(e)
 	}
 }
 
-func (c *collector) result() Listing {
-	c.listing.Entries = c.entries.Values()
+func (c *collector) makeListing() Listing {
+	c.listing.Entries = c.firstEntries.Values()
 	return c.listing
 }

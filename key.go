@@ -36,34 +36,34 @@ type Key struct {
 // A longer part of a key keeps its beginning, for people to read, and its digest, which tells it from others. It is longer
 // than any part that is kept whole, so that no two different parts become the same. Text stays text: no character is cut.
 const (
-	longestPart = 255
-	beginning   = 192
+	maxPartSize    = 255
+	keptPrefixSize = 192
 )
 
 // Bounded returns the key as a [Store] has it: with parts of at most 257 bytes. Use it to ask an [Inspector] for a key
 // whose parts you have from the service or from the client. A key that a store has returned is bounded already.
-func (k Key) Bounded() Key { return k.bounded() }
+func (k Key) Bounded() Key { return k.boundParts() }
 
 // bounded returns the key with parts that have a limited length, whatever their source allows.
-func (k Key) bounded() Key {
-	return Key{User: boundedPart(k.User), Endpoint: boundedPart(k.Endpoint), ID: boundedPart(k.ID)}
+func (k Key) boundParts() Key {
+	return Key{User: boundPart(k.User), Endpoint: boundPart(k.Endpoint), ID: boundPart(k.ID)}
 }
 
 // clone returns the key without the memory that its parts may be cut out of.
-func (k Key) clone() Key {
+func (k Key) cloneParts() Key {
 	return Key{User: strings.Clone(k.User), Endpoint: strings.Clone(k.Endpoint), ID: strings.Clone(k.ID)}
 }
 
-func boundedPart(s string) string {
-	if len(s) <= longestPart {
+func boundPart(s string) string {
+	if len(s) <= maxPartSize {
 		return s
 	}
-	end := beginning
-	for end > beginning-utf8.UTFMax+1 && !utf8.RuneStart(s[end]) {
+	end := keptPrefixSize
+	for end > keptPrefixSize-utf8.UTFMax+1 && !utf8.RuneStart(s[end]) {
 		end--
 	}
 	digest := sha256.Sum256([]byte(s))
-	return s[:end] + strings.Repeat("~", beginning+1-end) + hex.EncodeToString(digest[:])
+	return s[:end] + strings.Repeat("~", keptPrefixSize+1-end) + hex.EncodeToString(digest[:])
 }
 
 // Digest returns the SHA-256 of the three parts. Each is preceded by its length, so that two keys with the same text in
@@ -89,15 +89,15 @@ func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 // LogValue keeps the parts of the key out of structured logs: it returns String.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-const maxKeyLength = longestPart
+const maxKeyLength = maxPartSize
 
 // keyError is [ErrKeyInvalid] with a reason that the client is told.
-type keyError struct{ reason error }
+type keyError struct{ clientReason error }
 
-func invalidKey(format string, args ...any) error { return &keyError{fmt.Errorf(format, args...)} }
+func newKeyError(format string, args ...any) error { return &keyError{fmt.Errorf(format, args...)} }
 
-func (e *keyError) Error() string   { return ErrKeyInvalid.Error() + ": " + e.reason.Error() }
-func (e *keyError) Unwrap() []error { return []error{ErrKeyInvalid, e.reason} }
+func (e *keyError) Error() string   { return ErrKeyInvalid.Error() + ": " + e.clientReason.Error() }
+func (e *keyError) Unwrap() []error { return []error{ErrKeyInvalid, e.clientReason} }
 
 // hasKey reports whether h has a field with one of the names.
 func hasKey(h http.Header, names []string) bool {
@@ -108,7 +108,7 @@ func hasKey(h http.Header, names []string) bool {
 func findKey(h http.Header, names []string) (string, error) {
 	key, from := "", ""
 	for _, name := range names {
-		id, err := keyIn(name, h[name])
+		id, err := parseKeyValues(name, h[name])
 		if err == ErrKeyMissing {
 			continue
 		}
@@ -116,7 +116,7 @@ func findKey(h http.Header, names []string) (string, error) {
 			return "", err
 		}
 		if from != "" && id != key {
-			return "", invalidKey("%s and %s have different keys", from, name)
+			return "", newKeyError("%s and %s have different keys", from, name)
 		}
 		key, from = id, name
 	}
@@ -130,7 +130,7 @@ func findKey(h http.Header, names []string) (string, error) {
 // or as an RFC 9651 string, of 1 to 255 visible ASCII characters. It is for services that use a [Runner] behind another
 // protocol. The error is an [*Error]. It wraps [ErrKeyMissing] if there is no value, and otherwise [ErrKeyInvalid].
 func ParseKey(values []string) (string, error) {
-	id, err := keyIn("Idempotency-Key", values)
+	id, err := parseKeyValues("Idempotency-Key", values)
 	if err != nil {
 		return "", refusalFor(err)
 	}
@@ -138,20 +138,20 @@ func ParseKey(values []string) (string, error) {
 }
 
 // keyIn returns the key in the values of a field.
-func keyIn(name string, values []string) (string, error) {
+func parseKeyValues(name string, values []string) (string, error) {
 	switch len(values) {
 	case 0:
 		return "", ErrKeyMissing
 	case 1:
-		return parseKey(values[0])
+		return parseKeyValue(values[0])
 	default:
-		return "", invalidKey("%s was sent %d times", name, len(values))
+		return "", newKeyError("%s was sent %d times", name, len(values))
 	}
 }
 
 // parseKey returns the key in a value of the header. One key is written in either of two forms: bare, as the SDKs of
 // payment providers send it, or as an RFC 9651 string, as draft-ietf-httpapi-idempotency-key-header asks.
-func parseKey(value string) (id string, err error) {
+func parseKeyValue(value string) (id string, err error) {
 	id, quoted := value, strings.HasPrefix(value, `"`)
 	if quoted {
 		if id, err = unquoteKey(value); err != nil {
@@ -165,7 +165,7 @@ func parseKey(value string) (id string, err error) {
 }
 
 var (
-	errMalformed  = invalidKey("a key that begins with a double quote must be a well-formed RFC 9651 string, without parameters")
+	errMalformed  = newKeyError("a key that begins with a double quote must be a well-formed RFC 9651 string, without parameters")
 	unescapeKey   = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 	removeEscapes = strings.NewReplacer(`\\`, "", `\"`, "")
 )
@@ -184,13 +184,13 @@ func unquoteKey(s string) (string, error) {
 func checkKey(id string, quoted bool) error {
 	switch {
 	case id == "":
-		return invalidKey("the key is empty")
+		return newKeyError("the key is empty")
 	case len(id) > maxKeyLength:
-		return invalidKey("the key is longer than %d characters", maxKeyLength)
+		return newKeyError("the key is longer than %d characters", maxKeyLength)
 	case strings.ContainsFunc(id, func(c rune) bool { return c < 0x21 || c > 0x7E }):
-		return invalidKey("a key must not contain spaces, control characters or characters outside of ASCII")
+		return newKeyError("a key must not contain spaces, control characters or characters outside of ASCII")
 	case !quoted && strings.ContainsAny(id, `",;\`):
-		return invalidKey("a key with a comma, semicolon, backslash or double quote must be sent in quotes, as an RFC 9651 string")
+		return newKeyError("a key with a comma, semicolon, backslash or double quote must be sent in quotes, as an RFC 9651 string")
 	}
 	return nil
 }
@@ -223,8 +223,8 @@ func newKey(r *http.Request, user, id string, endpoint func(*http.Request) strin
 	if endpoint != nil {
 		method, space, path = "", "", endpoint(r)
 	}
-	if max(len(user), len(method)+len(space)+len(path), len(id)) > longestPart {
-		return Key{User: user, Endpoint: method + space + path, ID: id}.bounded().clone()
+	if max(len(user), len(method)+len(space)+len(path), len(id)) > maxPartSize {
+		return Key{User: user, Endpoint: method + space + path, ID: id}.boundParts().cloneParts()
 	}
 	all := user + method + space + path + id // in one allocation
 	end := len(all) - len(id)
@@ -238,13 +238,13 @@ func requestPath(r *http.Request) string {
 		return path
 	}
 	if u, err := url.ParseRequestURI(r.RequestURI); err == nil { // the absolute form, as proxies send it
-		return pathOf(u)
+		return escapedPath(u)
 	}
-	return pathOf(r.URL)
+	return escapedPath(r.URL)
 }
 
 // pathOf returns the escaped path of a URL. One like mailto:somebody has none, but what stands for it.
-func pathOf(u *url.URL) string {
+func escapedPath(u *url.URL) string {
 	if u.Opaque != "" {
 		return u.Scheme + ":" + u.Opaque
 	}

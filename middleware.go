@@ -222,7 +222,7 @@ func (e *exchange) readFingerprint() error {
 	switch {
 	case err != nil:
 		return err
-	case consumed(e.r, len(e.requestBody.B)):
+	case isBodyConsumed(e.r, len(e.requestBody.B)):
 		return ErrBodyConsumed
 	}
 	fp, err := e.middleware.opts.Fingerprint(e.r, e.requestBody.B)
@@ -240,14 +240,14 @@ func (e *exchange) sendReplay(replay *Response) (refusal error) {
 	}
 	e.reportEvent(e.ctx)
 	e.releaseBody()
-	e.middleware.unstoredFields.filter(replay).sendAsReplay(e.w)
+	e.middleware.unstoredFields.filterResponse(replay).sendAsReplay(e.w)
 	return nil
 }
 
 // checkReplay returns a refusal if the stored response is damaged, or if Options.Replay denies the request the
 // response.
 func (e *exchange) checkReplay(replay *Response) error {
-	if err := replay.check(e.r.Method); err != nil {
+	if err := replay.checkSendable(e.r.Method); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
 	if e.middleware.opts.Replay == nil {
@@ -257,7 +257,7 @@ func (e *exchange) checkReplay(replay *Response) error {
 	defer reader.Close()
 	r := e.requestWithBody(e.ctx, reader)
 	defer e.adoptForm(r)
-	if err := e.middleware.opts.Replay(r, e.middleware.unstoredFields.filter(replay)); err != nil {
+	if err := e.middleware.opts.Replay(r, e.middleware.unstoredFields.filterResponse(replay)); err != nil {
 		return refuseAs(ErrReplayRefused, err)
 	}
 	return nil
@@ -456,12 +456,12 @@ func (j *answerJudge) chooseAction(outcome *attemptOutcome, verdict Verdict) (re
 // hidden from Storable: unstored trailer fields, and a body too large to store.
 func (j *answerJudge) makeStoredResponse(outcome *attemptOutcome, verdict Verdict) Response {
 	answer := &outcome.answer
-	answer.Trailer = j.unstoredFields.strip(answer.Trailer)
+	answer.Trailer = j.unstoredFields.stripFields(answer.Trailer)
 	if outcome.ending != endingAnswered || !j.canStoreWhole(answer) {
 		answer.Body, answer.Omitted = nil, true
 	}
 	if answer.Omitted || verdict == Tombstone {
-		return answer.tombstone()
+		return answer.toTombstone()
 	}
 	return *answer
 }
@@ -477,7 +477,7 @@ func (j *answerJudge) canStoreWhole(answer *Response) bool {
 	hasLength := strings.Contains(string(answer.Header), "Content-Length") ||
 		strings.Contains(string(answer.Trailer), "Content-Length")
 	return int64(len(answer.Body)) <= j.opts.MaxResponse && len(answer.Header)+len(answer.Trailer) <= maxFieldBytes &&
-		answer.Status >= 200 && (!hasLength || answer.check(j.requestMethod) == nil)
+		answer.Status >= 200 && (!hasLength || answer.checkSendable(j.requestMethod) == nil)
 }
 
 // overflowSettler settles the claim of an answer that is too large to store, before the first byte of the answer is

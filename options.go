@@ -230,7 +230,7 @@ func (o Options) withDefaults() Options {
 		o.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
 	o.Methods = slices.Clone(o.Methods)
-	o.FingerprintHeaders = selectors(o.FingerprintHeaders)
+	o.FingerprintHeaders = mergeSelectors(o.FingerprintHeaders)
 	o.OmitHeaders = slices.Clone(o.OmitHeaders)
 	if o.Fingerprint == nil {
 		o.Fingerprint = FingerprintRaw

@@ -65,7 +65,7 @@ type Response struct {
 }
 
 // tombstone returns what is stored of a response that is not kept.
-func (r Response) tombstone() Response { return Response{Status: r.Status, Omitted: true} }
+func (r Response) toTombstone() Response { return Response{Status: r.Status, Omitted: true} }
 
 // Clone returns a copy that shares no memory with r that could be modified.
 func (r Response) Clone() Response {
@@ -85,7 +85,7 @@ func (r Response) Clone() Response {
 // all that follows it. A body that was not kept is written as body=omitted. If there is a note, it ends the first line:
 // body=8 note=payment 17.
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var castagnoliTable = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendBinary appends the stored form of r to b. It never fails; it implements [encoding.BinaryAppender].
 func (r Response) AppendBinary(b []byte) ([]byte, error) {
@@ -110,7 +110,7 @@ func (r Response) AppendBinary(b []byte) ([]byte, error) {
 	b = append(b, r.Trailer...)
 	b = append(b, '\n')
 	b = append(b, body...)
-	crc := checksum(b[start:])
+	crc := hexChecksum(b[start:])
 	copy(b[sum:], crc[:])
 	return b, nil
 }
@@ -120,9 +120,9 @@ func appendNumber(b []byte, prefix string, n int) []byte {
 }
 
 // checksum returns the CRC-32C of b in hexadecimal.
-func checksum(b []byte) (digits [8]byte) {
+func hexChecksum(b []byte) (digits [8]byte) {
 	var crc [4]byte
-	binary.BigEndian.PutUint32(crc[:], crc32.Checksum(b, castagnoli))
+	binary.BigEndian.PutUint32(crc[:], crc32.Checksum(b, castagnoliTable))
 	hex.Encode(digits[:], crc[:])
 	return digits
 }
@@ -145,7 +145,7 @@ func (r *Response) UnmarshalBinary(data []byte) error {
 		return fmt.Errorf("%w: no response, or of an unknown version", ErrRecordInvalid)
 	}
 	line, rest := recordline.ParseResponse(data)
-	sum := checksum(data[min(len(data), len(recordline.ResponseMagic)+len("crc=")+len(line.CRC)):])
+	sum := hexChecksum(data[min(len(data), len(recordline.ResponseMagic)+len("crc=")+len(line.CRC)):])
 	if string(line.CRC) != string(sum[:]) {
 		return fmt.Errorf("%w: checksum of the response", ErrRecordInvalid)
 	}

@@ -284,7 +284,7 @@ func (rec *answerRecorder) writeHeader(status int, header, outerHeader http.Head
 	rec.bodyState.declaredLength = takeContentLength(header)
 	rec.headState.mustSniff = bodyAllowed(status) && !hasContentType(header)
 	rec.response.Status = status
-	rec.response.Header, rec.headState.unstoredHeader = rec.rules.unstoredFields.difference(outerHeader, header)
+	rec.response.Header, rec.headState.unstoredHeader = rec.rules.unstoredFields.diffHeaders(outerHeader, header)
 	rec.headState.trailerNames, rec.headState.mayBeChunked = declaredTrailers(header)
 	if _, set := header["Content-Type"]; !set && rec.r.ProtoMajor == 1 && header.Get("Transfer-Encoding") != "" {
 		rec.setContentType() // Transfer-Encoding keeps net/http from sniffing, but the field is never stored
@@ -305,7 +305,7 @@ func (rec *answerRecorder) sendInformational(status int, header http.Header) {
 	if header != nil {
 		clear(outer)
 		maps.Copy(outer, header)
-		maps.DeleteFunc(outer, func(name string, _ []string) bool { return fieldName(name) == replayMarker })
+		maps.DeleteFunc(outer, func(name string, _ []string) bool { return canonicalFieldName(name) == replayMarker })
 	}
 	rec.w.WriteHeader(status)
 	clear(outer)
@@ -314,7 +314,7 @@ func (rec *answerRecorder) sendInformational(status int, header http.Header) {
 
 // setContentType records the Content-Type. A field without a value keeps net/http from detecting one.
 func (rec *answerRecorder) setContentType(value ...string) {
-	rec.response.Header = rec.response.Header.with("Content-Type", value)
+	rec.response.Header = rec.response.Header.withField("Content-Type", value)
 }
 
 // recordBody appends p to the body. A body that grows beyond the limit is sent instead of recorded from here on.
@@ -443,12 +443,12 @@ func (rec *answerRecorder) collectTrailer(header http.Header) Fields {
 	}
 	trailer := make(http.Header)
 	for _, name := range rec.headState.trailerNames {
-		if values, set := header[name]; set && fieldName(name) != replayMarker {
+		if values, set := header[name]; set && canonicalFieldName(name) != replayMarker {
 			trailer[name] = values
 		}
 	}
 	for name, values := range header {
-		if strings.HasPrefix(name, http.TrailerPrefix) && fieldName(name) != replayMarker {
+		if strings.HasPrefix(name, http.TrailerPrefix) && canonicalFieldName(name) != replayMarker {
 			trailer[name] = values
 		}
 	}
@@ -459,7 +459,7 @@ func (rec *answerRecorder) collectTrailer(header http.Header) Fields {
 func (rec *answerRecorder) setHeader() {
 	h := rec.w.Header()
 	maps.Copy(h, rec.headState.unstoredHeader)
-	rec.response.Header.set(h, rec.headState.valueBuffer)
+	rec.response.Header.setFields(h, rec.headState.valueBuffer)
 }
 
 // sendRemaining sends the finished response, or only the trailer if header and body have been sent before.
@@ -475,7 +475,7 @@ func (rec *answerRecorder) sendRemaining() {
 // sendAsReplay sends the response with the mark of a replay.
 func (resp *Response) sendAsReplay(w http.ResponseWriter) {
 	h := w.Header()
-	values := resp.Header.set(h, make([]string, 0, resp.Header.lines()+1))
+	values := resp.Header.setFields(h, make([]string, 0, resp.Header.countLines()+1))
 	values = append(values, "true")
 	h[replayMarker] = values[len(values)-1:]
 	resp.sendResponse(w)
@@ -484,8 +484,8 @@ func (resp *Response) sendAsReplay(w http.ResponseWriter) {
 // sendResponse writes the response after its header is set. First answers and replays both go through sendResponse, so
 // both are equal.
 func (resp *Response) sendResponse(w http.ResponseWriter) {
-	if prefixed := resp.Trailer.prefixed(); prefixed != "" {
-		prefixed.set(w.Header(), prefixed.noValues()) // over HTTP/1, net/http must know prefixed trailers before the body
+	if prefixed := resp.Trailer.prefixedTrailers(); prefixed != "" {
+		prefixed.setFields(w.Header(), prefixed.makeValues()) // over HTTP/1, net/http must know prefixed trailers before the body
 	}
 	w.WriteHeader(resp.Status)
 	if len(resp.Body) > 0 {
@@ -498,7 +498,7 @@ func (resp *Response) sendResponse(w http.ResponseWriter) {
 // returns.
 func (resp *Response) sendTrailer(w http.ResponseWriter) {
 	if resp.Trailer != "" {
-		resp.Trailer.set(w.Header(), resp.Trailer.noValues())
+		resp.Trailer.setFields(w.Header(), resp.Trailer.makeValues())
 	}
 }
 

@@ -40,7 +40,7 @@ func NewRunner(store Store, opts RunnerOptions) (*Runner, error) {
 	err := errors.Join(validateStore(store, opts), opts.validate())
 	var resolver Resolver
 	if opts.Reconcile != nil && store != nil {
-		found, missing := resolverOf(store)
+		found, missing := findResolver(store)
 		resolver, err = found, errors.Join(err, missing)
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (r *Runner) Do(
 		return Response{}, false, refusalFor(err)
 	}
 	s := &settlement{admission: admission{request: request{
-		runner: r, key: key.bounded(), fingerprint: sha256.Sum256(payload), ctx: ctx,
+		runner: r, key: key.boundParts(), fingerprint: sha256.Sum256(payload), ctx: ctx,
 	}}}
 	replay, err := s.admitRequest()
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *Runner) Do(
 func (o *attemptOutcome) judgeWork(resp Response, failure error, verdict Verdict) error {
 	stored := resp.Clone() // work may go on changing its own response
 	if verdict == Tombstone {
-		stored = resp.tombstone()
+		stored = resp.toTombstone()
 	}
 	action := chooseWorkAction(verdict, failure)
 	if invalid := resp.checkStorable(); invalid != nil && action == actionComplete {

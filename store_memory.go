@@ -44,7 +44,7 @@ func (o MemoryOptions) withDefaults() MemoryOptions {
 	return o
 }
 
-func (o MemoryOptions) validate() error {
+func (o MemoryOptions) checkOptions() error {
 	var faults faults
 	faults.check(o.MaxBytes >= 0, "MaxBytes %d is negative", o.MaxBytes)
 	faults.check(o.MaxUserBytes >= 0, "MaxUserBytes %d is negative", o.MaxUserBytes)
@@ -60,40 +60,40 @@ func (o MemoryOptions) validate() error {
 // may lose their records when it ends. It has no goroutine and nothing to close: each claim removes a few expired
 // records. It is safe for concurrent use.
 type MemoryStore struct {
-	hash            func(Key) uint64
-	start           time.Time
-	claims, answers bounds.Limits
-	usage           bounds.Usage
-	shards          [64]shard
-	faults          error
+	hashKey                   func(Key) uint64
+	startTime                 time.Time
+	claimLimits, answerLimits bounds.Limits
+	byteUsage                 bounds.Usage
+	shards                    [64]shard
+	optionFaults              error
 }
 
 // NewMemoryStore returns an empty store. If opts has faults, [New] and Begin return them.
 func NewMemoryStore(opts MemoryOptions) *MemoryStore {
-	faults := opts.validate()
+	faults := opts.checkOptions()
 	opts = opts.withDefaults()
 	claims := bounds.Limits{Total: opts.MaxBytes, User: opts.MaxUserBytes}
 	seed := maphash.MakeSeed()
 	s := &MemoryStore{
-		hash:  func(key Key) uint64 { return maphash.Comparable(seed, key) },
-		start: time.Now(), claims: claims, answers: lessReserve(claims), faults: faults,
+		hashKey:   func(key Key) uint64 { return maphash.Comparable(seed, key) },
+		startTime: time.Now(), claimLimits: claims, answerLimits: subtractReserve(claims), optionFaults: faults,
 	}
-	s.usage.Init(ErrStoreFull, ErrUserQuota)
+	s.byteUsage.Init(ErrStoreFull, ErrUserQuota)
 	for i := range s.shards {
-		s.shards[i].store, s.shards[i].entries = s, make(map[uint64]*entry)
+		s.shards[i].store, s.shards[i].entriesByHash = s, make(map[uint64]*entry)
 	}
 	return s
 }
 
 // Validate implements [Validator].
-func (s *MemoryStore) Validate(RunnerOptions) error { return s.faults }
+func (s *MemoryStore) Validate(RunnerOptions) error { return s.optionFaults }
 
 // Immediate implements [Immediate]: all records are in memory.
 func (s *MemoryStore) Immediate() bool { return true }
 
 // lessReserve returns the limits without the reserve for claims. A claim takes about 400 bytes and an answer may take
 // 1 MiB, so an eighth leaves room for many claims and costs few answers.
-func lessReserve(l bounds.Limits) bounds.Limits {
+func subtractReserve(l bounds.Limits) bounds.Limits {
 	const part = 8
 	return bounds.Limits{Total: l.Total - l.Total/part, User: l.User - l.User/part}
 }
@@ -101,22 +101,22 @@ func lessReserve(l bounds.Limits) bounds.Limits {
 // shard holds the records of a part of the keys, by the hash of the key: a map with the keys themselves would be three
 // times as large. The few records whose hashes are equal are a chain.
 type shard struct {
-	store    *MemoryStore
-	mu       sync.Mutex
-	entries  map[uint64]*entry
-	expiring expiring
-	extras   map[*entry]extras
+	store         *MemoryStore
+	mu            sync.Mutex
+	entriesByHash map[uint64]*entry
+	byExpiry      expiryHeap
+	extrasByEntry map[*entry]extras
 }
 
 // extras are what the shard keeps for a record beside its entry. Few records have any, so no entry has a place for them.
 type extras struct {
 	checkpoints map[string][]byte
 	resolved    *Resolved
-	size        int64 // of all, see add and resolve
+	byteCount   int64 // of all, see add and resolve
 }
 
-func (sh *shard) get(hash uint64, key Key) *entry {
-	for e := sh.entries[hash]; e != nil; e = e.chain {
+func (sh *shard) findEntry(hash uint64, key Key) *entry {
+	for e := sh.entriesByHash[hash]; e != nil; e = e.nextInChain {
 		if e.key == key {
 			return e
 		}
@@ -124,25 +124,25 @@ func (sh *shard) get(hash uint64, key Key) *entry {
 	return nil
 }
 
-func (sh *shard) put(hash uint64, e *entry) {
-	e.chain = sh.entries[hash]
-	sh.entries[hash] = e
+func (sh *shard) addEntry(hash uint64, e *entry) {
+	e.nextInChain = sh.entriesByHash[hash]
+	sh.entriesByHash[hash] = e
 }
 
-func (sh *shard) drop(hash uint64, e *entry) {
-	first := sh.entries[hash]
+func (sh *shard) unlinkEntry(hash uint64, e *entry) {
+	first := sh.entriesByHash[hash]
 	switch {
 	case first != e:
-		for first.chain != e {
-			first = first.chain
+		for first.nextInChain != e {
+			first = first.nextInChain
 		}
-		first.chain = e.chain
-	case e.chain != nil:
-		sh.entries[hash] = e.chain
+		first.nextInChain = e.nextInChain
+	case e.nextInChain != nil:
+		sh.entriesByHash[hash] = e.nextInChain
 	default:
-		delete(sh.entries, hash)
+		delete(sh.entriesByHash, hash)
 	}
-	e.chain = nil
+	e.nextInChain = nil
 }
 
 // entry is one attempt at an operation, and the record of it; the next attempt has an entry of its own. So its address
@@ -152,12 +152,12 @@ type entry struct {
 	key         Key
 	fingerprint Fingerprint
 	attempt     int32
-	ended       entryEnding
-	times
+	endedBy     entryEnding
+	entryTimes
 	response Response
 
-	chain *entry
-	place int // among those that expire, from 1; 0: removed
+	nextInChain *entry
+	heapPlace   int // among those that expire, from 1; 0: removed
 }
 
 // entryEnding says how an attempt has ended.
@@ -171,21 +171,21 @@ const (
 )
 
 // times of an entry.
-type times struct {
-	created time.Duration
-	lease   time.Duration // when it ends
-	expires time.Duration // not before the lease
+type entryTimes struct {
+	createdAt time.Duration
+	leaseEnd  time.Duration // when it ends
+	expiresAt time.Duration // not before the lease
 }
 
-func (e *entry) record(now time.Duration) Record {
+func (e *entry) makeRecord(now time.Duration) Record {
 	r := Record{
 		Attempt:     int(e.attempt),
 		Fingerprint: e.fingerprint,
-		Created:     e.shard.store.start.Add(e.created),
-		LeaseLeft:   max(0, e.lease-now),
+		Created:     e.shard.store.startTime.Add(e.createdAt),
+		LeaseLeft:   max(0, e.leaseEnd-now),
 	}
-	if e.ended == completed {
-		r.Response, r.Remaining = &e.response, e.expires-now
+	if e.endedBy == completed {
+		r.Response, r.Remaining = &e.response, e.expiresAt-now
 	}
 	return r
 }
@@ -193,90 +193,91 @@ func (e *entry) record(now time.Duration) Record {
 // entryOverhead estimates what a record takes beyond its bytes.
 const entryOverhead = 320
 
-func (e *entry) size() int64 {
+func (e *entry) countBytes() int64 {
 	n := entryOverhead + len(e.key.User) + len(e.key.Endpoint) + len(e.key.ID) +
 		len(e.response.Note) + len(e.response.Header) + len(e.response.Trailer) + len(e.response.Body)
-	return int64(n) + e.shard.extras[e].size
+	return int64(n) + e.shard.extrasByEntry[e].byteCount
 }
 
 // Begin implements [Store].
 func (s *MemoryStore) Begin(_ context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
-	if s.faults != nil {
-		return Record{}, nil, s.faults
+	if s.optionFaults != nil {
+		return Record{}, nil, s.optionFaults
 	}
-	hash := s.hash(key)
-	sh := s.lock(hash)
+	hash := s.hashKey(key)
+	sh := s.lockShard(hash)
 	defer sh.mu.Unlock()
-	now := s.now()
-	s.trim(sh, now, 2)
+	now := s.timeSinceStart()
+	s.removeExpired(sh, now, 2)
 
-	held := s.find(sh, hash, key, now)
-	if held != nil && !held.claimable(request, now) {
-		return held.record(now), nil, nil
+	stored := s.findLive(sh, hash, key, now)
+	if stored != nil && !stored.isClaimable(request, now) {
+		return stored.makeRecord(now), nil, nil
 	}
-	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1, times: times{lease: now + request.Lease}}
+	e := &entry{shard: sh, key: key, fingerprint: request.Fingerprint, attempt: 1}
+	e.leaseEnd = now + request.Lease
 	var remaining time.Duration
-	if held == nil {
-		e.created = now
-		if err := s.insert(sh, hash, e, now); err != nil {
+	if stored == nil {
+		e.createdAt = now
+		if err := s.insertEntry(sh, hash, e, now); err != nil {
 			return Record{}, nil, err
 		}
 	} else {
-		e.created, e.attempt = held.created, held.attempt+1
-		remaining = held.expires - now
-		sh.replace(hash, held, e) // which is of the same size
+		e.createdAt, e.attempt = stored.createdAt, stored.attempt+1
+		remaining = stored.expiresAt - now
+		sh.replaceEntry(hash, stored, e) // which is of the same size
 	}
 	sh.expireAfter(e, now, max(request.TTL, request.Lease))
-	record := e.record(now)
+	record := e.makeRecord(now)
 	record.Remaining = remaining
 	return record, e, nil
 }
 
-func (e *entry) claimable(request ClaimRequest, now time.Duration) bool {
-	if e.ended == completed || e.fingerprint != request.Fingerprint {
+func (e *entry) isClaimable(request ClaimRequest, now time.Duration) bool {
+	if e.endedBy == completed || e.fingerprint != request.Fingerprint {
 		return false
 	}
-	return e.ended == released || request.TakeOver && e.lease <= now
+	return e.endedBy == released || request.TakeOver && e.leaseEnd <= now
 }
 
-func (s *MemoryStore) now() time.Duration { return time.Since(s.start) }
+func (s *MemoryStore) timeSinceStart() time.Duration { return time.Since(s.startTime) }
 
-func (s *MemoryStore) lock(hash uint64) *shard {
+func (s *MemoryStore) lockShard(hash uint64) *shard {
 	sh := &s.shards[hash%uint64(len(s.shards))]
 	sh.mu.Lock()
 	return sh
 }
 
 // find returns the record of key, unless it has expired.
-func (s *MemoryStore) find(sh *shard, hash uint64, key Key, now time.Duration) *entry {
-	e := sh.get(hash, key)
-	if e != nil && e.expires <= now {
-		s.remove(sh, hash, e)
+func (s *MemoryStore) findLive(sh *shard, hash uint64, key Key, now time.Duration) *entry {
+	e := sh.findEntry(hash, key)
+	if e != nil && e.expiresAt <= now {
+		s.removeEntry(sh, hash, e)
 		return nil
 	}
 	return e
 }
 
 // insert adds a record, if there is room for it. The caller lets it expire.
-func (s *MemoryStore) insert(sh *shard, hash uint64, e *entry, now time.Duration) error {
-	if err := s.take(sh, e.key.User, e.size(), s.claims, now); err != nil {
+func (s *MemoryStore) insertEntry(sh *shard, hash uint64, e *entry, now time.Duration) error {
+	if err := s.reserveBytes(sh, e.key.User, e.countBytes(), s.claimLimits, now); err != nil {
 		return err
 	}
-	sh.put(hash, e)
+	sh.addEntry(hash, e)
 	return nil
 }
 
-func (s *MemoryStore) remove(sh *shard, hash uint64, e *entry) {
-	sh.drop(hash, e)
-	sh.forget(e)
-	s.usage.Subtract(e.key.User, e.size())
-	delete(sh.extras, e)
+func (s *MemoryStore) removeEntry(sh *shard, hash uint64, e *entry) {
+	sh.unlinkEntry(hash, e)
+	sh.removeFromHeap(e)
+	s.byteUsage.Subtract(e.key.User, e.countBytes())
+	delete(sh.extrasByEntry, e)
 }
 
 // take reserves n bytes for user, if need be in the place of expired records. The caller holds sh.
-func (s *MemoryStore) take(sh *shard, user string, n int64, within bounds.Limits, now time.Duration) error {
+func (s *MemoryStore) reserveBytes(sh *shard, user string, n int64, within bounds.Limits, now time.Duration) error {
 	for {
-		err := s.usage.Add(user, n, within)
+		err := s.byteUsage.Add(user, n, within)
 		if err == nil || !s.makeRoom(sh, now) {
 			return err
 		}
@@ -284,24 +285,24 @@ func (s *MemoryStore) take(sh *shard, user string, n int64, within bounds.Limits
 }
 
 // trim removes up to n expired records, and reports whether there were any.
-func (s *MemoryStore) trim(sh *shard, now time.Duration, n int) (trimmed bool) {
-	for ; n > 0 && len(sh.expiring) > 0 && sh.expiring[0].expires <= now; n-- {
-		e := sh.expiring[0]
-		s.remove(sh, s.hash(e.key), e)
+func (s *MemoryStore) removeExpired(sh *shard, now time.Duration, n int) (trimmed bool) {
+	for ; n > 0 && len(sh.byExpiry) > 0 && sh.byExpiry[0].expiresAt <= now; n-- {
+		e := sh.byExpiry[0]
+		s.removeEntry(sh, s.hashKey(e.key), e)
 		trimmed = true
 	}
 	return trimmed
 }
 
 // makeRoom trims every shard that nobody is using, and reports whether there was anything to trim; the caller holds held.
-func (s *MemoryStore) makeRoom(held *shard, now time.Duration) (made bool) {
+func (s *MemoryStore) makeRoom(locked *shard, now time.Duration) (made bool) {
 	const each = 16
 	for i := range s.shards {
 		sh := &s.shards[i]
-		if sh == held {
-			made = s.trim(sh, now, each) || made
+		if sh == locked {
+			made = s.removeExpired(sh, now, each) || made
 		} else if sh.mu.TryLock() {
-			made = s.trim(sh, now, each) || made
+			made = s.removeExpired(sh, now, each) || made
 			sh.mu.Unlock()
 		}
 	}
@@ -310,58 +311,58 @@ func (s *MemoryStore) makeRoom(held *shard, now time.Duration) (made bool) {
 
 // expiring is a heap of records: the first one expires before all others. How long a record is kept differs from record to
 // record, so they do not expire in the order in which they come.
-type expiring []*entry
+type expiryHeap []*entry
 
-func (x expiring) Len() int           { return len(x) }
-func (x expiring) Less(i, j int) bool { return x[i].expires < x[j].expires }
+func (x expiryHeap) Len() int           { return len(x) }
+func (x expiryHeap) Less(i, j int) bool { return x[i].expiresAt < x[j].expiresAt }
 
-func (x expiring) Swap(i, j int) {
+func (x expiryHeap) Swap(i, j int) {
 	x[i], x[j] = x[j], x[i]
-	x[i].place, x[j].place = i+1, j+1
+	x[i].heapPlace, x[j].heapPlace = i+1, j+1
 }
 
 // Push is for [heap.Push].
-func (x *expiring) Push(e any) {
+func (x *expiryHeap) Push(e any) {
 	*x = append(*x, e.(*entry))
-	e.(*entry).place = len(*x)
+	e.(*entry).heapPlace = len(*x)
 }
 
 // Pop is for [heap.Remove].
-func (x *expiring) Pop() any {
+func (x *expiryHeap) Pop() any {
 	last := len(*x) - 1
 	e := (*x)[last]
 	(*x)[last], *x = nil, (*x)[:last]
-	e.place = 0
+	e.heapPlace = 0
 	return e
 }
 
 // expireAfter lets e expire after ttl.
 func (sh *shard) expireAfter(e *entry, now, ttl time.Duration) {
-	e.expires = now + ttl
-	if e.place == 0 {
-		heap.Push(&sh.expiring, e)
+	e.expiresAt = now + ttl
+	if e.heapPlace == 0 {
+		heap.Push(&sh.byExpiry, e)
 		return
 	}
-	heap.Fix(&sh.expiring, e.place-1)
+	heap.Fix(&sh.byExpiry, e.heapPlace-1)
 }
 
 // forget takes e out of the heap.
-func (sh *shard) forget(e *entry) { heap.Remove(&sh.expiring, e.place-1) }
+func (sh *shard) removeFromHeap(e *entry) { heap.Remove(&sh.byExpiry, e.heapPlace-1) }
 
 // Extend implements [Claim].
 func (e *entry) Extend(_ context.Context, lease time.Duration) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	if e.ended != notEnded {
+	if e.endedBy != notEnded {
 		return ErrClaimLost
 	}
-	now := e.shard.store.now()
-	err := e.restore(now, attemptGoesOn)
+	now := e.shard.store.timeSinceStart()
+	err := e.restoreEntry(now, attemptGoesOn)
 	if err != nil && err != ErrRestored {
 		return err
 	}
-	e.lease = now + lease
-	if e.place == 0 || e.expires < e.lease {
+	e.leaseEnd = now + lease
+	if e.heapPlace == 0 || e.expiresAt < e.leaseEnd {
 		e.shard.expireAfter(e, now, lease)
 	}
 	return err
@@ -372,88 +373,89 @@ func (e *entry) Complete(_ context.Context, resp Response, ttl time.Duration) er
 	resp.Body = bytes.Clone(resp.Body)
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	switch e.ended {
+	switch e.endedBy {
 	case completed:
 		return nil // this is a repetition, even if the record has expired since
 	case released, freed:
 		return ErrClaimLost
 	}
-	now := e.shard.store.now()
-	err := e.restore(now, attemptEnds)
+	now := e.shard.store.timeSinceStart()
+	err := e.restoreEntry(now, attemptEnds)
 	if err != nil && err != ErrRestored {
 		return err
 	}
 	e.shard.dropCheckpoints(e)
-	e.respond(resp, now)
-	e.lease = now
+	e.storeResponse(resp, now)
+	e.leaseEnd = now
 	e.shard.expireAfter(e, now, ttl)
 	return err
 }
 
 // future says whether an attempt goes on after a call of its claim.
-type future bool
+type attemptFuture bool
 
 const (
-	attemptEnds   future = false
-	attemptGoesOn future = true
+	attemptEnds   attemptFuture = false
+	attemptGoesOn attemptFuture = true
 )
 
 // restore adds the entry again if it has expired, and returns [ErrRestored] then. The caller lets it expire. Any other
 // error says why the entry is not the record of its key. If the attempt goes on, the entry gets the checkpoint [RecordLost].
-func (e *entry) restore(now time.Duration, attempt future) error {
-	if e.live(now) {
+func (e *entry) restoreEntry(now time.Duration, attempt attemptFuture) error {
+	if e.isLive(now) {
 		return nil
 	}
 	sh, s := e.shard, e.shard.store
-	hash := s.hash(e.key)
-	if s.find(e.shard, hash, e.key, now) != nil {
+	hash := s.hashKey(e.key)
+	if s.findLive(e.shard, hash, e.key, now) != nil {
 		return ErrClaimLost
 	}
 	if attempt == attemptGoesOn {
 		var extra extras
-		extra.add(RecordLost, nil)
+		extra.addCheckpoint(RecordLost, nil)
 		sh.setExtras(e, extra)
 	}
-	if err := s.insert(sh, hash, e, now); err != nil {
-		delete(sh.extras, e)
+	if err := s.insertEntry(sh, hash, e, now); err != nil {
+		delete(sh.extrasByEntry, e)
 		return err
 	}
 	return ErrRestored
 }
 
 // respond takes as much of the response as there is room for. The room for its status is there from the start.
-func (e *entry) respond(resp Response, now time.Duration) {
-	s, before := e.shard.store, e.size()
-	e.ended, e.response = completed, resp
-	n := e.size() - before
-	if n > 0 && s.take(e.shard, e.key.User, n, s.answers, now) != nil {
+func (e *entry) storeResponse(resp Response, now time.Duration) {
+	s, before := e.shard.store, e.countBytes()
+	e.endedBy, e.response = completed, resp
+	n := e.countBytes() - before
+	if n > 0 && s.reserveBytes(e.shard, e.key.User, n, s.answerLimits, now) != nil {
 		e.response = Response{Status: resp.Status, Omitted: true}
 	}
 }
 
 // live reports whether the entry is the record of its key.
-func (e *entry) live(now time.Duration) bool { return e.place != 0 && e.expires > now }
+func (e *entry) isLive(now time.Duration) bool { return e.heapPlace != 0 && e.expiresAt > now }
 
 // Release implements [Claim].
 func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 	e.shard.mu.Lock()
 	defer e.shard.mu.Unlock()
-	now := e.shard.store.now()
-	before := e.ended
+	now := e.shard.store.timeSinceStart()
+	before := e.endedBy
 	switch before {
 	case completed:
 		return ErrClaimLost
 	case freed:
-		return e.stillFree(now)
+		return e.checkStillFree(now)
 	}
-	e.ended, e.lease = released, now // also of a record that is gone, for Extend not to restore it
+	// A record that is gone is marked as released too, so that Extend does not restore it.
+	e.endedBy, e.leaseEnd = released, now
 	switch {
-	case !e.live(now):
+	case !e.isLive(now):
 		return ErrClaimLost
 	case before == released:
 	case ttl == 0:
-		e.ended = freed
-		e.shard.store.remove(e.shard, e.shard.store.hash(e.key), e)
+		e.endedBy = freed
+		e.shard.store.removeEntry(e.shard, e.shard.store.hashKey(e.key), e)
 	default:
 		e.shard.expireAfter(e, now, ttl)
 	}
@@ -461,8 +463,8 @@ func (e *entry) Release(_ context.Context, ttl time.Duration) error {
 }
 
 // stillFree returns what a repeated Release says of a key that it has freed.
-func (e *entry) stillFree(now time.Duration) error {
-	if e.shard.store.find(e.shard, e.shard.store.hash(e.key), e.key, now) != nil {
+func (e *entry) checkStillFree(now time.Duration) error {
+	if e.shard.store.findLive(e.shard, e.shard.store.hashKey(e.key), e.key, now) != nil {
 		return ErrClaimLost
 	}
 	return nil
@@ -470,7 +472,7 @@ func (e *entry) stillFree(now time.Duration) error {
 
 const (
 	extraOverhead = 100         // estimates what a checkpoint, or a Resolved, takes beyond its bytes
-	restoredFor   = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
+	restoredTTL   = time.Minute // how long a record is kept that Checkpoint has made again, unless Extend keeps it longer
 )
 
 // Checkpoint implements [Checkpointer].
@@ -478,25 +480,25 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 	sh, s := e.shard, e.shard.store
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if e.ended != notEnded {
+	if e.endedBy != notEnded {
 		return nil, ErrClaimLost
 	}
-	now := s.now()
-	restored := e.restore(now, attemptGoesOn)
+	now := s.timeSinceStart()
+	restored := e.restoreEntry(now, attemptGoesOn)
 	switch restored {
 	case nil:
 	case ErrRestored:
-		sh.expireAfter(e, now, restoredFor)
+		sh.expireAfter(e, now, restoredTTL)
 	default:
 		return nil, restored
 	}
-	extra := sh.extras[e]
+	extra := sh.extrasByEntry[e]
 	if stored, ok := extra.checkpoints[name]; ok {
 		return stored, restored
 	}
-	before := extra.size
-	extra.add(name, data)
-	if err := s.take(sh, e.key.User, extra.size-before, s.answers, now); err != nil {
+	before := extra.byteCount
+	extra.addCheckpoint(name, data)
+	if err := s.reserveBytes(sh, e.key.User, extra.byteCount-before, s.answerLimits, now); err != nil {
 		delete(extra.checkpoints, name)
 		return nil, err
 	}
@@ -505,53 +507,53 @@ func (e *entry) Checkpoint(_ context.Context, name string, data []byte) (stored 
 }
 
 // add adds a checkpoint.
-func (x *extras) add(name string, data []byte) {
+func (x *extras) addCheckpoint(name string, data []byte) {
 	if x.checkpoints == nil {
 		x.checkpoints = make(map[string][]byte)
 	}
 	x.checkpoints[name] = data
-	x.size += int64(extraOverhead + len(name) + len(data))
+	x.byteCount += int64(extraOverhead + len(name) + len(data))
 }
 
 // resolve adds how the operation was resolved.
-func (x *extras) resolve(how *Resolved) {
+func (x *extras) addResolved(how *Resolved) {
 	x.resolved = how
-	x.size += int64(extraOverhead + len(how.Operator) + len(how.Reason))
+	x.byteCount += int64(extraOverhead + len(how.Operator) + len(how.Reason))
 }
 
 func (sh *shard) setExtras(e *entry, extra extras) {
-	if extra.size == 0 {
-		delete(sh.extras, e)
+	if extra.byteCount == 0 {
+		delete(sh.extrasByEntry, e)
 		return
 	}
-	if sh.extras == nil {
-		sh.extras = make(map[*entry]extras)
+	if sh.extrasByEntry == nil {
+		sh.extrasByEntry = make(map[*entry]extras)
 	}
-	sh.extras[e] = extra
+	sh.extrasByEntry[e] = extra
 }
 
 // replace puts an entry in the place of another one, with the extras of that one. The caller lets it expire.
-func (sh *shard) replace(hash uint64, held, next *entry) {
-	sh.forget(held)
-	sh.drop(hash, held)
-	sh.put(hash, next)
-	if extra, ok := sh.extras[held]; ok {
-		delete(sh.extras, held)
-		sh.extras[next] = extra
+func (sh *shard) replaceEntry(hash uint64, stored, next *entry) {
+	sh.removeFromHeap(stored)
+	sh.unlinkEntry(hash, stored)
+	sh.addEntry(hash, next)
+	if extra, ok := sh.extrasByEntry[stored]; ok {
+		delete(sh.extrasByEntry, stored)
+		sh.extrasByEntry[next] = extra
 	}
 }
 
 // dropCheckpoints removes the checkpoints of an operation that is completed.
 func (sh *shard) dropCheckpoints(e *entry) {
-	before, ok := sh.extras[e]
+	before, ok := sh.extrasByEntry[e]
 	if !ok {
 		return
 	}
 	var extra extras
 	if before.resolved != nil {
-		extra.resolve(before.resolved)
+		extra.addResolved(before.resolved)
 	}
-	sh.store.usage.Subtract(e.key.User, before.size-extra.size)
+	sh.store.byteUsage.Subtract(e.key.User, before.byteCount-extra.byteCount)
 	sh.setExtras(e, extra)
 }
 
@@ -560,54 +562,54 @@ func (e *entry) Checkpoints(context.Context) (map[string][]byte, error) {
 	sh := e.shard
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	held := sh.store.find(sh, sh.store.hash(e.key), e.key, sh.store.now())
-	if e.ended != notEnded || held != nil && held != e {
+	stored := sh.store.findLive(sh, sh.store.hashKey(e.key), e.key, sh.store.timeSinceStart())
+	if e.endedBy != notEnded || stored != nil && stored != e {
 		return nil, ErrClaimLost
 	}
-	if held == nil {
+	if stored == nil {
 		return map[string][]byte{RecordLost: {}}, nil
 	}
-	return maps.Clone(sh.extras[e].checkpoints), nil
+	return maps.Clone(sh.extrasByEntry[e].checkpoints), nil
 }
 
 var _ Resolver = (*MemoryStore)(nil)
 
 // Inspect implements [Inspector]. It fills every field of an [Entry].
 func (s *MemoryStore) Inspect(_ context.Context, key Key) (Entry, error) {
-	if s.faults != nil {
-		return Entry{}, s.faults
+	if s.optionFaults != nil {
+		return Entry{}, s.optionFaults
 	}
-	hash := s.hash(key)
-	sh := s.lock(hash)
+	hash := s.hashKey(key)
+	sh := s.lockShard(hash)
 	defer sh.mu.Unlock()
-	now := s.now()
-	e := s.find(sh, hash, key, now)
+	now := s.timeSinceStart()
+	e := s.findLive(sh, hash, key, now)
 	if e == nil {
 		return Entry{}, ErrNoRecord
 	}
-	shown := e.shown(now)
-	shown.Digest, shown.Resolved = key.Digest(), sh.extras[e].resolved
-	shown.addSteps(sh.extras[e].checkpoints)
-	if e.ended == completed {
-		shown.Response = &e.response
+	described := e.describeEntry(now)
+	described.Digest, described.Resolved = key.Digest(), sh.extrasByEntry[e].resolved
+	described.addSteps(sh.extrasByEntry[e].checkpoints)
+	if e.endedBy == completed {
+		described.Response = &e.response
 	}
-	return shown, nil
+	return described, nil
 }
 
 // InspectDigest implements [Resolver]. It looks at all records.
 func (s *MemoryStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
 	for i := range s.shards {
-		if key, ok := s.shards[i].keyWith(digest); ok {
+		if key, ok := s.shards[i].findKeyByDigest(digest); ok {
 			return s.Inspect(ctx, key)
 		}
 	}
-	return Entry{}, cmp.Or(s.faults, ErrNoRecord)
+	return Entry{}, cmp.Or(s.optionFaults, ErrNoRecord)
 }
 
-func (sh *shard) keyWith(digest [sha256.Size]byte) (Key, bool) {
+func (sh *shard) findKeyByDigest(digest [sha256.Size]byte) (Key, bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for _, e := range sh.expiring {
+	for _, e := range sh.byExpiry {
 		if e.key.Digest() == digest {
 			return e.key, true
 		}
@@ -616,30 +618,30 @@ func (sh *shard) keyWith(digest [sha256.Size]byte) (Key, bool) {
 }
 
 // shown returns what people are told of the record, but for the digest and the response. The caller holds the shard.
-func (e *entry) shown(now time.Duration) Entry {
-	shown := Entry{
-		Key: e.key, State: e.state(now),
-		Attempt: int(e.attempt), Created: e.shard.store.start.Add(e.created), Fingerprint: e.fingerprint,
-		Remaining: e.expires - now, Size: e.size() - entryOverhead,
+func (e *entry) describeEntry(now time.Duration) Entry {
+	described := Entry{
+		Key: e.key, State: e.stateAt(now),
+		Attempt: int(e.attempt), Created: e.shard.store.startTime.Add(e.createdAt), Fingerprint: e.fingerprint,
+		Remaining: e.expiresAt - now, Size: e.countBytes() - entryOverhead,
 	}
-	switch shown.State {
+	switch described.State {
 	case StateRunning:
-		shown.LeaseLeft = e.lease - now
+		described.LeaseLeft = e.leaseEnd - now
 	case StateCompleted:
-		shown.Completed, shown.Status = e.shard.store.start.Add(e.lease), e.response.Status
-		shown.Note = e.response.Note
+		described.Completed, described.Status = e.shard.store.startTime.Add(e.leaseEnd), e.response.Status
+		described.Note = e.response.Note
 	}
-	return shown
+	return described
 }
 
 // state says what the record means for a request that comes now.
-func (e *entry) state(now time.Duration) State {
+func (e *entry) stateAt(now time.Duration) State {
 	switch {
-	case e.ended == completed:
+	case e.endedBy == completed:
 		return StateCompleted
-	case e.ended == released:
+	case e.endedBy == released:
 		return StateReleased
-	case e.lease > now:
+	case e.leaseEnd > now:
 		return StateRunning
 	default:
 		return StateAbandoned
@@ -647,34 +649,34 @@ func (e *entry) state(now time.Duration) State {
 }
 
 // Forget implements [Inspector].
-func (s *MemoryStore) Forget(_ context.Context, asked Entry) error {
-	return s.change(asked, func(sh *shard, hash uint64, e *entry, _ time.Duration) error {
-		s.remove(sh, hash, e)
+func (s *MemoryStore) Forget(_ context.Context, inspected Entry) error {
+	return s.changeEntry(inspected, func(sh *shard, hash uint64, e *entry, _ time.Duration) error {
+		s.removeEntry(sh, hash, e)
 		return nil
 	})
 }
 
 // Resolve implements [Resolver].
-func (s *MemoryStore) Resolve(_ context.Context, asked Entry, r Resolution) error {
-	return s.change(asked, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
-		return s.resolve(sh, hash, e, asked, r, now)
+func (s *MemoryStore) Resolve(_ context.Context, inspected Entry, r Resolution) error {
+	return s.changeEntry(inspected, func(sh *shard, hash uint64, e *entry, now time.Duration) error {
+		return s.resolveEntry(sh, hash, e, inspected, r, now)
 	})
 }
 
 // change does what an operator asks for to the record of an entry, if it has not changed.
-func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
-	if s.faults != nil {
-		return s.faults
+func (s *MemoryStore) changeEntry(inspected Entry, do func(sh *shard, hash uint64, e *entry, now time.Duration) error) error {
+	if s.optionFaults != nil {
+		return s.optionFaults
 	}
-	hash := s.hash(asked.Key)
-	sh := s.lock(hash)
+	hash := s.hashKey(inspected.Key)
+	sh := s.lockShard(hash)
 	defer sh.mu.Unlock()
-	now := s.now()
-	e := s.find(sh, hash, asked.Key, now)
+	now := s.timeSinceStart()
+	e := s.findLive(sh, hash, inspected.Key, now)
 	if e == nil {
 		return ErrNoRecord
 	}
-	if err := e.shown(now).mayChange(asked); err != nil {
+	if err := e.describeEntry(now).checkUnchanged(inspected); err != nil {
 		return err
 	}
 	return do(sh, hash, e, now)
@@ -682,36 +684,38 @@ func (s *MemoryStore) change(asked Entry, do func(sh *shard, hash uint64, e *ent
 
 // resolve puts an entry that nobody owns in the place of an abandoned one, if there is room for it. There always is if the
 // record does not grow. What is as small as a claim may have the reserve for claims.
-func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, asked Entry, r Resolution, now time.Duration) error {
-	if held.state(now) != StateAbandoned {
+func (s *MemoryStore) resolveEntry(
+	sh *shard, hash uint64, stored *entry, inspected Entry, r Resolution, now time.Duration,
+) error {
+	if stored.stateAt(now) != StateAbandoned {
 		return ErrEntryChanged
 	}
-	next, within := *held, s.claims
-	next.chain, next.place, next.lease = nil, 0, now
+	next, within := *stored, s.claimLimits
+	next.nextInChain, next.heapPlace, next.leaseEnd = nil, 0, now
 	var extra extras
 	if r.Response != nil {
-		next.ended, next.response = completed, r.Response.Clone()
+		next.endedBy, next.response = completed, r.Response.Clone()
 		if !r.Response.Omitted {
-			within = s.answers
+			within = s.answerLimits
 		}
 	} else {
-		next.ended = released
-		open := asked.OpenMarks()
-		for name, data := range sh.extras[held].checkpoints {
+		next.endedBy = released
+		open := inspected.OpenMarks()
+		for name, data := range sh.extrasByEntry[stored].checkpoints {
 			if !slices.Contains(open, name) {
-				extra.add(name, data)
+				extra.addCheckpoint(name, data)
 			}
 		}
 	}
-	resolved := r.Resolved(asked)
-	extra.resolve(&resolved)
-	grows := next.size() + extra.size - held.size()
+	resolved := r.Resolved(inspected)
+	extra.addResolved(&resolved)
+	grows := next.countBytes() + extra.byteCount - stored.countBytes()
 	if grows <= 0 {
-		s.usage.Subtract(held.key.User, -grows)
-	} else if err := s.take(sh, held.key.User, grows, within, now); err != nil {
+		s.byteUsage.Subtract(stored.key.User, -grows)
+	} else if err := s.reserveBytes(sh, stored.key.User, grows, within, now); err != nil {
 		return err
 	}
-	sh.replace(hash, held, &next)
+	sh.replaceEntry(hash, stored, &next)
 	sh.setExtras(&next, extra)
 	sh.expireAfter(&next, now, r.TTL)
 	return nil
@@ -720,10 +724,10 @@ func (s *MemoryStore) resolve(sh *shard, hash uint64, held *entry, asked Entry, 
 // List implements [Inspector]. It looks at all records, whatever ListRequest.Scan says. Claims in the part of the store
 // that it is looking at wait: some milliseconds if there are a million records.
 func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, error) {
-	if s.faults != nil {
-		return Listing{}, s.faults
+	if s.optionFaults != nil {
+		return Listing{}, s.optionFaults
 	}
-	found, err := newCollector(request)
+	collected, err := newCollector(request)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -731,9 +735,9 @@ func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, e
 		if err := ctx.Err(); err != nil {
 			return Listing{}, err
 		}
-		s.shards[i].list(request.User, found)
+		s.shards[i].listEntries(request.User, collected)
 	}
-	listing := found.result()
+	listing := collected.makeListing()
 	for i := range listing.Entries {
 		listing.Entries[i].Digest = listing.Entries[i].Key.Digest()
 	}
@@ -741,13 +745,13 @@ func (s *MemoryStore) List(ctx context.Context, request ListRequest) (Listing, e
 }
 
 // list adds the records of a user, or of all users.
-func (sh *shard) list(user string, to *collector) {
+func (sh *shard) listEntries(user string, collected *collector) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	now := sh.store.now()
-	for _, e := range sh.expiring { // which has all of them
-		if e.live(now) && (user == "" || user == e.key.User) {
-			to.add(e.shown(now))
+	now := sh.store.timeSinceStart()
+	for _, e := range sh.byExpiry { // which has all of them
+		if e.isLive(now) && (user == "" || user == e.key.User) {
+			collected.addEntry(e.describeEntry(now))
 		}
 	}
 }

@@ -79,9 +79,9 @@ type RedisOptions struct {
 // A claim has a lease. Exactly once holds as long as the owner lives and Redis keeps what it has acknowledged.
 // [RedisStore.Check] reports settings that weaken this.
 type RedisStore struct {
-	conn   *redisconn.Conn
-	prefix string
-	fault  error // of the options
+	conn         *redisconn.Conn
+	keyPrefix    string
+	optionsFault error // of the options
 }
 
 // NewRedisStore returns a store on client. The caller closes the client, after [Middleware.Shutdown]. The client may be
@@ -109,11 +109,11 @@ func NewRedisStore(client redis.Cmdable, opts RedisOptions) *RedisStore {
 	if client == nil {
 		err = errors.New("idempotency: the Redis client is nil")
 	}
-	return &RedisStore{conn: conn, prefix: prefix, fault: errors.Join(checkPrefix(prefix), err)}
+	return &RedisStore{conn: conn, keyPrefix: prefix, optionsFault: errors.Join(checkPrefix(prefix), err)}
 }
 
 // Validate implements [Validator].
-func (s *RedisStore) Validate(RunnerOptions) error { return s.fault }
+func (s *RedisStore) Validate(RunnerOptions) error { return s.optionsFault }
 
 // checkPrefix refuses a prefix that would put a record and its staging key into different slots: the first "{}" in a name
 // makes a Cluster ignore all hash tags behind it.
@@ -126,55 +126,55 @@ func checkPrefix(prefix string) error {
 
 // name returns the name of the Redis key for a digest. Its hash tag keeps the staging key of the same record in the same
 // slot.
-func (s *RedisStore) name(digest [sha256.Size]byte) string {
+func (s *RedisStore) keyName(digest [sha256.Size]byte) string {
 	var space [128]byte
-	b := append(append(space[:0], s.prefix...), '{')
+	b := append(append(space[:0], s.keyPrefix...), '{')
 	b = hex.AppendEncode(b, digest[:])
 	return string(append(b, '}'))
 }
 
 // half returns the part of a name that the record has as its key.
-func (s *RedisStore) half(name string) string {
-	start := len(s.prefix) + len("{")
+func (s *RedisStore) digestHalf(name string) string {
+	start := len(s.keyPrefix) + len("{")
 	return name[start : start+recordline.KeySize]
 }
 
 // Begin implements [Store].
 func (s *RedisStore) Begin(ctx context.Context, key Key, request ClaimRequest) (Record, Claim, error) {
-	if s.fault != nil {
-		return Record{}, nil, s.fault
+	if s.optionsFault != nil {
+		return Record{}, nil, s.optionsFault
 	}
-	name, now := s.name(key.Digest()), time.Now().UnixMilli()
+	name, now := s.keyName(key.Digest()), time.Now().UnixMilli()
 	claim := newRedisClaim(s, name, request, now)
-	held, lost, err := claim.take(ctx, request.TakeOver)
+	storedRecord, replyLost, err := claim.claimKey(ctx, request.TakeOver)
 	switch {
-	case err != nil && lost:
+	case err != nil && replyLost:
 		return Record{}, nil, &ClaimInDoubtError{claim, err}
 	case err != nil:
 		return Record{}, nil, err
-	case held == nil:
+	case storedRecord == nil:
 		record := Record{Attempt: 1, Fingerprint: request.Fingerprint, Created: time.UnixMilli(now), LeaseLeft: request.Lease}
 		return record, claim, nil
 	}
-	found, err := s.parse(held, name)
+	head, err := s.parseRecord(storedRecord, name)
 	if err != nil {
 		return Record{}, nil, err
 	}
-	if found.State == recordline.Running && bytes.Equal(found.Token, recordline.TokenOf(claim.own.Text)) {
-		record := recordOf(found)
-		record.LeaseLeft, record.Remaining = request.Lease, fromMilliseconds(found.Told)
-		return record, claim.next(found.Line), nil
+	if head.State == recordline.Running && bytes.Equal(head.Token, recordline.TokenOf(claim.runningRecord.Text)) {
+		record := recordFromHead(head)
+		record.LeaseLeft, record.Remaining = request.Lease, fromMilliseconds(head.AppendedNumber)
+		return record, claim.nextClaim(head.Line), nil
 	}
-	record, err := heldBy(found)
-	if err == nil && request.Remaining && found.State == recordline.Done {
-		record.Remaining = s.remaining(ctx, name, found.Line)
+	record, err := storedRecordFrom(head)
+	if err == nil && request.Remaining && head.State == recordline.Done {
+		record.Remaining = s.readRemaining(ctx, name, head.Line)
 	}
 	return record, nil, err
 }
 
 // remaining returns how long the completed record with that head is still kept, or zero if that is not known soon: the
 // record itself is there already.
-func (s *RedisStore) remaining(ctx context.Context, name any, head []byte) time.Duration {
+func (s *RedisStore) readRemaining(ctx context.Context, name any, head []byte) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	reply, _, err := s.conn.Run(ctx, redisscript.Remaining, name, head)
@@ -187,144 +187,150 @@ func (s *RedisStore) remaining(ctx context.Context, name any, head []byte) time.
 
 // redisClaim implements Claim.
 type redisClaim struct {
-	store *RedisStore
-	name  any             // a string
-	own   redisconn.Value // the record, byte for byte as Redis has it for as long as the claim lasts
-	lease int64           // in milliseconds, as the record names it
-	ttl   any             // likewise; to put a number into an any costs an allocation
-	space [256]byte       // as much as the head of a record may have
+	store         *RedisStore
+	keyName       any             // a string
+	runningRecord redisconn.Value // the record, byte for byte as Redis has it for as long as the claim lasts
+	leaseMillis   int64           // in milliseconds, as the record names it
+	ttlMillis     any             // likewise; to put a number into an any costs an allocation
+	recordSpace   [256]byte       // as much as the head of a record may have
 
-	stepped atomic.Bool // there may be steps
+	mayHaveSteps atomic.Bool // there may be steps
 
 	redisSettlement
 }
 
 // redisSettlement says how far a claim is settled.
 type redisSettlement struct {
-	mu      sync.Mutex // held while the record is settled or made again
-	tried   bool       // Complete was called
-	settled bool       // Complete or Release has ended the claim
+	mu               sync.Mutex // held while the record is settled or made again
+	hasTriedComplete bool       // Complete was called
+	isSettled        bool       // Complete or Release has ended the claim
 }
 
 // newRedisClaim returns a claim to a new operation, which Redis does not know yet.
 func newRedisClaim(s *RedisStore, name string, request ClaimRequest, now int64) *redisClaim {
-	ttl := milliseconds(max(request.TTL, request.Lease))
-	c := &redisClaim{store: s, name: name, lease: milliseconds(request.Lease), ttl: ttl}
-	c.own.Text = recordline.AppendRunning(c.space[:0], s.half(name), request.Fingerprint, c.lease, ttl, now)
+	ttl := toMilliseconds(max(request.TTL, request.Lease))
+	c := &redisClaim{store: s, keyName: name, leaseMillis: toMilliseconds(request.Lease), ttlMillis: ttl}
+	c.runningRecord.Text = recordline.AppendRunning(
+		c.recordSpace[:0], s.digestHalf(name), request.Fingerprint, c.leaseMillis, ttl, now)
 	return c
 }
 
 // next returns the claim to a further attempt, which has that head in Redis.
-func (c *redisClaim) next(head []byte) *redisClaim {
-	next := &redisClaim{store: c.store, name: c.name, own: redisconn.Value{Text: head}, lease: c.lease, ttl: c.ttl}
-	next.stepped.Store(true) // perhaps, by the attempts before
+func (c *redisClaim) nextClaim(head []byte) *redisClaim {
+	next := &redisClaim{store: c.store, keyName: c.keyName, leaseMillis: c.leaseMillis, ttlMillis: c.ttlMillis}
+	next.runningRecord.Text = head
+	next.mayHaveSteps.Store(true) // perhaps, by the attempts before
 	return next
 }
 
 // take puts the record under its name. It returns nothing if there was none, and else the record that is there then, which
 // may be that of the claim.
-func (c *redisClaim) take(ctx context.Context, takeOver bool) (held []byte, lost bool, err error) {
-	set, held, lost, err := c.store.conn.SetNX(ctx, c.name, &c.own, c.ttl)
-	if err != nil || set || held != nil && !recordline.IsOpen(held) {
-		return held, lost, err
+func (c *redisClaim) claimKey(ctx context.Context, takeOver bool) (storedRecord []byte, replyLost bool, err error) {
+	isSet, storedRecord, setLost, err := c.store.conn.SetNX(ctx, c.keyName, &c.runningRecord, c.ttlMillis)
+	if err != nil || isSet || storedRecord != nil && !recordline.IsOpen(storedRecord) {
+		return storedRecord, setLost, err
 	}
-	reply, again, err := c.store.conn.Run(ctx, redisscript.Claim, c.name, stepsName(c.name), &c.own, c.ttl, takeOver)
-	return []byte(reply), lost || again, err
+	reply, scriptLost, err := c.store.conn.Run(ctx, redisscript.Claim, c.keyName,
+		stepsName(c.keyName), &c.runningRecord, c.ttlMillis, takeOver)
+	return []byte(reply), setLost || scriptLost, err
 }
 
 func (c *redisClaim) Extend(ctx context.Context, lease time.Duration) error {
-	verdict, _, err := c.run(ctx, redisscript.Extend, &c.own, c.expiry(lease))
+	verdict, _, err := c.runScript(ctx, redisscript.Extend, &c.runningRecord, c.expiryMillis(lease))
 	if err == nil && verdict == "missing" {
-		return c.restore(ctx, lease)
+		return c.restoreRecord(ctx, lease)
 	}
-	return outcome(verdict, err)
+	return verdictError(verdict, err)
 }
 
 // restore makes the record again, unless the claim has ended: nobody would renew or settle it then.
-func (c *redisClaim) restore(ctx context.Context, lease time.Duration) error {
+func (c *redisClaim) restoreRecord(ctx context.Context, lease time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.settled {
+	if c.isSettled {
 		return ErrClaimLost
 	}
-	script, args := redisscript.Extend, []any{&c.own, c.expiry(lease), "again"}
-	if c.stepped.Load() { // the steps are lost, too, which must not be left unsaid
-		script, args = script.Needs(1), slices.Insert(args, 0, any(stepsName(c.name)))
+	script, args := redisscript.Extend, []any{&c.runningRecord, c.expiryMillis(lease), "again"}
+	if c.mayHaveSteps.Load() { // the steps are lost, too, which must not be left unsaid
+		script, args = script.WithRequired(1), slices.Insert(args, 0, any(stepsName(c.keyName)))
 	}
-	verdict, _, err := c.store.conn.Run(ctx, script, c.name, args...)
-	return outcome(verdict, err)
+	verdict, _, err := c.store.conn.Run(ctx, script, c.keyName, args...)
+	return verdictError(verdict, err)
 }
 
 // expiry returns for how many milliseconds Redis is to keep the record, if the lease is to run for so long from now.
-func (c *redisClaim) expiry(lease time.Duration) int64 {
-	return c.ttl.(int64) + milliseconds(lease) - c.lease
+func (c *redisClaim) expiryMillis(lease time.Duration) int64 {
+	return c.ttlMillis.(int64) + toMilliseconds(lease) - c.leaseMillis
 }
 
 func (c *redisClaim) Release(ctx context.Context, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	verdict, _, err := c.run(ctx, redisscript.Release, &c.own, milliseconds(ttl))
-	return c.settle(verdict, err)
+	verdict, _, err := c.runScript(ctx, redisscript.Release, &c.runningRecord, toMilliseconds(ttl))
+	return c.noteSettled(verdict, err)
 }
 
 func (c *redisClaim) Complete(ctx context.Context, resp Response, ttl time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.settle(c.complete(ctx, resp, milliseconds(ttl)))
+	return c.noteSettled(c.completeRecord(ctx, resp, toMilliseconds(ttl)))
 }
 
-func (c *redisClaim) complete(ctx context.Context, resp Response, ttl int64) (verdict string, err error) {
-	b := bounds.NewBuffer(len(c.own.Text) + resp.encodedSize())
-	b.B, _ = resp.AppendBinary(recordline.AppendDone(b.B, c.own.Text)) // never fails
-	verdict, lost, err := c.put(ctx, b.B, ttl)
-	if err == nil && !lost { // else the client may still be about to send it
-		b.Free()
+func (c *redisClaim) completeRecord(ctx context.Context, resp Response, ttl int64) (verdict string, err error) {
+	buffer := bounds.NewBuffer(len(c.runningRecord.Text) + resp.encodedSize())
+	buffer.B, _ = resp.AppendBinary(recordline.AppendDone(buffer.B, c.runningRecord.Text)) // never fails
+	verdict, replyLost, err := c.putCompleted(ctx, buffer.B, ttl)
+	if err == nil && !replyLost { // else the client may still be about to send it
+		buffer.Free()
 	}
-	if errors.Is(err, ErrStoreFull) && len(b.B) > spareSize { // but there is room for a record without body: that of the claim
-		return c.complete(ctx, resp.tombstone(), ttl)
+	if errors.Is(err, ErrStoreFull) && len(buffer.B) > maxSpareSize {
+		// A record without a body fits into the room of the running record.
+		return c.completeRecord(ctx, resp.toTombstone(), ttl)
 	}
 	return verdict, err
 }
 
 // What passes through Lua is copied there, at some microseconds for each kilobyte, while the server does nothing else.
 const (
-	inlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
-	spareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
+	maxInlineSize = 2 << 10 // of records that are stored by a script; larger ones are stored beside it
+	maxSpareSize  = 8 << 10 // likewise, of a server that has no memory for anything beside
 )
 
 // put stores a completed record in the place of the running one. What is not as it should be is left to the script, which
 // knows more.
-func (c *redisClaim) put(ctx context.Context, done []byte, ttl int64) (verdict string, lost bool, err error) {
+func (c *redisClaim) putCompleted(ctx context.Context, completed []byte, ttl int64) (verdict string, replyLost bool, err error) {
 	conn := c.store.conn
-	steps := make([]any, 0, 4) // of a size that needs no allocation
-	if c.stepped.Load() {
-		steps = append(steps, stepsName(c.name))
+	stepsKeys := make([]any, 0, 4) // of a size that needs no allocation
+	if c.mayHaveSteps.Load() {
+		stepsKeys = append(stepsKeys, stepsName(c.keyName))
 	}
-	if !c.tried && len(steps) == 0 {
-		c.tried = true // a repetition will hardly find what it is to replace
-		swapped, again, err := conn.Swap(ctx, c.name, &c.own, done, ttl)
+	if !c.hasTriedComplete && len(stepsKeys) == 0 {
+		c.hasTriedComplete = true // a repetition will hardly find what it is to replace
+		swapped, tryLost, err := conn.Swap(ctx, c.keyName, &c.runningRecord, completed, ttl)
 		if swapped || err != nil {
-			return "OK", again, err
+			return "OK", tryLost, err
 		}
-		lost = again
+		replyLost = tryLost
 	}
-	if len(done) > inlineSize {
-		staged := c.name.(string) + string(recordline.TokenOf(c.own.Text))
-		verdict, again, err := conn.RunStaged(ctx, redisscript.Complete.With(len(steps)), c.name, staged, done, append(steps, &c.own, "", ttl)...)
-		lost = lost || again
-		full := errors.Is(err, ErrStoreFull) && len(done) <= spareSize
-		if !full && !redisconn.IsSlotMoving(err) {
-			return verdict, lost, err
+	if len(completed) > maxInlineSize {
+		stagedName := c.keyName.(string) + string(recordline.TokenOf(c.runningRecord.Text))
+		verdict, tryLost, err := conn.RunStaged(ctx, redisscript.Complete.With(len(stepsKeys)), c.keyName,
+			stagedName, completed, append(stepsKeys, &c.runningRecord, "", ttl)...)
+		replyLost = replyLost || tryLost
+		isFull := errors.Is(err, ErrStoreFull) && len(completed) <= maxSpareSize
+		if !isFull && !redisconn.IsSlotMoving(err) {
+			return verdict, replyLost, err
 		}
 	}
-	verdict, again, err := conn.RunCopied(ctx, redisscript.Complete.With(len(steps)), c.name, append(steps, &c.own, done, ttl)...)
-	return verdict, lost || again, err
+	verdict, tryLost, err := conn.RunCopied(ctx, redisscript.Complete.With(len(stepsKeys)), c.keyName,
+		append(stepsKeys, &c.runningRecord, completed, ttl)...)
+	return verdict, replyLost || tryLost, err
 }
 
 // settle notes that the claim has ended, if it has.
-func (c *redisClaim) settle(verdict string, err error) error {
-	err = outcome(verdict, err)
-	c.settled = c.settled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
+func (c *redisClaim) noteSettled(verdict string, err error) error {
+	err = verdictError(verdict, err)
+	c.isSettled = c.isSettled || err == nil || errors.Is(err, ErrRestored) || errors.Is(err, ErrClaimLost)
 	return err
 }
 
@@ -332,41 +338,41 @@ func (c *redisClaim) settle(verdict string, err error) error {
 func stepsName(name any) string { return name.(string) + ":steps" }
 
 // run runs a script on the record and, if there may be any, on its steps.
-func (c *redisClaim) run(ctx context.Context, script redisconn.Script, args ...any) (reply string, lost bool, err error) {
-	if c.stepped.Load() {
-		script, args = script.With(1), slices.Insert(args, 0, any(stepsName(c.name)))
+func (c *redisClaim) runScript(ctx context.Context, script redisconn.Script, args ...any) (reply string, lost bool, err error) {
+	if c.mayHaveSteps.Load() {
+		script, args = script.With(1), slices.Insert(args, 0, any(stepsName(c.keyName)))
 	}
-	return c.store.conn.Run(ctx, script, c.name, args...)
+	return c.store.conn.Run(ctx, script, c.keyName, args...)
 }
 
 // Checkpoint implements [Checkpointer].
 func (c *redisClaim) Checkpoint(ctx context.Context, name string, data []byte) (stored []byte, err error) {
-	c.stepped.Store(true)
-	args := []any{stepsName(c.name), &c.own, name, data, c.ttl}
-	reply, _, err := c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.name, args...)
+	c.mayHaveSteps.Store(true)
+	args := []any{stepsName(c.keyName), &c.runningRecord, name, data, c.ttlMillis}
+	reply, _, err := c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.keyName, args...)
 	if err == nil && reply == "missing" {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.settled {
+		if c.isSettled {
 			return nil, ErrClaimLost
 		}
-		reply, _, err = c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.name, append(args, "again")...)
+		reply, _, err = c.store.conn.RunCopied(ctx, redisscript.Checkpoint, c.keyName, append(args, "again")...)
 	}
 	verdict, text, before := strings.Cut(reply, "\n")
 	if before {
 		data = []byte(text)
 	}
-	return data, outcome(verdict, err)
+	return data, verdictError(verdict, err)
 }
 
 // Checkpoints implements [Checkpointer].
 func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error) {
-	reply, _, err := c.store.conn.Run(ctx, redisscript.Checkpoints, c.name, stepsName(c.name), &c.own)
+	reply, _, err := c.store.conn.Run(ctx, redisscript.Checkpoints, c.keyName, stepsName(c.keyName), &c.runningRecord)
 	verdict, list, _ := strings.Cut(reply, "\n")
 	if err == nil && verdict == "missing" {
-		return c.lostSteps()
+		return c.reportLostSteps()
 	}
-	if err := outcome(verdict, err); err != nil {
+	if err := verdictError(verdict, err); err != nil {
 		return nil, err
 	}
 	steps, ok := recordline.ParseSteps(list)
@@ -377,17 +383,17 @@ func (c *redisClaim) Checkpoints(ctx context.Context) (map[string][]byte, error)
 }
 
 // lostSteps returns what Checkpoints returns if the record is gone.
-func (c *redisClaim) lostSteps() (map[string][]byte, error) {
+func (c *redisClaim) reportLostSteps() (map[string][]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.settled {
+	if c.isSettled {
 		return nil, ErrClaimLost
 	}
 	return map[string][]byte{RecordLost: {}}, nil
 }
 
 // outcome translates the reply of a script, or of SET.
-func outcome(verdict string, err error) error {
+func verdictError(verdict string, err error) error {
 	if err != nil {
 		return err
 	}
@@ -404,8 +410,8 @@ func outcome(verdict string, err error) error {
 }
 
 // parse reads the record with that name.
-func (s *RedisStore) parse(value []byte, name string) (recordline.Head, error) {
-	head, err := recordline.Parse(value, s.half(name))
+func (s *RedisStore) parseRecord(value []byte, name string) (recordline.Head, error) {
+	head, err := recordline.Parse(value, s.digestHalf(name))
 	if err != nil {
 		return head, fmt.Errorf("%w: %w", ErrRecordInvalid, err)
 	}
@@ -413,16 +419,16 @@ func (s *RedisStore) parse(value []byte, name string) (recordline.Head, error) {
 }
 
 // recordOf returns what a head says of a record that nobody has claimed now.
-func recordOf(h recordline.Head) Record {
+func recordFromHead(h recordline.Head) Record {
 	return Record{Attempt: h.Attempt, Fingerprint: h.Fingerprint, Created: time.UnixMilli(h.Created)}
 }
 
 // heldBy returns the record that somebody else holds, with its response.
-func heldBy(h recordline.Head) (Record, error) {
-	record := recordOf(h)
+func storedRecordFrom(h recordline.Head) (Record, error) {
+	record := recordFromHead(h)
 	switch h.State {
 	case recordline.Running, recordline.Released:
-		record.LeaseLeft = fromMilliseconds(h.Told)
+		record.LeaseLeft = fromMilliseconds(h.AppendedNumber)
 		return record, nil
 	case recordline.Done:
 		record.Response = new(Response)
@@ -434,7 +440,7 @@ func heldBy(h recordline.Head) (Record, error) {
 }
 
 // milliseconds returns what Redis counts. A part of one is a whole one: no lease is to end early.
-func milliseconds(d time.Duration) int64 {
+func toMilliseconds(d time.Duration) int64 {
 	n := d.Milliseconds()
 	if d%time.Millisecond > 0 {
 		n++

@@ -56,10 +56,10 @@ func Findings(err error) []error {
 //
 // Through a *redis.AutoPipeliner on a Cluster it asks one master only.
 func (s *RedisStore) Check(ctx context.Context) error {
-	if s.fault != nil {
-		return s.fault
+	if s.optionsFault != nil {
+		return s.optionsFault
 	}
-	unsafe, failed := s.conn.Check(ctx, s.rights())
+	unsafe, failed := s.conn.Check(ctx, s.neededRights())
 	findings := make([]error, len(unsafe))
 	for i, found := range unsafe {
 		setting := UnsafeSetting(found)
@@ -69,11 +69,11 @@ func (s *RedisStore) Check(ctx context.Context) error {
 }
 
 // rights returns the rights that requests need. A digest of zeros belongs to no key.
-func (s *RedisStore) rights() redisconn.Rights {
-	name := s.name([sha256.Size]byte{})
+func (s *RedisStore) neededRights() redisconn.Rights {
+	name := s.keyName([sha256.Size]byte{})
 	return redisconn.Rights{
 		Uses:    redisscript.Uses(name, name+string(recordline.AppendToken(nil)), stepsName(name)),
-		Pattern: redisconn.Literal(s.prefix) + "*",
+		Pattern: redisconn.Literal(s.keyPrefix) + "*",
 	}
 }
 
@@ -86,38 +86,38 @@ func (s *RedisStore) Inspect(ctx context.Context, key Key) (Entry, error) {
 
 // InspectDigest is Inspect for a key of which only the digest is known, as in a [Listing].
 func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte) (Entry, error) {
-	if s.fault != nil {
-		return Entry{}, s.fault
+	if s.optionsFault != nil {
+		return Entry{}, s.optionsFault
 	}
-	name := s.name(digest)
-	held, err := s.conn.Look(ctx, name, stepsName(name))
-	if err == nil && held.Expiry == redisconn.Missing {
+	name := s.keyName(digest)
+	snapshot, err := s.conn.ReadSnapshot(ctx, name, stepsName(name))
+	if err == nil && snapshot.Expiry == redisconn.NoKey {
 		return Entry{}, ErrNoRecord
 	}
 	entry := Entry{Digest: digest}
 	if err != nil {
 		return entry, err
 	}
-	entry.Size, entry.Remaining = held.Size, max(0, held.Expiry)
-	found, err := s.parse(held.Start, name)
+	entry.Size, entry.Remaining = snapshot.Size, max(0, snapshot.Expiry)
+	head, err := s.parseRecord(snapshot.Start, name)
 	if err == nil {
-		err = entry.showHead(found, held)
+		err = entry.addHead(head, snapshot)
 	}
 	switch {
 	case err != nil:
 		return entry, err
-	case found.IsFree():
+	case head.IsFree():
 		return Entry{}, ErrNoRecord
 	}
-	beside := besideOf(found, held.Hash)
-	if err := entry.showResolved(beside); err != nil {
+	stepsHash := parseStepsHash(head, snapshot.Hash)
+	if err := entry.takeResolved(stepsHash); err != nil {
 		return entry, err
 	}
-	if found.State != recordline.Done {
-		entry.Size += entry.addSteps(beside)
+	if head.State != recordline.Done {
+		entry.Size += entry.addSteps(stepsHash)
 		return entry, nil
 	}
-	record, err := heldBy(found)
+	record, err := storedRecordFrom(head)
 	if err != nil {
 		return entry, err
 	}
@@ -126,12 +126,12 @@ func (s *RedisStore) InspectDigest(ctx context.Context, digest [sha256.Size]byte
 }
 
 // showHead adds what the head of a record says, if the record as a whole has the form that its head asks for.
-func (e *Entry) showHead(h recordline.Head, held redisconn.Seen) error {
-	if !h.Whole(held.Size) {
+func (e *Entry) addHead(h recordline.Head, snapshot redisconn.Snapshot) error {
+	if !h.FitsSize(snapshot.Size) {
 		return fmt.Errorf("%w: %w", ErrRecordInvalid, recordline.ErrHead)
 	}
-	expiry := held.Expiry.Milliseconds()
-	if held.Expiry == redisconn.Eternal {
+	expiry := snapshot.Expiry.Milliseconds()
+	if snapshot.Expiry == redisconn.NoExpiry {
 		expiry = h.TTL // nothing of it is gone
 	}
 	left := fromMilliseconds(h.LeaseLeft(expiry))
@@ -154,7 +154,7 @@ func (e *Entry) showHead(h recordline.Head, held redisconn.Seen) error {
 const resolvedField = " resolved"
 
 // besideOf returns what is in the hash beside a record, if it is that of the record: checkpoint.lua says how that is known.
-func besideOf(h recordline.Head, hash map[string]string) map[string][]byte {
+func parseStepsHash(h recordline.Head, hash map[string]string) map[string][]byte {
 	if hash[""] != h.Origin() {
 		return nil
 	}
@@ -168,9 +168,9 @@ func besideOf(h recordline.Head, hash map[string]string) map[string][]byte {
 }
 
 // showResolved takes how the operation was resolved from what is beside its record. The checkpoints are left.
-func (e *Entry) showResolved(beside map[string][]byte) error {
-	stored, ok := beside[resolvedField]
-	delete(beside, resolvedField)
+func (e *Entry) takeResolved(stepsHash map[string][]byte) error {
+	stored, ok := stepsHash[resolvedField]
+	delete(stepsHash, resolvedField)
 	if !ok {
 		return nil
 	}
@@ -187,49 +187,49 @@ func (e *Entry) showResolved(beside map[string][]byte) error {
 // comes back if a replica that does not yet know of the removal becomes the master.
 //
 // A record without an expiry is forgotten only if it is completed or released.
-func (s *RedisStore) Forget(ctx context.Context, asked Entry) error {
-	if s.fault != nil {
-		return s.fault
+func (s *RedisStore) Forget(ctx context.Context, inspected Entry) error {
+	if s.optionsFault != nil {
+		return s.optionsFault
 	}
-	if asked.State == "" {
+	if inspected.State == "" {
 		return fmt.Errorf("%w: an entry without a state", ErrRecordInvalid) // of what could not be read
 	}
-	name := s.name(asked.Digest)
+	name := s.keyName(inspected.Digest)
 	verdict, lost, err := s.conn.Run(ctx, redisscript.Forget, name,
-		stepsName(name), s.half(name), string(asked.State), asked.Attempt, asked.Created.UnixMilli())
+		stepsName(name), s.digestHalf(name), string(inspected.State), inspected.Attempt, inspected.Created.UnixMilli())
 	if err == nil && verdict == "missing" && lost { // an earlier try has removed it
 		return nil
 	}
-	return changed(verdict, err)
+	return changeError(verdict, err)
 }
 
 // Resolve implements [Resolver]. One script does it, by the clock of Redis. An operation whose record has lost its expiry
 // counts as running. With too few replicas for RedisOptions.Replicas, the error is that of Complete, and the operation may be
 // resolved.
-func (s *RedisStore) Resolve(ctx context.Context, asked Entry, r Resolution) error {
-	if s.fault != nil {
-		return s.fault
+func (s *RedisStore) Resolve(ctx context.Context, inspected Entry, r Resolution) error {
+	if s.optionsFault != nil {
+		return s.optionsFault
 	}
 	var response []byte
-	var marks []string
+	var openMarks []string
 	if r.Response != nil {
 		response, _ = r.Response.MarshalBinary() // never fails
 	} else {
-		marks = asked.OpenMarks()
+		openMarks = inspected.OpenMarks()
 	}
-	resolved, _ := r.Resolved(asked).MarshalBinary() // never fails
-	name := s.name(asked.Digest)
-	args := []any{stepsName(name), s.half(name), asked.Attempt, asked.Created.UnixMilli(), recordline.AppendToken(nil),
-		milliseconds(r.TTL), response, resolved}
-	for _, mark := range marks {
+	resolved, _ := r.Resolved(inspected).MarshalBinary() // never fails
+	name := s.keyName(inspected.Digest)
+	args := []any{stepsName(name), s.digestHalf(name), inspected.Attempt, inspected.Created.UnixMilli(), recordline.AppendToken(nil),
+		toMilliseconds(r.TTL), response, resolved}
+	for _, mark := range openMarks {
 		args = append(args, mark)
 	}
 	verdict, _, err := s.conn.RunCopied(ctx, redisscript.Resolve, name, args...)
-	return changed(verdict, err)
+	return changeError(verdict, err)
 }
 
 // changed translates the reply of a script that does what an operator asks for.
-func changed(verdict string, err error) error {
+func changeError(verdict string, err error) error {
 	switch {
 	case err != nil:
 		return err
@@ -240,7 +240,7 @@ func changed(verdict string, err error) error {
 	case verdict == "changed":
 		return ErrEntryChanged
 	default:
-		return outcome(verdict, nil)
+		return verdictError(verdict, nil)
 	}
 }
 
@@ -253,45 +253,45 @@ func changed(verdict string, err error) error {
 //
 // A key that has the name of a record and holds no record counts as unreadable.
 func (s *RedisStore) List(ctx context.Context, request ListRequest) (Listing, error) {
-	if s.fault != nil {
-		return Listing{}, s.fault
+	if s.optionsFault != nil {
+		return Listing{}, s.optionsFault
 	}
 	if request.User != "" {
 		return Listing{}, fmt.Errorf("idempotency: Redis keeps no users to list by: %w", errors.ErrUnsupported)
 	}
-	found, err := newCollector(request)
+	collected, err := newCollector(request)
 	if err != nil {
 		return Listing{}, err
 	}
-	survey := &redisSurvey{store: s, found: found, seen: make(map[[sha256.Size]byte]bool)}
-	pattern := redisconn.Literal(s.prefix) + "{" + strings.Repeat("?", hex.EncodedLen(sha256.Size)) + "}"
-	if err := s.conn.Scan(ctx, pattern, startSize, survey.pick, survey.show); err != nil {
+	lister := &redisLister{store: s, collected: collected, seenDigests: make(map[[sha256.Size]byte]bool)}
+	pattern := redisconn.Literal(s.keyPrefix) + "{" + strings.Repeat("?", hex.EncodedLen(sha256.Size)) + "}"
+	if err := s.conn.Scan(ctx, pattern, startSize, lister.pickNames, lister.addRecord); err != nil {
 		return Listing{}, err
 	}
-	return found.result(), nil
+	return collected.makeListing(), nil
 }
 
 // redisSurvey looks at the records of all servers.
-type redisSurvey struct {
-	store *RedisStore
-	found *collector
-	seen  map[[sha256.Size]byte]bool // a name may be told again
+type redisLister struct {
+	store       *RedisStore
+	collected   *collector
+	seenDigests map[[sha256.Size]byte]bool // a name may be told again
 }
 
 // startSize is enough for the longest head, and behind it for the first line of the response and the longest note.
 const startSize = 768
 
 // pick returns those of the names that are to be looked at, and whether more may come.
-func (v *redisSurvey) pick(names []string) (fresh []string, more bool) {
+func (l *redisLister) pickNames(names []string) (fresh []string, more bool) {
 	for _, name := range names {
-		digest, ok := v.store.digestIn(name)
+		digest, ok := l.store.parseKeyName(name)
 		switch {
-		case !ok || v.seen[digest]:
-		case len(v.seen) == v.found.request.Scan:
-			v.found.listing.Partial = true
+		case !ok || l.seenDigests[digest]:
+		case len(l.seenDigests) == l.collected.request.Scan:
+			l.collected.listing.Partial = true
 			return fresh, false
 		default:
-			v.seen[digest] = true
+			l.seenDigests[digest] = true
 			fresh = append(fresh, name)
 		}
 	}
@@ -299,41 +299,41 @@ func (v *redisSurvey) pick(names []string) (fresh []string, more bool) {
 }
 
 // digestIn returns the digest that is in a name, if it is one that the store gives to a record.
-func (s *RedisStore) digestIn(name string) (digest [sha256.Size]byte, ok bool) {
-	text, prefixed := strings.CutPrefix(name, s.prefix+"{")
+func (s *RedisStore) parseKeyName(name string) (digest [sha256.Size]byte, ok bool) {
+	text, prefixed := strings.CutPrefix(name, s.keyPrefix+"{")
 	text, closed := strings.CutSuffix(text, "}")
 	if !prefixed || !closed || len(text) != hex.EncodedLen(len(digest)) {
 		return digest, false
 	}
 	_, err := hex.Decode(digest[:], []byte(text))
-	return digest, err == nil && s.name(digest) == name // which has no capital letters
+	return digest, err == nil && s.keyName(digest) == name // which has no capital letters
 }
 
 // show adds the record of that name, if it is one.
-func (v *redisSurvey) show(name string, held redisconn.Seen) {
-	if held.Expiry == redisconn.Missing {
+func (l *redisLister) addRecord(name string, snapshot redisconn.Snapshot) {
+	if snapshot.Expiry == redisconn.NoKey {
 		return // in the meantime
 	}
-	digest, _ := v.store.digestIn(name)
-	entry := Entry{Digest: digest, Size: held.Size, Remaining: max(0, held.Expiry)}
-	found, err := v.store.parse(held.Start, name) // what is no string has no start
+	digest, _ := l.store.parseKeyName(name)
+	entry := Entry{Digest: digest, Size: snapshot.Size, Remaining: max(0, snapshot.Expiry)}
+	head, err := l.store.parseRecord(snapshot.Start, name) // what is no string has no start
 	if err == nil {
-		err = entry.showHead(found, held)
+		err = entry.addHead(head, snapshot)
 	}
-	if err == nil && found.State == recordline.Done {
-		err = entry.glance(found, held.Size)
+	if err == nil && head.State == recordline.Done {
+		err = entry.addResponseLine(head, snapshot.Size)
 	}
 	switch {
 	case err != nil:
-		v.found.listing.Unreadable++
-	case !found.IsFree():
-		v.found.add(entry)
+		l.collected.listing.Unreadable++
+	case !head.IsFree():
+		l.collected.addEntry(entry)
 	}
 }
 
 // glance adds what the start of a completed record says of its response: the status and the note. The error says that the
 // record is not as long as its start says.
-func (e *Entry) glance(h recordline.Head, size int64) error {
+func (e *Entry) addResponseLine(h recordline.Head, size int64) error {
 	line, rest := recordline.ParseResponse(h.Response)
 	fits := max(line.Header, line.Trailer, line.Body) <= size // so that the sum is one
 	before := len(h.Line) + len(h.Response) - len(rest)

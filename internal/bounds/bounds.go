@@ -21,8 +21,8 @@ type Buffer struct {
 }
 
 const (
-	smallest  = 512
-	MaxPooled = 2 << 20 // the most that a buffer may keep for the next request
+	minCapacity = 512
+	MaxPooled   = 2 << 20 // the most that a buffer may keep for the next request
 )
 
 // Room returns the capacity of a new buffer for n bytes.
@@ -30,21 +30,21 @@ func Room(n int64) int64 {
 	if n > MaxPooled {
 		return n
 	}
-	return 1 << bits.Len64(uint64(max(n, smallest)-1))
+	return 1 << bits.Len64(uint64(max(n, minCapacity)-1))
 }
 
 // buffers has those that nobody uses, by the power of two that is their capacity. So nothing small is in a buffer that
 // was made for something large.
-var buffers [22]sync.Pool
+var bufferPools [22]sync.Pool
 
 // unused returns where the buffers with a capacity are that nobody uses.
-func unused(capacity int64) *sync.Pool { return &buffers[bits.Len64(uint64(capacity))-1] }
+func poolFor(capacity int64) *sync.Pool { return &bufferPools[bits.Len64(uint64(capacity))-1] }
 
 // NewBuffer returns an empty buffer with room for n bytes.
 func NewBuffer(n int) *Buffer {
 	capacity := Room(int64(n))
 	if capacity <= MaxPooled {
-		if b, ok := unused(capacity).Get().(*Buffer); ok {
+		if b, ok := poolFor(capacity).Get().(*Buffer); ok {
 			return b
 		}
 	}
@@ -58,7 +58,7 @@ func (b *Buffer) Free() bool {
 		return false
 	}
 	b.B = b.B[:0]
-	unused(capacity).Put(b)
+	poolFor(capacity).Put(b)
 	return true
 }
 
@@ -80,10 +80,10 @@ var (
 
 // largestRead bounds the room for a body at first, whatever the request announces: an announcement costs its sender
 // nothing.
-const largestRead = 32 << 10
+const maxFirstCapacity = 32 << 10
 
 // noBody is the buffer of requests without a body.
-var noBody = new(Buffer)
+var emptyBuffer = new(Buffer)
 
 // ReadBody reads the whole body of r, which must not have more than limit bytes. ReadBody takes the capacity of the buffer
 // from what user may hold of budget, and the caller gives that capacity back, also after an error. If r announces more
@@ -94,14 +94,14 @@ var noBody = new(Buffer)
 //   - Any other error: the body breaks off.
 func ReadBody(r *http.Request, limit int64, budget *Shares, user string) (*Buffer, error) {
 	if r.ContentLength > limit {
-		return noBody, fmt.Errorf("%w of %d bytes: %d are announced", ErrTooLarge, limit, r.ContentLength)
+		return emptyBuffer, fmt.Errorf("%w of %d bytes: %d are announced", ErrTooLarge, limit, r.ContentLength)
 	}
 	if r.Body == nil || r.Body == http.NoBody {
-		return noBody, nil
+		return emptyBuffer, nil
 	}
-	first := min(max(r.ContentLength, smallest), largestRead)
+	first := min(max(r.ContentLength, minCapacity), maxFirstCapacity)
 	if !budget.Take(user, Room(first)) {
-		return noBody, ErrNoRoom
+		return emptyBuffer, ErrNoRoom
 	}
 	b := NewBuffer(int(first))
 	for {
@@ -133,7 +133,7 @@ func readSome(b *Buffer, r *http.Request, limit int64, budget *Shares, user stri
 	case !full:
 		b.B = b.B[:len(b.B)+n]
 	case n > 0:
-		larger := min(doubled(b, r.ContentLength), limit)
+		larger := min(grownSize(b, r.ContentLength), limit)
 		if !budget.Take(user, Room(larger)-int64(cap(b.B))) {
 			return ErrNoRoom
 		}
@@ -144,7 +144,7 @@ func readSome(b *Buffer, r *http.Request, limit int64, budget *Shares, user stri
 }
 
 // doubled returns the size to which a full buffer grows: twice as much, but not beyond what the request announces.
-func doubled(b *Buffer, announced int64) int64 {
+func grownSize(b *Buffer, announced int64) int64 {
 	twice := 2 * int64(cap(b.B))
 	if announced > int64(cap(b.B)) {
 		return min(twice, announced)
@@ -157,9 +157,9 @@ func doubled(b *Buffer, announced int64) int64 {
 type Shares struct {
 	Total, Each int64 // the most that all users may hold together, and one of them
 
-	mu     sync.Mutex
-	held   int64
-	byUser map[string]int64 // has no users who hold nothing
+	mu         sync.Mutex
+	totalHeld  int64
+	heldByUser map[string]int64 // has no users who hold nothing
 }
 
 // Take reports whether user may hold n more; if so, they count until they are given back. A user who holds nothing may
@@ -170,15 +170,15 @@ func (s *Shares) Take(user string, n int64) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	holds := s.byUser[user]
-	if s.held+n > s.Total || holds > 0 && holds+n > s.Each {
+	holds := s.heldByUser[user]
+	if s.totalHeld+n > s.Total || holds > 0 && holds+n > s.Each {
 		return false
 	}
-	if s.byUser == nil {
-		s.byUser = make(map[string]int64)
+	if s.heldByUser == nil {
+		s.heldByUser = make(map[string]int64)
 	}
-	s.held += n
-	s.byUser[user] = holds + n
+	s.totalHeld += n
+	s.heldByUser[user] = holds + n
 	return true
 }
 
@@ -189,9 +189,9 @@ func (s *Shares) GiveBack(user string, n int64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held -= n
-	if s.byUser[user] -= n; s.byUser[user] == 0 {
-		delete(s.byUser, user)
+	s.totalHeld -= n
+	if s.heldByUser[user] -= n; s.heldByUser[user] == 0 {
+		delete(s.heldByUser, user)
 	}
 }
 
@@ -199,7 +199,7 @@ func (s *Shares) GiveBack(user string, n int64) {
 func (s *Shares) Users() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.byUser)
+	return len(s.heldByUser)
 }
 
 // Limits are the most bytes that all users may have together, and one of them.
@@ -208,55 +208,55 @@ type Limits struct{ Total, User int64 }
 // Usage counts the bytes of all users, and those of each. Users are divided by their hash, so that few wait for the same
 // lock. It is safe for concurrent use.
 type Usage struct {
-	full, quota error
-	seed        maphash.Seed
-	total       atomic.Int64
-	parts       [64]userBytes
+	errFull, errQuota error
+	hashSeed          maphash.Seed
+	totalBytes        atomic.Int64
+	userParts         [64]userBytes
 }
 
 // userBytes counts the bytes of some users. A user without any is not in the map.
 type userBytes struct {
-	mu    sync.Mutex
-	bytes map[string]int64
+	mu          sync.Mutex
+	bytesByUser map[string]int64
 }
 
 // Init makes the Usage ready. Full is what Add returns at the limit of all, and quota at that of a user.
 func (u *Usage) Init(full, quota error) {
-	u.full, u.quota = full, quota
-	u.seed = maphash.MakeSeed()
-	for i := range u.parts {
-		u.parts[i].bytes = make(map[string]int64)
+	u.errFull, u.errQuota = full, quota
+	u.hashSeed = maphash.MakeSeed()
+	for i := range u.userParts {
+		u.userParts[i].bytesByUser = make(map[string]int64)
 	}
 }
 
-func (u *Usage) part(user string) *userBytes {
-	return &u.parts[maphash.String(u.seed, user)%uint64(len(u.parts))]
+func (u *Usage) partFor(user string) *userBytes {
+	return &u.userParts[maphash.String(u.hashSeed, user)%uint64(len(u.userParts))]
 }
 
 // Add counts n more bytes of user. It returns an error and counts nothing if that would exceed a limit.
 func (u *Usage) Add(user string, n int64, within Limits) error {
-	part := u.part(user)
+	part := u.partFor(user)
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	sum := part.bytes[user] + n
+	sum := part.bytesByUser[user] + n
 	if sum > within.User {
-		return u.quota
+		return u.errQuota
 	}
 	if !u.addTotal(n, within.Total) {
-		return u.full
+		return u.errFull
 	}
-	part.bytes[user] = sum
+	part.bytesByUser[user] = sum
 	return nil
 }
 
 // addTotal checks the limit before it adds. Much that has no room must not make little fail in the meantime.
 func (u *Usage) addTotal(n, limit int64) bool {
 	for {
-		total := u.total.Load()
+		total := u.totalBytes.Load()
 		if total+n > limit {
 			return false
 		}
-		if u.total.CompareAndSwap(total, total+n) {
+		if u.totalBytes.CompareAndSwap(total, total+n) {
 			return true
 		}
 	}
@@ -264,24 +264,24 @@ func (u *Usage) addTotal(n, limit int64) bool {
 
 // Subtract counts n fewer bytes of user.
 func (u *Usage) Subtract(user string, n int64) {
-	part := u.part(user)
+	part := u.partFor(user)
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	u.total.Add(-n)
-	part.bytes[user] -= n
-	if part.bytes[user] == 0 {
-		delete(part.bytes, user)
+	u.totalBytes.Add(-n)
+	part.bytesByUser[user] -= n
+	if part.bytesByUser[user] == 0 {
+		delete(part.bytesByUser, user)
 	}
 }
 
 // Counted returns what is counted now, in total and by user.
 func (u *Usage) Counted() (total int64, users map[string]int64) {
 	users = make(map[string]int64)
-	for i := range u.parts {
-		part := &u.parts[i]
+	for i := range u.userParts {
+		part := &u.userParts[i]
 		part.mu.Lock()
-		maps.Copy(users, part.bytes)
+		maps.Copy(users, part.bytesByUser)
 		part.mu.Unlock()
 	}
-	return u.total.Load(), users
+	return u.totalBytes.Load(), users
 }

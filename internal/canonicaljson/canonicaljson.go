@@ -41,12 +41,12 @@ func Form(body []byte) ([]byte, error) {
 // depends on the order of its members: encoding/json reads both names into one field, which keeps the value of the last.
 // Value is in canonical form. With all of its letters folded, value has a name twice, which jsontext refuses.
 func hasLookAlikes(value jsontext.Value) bool {
-	return !jsontext.Value(bytes.Map(fold, value)).IsValid()
+	return !jsontext.Value(bytes.Map(foldRune, value)).IsValid()
 }
 
 // fold returns the same rune for runes that differ in case only, as [bytes.EqualFold] and encoding/json see them. ASCII
 // becomes lower case, so that the words, escapes and numbers of JSON stay as they are.
-func fold(r rune) rune {
+func foldRune(r rune) rune {
 	if r < utf8.RuneSelf {
 		return unicode.ToLower(r)
 	}

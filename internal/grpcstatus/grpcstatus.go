@@ -29,16 +29,16 @@ type Answer struct {
 func MayPass(a Answer) bool {
 	switch {
 	case strings.HasPrefix(a.Media, "application/grpc"):
-		return grpc(a)
+		return mayPassGRPC(a)
 	case strings.HasPrefix(a.Media, "application/connect+"):
-		return connect(a)
+		return mayPassConnect(a)
 	}
 	return false
 }
 
 // grpc reports what MayPass does, of an answer of gRPC or gRPC-Web.
-func grpc(a Answer) bool {
-	switch status(a) {
+func mayPassGRPC(a Answer) bool {
+	switch findStatus(a) {
 	case "0", "3", "5", "6", "7", "9", "11":
 		// OK, invalid_argument, not_found, already_exists, permission_denied, failed_precondition, out_of_range
 		return false
@@ -51,7 +51,7 @@ func grpc(a Answer) bool {
 }
 
 // connect reports what MayPass does, of a stream of Connect.
-func connect(a Answer) bool {
+func mayPassConnect(a Answer) bool {
 	const end = 0x02
 	message, compressed, ended := endFrame(a.Body, end)
 	if !ended {
@@ -59,7 +59,7 @@ func connect(a Answer) bool {
 	}
 	if compressed {
 		var err error
-		if message, err = gunzip(message); err != nil {
+		if message, err = decompressGzip(message); err != nil {
 			return false // as statusUnreadable
 		}
 	}
@@ -80,28 +80,28 @@ func connect(a Answer) bool {
 }
 
 // status returns the status code of an answer of gRPC, or nothing.
-func status(a Answer) string {
+func findStatus(a Answer) string {
 	const name = "Grpc-Status"
 	if code := cmp.Or(a.Header(name), a.Trailer(name), a.Trailer(http.TrailerPrefix+name)); code != "" {
 		return code
 	}
 	switch {
 	case strings.HasPrefix(a.Media, "application/grpc-web-text"):
-		return webStatus(decodeSegments(a.Body))
+		return trailerFrameStatus(decodeSegments(a.Body))
 	case strings.HasPrefix(a.Media, "application/grpc-web"):
-		return webStatus(a.Body)
+		return trailerFrameStatus(a.Body)
 	}
 	return ""
 }
 
 // webStatus returns the status in the trailer frame that ends an answer of gRPC-Web.
-func webStatus(body []byte) string {
+func trailerFrameStatus(body []byte) string {
 	const trailer = 0x80
 	frame, compressed, _ := endFrame(body, trailer)
 	if compressed {
 		return compressedStatus(frame)
 	}
-	return fieldIn(frame, "grpc-status")
+	return findField(frame, "grpc-status")
 }
 
 // endFrame returns the frame of an answer of gRPC-Web or Connect that has the bit end in its first byte.
@@ -126,15 +126,15 @@ const statusUnreadable = "unreadable"
 
 // compressedStatus returns the status in a trailer frame that is compressed by gzip, as connect-go sends it.
 func compressedStatus(frame []byte) string {
-	lines, err := gunzip(frame)
+	lines, err := decompressGzip(frame)
 	if err != nil {
 		return statusUnreadable
 	}
-	return fieldIn(lines, "grpc-status")
+	return findField(lines, "grpc-status")
 }
 
 // gunzip decompresses the beginning of what is compressed by gzip.
-func gunzip(b []byte) ([]byte, error) {
+func decompressGzip(b []byte) ([]byte, error) {
 	const most = 64 << 10
 	z, err := gzip.NewReader(bytes.NewReader(b))
 	if err != nil {
@@ -144,7 +144,7 @@ func gunzip(b []byte) ([]byte, error) {
 }
 
 // fieldIn returns the value of a field in lines as HTTP/1 sends them.
-func fieldIn(lines []byte, name string) string {
+func findField(lines []byte, name string) string {
 	for line := range bytes.Lines(lines) {
 		key, value, _ := bytes.Cut(line, []byte(":"))
 		if strings.EqualFold(string(key), name) {

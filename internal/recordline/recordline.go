@@ -37,7 +37,7 @@ func (l *Reader) Parse(digits []byte) int64 {
 }
 
 // digits reads a number of at most so many digits.
-func (l *Reader) digits(prefix string, most int) int64 {
+func (l *Reader) readDigits(prefix string, most int) int64 {
 	word := l.Next(prefix)
 	n, err := strconv.ParseUint(string(word), 10, 63) // which takes no sign
 	l.OK = l.OK && err == nil && len(word) <= most
@@ -45,7 +45,7 @@ func (l *Reader) digits(prefix string, most int) int64 {
 }
 
 // sized reads a word of exactly so many characters.
-func (l *Reader) sized(prefix string, size int) []byte {
+func (l *Reader) readSized(prefix string, size int) []byte {
 	word := l.Next(prefix)
 	l.OK = l.OK && len(word) == size
 	return word
@@ -111,9 +111,9 @@ const (
 )
 
 const (
-	magic   = "idempotency/1"
-	running = magic + " " + Running + " token="
-	upper   = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // which nothing in a head has
+	headMagic     = "idempotency/1"
+	runningPrefix = headMagic + " " + Running + " token="
+	upperCase     = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // which nothing in a head has
 )
 
 // Errors of [Parse].
@@ -133,23 +133,23 @@ type Head struct {
 	Fingerprint [32]byte
 	Created     int64
 
-	Told     int64  // the number that the claim script has added, or zero
-	Response []byte // the stored form, if the record is done
+	AppendedNumber int64  // the number that the claim script has added, or zero
+	Response       []byte // the stored form, if the record is done
 }
 
 // Parse reads the record of key. It shares the memory of value.
 func Parse(value []byte, key string) (Head, error) {
 	line, rest, whole := bytes.Cut(value, []byte("\n"))
-	words := Reader{line, whole && !bytes.ContainsAny(line, upper) && !bytes.HasSuffix(line, []byte(" "))}
+	words := Reader{line, whole && !bytes.ContainsAny(line, upperCase) && !bytes.HasSuffix(line, []byte(" "))}
 	first := words.Next("")
-	h := Head{State: stateOf(words.Next("")), Token: words.sized("token=", tokenSize)}
-	h.Lease, h.TTL = words.digits("lease=", timeSize), words.digits("ttl=", timeSize)
-	attempt := words.digits("attempt=", attemptSize)
+	h := Head{State: parseState(words.Next("")), Token: words.readSized("token=", tokenSize)}
+	h.Lease, h.TTL = words.readDigits("lease=", timeSize), words.readDigits("ttl=", timeSize)
+	attempt := words.readDigits("attempt=", attemptSize)
 	own := words.Next("key=")
-	fingerprint := words.sized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
-	h.Created = words.digits("created=", timeSize)
+	fingerprint := words.readSized("fingerprint=", hex.EncodedLen(len(h.Fingerprint)))
+	h.Created = words.readDigits("created=", timeSize)
 	isFree := h.State == Released && bytes.Contains(line, []byte(" attempt=0 "))
-	if string(first) != magic || !words.OK || len(words.Rest) > 0 || attempt < 1 && !isFree || attempt > math.MaxInt32 {
+	if string(first) != headMagic || !words.OK || len(words.Rest) > 0 || attempt < 1 && !isFree || attempt > math.MaxInt32 {
 		return Head{}, ErrHead
 	}
 	if _, err := hex.Decode(h.Fingerprint[:], fingerprint); err != nil {
@@ -159,17 +159,17 @@ func Parse(value []byte, key string) (Head, error) {
 		return Head{}, ErrKey
 	}
 	h.Line, h.Attempt = value[:len(line)+1], int(attempt)
-	return h.behind(rest)
+	return h.parseRest(rest)
 }
 
 // behind returns the head with what follows its line.
-func (h Head) behind(rest []byte) (Head, error) {
+func (h Head) parseRest(rest []byte) (Head, error) {
 	var err error
 	switch {
 	case h.State == Done:
 		h.Response = rest
 	case len(rest) > 0:
-		h.Told, err = strconv.ParseInt(string(rest), 10, 64)
+		h.AppendedNumber, err = strconv.ParseInt(string(rest), 10, 64)
 	}
 	if err != nil {
 		return Head{}, ErrHead
@@ -181,7 +181,7 @@ func (h Head) behind(rest []byte) (Head, error) {
 func (h Head) IsFree() bool { return h.Attempt == 0 }
 
 // stateOf returns the state of that name, or nothing.
-func stateOf(name []byte) string {
+func parseState(name []byte) string {
 	for _, state := range []string{Done, Running, Released} {
 		if string(name) == state {
 			return state
@@ -191,7 +191,7 @@ func stateOf(name []byte) string {
 }
 
 // Whole reports whether a record of so many bytes has the form that its head asks for.
-func (h Head) Whole(size int64) bool {
+func (h Head) FitsSize(size int64) bool {
 	if h.State == Done {
 		return true
 	}
@@ -211,7 +211,7 @@ func (h Head) Origin() string {
 
 // AppendRunning appends the record of the first attempt at a new operation to b.
 func AppendRunning(b []byte, key string, fingerprint [32]byte, lease, ttl, now int64) []byte {
-	b = AppendToken(append(b, running...))
+	b = AppendToken(append(b, runningPrefix...))
 	b = strconv.AppendInt(append(b, " lease="...), lease, 10)
 	b = strconv.AppendInt(append(b, " ttl="...), ttl, 10)
 	b = append(append(b, " attempt=1 key="...), key...)
@@ -228,17 +228,17 @@ func AppendToken(b []byte) []byte {
 }
 
 // TokenOf returns the token in the running record of a claim.
-func TokenOf(record []byte) []byte { return record[len(running):][:tokenSize] }
+func TokenOf(record []byte) []byte { return record[len(runningPrefix):][:tokenSize] }
 
 // AppendDone appends the running record of a claim as one that is done to b. The stored form of the response follows.
 func AppendDone(b, record []byte) []byte {
-	b = append(b, magic+" "+Done...)
-	return append(b, record[len(magic+" "+Running):]...)
+	b = append(b, headMagic+" "+Done...)
+	return append(b, record[len(headMagic+" "+Running):]...)
 }
 
 // IsOpen reports whether a record is running or released, so that its expiry tells more of it.
 func IsOpen(record []byte) bool {
-	return bytes.HasPrefix(record, []byte(magic+" "+Running+" ")) || bytes.HasPrefix(record, []byte(magic+" "+Released+" "))
+	return bytes.HasPrefix(record, []byte(headMagic+" "+Running+" ")) || bytes.HasPrefix(record, []byte(headMagic+" "+Released+" "))
 }
 
 // ParseSteps reads what checkpoints.lua returns: each checkpoint as the sizes of name and data on a line, and both behind

@@ -47,9 +47,9 @@ func (c *Conn) Check(ctx context.Context, rights Rights) (found []Unsafe, failed
 
 // hazard is a setting and the values that are safe for it.
 type hazard struct {
-	setting string
-	safe    func(value string, node settings) bool
-	risk    string
+	settingName string
+	isSafe      func(value string, node settings) bool
+	risk        string
 }
 
 var hazards = []hazard{
@@ -57,13 +57,13 @@ var hazards = []hazard{
 		major, _, _ := strings.Cut(version, ".")
 		return atLeast(major, "7")
 	}, "each claim takes another round trip before Redis 7.0; before 6.2, none can be settled when memory is short"},
-	{"role", is("master"), "a replica refuses claims"},
-	{"cluster_enabled", func(value string, node settings) bool { return value == "1" || node[masters] == "1" },
+	{"role", isEqual("master"), "a replica refuses claims"},
+	{"cluster_enabled", func(value string, node settings) bool { return value == "1" || node[mastersSetting] == "1" },
 		"the server does not refuse keys of other servers: when ClusterOptions.ClusterSlots moves a key, its operation runs again"},
 	{"maxmemory_policy", func(policy string, node settings) bool {
 		return policy == "noeviction" || node["maxmemory"] == "0"
 	}, "records are evicted when memory is short, and operations run again"},
-	{"aof_enabled", is("1"), "a restart forgets records, and operations run again"},
+	{"aof_enabled", isEqual("1"), "a restart forgets records, and operations run again"},
 	{"appendfsync", func(policy string, node settings) bool {
 		return policy == "always" || node["aof_enabled"] != "1"
 	}, "a loss of power forgets the last records; with everysec and a slow disk, so does a crash of Redis"},
@@ -71,20 +71,20 @@ var hazards = []hazard{
 		return value == "no" || node["aof_enabled"] != "1"
 	}, "a loss of power while the log is rewritten forgets the records since then"},
 	{"min-replicas-to-write", func(_ string, node settings) bool {
-		return node["connected_slaves"] == "0" || atLeast(node[asked], node["connected_slaves"])
+		return node["connected_slaves"] == "0" || atLeast(node[replicasSetting], node["connected_slaves"])
 	},
 		"replication is asynchronous: a failover loses the last records that were acknowledged, and their operations run " +
 			"again. By command it loses those of a second or more, unless the setting, or " +
 			"RedisOptions.Replicas, is the number of replicas, or writes are paused (CLIENT PAUSE) before"},
-	{"connected_slaves", func(connected string, node settings) bool { return atLeast(connected, node[asked]) },
+	{"connected_slaves", func(connected string, node settings) bool { return atLeast(connected, node[replicasSetting]) },
 		"it is less than RedisOptions.Replicas, so each first execution takes StoreTimeout"},
-	{"WAIT", is(""), "no answer counts as stored, so each first execution takes StoreTimeout"},
+	{"WAIT", isEqual(""), "no answer counts as stored, so each first execution takes StoreTimeout"},
 }
 
 // Neither is a setting of the server: RedisOptions.Replicas, and how many masters the client sends keys to.
 const (
-	asked   = "Replicas"
-	masters = "masters"
+	replicasSetting = "Replicas"
+	mastersSetting  = "masters"
 )
 
 // atLeast compares two numbers.
@@ -94,7 +94,7 @@ func atLeast(value, bound string) bool {
 	return a >= b
 }
 
-func is(safe string) func(string, settings) bool {
+func isEqual(safe string) func(string, settings) bool {
 	return func(value string, _ settings) bool { return value == safe }
 }
 
@@ -108,15 +108,15 @@ func (c *Conn) checkNode(ctx context.Context, node redis.Cmdable, rights Rights,
 	if err != nil {
 		return found, []error{fmt.Errorf("idempotency: Redis: %w", err)}
 	}
-	told[asked], told[masters] = strconv.Itoa(c.replicas), strconv.Itoa(number)
-	if client, ok := node.(*redis.Client); ok && c.replicas > 0 {
+	told[replicasSetting], told[mastersSetting] = strconv.Itoa(c.replicaCount), strconv.Itoa(number)
+	if client, ok := node.(*redis.Client); ok && c.replicaCount > 0 {
 		if err := client.Do(ctx, "wait", 0, 1).Err(); err != nil {
 			told["WAIT"] = err.Error()
 		}
 	}
 	for _, h := range hazards {
-		if value, known := told[h.setting]; known && !h.safe(value, told) {
-			found = append(found, Unsafe{nodeName(node), h.setting, value, h.risk})
+		if value, known := told[h.settingName]; known && !h.isSafe(value, told) {
+			found = append(found, Unsafe{nodeName(node), h.settingName, value, h.risk})
 		}
 	}
 	return append(found, checkClocks(ctx, node, told)...), nil

@@ -68,7 +68,7 @@ func findRefused(client reflect.Value, maxWrappers int) reflect.Type {
 // withDeadlines returns a client that ends by the deadline of the context, if possible.
 func withDeadlines(given redis.Cmdable) client {
 	c, ok := given.(*redis.Client)
-	if !ok || isPrompt(c) {
+	if !ok || honorsDeadlines(c) {
 		return withProcess(given)
 	}
 	own := c.WithTimeout(max(0, c.Options().ReadTimeout)) // same connections, options of its own, no hooks
@@ -98,7 +98,7 @@ func (c typedClient) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // isPrompt reports whether a client ends by the deadline of the context. A timeout below zero (the user has set -2) switches off
 // every deadline of a connection, also that of the context.
-func isPrompt(given redis.Cmdable) bool {
+func honorsDeadlines(given redis.Cmdable) bool {
 	switch c := given.(type) {
 	case *redis.Client:
 		o := c.Options()

@@ -31,8 +31,8 @@ func checkClocks(ctx context.Context, node redis.Cmdable, told settings) (found 
 		}
 		addr := replicaAddr(replica)
 		clock, err := readReplicaClock(ctx, master.Options(), addr)
-		if ahead := clock.ahead - own.ahead; err == nil && ahead.Abs()-clock.doubt-own.doubt > maxSkew {
-			found = append(found, Unsafe{addr, "clock", showSkew(ahead),
+		if ahead := clock.offset - own.offset; err == nil && ahead.Abs()-clock.uncertainty-own.uncertainty > maxSkew {
+			found = append(found, Unsafe{addr, "clock", formatSkew(ahead),
 				"a failover to it ends leases and records early or late by that much"})
 		}
 	}
@@ -45,7 +45,7 @@ func replicaAddr(told string) string {
 	return net.JoinHostPort(ip, port)
 }
 
-func showSkew(ahead time.Duration) string {
+func formatSkew(ahead time.Duration) string {
 	if ahead < 0 {
 		return fmt.Sprintf("%v behind its master's", -ahead.Round(time.Millisecond))
 	}
@@ -54,7 +54,7 @@ func showSkew(ahead time.Duration) string {
 
 // clock says how far that of a server is ahead of ours, give or take doubt: the server has looked at its clock somewhen
 // between question and reply.
-type clock struct{ ahead, doubt time.Duration }
+type clock struct{ offset, uncertainty time.Duration }
 
 func readClock(ctx context.Context, node redis.Cmdable) (clock, error) {
 	asked := time.Now()

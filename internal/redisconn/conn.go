@@ -22,13 +22,13 @@ import (
 
 // Conn is a client and what has become of its steps so far. It is safe for concurrent use.
 type Conn struct {
-	client   client
-	prompt   bool // the client ends by the deadline of a context
-	replicas int
-	waits    chan struct{} // has one for each WAIT under way
-	noSwap   atomic.Bool   // the server has no SET with IFEQ
-	kinds    Errors
-	crowd    *crowd.Crowd
+	client         client
+	honorsDeadline bool // the client ends by the deadline of a context
+	replicaCount   int
+	waitSlots      chan struct{} // has one for each WAIT under way
+	lacksSwap      atomic.Bool   // the server has no SET with IFEQ
+	errorKinds     Errors
+	poolCrowd      *crowd.Crowd
 }
 
 // New wraps client. Writes that are to be copied wait until replicas replicas have acknowledged them (the WAIT command).
@@ -40,21 +40,21 @@ func New(client redis.Cmdable, replicas int, kinds Errors) (*Conn, error) {
 	}
 	own, size := withDeadlines(client), poolSize(client)
 	return &Conn{
-		client: own, prompt: isPrompt(own), replicas: replicas, waits: make(chan struct{}, max(1, size/2)),
-		kinds: kinds, crowd: crowd.New(size),
+		client: own, honorsDeadline: honorsDeadlines(own), replicaCount: replicas, waitSlots: make(chan struct{}, max(1, size/2)),
+		errorKinds: kinds, poolCrowd: crowd.New(size),
 	}, nil
 }
 
 // Value is an argument of a step. It counts how often it was encoded, which most clients do once they have a connection to
 // write to. So it counts also what the client has sent by itself, when it has tried again.
 type Value struct {
-	Text    []byte
-	encoded atomic.Int32
+	Text         []byte
+	timesEncoded atomic.Int32
 }
 
 // MarshalBinary implements [encoding.BinaryMarshaler], by which go-redis encodes what is neither text nor number.
 func (v *Value) MarshalBinary() ([]byte, error) {
-	v.encoded.Add(1)
+	v.timesEncoded.Add(1)
 	return v.Text, nil
 }
 
@@ -72,9 +72,9 @@ func (v *Value) String() string { return string(v.Text) }
 func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set bool, held []byte, lost bool, err error) {
 	command := []any{"set", key, value, "nx", "get", "px", ttl}
 	var reply rawReply
-	lost, err = c.again(ctx, func() error {
+	lost, err = c.retryStep(ctx, func() error {
 		cmd := redis.NewRawCmd(ctx, command...)
-		err := c.process(ctx, key, cmd)
+		err := c.processCommand(ctx, key, cmd)
 		if err == nil {
 			reply = cmd.Val()
 		}
@@ -84,18 +84,18 @@ func (c *Conn) SetNX(ctx context.Context, key any, value *Value, ttl any) (set b
 	if err == nil || isAnswer(err) {
 		answered = 1
 	}
-	return reply.isNull(), reply.text(), lost || value.encoded.Load() > answered, err
+	return reply.isNull(), reply.stringValue(), lost || value.timesEncoded.Load() > answered, err
 }
 
 // Swap gives key the text for so many milliseconds, if it has the value old, and copies it. It does nothing if the server
 // does not compare values. Without an error, it may also have failed by an error of the server, which a script is to find
 // out about.
 func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl int64) (swapped, lost bool, err error) {
-	if c.noSwap.Load() {
+	if c.lacksSwap.Load() {
 		return false, false, nil
 	}
 	command := []any{"set", key, text, "ifeq", old, "px", ttl}
-	lost, err = c.again(ctx, func() error {
+	lost, err = c.retryStep(ctx, func() error {
 		_, err := c.sendCopied(ctx, key, command)
 		return err
 	})
@@ -103,7 +103,7 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 		return err == nil, lost, err
 	}
 	if redis.HasErrorPrefix(err, "syntax error") {
-		c.noSwap.Store(true)
+		c.lacksSwap.Store(true)
 	}
 	return false, lost, nil
 }
@@ -111,8 +111,8 @@ func (c *Conn) Swap(ctx context.Context, key any, old *Value, text []byte, ttl i
 // Script is what EVAL and EVALSHA take.
 type Script struct {
 	source, hash any  // strings
-	keys         int  // so many of its arguments are keys, the first ones; besides the key that it runs on
-	needs        bool // it can do nothing without them
+	extraKeys    int  // so many of its arguments are keys, the first ones; besides the key that it runs on
+	requiresKeys bool // it can do nothing without them
 }
 
 // NewScript returns the script of that source.
@@ -125,39 +125,41 @@ func NewScript(source string) Script {
 func (s Script) With(keys int) Script { return Script{s.source, s.hash, keys, false} }
 
 // Needs is With for keys that the script cannot do without.
-func (s Script) Needs(keys int) Script { return Script{s.source, s.hash, keys, true} }
+func (s Script) WithRequired(keys int) Script { return Script{s.source, s.hash, keys, true} }
 
 // command returns the arguments of EVALSHA that run the script on key.
-func (s Script) command(key any, args []any) []any {
-	return append(append(make([]any, 0, 8), "evalsha", s.hash, 1+s.keys, key), args...)
+func (s Script) evalshaCommand(key any, args []any) []any {
+	return append(append(make([]any, 0, 8), "evalsha", s.hash, 1+s.extraKeys, key), args...)
 }
 
 // uncached returns the arguments of EVAL for those of an EVALSHA that the server does not know.
-func (s Script) uncached(args []any) []any { return slices.Concat([]any{"eval", s.source}, args[2:]) }
+func (s Script) evalCommand(args []any) []any {
+	return slices.Concat([]any{"eval", s.source}, args[2:])
+}
 
 func isNoScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // Run runs a script on key.
 func (c *Conn) Run(ctx context.Context, script Script, key any, args ...any) (reply string, lost bool, err error) {
-	return c.run(ctx, c.send, script, key, args)
+	return c.runScript(ctx, c.sendCommand, script, key, args)
 }
 
 // RunCopied is Run, and copies what the script writes.
 func (c *Conn) RunCopied(ctx context.Context, script Script, key any, args ...any) (reply string, lost bool, err error) {
-	return c.run(ctx, c.sendCopied, script, key, args)
+	return c.runScript(ctx, c.sendCopied, script, key, args)
 }
 
 // sender sends a command once.
 type sender func(ctx context.Context, key any, args []any) (reply string, err error)
 
-func (c *Conn) run(
+func (c *Conn) runScript(
 	ctx context.Context, send sender, script Script, key any, args []any,
 ) (reply string, lost bool, err error) {
-	command := script.command(key, args)
-	lost, err = c.again(ctx, func() (err error) {
-		reply, err = script.sent(ctx, send, key, command)
-		if script.keys > 0 && !script.needs && IsSlotMoving(err) {
-			reply, err = script.sent(ctx, send, key, script.With(0).command(key, args[script.keys:]))
+	command := script.evalshaCommand(key, args)
+	lost, err = c.retryStep(ctx, func() (err error) {
+		reply, err = script.sendScript(ctx, send, key, command)
+		if script.extraKeys > 0 && !script.requiresKeys && IsSlotMoving(err) {
+			reply, err = script.sendScript(ctx, send, key, script.With(0).evalshaCommand(key, args[script.extraKeys:]))
 		}
 		return err
 	})
@@ -165,10 +167,10 @@ func (c *Conn) run(
 }
 
 // sent sends a command that runs the script.
-func (s Script) sent(ctx context.Context, send sender, key any, command []any) (reply string, err error) {
+func (s Script) sendScript(ctx context.Context, send sender, key any, command []any) (reply string, err error) {
 	reply, err = send(ctx, key, command)
 	if isNoScript(err) {
-		reply, err = send(ctx, key, s.uncached(command))
+		reply, err = send(ctx, key, s.evalCommand(command))
 	}
 	return reply, err
 }
@@ -178,12 +180,12 @@ func (s Script) sent(ctx context.Context, send sender, key any, command []any) (
 func (c *Conn) RunStaged(
 	ctx context.Context, script Script, key any, staged string, text []byte, args ...any,
 ) (reply string, lost bool, err error) {
-	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 2+script.keys, key, staged), args...)
-	lost, err = c.again(ctx, func() (err error) {
+	command := append(append(make([]any, 0, 8), "evalsha", script.hash, 2+script.extraKeys, key, staged), args...)
+	lost, err = c.retryStep(ctx, func() (err error) {
 		set := redis.NewStatusCmd(ctx, "set", staged, text, "px", time.Minute.Milliseconds())
 		reply, err = c.sendBehind(ctx, key, set, command)
 		if isNoScript(err) {
-			reply, err = c.sendCopied(ctx, key, script.uncached(command))
+			reply, err = c.sendCopied(ctx, key, script.evalCommand(command))
 		}
 		return err
 	})
@@ -195,22 +197,22 @@ func (c *Conn) RunStaged(
 //
 // The error wraps Errors.Busy if others had the whole pool when the step or one of its tries began, and the step has run
 // out of time, although the server was up within the last minute: the step may have had its connection too late.
-func (c *Conn) again(ctx context.Context, step func() error) (lost bool, err error) {
-	crowded := c.crowd.Enter()
-	defer c.crowd.Leave()
+func (c *Conn) retryStep(ctx context.Context, step func() error) (lost bool, err error) {
+	crowded := c.poolCrowd.Enter()
+	defer c.poolCrowd.Leave()
 	const most = 3
 	var failure error
 	for tries := 1; ; tries++ {
 		err = step()
-		answered, busy := err == nil || isAnswer(err) || errors.Is(err, errNotCopied), errors.Is(err, c.kinds.Busy)
+		answered, busy := err == nil || isAnswer(err) || errors.Is(err, errTooFewReplicas), errors.Is(err, c.errorKinds.Busy)
 		if answered {
-			c.crowd.Replied()
+			c.poolCrowd.Replied()
 		}
 		lost = lost || !answered && !busy
 		if err == nil {
 			return lost, nil
 		}
-		crowded = crowded || c.crowd.IsCrowded()
+		crowded = crowded || c.poolCrowd.IsCrowded()
 		if failure == nil || !busy {
 			failure = err
 		}
@@ -218,16 +220,16 @@ func (c *Conn) again(ctx context.Context, step func() error) (lost bool, err err
 			break
 		}
 	}
-	if crowded && isTimeout(failure) && c.crowd.WasUp() {
-		failure = c.kinds.busy(failure)
+	if crowded && isTimeout(failure) && c.poolCrowd.WasUp() {
+		failure = c.errorKinds.wrapBusy(failure)
 	}
-	return lost, c.kinds.of(failure)
+	return lost, c.errorKinds.wrapError(failure)
 }
 
 // send sends a command once: by Process, since Do and EvalSha make twice as many allocations.
-func (c *Conn) send(ctx context.Context, key any, args []any) (reply string, err error) {
+func (c *Conn) sendCommand(ctx context.Context, key any, args []any) (reply string, err error) {
 	cmd := redis.NewStringCmd(ctx, args...)
-	if err := c.process(ctx, key, cmd); err != nil {
+	if err := c.processCommand(ctx, key, cmd); err != nil {
 		return "", err
 	}
 	return cmd.Val(), nil
@@ -235,19 +237,19 @@ func (c *Conn) send(ctx context.Context, key any, args []any) (reply string, err
 
 // sendCopied is send for a command whose effect is to be copied. It fails until enough replicas have it.
 func (c *Conn) sendCopied(ctx context.Context, key any, args []any) (reply string, err error) {
-	if c.replicas == 0 {
-		return c.send(ctx, key, args)
+	if c.replicaCount == 0 {
+		return c.sendCommand(ctx, key, args)
 	}
 	return c.sendBehind(ctx, key, nil, args)
 }
 
 // process sends a command once. It returns by the end of ctx, whatever the client does. Nobody reads a command that has
 // failed: the client may still be about to.
-func (c *Conn) process(ctx context.Context, key any, cmd redis.Cmder) error {
-	if c.prompt {
-		return c.cause(ctx, key, c.client.Process(ctx, cmd))
+func (c *Conn) processCommand(ctx context.Context, key any, cmd redis.Cmder) error {
+	if c.honorsDeadline {
+		return c.wrapPoolError(ctx, key, c.client.Process(ctx, cmd))
 	}
-	return c.cause(ctx, key, inTime(ctx, func() error {
+	return c.wrapPoolError(ctx, key, runUntilDone(ctx, func() error {
 		if err := c.client.Process(ctx, cmd); err != nil {
 			return err
 		}
@@ -256,19 +258,19 @@ func (c *Conn) process(ctx context.Context, key any, cmd redis.Cmder) error {
 }
 
 // exec is process for what is in a pipeline.
-func (c *Conn) exec(ctx context.Context, key any, pipe redis.Pipeliner) error {
+func (c *Conn) execPipeline(ctx context.Context, key any, pipe redis.Pipeliner) error {
 	send := func() error {
 		_, err := pipe.Exec(ctx)
 		return err
 	}
-	if c.prompt {
-		return c.cause(ctx, key, send())
+	if c.honorsDeadline {
+		return c.wrapPoolError(ctx, key, send())
 	}
-	return c.cause(ctx, key, inTime(ctx, send))
+	return c.wrapPoolError(ctx, key, runUntilDone(ctx, send))
 }
 
 // inTime returns what send does, or errLate at the end of ctx.
-func inTime(ctx context.Context, send func() error) error {
+func runUntilDone(ctx context.Context, send func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err // before anything is sent that would be too late
 	}
@@ -278,17 +280,17 @@ func inTime(ctx context.Context, send func() error) error {
 	case err := <-sent:
 		return err
 	case <-ctx.Done():
-		return errLate
+		return errNoReplyInTime
 	}
 }
 
 // cause returns the error of a command to key. It wraps Errors.Busy if the last try had no connection to send it on. The
 // client may have tried before by itself.
-func (c *Conn) cause(ctx context.Context, key any, err error) error {
+func (c *Conn) wrapPoolError(ctx context.Context, key any, err error) error {
 	if err == nil || !isPoolWait(err) || !c.isConnected(ctx, key, err) {
 		return err
 	}
-	return c.kinds.busy(err)
+	return c.errorKinds.wrapBusy(err)
 }
 
 // rawReply is a reply of Redis as it is on the wire.
@@ -297,7 +299,7 @@ type rawReply []byte
 func (r rawReply) isNull() bool { return string(r) == "$-1\r\n" || string(r) == "_\r\n" }
 
 // text returns the string that is the reply, or nil if it is none. It shares the memory of the reply.
-func (r rawReply) text() []byte {
+func (r rawReply) stringValue() []byte {
 	head, text, ok := bytes.Cut(r, []byte("\r\n"))
 	if !ok || !bytes.HasPrefix(head, []byte("$")) || len(text) < 2 {
 		return nil

@@ -112,11 +112,11 @@ func TestErrors(t *testing.T) {
 	}
 	run("key", nil)
 	require.NoError(t, client.RPush(t.Context(), "list", "value").Err())
-	seen, err := conn.Look(t.Context(), "list", "hash")
+	seen, err := conn.ReadSnapshot(t.Context(), "list", "hash")
 	require.ErrorIs(t, err, errForeign, seen)
-	seen, err = conn.Look(t.Context(), "none", "hash")
+	seen, err = conn.ReadSnapshot(t.Context(), "none", "hash")
 	require.NoError(t, err)
-	require.Equal(t, redisconn.Missing, seen.Expiry)
+	require.Equal(t, redisconn.NoKey, seen.Expiry)
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	run("other", errFull)
 }
@@ -146,18 +146,18 @@ func TestScan(t *testing.T) {
 			require.NoError(t, client.Set(t.Context(), name, "value of "+name, time.Hour).Err())
 		}
 		require.NoError(t, client.RPush(t.Context(), "a*b4", "x").Err())
-		shown := map[string]redisconn.Seen{}
+		shown := map[string]redisconn.Snapshot{}
 		err := newConn(t, client, 0).Scan(t.Context(), redisconn.Literal("a*b")+"?", 5,
 			func(names []string) ([]string, bool) {
 				return slices.DeleteFunc(names, func(name string) bool { return name == "a*b3" }), true
 			},
-			func(name string, seen redisconn.Seen) { shown[name] = seen })
+			func(name string, seen redisconn.Snapshot) { shown[name] = seen })
 		require.NoError(t, err)
 		require.Len(t, shown, 3)
 		require.Equal(t, "value", string(shown["a*b1"].Start))
 		require.Equal(t, int64(len("value of a*b2")), shown["a*b2"].Size)
 		require.Positive(t, shown["a*b2"].Expiry)
 		require.Empty(t, shown["a*b4"].Start)
-		require.Equal(t, redisconn.Eternal, shown["a*b4"].Expiry)
+		require.Equal(t, redisconn.NoExpiry, shown["a*b4"].Expiry)
 	})
 }

@@ -19,11 +19,11 @@ type Errors struct {
 }
 
 // of returns the error of a step.
-func (e Errors) of(err error) error {
+func (e Errors) wrapError(err error) error {
 	switch {
 	case errors.Is(err, e.Busy):
 		return err
-	case isForeign(err):
+	case isWrongType(err):
 		return fmt.Errorf("%w: %w", e.Foreign, err)
 	case strings.Contains(err.Error(), "OOM command not allowed"):
 		return fmt.Errorf("%w: %w", e.Full, err)
@@ -32,13 +32,13 @@ func (e Errors) of(err error) error {
 	}
 }
 
-func (e Errors) busy(err error) error { return fmt.Errorf("%w: %w", e.Busy, err) }
+func (e Errors) wrapBusy(err error) error { return fmt.Errorf("%w: %w", e.Busy, err) }
 
 // errLate is a timeout, as that of a connection is.
-var errLate = fmt.Errorf("the client did not answer in time: %w", os.ErrDeadlineExceeded)
+var errNoReplyInTime = fmt.Errorf("the client did not answer in time: %w", os.ErrDeadlineExceeded)
 
 // errNotCopied says that a step was taken, but may be lost with the server that has taken it. To repeat it asks again.
-var errNotCopied = errors.New("too few replicas have the answer")
+var errTooFewReplicas = errors.New("too few replicas have the answer")
 
 // isAnswer reports whether err is what the server has answered.
 func isAnswer(err error) bool {
@@ -46,7 +46,7 @@ func isAnswer(err error) bool {
 	return ok
 }
 
-func isForeign(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
+func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
 
 // IsSlotMoving reports whether err says that a slot is on its way to another server. Until it is there, a script gets at
 // no two keys of it.

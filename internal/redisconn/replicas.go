@@ -27,7 +27,7 @@ func checkReplicas(given redis.Cmdable, replicas int) error {
 // sendBehind sends a command whose effect is to be copied, behind another one, if there is one, and before a WAIT, if
 // replicas are to have it. All go to one server in one round trip.
 func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args []any) (reply string, err error) {
-	node, err := c.node(ctx, key)
+	node, err := c.nodeForKey(ctx, key)
 	if err != nil {
 		return "", err
 	}
@@ -38,9 +38,9 @@ func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args 
 	_ = pipe.Process(ctx, cmd)
 	err = c.execCopied(ctx, key, node, pipe)
 	moved := redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK")
-	if c.replicas > 0 && moved { // the client of the whole Cluster follows
-		if _, err = c.send(ctx, key, args); err == nil {
-			err = errNotCopied
+	if c.replicaCount > 0 && moved { // the client of the whole Cluster follows
+		if _, err = c.sendCommand(ctx, key, args); err == nil {
+			err = errTooFewReplicas
 		}
 	}
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *Conn) sendBehind(ctx context.Context, key any, first redis.Cmder, args 
 
 // node returns a client of the server that has the key, if replicas are to have it too: WAIT has no key by which a Cluster
 // could tell where it goes.
-func (c *Conn) node(ctx context.Context, key any) (redis.Cmdable, error) {
-	if cluster, ok := c.client.(*redis.ClusterClient); ok && c.replicas > 0 {
+func (c *Conn) nodeForKey(ctx context.Context, key any) (redis.Cmdable, error) {
+	if cluster, ok := c.client.(*redis.ClusterClient); ok && c.replicaCount > 0 {
 		return cluster.MasterForKey(ctx, key.(string))
 	}
 	return c.client, nil
@@ -61,27 +61,27 @@ func (c *Conn) node(ctx context.Context, key any) (redis.Cmdable, error) {
 // execCopied is exec with a WAIT at the end. A WAIT holds a connection until there are enough replicas, so no more than half
 // of the pool may do so. What comes beyond is told at once that it has to ask again.
 func (c *Conn) execCopied(ctx context.Context, key any, node redis.Cmdable, pipe redis.Pipeliner) error {
-	if c.replicas == 0 {
-		return c.exec(ctx, key, pipe)
+	if c.replicaCount == 0 {
+		return c.execPipeline(ctx, key, pipe)
 	}
 	select {
-	case c.waits <- struct{}{}:
-		defer func() { <-c.waits }()
+	case c.waitSlots <- struct{}{}:
+		defer func() { <-c.waitSlots }()
 	default:
-		return cmp.Or(c.exec(ctx, key, pipe), errNotCopied)
+		return cmp.Or(c.execPipeline(ctx, key, pipe), errTooFewReplicas)
 	}
-	wait := redis.NewIntCmd(ctx, "wait", c.replicas, patience(ctx, node.(*redis.Client)).Milliseconds())
+	wait := redis.NewIntCmd(ctx, "wait", c.replicaCount, waitTimeout(ctx, node.(*redis.Client)).Milliseconds())
 	_ = pipe.Process(ctx, wait)
-	err := c.exec(ctx, key, pipe)
-	if err == nil && wait.Val() < int64(c.replicas) {
-		err = errNotCopied
+	err := c.execPipeline(ctx, key, pipe)
+	if err == nil && wait.Val() < int64(c.replicaCount) {
+		err = errTooFewReplicas
 	}
 	return err
 }
 
 // patience returns how long a server may wait for its replicas: there is to be time left for its reply, and for another
 // try, which finds the new master after a failover.
-func patience(ctx context.Context, node *redis.Client) time.Duration {
+func waitTimeout(ctx context.Context, node *redis.Client) time.Duration {
 	patience := time.Second
 	if deadline, ok := ctx.Deadline(); ok {
 		patience = time.Until(deadline) / 2

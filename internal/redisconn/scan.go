@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Seen is what one moment has shown of a key.
-type Seen struct {
+// Snapshot is what one moment has shown of a key.
+type Snapshot struct {
 	Start  []byte // of the value, or all of it; nothing, if the value is no string
 	Size   int64  // of the whole value
 	Expiry time.Duration
@@ -22,42 +22,42 @@ type Seen struct {
 
 // What PTTL says of a key that has no expiry, and of none.
 const (
-	Eternal time.Duration = -1
-	Missing time.Duration = -2
+	NoExpiry time.Duration = -1
+	NoKey    time.Duration = -2
 )
 
 // Look reads all that is under a key, and a hash, at one moment: a transaction does it, because a script would copy a large
-// value. While a slot moves, it reads the hash a moment earlier. If there is nothing under the key, the expiry is Missing.
-func (c *Conn) Look(ctx context.Context, key, hash string) (seen Seen, err error) {
-	_, err = c.again(ctx, func() error {
+// value. While a slot moves, it reads the hash a moment earlier. If there is nothing under the key, the expiry is NoKey.
+func (c *Conn) ReadSnapshot(ctx context.Context, key, hash string) (seen Snapshot, err error) {
+	_, err = c.retryStep(ctx, func() error {
 		pipe := c.client.TxPipeline()
 		fields := pipe.HGetAll(ctx, hash)
-		seen, err = c.look(ctx, key, pipe)
+		seen, err = c.execRead(ctx, key, pipe)
 		if IsSlotMoving(err) {
 			apart := c.client.TxPipeline() // a Pipeline that only reads may go to a replica
 			fields = apart.HGetAll(ctx, hash)
-			if err := c.exec(ctx, key, apart); err != nil {
+			if err := c.execPipeline(ctx, key, apart); err != nil {
 				return err
 			}
-			seen, err = c.look(ctx, key, c.client.TxPipeline())
+			seen, err = c.execRead(ctx, key, c.client.TxPipeline())
 		}
 		seen.Hash = fields.Val()
 		return err
 	})
 	if errors.Is(err, redis.Nil) {
-		return Seen{Expiry: Missing}, nil
+		return Snapshot{Expiry: NoKey}, nil
 	}
 	return seen, err
 }
 
 // look ends a transaction by what reads a key.
-func (c *Conn) look(ctx context.Context, key string, pipe redis.Pipeliner) (Seen, error) {
+func (c *Conn) execRead(ctx context.Context, key string, pipe redis.Pipeliner) (Snapshot, error) {
 	value, expiry := pipe.Get(ctx, key), pipe.PTTL(ctx, key)
-	if err := c.exec(ctx, key, pipe); err != nil {
-		return Seen{}, err
+	if err := c.execPipeline(ctx, key, pipe); err != nil {
+		return Snapshot{}, err
 	}
 	start, err := value.Bytes()
-	return Seen{Start: start, Size: int64(len(start)), Expiry: expiry.Val()}, err
+	return Snapshot{Start: start, Size: int64(len(start)), Expiry: expiry.Val()}, err
 }
 
 // Literal returns a pattern that matches text, and nothing else.
@@ -69,14 +69,14 @@ func Literal(text string) string {
 // there: as many bytes of the value, and all else. It ends when pick reports that there is to be no more. SCAN may tell a
 // name again, and so may another server that has taken over its slot. One of the two functions is called at a time.
 func (c *Conn) Scan(
-	ctx context.Context, pattern string, bytes int64, pick func(names []string) (some []string, more bool), show func(string, Seen),
+	ctx context.Context, pattern string, bytes int64, pick func(names []string) (some []string, more bool), show func(string, Snapshot),
 ) error {
-	s := &scan{Conn: c, pattern: pattern, bytes: bytes, pick: pick, show: show}
+	s := &keyScan{Conn: c, pattern: pattern, startSize: bytes, pickNames: pick, visitKey: show}
 	var mu sync.Mutex
 	each := func(ctx context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		return s.node(ctx, withDeadlines(node))
+		return s.scanNode(ctx, withDeadlines(node))
 	}
 	if cluster, ok := c.client.(*redis.ClusterClient); ok {
 		return cluster.ForEachMaster(ctx, each)
@@ -84,13 +84,13 @@ func (c *Conn) Scan(
 	if c.isInCluster(ctx) {
 		return fmt.Errorf("idempotency: list: a Cluster needs a *redis.ClusterClient: %w", errors.ErrUnsupported)
 	}
-	return s.node(ctx, c.client)
+	return s.scanNode(ctx, c.client)
 }
 
 // isInCluster reports whether the server says so.
 func (c *Conn) isInCluster(ctx context.Context) bool {
 	var info string
-	err := c.ask(ctx, c.client, func() (err error) {
+	err := c.askNode(ctx, c.client, func() (err error) {
 		info, err = c.client.Info(ctx, "cluster").Result()
 		return err
 	})
@@ -98,31 +98,31 @@ func (c *Conn) isInCluster(ctx context.Context) bool {
 }
 
 // ask is again for one of the servers. Nobody reads what a failed step was to find: the client may still be about to.
-func (c *Conn) ask(ctx context.Context, node client, step func() error) error {
-	_, err := c.again(ctx, func() error {
-		if isPrompt(node) {
+func (c *Conn) askNode(ctx context.Context, node client, step func() error) error {
+	_, err := c.retryStep(ctx, func() error {
+		if honorsDeadlines(node) {
 			return step()
 		}
-		return inTime(ctx, step)
+		return runUntilDone(ctx, step)
 	})
 	return err
 }
 
 // scan goes through the keys of all servers.
-type scan struct {
+type keyScan struct {
 	*Conn
-	pattern string
-	bytes   int64
-	pick    func([]string) ([]string, bool)
-	show    func(string, Seen)
+	pattern   string
+	startSize int64
+	pickNames func([]string) ([]string, bool)
+	visitKey  func(string, Snapshot)
 }
 
 // node goes through the keys of one server.
-func (s *scan) node(ctx context.Context, node client) error {
+func (s *keyScan) scanNode(ctx context.Context, node client) error {
 	for cursor, more := uint64(0), true; more; {
 		var names []string
 		var next uint64
-		err := s.ask(ctx, node, func() (err error) {
+		err := s.askNode(ctx, node, func() (err error) {
 			names, next, err = node.Scan(ctx, cursor, s.pattern, 1000).Result()
 			return err
 		})
@@ -130,10 +130,10 @@ func (s *scan) node(ctx context.Context, node client) error {
 			return err
 		}
 		cursor = next
-		names, more = s.pick(names)
+		names, more = s.pickNames(names)
 		more = more && cursor != 0
 		for some := range slices.Chunk(names, 100) { // a transaction of more would keep others waiting
-			if err := s.showAll(ctx, node, some); err != nil {
+			if err := s.visitKeys(ctx, node, some); err != nil {
 				return err
 			}
 		}
@@ -142,46 +142,46 @@ func (s *scan) node(ctx context.Context, node client) error {
 }
 
 // showAll shows what is under some keys of a server.
-func (s *scan) showAll(ctx context.Context, node client, names []string) error {
-	seen, err := s.read(ctx, node, names)
+func (s *keyScan) visitKeys(ctx context.Context, node client, names []string) error {
+	seen, err := s.readKeys(ctx, node, names)
 	if isAnswer(err) { // a slot is moving, say: the client of the whole Cluster follows
-		return s.showEach(ctx, names)
+		return s.visitKeysSingly(ctx, names)
 	}
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
-		s.show(name, seen[i])
+		s.visitKey(name, seen[i])
 	}
 	return nil
 }
 
 // showEach is showAll for keys that must be asked for one by one.
-func (s *scan) showEach(ctx context.Context, names []string) error {
+func (s *keyScan) visitKeysSingly(ctx context.Context, names []string) error {
 	for _, name := range names {
-		seen, err := s.read(ctx, s.client, []string{name})
+		seen, err := s.readKeys(ctx, s.client, []string{name})
 		if err != nil {
 			return err
 		}
-		s.show(name, seen[0])
+		s.visitKey(name, seen[0])
 	}
 	return nil
 }
 
 // read reads what is under some keys in one transaction.
-func (s *scan) read(ctx context.Context, node client, names []string) ([]Seen, error) {
-	var seen []Seen
-	err := s.ask(ctx, node, func() error {
+func (s *keyScan) readKeys(ctx context.Context, node client, names []string) ([]Snapshot, error) {
+	var seen []Snapshot
+	err := s.askNode(ctx, node, func() error {
 		pipe := node.TxPipeline()
-		show := make([]func() Seen, len(names))
+		show := make([]func() Snapshot, len(names))
 		for i, name := range names {
-			start, size, expiry := pipe.GetRange(ctx, name, 0, s.bytes-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
-			show[i] = func() Seen { return Seen{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
+			start, size, expiry := pipe.GetRange(ctx, name, 0, s.startSize-1), pipe.StrLen(ctx, name), pipe.PTTL(ctx, name)
+			show[i] = func() Snapshot { return Snapshot{[]byte(start.Val()), size.Val(), expiry.Val(), nil} }
 		}
-		if _, err := pipe.Exec(ctx); err != nil && !isForeign(err) {
+		if _, err := pipe.Exec(ctx); err != nil && !isWrongType(err) {
 			return err
 		}
-		seen = make([]Seen, len(names))
+		seen = make([]Snapshot, len(names))
 		for i := range names {
 			seen[i] = show[i]()
 		}

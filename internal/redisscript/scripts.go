@@ -52,10 +52,10 @@ var (
 	Complete = redisconn.NewScript(swap + record + complete)
 	Release  = redisconn.NewScript(record + release)
 	Forget   = redisconn.NewScript(record + inspected + forget).With(1)
-	Resolve  = redisconn.NewScript(record + inspected + resolve).Needs(1)
+	Resolve  = redisconn.NewScript(record + inspected + resolve).WithRequired(1)
 
 	Remaining = redisconn.NewScript(remaining)
 
-	Checkpoint  = redisconn.NewScript(record + checkpoint).Needs(1)
-	Checkpoints = redisconn.NewScript(record + checkpoints).Needs(1)
+	Checkpoint  = redisconn.NewScript(record + checkpoint).WithRequired(1)
+	Checkpoints = redisconn.NewScript(record + checkpoints).WithRequired(1)
 )

@@ -17,26 +17,26 @@ var ofMemory = []mutant{{
 }, {
 	name: "memory-no-fence", broken: "An owner that was overtaken completes over its successor.",
 	file: "store_memory.go",
-	from: "	if s.find(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
-	to:   "	s.find(e.shard, hash, e.key, now)",
+	from: "	if s.findLive(e.shard, hash, e.key, now) != nil {\n		return ErrClaimLost\n	}",
+	to:   "	s.findLive(e.shard, hash, e.key, now)",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-release-without-owner", broken: "Release ends whatever claim holds the key.",
 	file: "store_memory.go",
-	from: "	before := e.ended\n",
-	to:   "	if held := e.shard.get(e.shard.store.hash(e.key), e.key); held != nil {\n		e = held\n	}\n	before := e.ended\n",
+	from: "	before := e.endedBy\n",
+	to:   "	if stored := e.shard.findEntry(e.shard.store.hashKey(e.key), e.key); stored != nil {\n		e = stored\n	}\n	before := e.endedBy\n",
 	test: "TestMemoryStoreConforms/store/overtaken owner",
 }, {
 	name: "memory-renew-after-complete", broken: "Extend still renews what was completed.",
 	file: "store_memory.go",
-	from: "	if e.ended != notEnded {\n		return ErrClaimLost\n	}\n	now",
-	to:   "	if e.ended == released || e.ended == freed {\n		return ErrClaimLost\n	}\n	now",
+	from: "	if e.endedBy != notEnded {\n		return ErrClaimLost\n	}\n	now",
+	to:   "	if e.endedBy == released || e.endedBy == freed {\n		return ErrClaimLost\n	}\n	now",
 	test: "TestMemoryStoreConforms/store/Extend after Complete",
 }, {
 	name: "memory-restore-after-settle", broken: "A renewal restores a record that its owner has released.",
 	file: "store_memory.go",
-	from: "	e.ended, e.lease = released, now // also",
-	to:   "	if e.live(now) {\n		e.ended = released\n	}\n	e.lease = now // also",
+	from: "	e.endedBy, e.leaseEnd = released, now\n",
+	to:   "	if e.isLive(now) {\n		e.endedBy = released\n	}\n	e.leaseEnd = now\n",
 	test: "TestMemoryStoreConforms/store/Extend after the end of a forgotten record",
 }}
 

@@ -106,7 +106,7 @@ var ofMiddleware = []mutant{{
 }, {
 	name: "replay-filter-off", broken: "A replay sends fields that an older record has, and that must not be stored any more.",
 	file: "middleware.go",
-	from: "	e.middleware.unstoredFields.filter(replay).sendAsReplay(e.w)\n",
+	from: "	e.middleware.unstoredFields.filterResponse(replay).sendAsReplay(e.w)\n",
 	to:   "	replay.sendAsReplay(e.w)\n",
 	test: "TestOmittedFieldOfAnOlderRecord",
 }, {

@@ -3,13 +3,13 @@ package main
 var ofResolutions = []mutant{{
 	name: "memory-resolves-what-is-decided", broken: "An operation that was completed or released is resolved.",
 	file: "store_memory.go",
-	from: "	if held.state(now) != StateAbandoned {\n",
-	to:   "	if held.state(now) == StateRunning {\n",
+	from: "	if stored.stateAt(now) != StateAbandoned {\n",
+	to:   "	if stored.stateAt(now) == StateRunning {\n",
 	test: "TestMemoryStoreIsResolved/resolver/resolve/decided",
 }, {
 	name: "entry-of-another-attempt", broken: "An entry that was seen before another attempt is taken for the record.",
 	file: "inspect.go",
-	from: " || e.Attempt != asked.Attempt:",
+	from: " || e.Attempt != inspected.Attempt:",
 	to:   ":",
 	test: "TestMemoryStoreIsResolved/resolver/resolve/taken over",
 }, {
@@ -52,7 +52,7 @@ var ofResolutions = []mutant{{
 	name: "memory-resolution-that-shrinks", broken: "A full store refuses a resolution that needs no room.",
 	file: "store_memory.go",
 	from: "	if grows <= 0 {\n",
-	to:   "	if grows < 0 && within == s.claims {\n",
+	to:   "	if grows < 0 && within == s.claimLimits {\n",
 	test: "TestFullMemoryStoreIsResolved/answer that is smaller than the steps",
 }, {
 	name: "memory-unseen-marks-removed", broken: "A mark is removed that the owner has stored after the operator looked.",
@@ -63,7 +63,7 @@ var ofResolutions = []mutant{{
 }, {
 	name: "resolution-without-a-status", broken: "An answer is stored that every retry finds damaged.",
 	file: "inspect.go",
-	from: "		faults = append(faults, resp.checkAnswer())",
+	from: "		faults = append(faults, resp.checkHTTPAnswer())",
 	to:   "		faults = append(faults, resp.checkStorable())",
 	test: "TestValidResolutionsAreReplayed",
 }, {

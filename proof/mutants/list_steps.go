@@ -63,7 +63,7 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-step-without-owner", broken: "An owner that was overtaken stores results of steps.",
 	file: "store_memory.go",
-	from: "	restored := e.restore(now, attemptGoesOn)\n",
+	from: "	restored := e.restoreEntry(now, attemptGoesOn)\n",
 	to:   "	var restored error\n",
 	test: "TestMemoryStoreKeepsSteps/steps/takeover",
 }, {
@@ -75,8 +75,8 @@ var ofSteps = []mutant{{
 }, {
 	name: "memory-steps-not-passed-on", broken: "The next attempt has none of the results of steps.",
 	file: "store_memory.go",
-	from: "	if extra, ok := sh.extras[held]; ok {\n		delete(sh.extras, held)\n		sh.extras[next] = extra\n",
-	to:   "	if _, ok := sh.extras[held]; ok {\n		delete(sh.extras, held)\n",
+	from: "	if extra, ok := sh.extrasByEntry[stored]; ok {\n		delete(sh.extrasByEntry, stored)\n		sh.extrasByEntry[next] = extra\n",
+	to:   "	if _, ok := sh.extrasByEntry[stored]; ok {\n		delete(sh.extrasByEntry, stored)\n",
 	test: "TestMemoryStoreKeepsSteps/steps/next attempt",
 }, {
 	name: "redis-step-overwritten", broken: "The last result of a step counts, and not the first one.",
